@@ -1,0 +1,55 @@
+"""The seam between rollouts and whatever serves the policy: SGLang's native HTTP API.
+
+A policy engine is any server that speaks it (SGLang, or `mainspring serve` on CPU). Activities use
+`PolicyClient`; the trainer publishes weights through `PolicyControl`. Weight versions are the
+campaign's policy versions as decimal strings.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from mainspring.turns import VersionSpan
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    max_new_tokens: int
+    temperature: float = 1.0
+    """0 is greedy."""
+    stop_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    output_ids: tuple[int, ...]
+    """[T_out], the stop token included."""
+    logprobs: tuple[float, ...]
+    """[T_out] as served."""
+    spans: tuple[VersionSpan, ...]
+    finish_reason: str
+    """"stop" or "length"; aborted requests are resumed inside the client, never returned."""
+    latency_s: float
+
+
+class PolicyClient(Protocol):
+    async def generate(
+        self, input_ids: list[int], params: SamplingParams, *, request_id: str, sticky: str
+    ) -> Completion:
+        """Sample one completion; requests with the same `sticky` prefer the same engine (its KV
+        cache). A request cut off by an abort goes on from its partial tokens, so a completion may
+        span versions. Raises EngineError when the request is refused for good, ConnectionError
+        when no engine can be reached (retry later)."""
+        ...
+
+
+class PolicyControl(Protocol):
+    async def publish(self, engine: str, weights: Path, version: int) -> None:
+        """Load `weights` (a Hugging Face directory) into the engine at URL `engine` as `version`.
+        Idempotent; in-flight requests go on under the new weights with recomputed KV. Raises
+        EngineError or ConnectionError."""
+        ...
+
+    async def served_version(self, engine: str) -> int | None:
+        """The version the engine serves, None when its weights are not a campaign's."""
+        ...

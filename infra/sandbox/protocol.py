@@ -1,0 +1,103 @@
+"""The seam between rollouts and whatever isolates their commands.
+
+Invariants: a command runs once under its turn id (a second `run` of the same id re-attaches or
+returns the recorded result, it never starts the command again); a command that times out is killed
+with its whole process group; nothing of a sandbox outlives `close`; the agent reaches neither the
+network, nor the host's files and environment, nor the hidden tests.
+Imported by the sandbox activities and by the backends beside this file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mainspring.errors import SandboxError
+from mainspring.ids import SandboxId
+from mainspring.tasks import BackendName
+
+
+class BackendUnavailable(SandboxError):
+    """This kernel or host cannot run the backend; the message says what is missing."""
+
+
+class SandboxLost(SandboxError):
+    """The sandbox is gone, or its shell died and cannot be brought back."""
+
+
+class SandboxRefused(SandboxError):
+    """The sandbox cannot be made as asked (unknown image, no bash or git, disk full)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    memory_mb: int = 1024
+    max_pids: int = 256
+    cpus: float = 1.0
+    disk_mb: int = 2048
+    output_bytes: int = 1 << 20
+    """Most that is kept of one command's output; the rest is counted as truncated."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    id: SandboxId
+    """Chosen by the caller, deterministic: opening twice under one id replaces the first."""
+    workdir: str
+    """Absolute path inside the sandbox where the repository is."""
+    image: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Without an image: the repository's files, committed to git as the base commit."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Owner: campaign, rollout, epoch, node."""
+    limits: Limits = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    returncode: int
+    """-1 when killed at the timeout."""
+    output: bytes
+    """stdout and stderr interleaved as written, at most `Limits.output_bytes`."""
+    truncated: bool
+    timed_out: bool
+    wall_s: float
+
+
+class Sandbox(Protocol):
+    """One live sandbox. Methods raise SandboxLost when it is gone."""
+
+    @property
+    def id(self) -> SandboxId: ...
+
+    async def run(self, turn_id: str, command: str, timeout_s: float) -> CommandResult:
+        """Run `command` with bash in the workdir, in a fresh subshell, once per `turn_id`."""
+        ...
+
+    async def write_files(self, files: Mapping[str, bytes]) -> None:
+        """Write files at paths relative to the workdir (grading: tests and the patch)."""
+        ...
+
+    async def diff(self) -> bytes:
+        """The working tree against the base commit as a git patch, binary files included."""
+        ...
+
+    async def close(self) -> None:
+        """Remove the sandbox and everything in it. Closing twice is fine."""
+        ...
+
+
+class SandboxBackend(Protocol):
+    @property
+    def name(self) -> BackendName: ...
+
+    async def open(self, spec: SandboxSpec) -> Sandbox:
+        """Raises SandboxRefused, or BackendUnavailable."""
+        ...
+
+    async def list_open(self) -> list[SandboxId]:
+        """Every sandbox of this node that exists now, owned or not, for the reaper."""
+        ...
+
+    async def remove(self, sandbox: SandboxId) -> None:
+        """Remove by id, whoever made it. Unknown ids are fine."""
+        ...

@@ -1,0 +1,76 @@
+"""Deterministic ids, and the Temporal queue names made from them.
+
+Invariant: an id is a function of what it names, so that starting twice names the same thing.
+Attempts are Temporal runs and epochs, never part of an id.
+"""
+
+import re
+from typing import NewType
+
+from mainspring.errors import UsageError
+
+CampaignId = NewType("CampaignId", str)
+TaskId = NewType("TaskId", str)
+GroupId = NewType("GroupId", str)
+RolloutId = NewType("RolloutId", str)
+SandboxId = NewType("SandboxId", str)
+NodeId = NewType("NodeId", str)
+
+ROLLOUT_QUEUE = "rollout"
+SANDBOX_QUEUE = "sandbox"
+
+_CAMPAIGN_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,47}")
+
+
+def campaign_id(name: str) -> CampaignId:
+    """Check that `name` can be a campaign's id. Raises UsageError."""
+    if not _CAMPAIGN_NAME.fullmatch(name):
+        raise UsageError(
+            f"campaign name {name!r} cannot be used as an id",
+            remedy="use 1 to 48 of a-z, 0-9 and '-', starting with a letter or digit",
+        )
+    return CampaignId(name)
+
+
+def group_id(campaign: CampaignId, index: int) -> GroupId:
+    """The `index`-th training group of a campaign."""
+    return GroupId(f"{campaign}/g{index:06d}")
+
+
+def eval_group_id(campaign: CampaignId, split: str, sampling: str, version: int) -> GroupId:
+    """All rollouts of one evaluation: one policy version on one split, one way of sampling."""
+    return GroupId(f"{campaign}/eval-v{version:04d}-{split}-{sampling}")
+
+
+def rollout_id(group: GroupId, index: int) -> RolloutId:
+    return RolloutId(f"{group}/{index:03d}")
+
+
+def campaign_workflow(campaign: CampaignId) -> str:
+    return f"campaign/{campaign}"
+
+
+def group_workflow(group: GroupId) -> str:
+    return f"group/{group}"
+
+
+def rollout_workflow(rollout: RolloutId) -> str:
+    return f"rollout/{rollout}"
+
+
+def evaluation_workflow(group: GroupId) -> str:
+    return f"evaluation/{group}"
+
+
+def node_queue(node: NodeId) -> str:
+    """The queue only this node polls: exec, diff and close go where the sandbox is."""
+    return f"sandbox/{node}"
+
+
+def trainer_queue(campaign: CampaignId) -> str:
+    return f"trainer/{campaign}"
+
+
+def turn_id(rollout: RolloutId, epoch: int, turn: int) -> str:
+    """Names one command for ever: a second attempt finds the first by it."""
+    return f"{rollout.replace('/', '.')}.e{epoch}.t{turn}"

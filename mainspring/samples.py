@@ -1,0 +1,55 @@
+"""A sample: one rollout as the trainer sees it, and how recorded turns become one.
+
+Pure; numpy only. Arrays of a sample all have its length [T]; position t describes token t itself
+(the shift by one happens where logits are computed, nowhere else).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mainspring.turns import Generation, check_contiguous
+
+NOT_SAMPLED = -1
+"""Policy version of tokens that no policy sampled (prompts and observations)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    rollout: str
+    token_ids: NDArray[np.int32]
+    """[T] prompt, replies and observations in order."""
+    action_mask: NDArray[np.bool_]
+    """[T] True where the policy sampled the token."""
+    logprobs: NDArray[np.float32]
+    """[T] as served; 0 where not sampled."""
+    versions: NDArray[np.int32]
+    """[T] policy version of each sampled token, NOT_SAMPLED elsewhere."""
+    advantage: float = 0.0
+
+    @property
+    def num_action_tokens(self) -> int:
+        return int(self.action_mask.sum())
+
+
+def sample_from_turns(
+    rollout: str, generations: list[Generation], advantage: float = 0.0
+) -> Sample:
+    """Raises BrokenTrajectory when the turns do not line up."""
+    check_contiguous(rollout, generations)
+    length = generations[-1].end if generations else 0
+    token_ids = np.zeros(length, np.int32)
+    action_mask = np.zeros(length, np.bool_)
+    logprobs = np.zeros(length, np.float32)
+    versions = np.full(length, NOT_SAMPLED, np.int32)
+    for generation in generations:
+        start = generation.prompt_start
+        middle = start + len(generation.prompt_ids)
+        token_ids[start:middle] = generation.prompt_ids
+        token_ids[middle : generation.end] = generation.completion_ids
+        action_mask[middle : generation.end] = True
+        logprobs[middle : generation.end] = generation.logprobs
+        for span in generation.spans:
+            versions[middle + span.start : middle + span.end] = span.version
+    return Sample(rollout, token_ids, action_mask, logprobs, versions, advantage)

@@ -1,0 +1,60 @@
+"""Where the services are: environment variables `MAINSPRING_*`, or what the embedded stack wrote.
+
+Order: environment, then `<home>/stack.json` (written by `mainspring up`), then defaults.
+"""
+
+import json
+import socket
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from mainspring.errors import ConfigError
+
+STACK_FILE = "stack.json"
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="MAINSPRING_", extra="ignore", frozen=True)
+
+    home: Path = Path(".mainspring")
+    """State of the embedded stack, checkpoints, reports and logs."""
+    database_url: str = ""
+    """postgresql://user:password@host:port/name; empty: the embedded Postgres."""
+    temporal_address: str = ""
+    """host:port; empty: the embedded Temporal."""
+    temporal_namespace: str = "default"
+    temporal_ui: str = ""
+    """Base URL of Temporal's web UI, for links."""
+    node_id: str = Field(default_factory=socket.gethostname)
+    """Stable name of this container host: a restarted node worker finds its sandboxes by it."""
+
+    @property
+    def stack_file(self) -> Path:
+        return self.home / STACK_FILE
+
+
+def load_settings(home: Path | None = None) -> Settings:
+    """Settings for this process. Raises ConfigError when the stack file cannot be read."""
+    given = {} if home is None else {"home": home}
+    try:
+        settings = Settings(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"MAINSPRING_{str(first['loc'][0]).upper()}: {first['msg']}") from None
+    settings = settings.model_copy(update={"home": settings.home.absolute()})
+    if not settings.stack_file.exists():
+        return settings
+    try:
+        stack = json.loads(settings.stack_file.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{settings.stack_file}: cannot be read: {error}", remedy="run `mainspring up`"
+        ) from None
+    filled = {
+        key: stack[key]
+        for key in ("database_url", "temporal_address", "temporal_ui")
+        if stack.get(key) and not getattr(settings, key)
+    }
+    return settings.model_copy(update=filled)

@@ -1,0 +1,129 @@
+"""Every status, end, verdict and fault there is, one sentence each.
+
+The same strings stand in Postgres, in Temporal's search attributes and on the command line.
+"""
+
+from enum import StrEnum
+
+
+class RolloutPhase(StrEnum):
+    """Where a rollout is now (Temporal search attribute `RolloutPhase`)."""
+
+    STARTING = "starting"
+    """Claimed by a workflow run; no sandbox yet."""
+    OPENING = "opening"
+    """Waiting for a sandbox."""
+    RUNNING = "running"
+    """Turns are being taken."""
+    RESTORING = "restoring"
+    """The sandbox was lost; a new one is being brought to the same state."""
+    GRADING = "grading"
+    """The patch is judged in a fresh sandbox."""
+    DONE = "done"
+    """Ended, with a reward or masked."""
+
+
+class StopReason(StrEnum):
+    """Why a rollout ended (Temporal search attribute `ExitStatus`)."""
+
+    SUBMITTED = "submitted"
+    """The agent ran the submit command."""
+    STEP_LIMIT = "step_limit"
+    """The step limit was reached; what the working tree holds is graded."""
+    FORMAT_ERRORS = "format_errors"
+    """Too many replies in a row without exactly one bash block; graded as it stands."""
+    CONTEXT_FULL = "context_full"
+    """The next prompt would not leave room for a reply; graded as it stands."""
+    WALL_TIME = "wall_time"
+    """The rollout's time was used up; graded as it stands."""
+    CANCELLED = "cancelled"
+    """A person or the campaign cancelled it; never scored."""
+    INFRA_FAULT = "infra_fault"
+    """Infrastructure failed beyond its retries; masked, never scored."""
+
+
+class Verdict(StrEnum):
+    """What grading found."""
+
+    RESOLVED = "resolved"
+    """The hidden tests pass."""
+    NOT_RESOLVED = "not_resolved"
+    """A hidden test fails."""
+    NO_PATCH = "no_patch"
+    """The agent changed nothing that counts."""
+    PATCH_FAILED = "patch_failed"
+    """The patch does not apply to a fresh checkout."""
+    TESTS_TIMED_OUT = "tests_timed_out"
+    """The hidden tests did not end in time."""
+    FAULT = "fault"
+    """Grading itself failed; the rollout is masked."""
+
+
+class FaultKind(StrEnum):
+    """Typed infrastructure faults: the `type` of the Temporal ApplicationError that carries one."""
+
+    SANDBOX_LOST = "SandboxLost"
+    """The sandbox is gone (node restarted, container died); rebuilt by replay."""
+    SANDBOX_DIVERGED = "SandboxDiverged"
+    """A replayed command gave another return code or output; a new epoch starts."""
+    TASK_INVALID = "TaskInvalid"
+    """The task cannot be run as it is stored (image missing, repository empty)."""
+    FENCED = "Fenced"
+    """A newer epoch of the rollout exists; this attempt must stop."""
+    POLICY_REFUSED = "PolicyRefused"
+    """The policy engine rejects the request for good (prompt too long, unknown field)."""
+
+
+class GroupKind(StrEnum):
+    TRAIN = "train"
+    """Feeds the trainer."""
+    EVAL = "eval"
+    """Measures a policy version on held-out tasks; never trained on."""
+
+
+class GroupStatus(StrEnum):
+    RUNNING = "running"
+    """Rollouts are in flight."""
+    READY = "ready"
+    """All rollouts ended and at least one can be scored; waits for a step."""
+    CONSUMED = "consumed"
+    """Part of a finished step."""
+    MASKED = "masked"
+    """No rollout could be scored; replaced by another group."""
+    CANCELLED = "cancelled"
+    """Cancelled with its rollouts."""
+
+
+class StepStatus(StrEnum):
+    PLANNED = "planned"
+    """Its batch is fixed; the optimizer has not moved as far as anyone can see."""
+    DONE = "done"
+    """Checkpoint, consumed groups and the new policy version are visible."""
+
+
+class CampaignStatus(StrEnum):
+    CREATED = "created"
+    """Stored; its workflow has not begun."""
+    WARMING_UP = "warming_up"
+    """The supervised warm start runs."""
+    RUNNING = "running"
+    """Rollouts and steps are under way."""
+    PAUSED = "paused"
+    """No new groups and no steps until resumed; rollouts in flight finish."""
+    FINISHED = "finished"
+    """All steps done and the last evaluation in."""
+    CANCELLED = "cancelled"
+    """Stopped by a person; what is done stays."""
+    FAILED = "failed"
+    """Ended by an error named in the campaign's row."""
+
+
+class SandboxStatus(StrEnum):
+    OPEN = "open"
+    """Alive, as far as its node last said."""
+    CLOSED = "closed"
+    """Closed by its rollout."""
+    LOST = "lost"
+    """Its node or process died under it."""
+    REAPED = "reaped"
+    """Removed by a reaper: no live workflow owned it."""

@@ -1,0 +1,53 @@
+"""A task: one issue to fix, the repository it is in, and the hidden tests that judge the fix.
+
+Pure data. Hidden tests never enter the agent's sandbox; only grading writes them, into a fresh one.
+"""
+
+import hashlib
+from enum import StrEnum
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from mainspring.ids import TaskId
+
+
+class BackendName(StrEnum):
+    DOCKER = "docker"
+    """A container from the task's image."""
+    BWRAP = "bwrap"
+    """bubblewrap on the node's own root, read-only; for tasks that need no image."""
+
+
+class Task(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: TaskId
+    source: str
+    """Where it came from: "bundled", a data set's name, a file."""
+    split: str
+    """"train", "heldout", "heldout_templates", or the data set's own."""
+    issue: str
+    """The problem statement shown to the agent."""
+    image: str | None = None
+    """Docker image with the repository inside at `workdir`; None: `files` are the repository."""
+    workdir: str = "/testbed"
+    files: dict[str, str] = Field(default_factory=dict)
+    """Repository-relative path to text, for tasks without an image."""
+    tests: dict[str, str] = Field(default_factory=dict)
+    """Hidden test files laid over the repository at grading."""
+    test_command: str
+    """Run with bash in `workdir` at grading; exit code 0 means resolved."""
+    test_timeout_s: float = Field(30.0, gt=0)
+    metadata: dict[str, str] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _has_a_repository(self) -> Self:
+        if self.image is None and not self.files:
+            raise ValueError(f"task {self.id!r} has neither an image nor files")
+        return self
+
+    @property
+    def content_hash(self) -> str:
+        """sha256 over everything but the id: equal hashes mean equal tasks."""
+        return hashlib.sha256(self.model_dump_json(exclude={"id"}).encode()).hexdigest()
