@@ -8,12 +8,15 @@ depends on the file again.
 import tomllib
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from mainspring.errors import ConfigError, UsageError
 from mainspring.ids import campaign_id
+
+BUNDLED = "bundled"
+"""The generated task family, and the tiny model made for it."""
 
 
 class _Section(BaseModel):
@@ -21,43 +24,43 @@ class _Section(BaseModel):
 
 
 class TasksConfig(_Section):
-    source: Literal["bundled"] | str = "bundled"
+    source: str = BUNDLED
     """"bundled" for the generated tasks, else the name of an imported task source."""
-    num_train: int = Field(2048, ge=1)
+    num_train: int = Field(default=2048, ge=1)
     """Size of the train split (bundled tasks only)."""
-    num_heldout: int = Field(128, ge=1)
+    num_heldout: int = Field(default=128, ge=1)
     """Size of the held-out split: fresh instances of the training templates."""
-    num_heldout_templates: int = Field(64, ge=0)
+    num_heldout_templates: int = Field(default=64, ge=0)
     """Size of the held-out split made of templates that never occur in training."""
 
 
 class AgentConfig(_Section):
-    step_limit: int = Field(20, ge=1, le=500)
+    step_limit: int = Field(default=20, ge=1, le=500)
     """Turns a rollout may take."""
-    max_format_errors: int = Field(3, ge=1)
+    max_format_errors: int = Field(default=3, ge=1)
     """Replies in a row without exactly one bash block before the rollout ends."""
-    command_timeout_s: float = Field(60.0, gt=0, le=3600)
+    command_timeout_s: float = Field(default=60.0, gt=0, le=3600)
     """Wall time of one command; then its whole process group is killed."""
-    observation_chars: int = Field(10_000, ge=200)
+    observation_chars: int = Field(default=10_000, ge=200)
     """Longer outputs are shown as head and tail of half this size."""
-    rollout_timeout_s: float = Field(1800.0, gt=0)
+    rollout_timeout_s: float = Field(default=1800.0, gt=0)
     """Wall time of a rollout's turns; what the tree holds then is graded."""
     short_prompts: bool = False
     """Use the two-line prompt of the bundled tiny model instead of the full one."""
 
 
 class PolicyConfig(_Section):
-    model: str = "bundled"
+    model: str = BUNDLED
     """"bundled" (made and warm-started by the campaign) or a Hugging Face model directory."""
-    engines: tuple[str, ...] = Field(("http://127.0.0.1:30000",), min_length=1)
+    engines: tuple[str, ...] = Field(default=("http://127.0.0.1:30000",), min_length=1)
     """Base URLs speaking SGLang's native API."""
-    max_context: int = Field(32_768, ge=64)
+    max_context: int = Field(default=32_768, ge=64)
     """Prompt plus reply never exceed this many tokens."""
-    max_new_tokens: int = Field(4096, ge=1)
+    max_new_tokens: int = Field(default=4096, ge=1)
     """Longest reply of one turn."""
-    temperature: float = Field(1.0, ge=0, le=2)
+    temperature: float = Field(default=1.0, ge=0, le=2)
     """For training rollouts; greedy evaluations use 0."""
-    request_timeout_s: float = Field(600.0, gt=0)
+    request_timeout_s: float = Field(default=600.0, gt=0)
 
     @field_validator("engines")
     @classmethod
@@ -83,29 +86,30 @@ class OptimizerName(StrEnum):
 
 class OptimizerConfig(_Section):
     name: OptimizerName = OptimizerName.ADAMW
-    lr: float = Field(1e-6, gt=0)
+    lr: float = Field(default=1e-6, gt=0)
     """AdamW's learning rate."""
-    muon_lr: float = Field(0.005, gt=0)
+    muon_lr: float = Field(default=0.005, gt=0)
     """Muon's learning rate (hidden matrices)."""
     betas: tuple[float, float] = (0.9, 0.95)
-    muon_momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float = Field(0.0, ge=0)
-    warmup_steps: int = Field(3, ge=0)
+    muon_momentum: float = Field(default=0.9, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    warmup_steps: int = Field(default=3, ge=0)
     """Linear warm-up, then linear decay to `final_lr_fraction` at the last step."""
-    final_lr_fraction: float = Field(0.3, ge=0, le=1)
-    max_grad_norm: float = Field(1.0, gt=0)
+    final_lr_fraction: float = Field(default=0.3, ge=0, le=1)
+    max_grad_norm: float = Field(default=1.0, gt=0)
 
 
 class WarmStartConfig(_Section):
     """Supervised warm start on generated trajectories whose edits are drawn at random."""
 
-    copy_steps: int = Field(200, ge=0)
-    """Steps on random segments that recur: teaches copying, without which nothing else is learned."""
-    steps: int = Field(500, ge=0)
-    batch_size: int = Field(8, ge=1)
-    lr: float = Field(4e-3, gt=0)
-    muon_lr: float = Field(0.02, gt=0)
-    context_loss_weight: float = Field(0.2, ge=0, le=1)
+    copy_steps: int = Field(default=200, ge=0)
+    """Steps on random segments that recur: without copying nothing else is learned."""
+    copy_batch_size: int = Field(default=16, ge=1)
+    steps: int = Field(default=500, ge=0)
+    batch_size: int = Field(default=8, ge=1)
+    lr: float = Field(default=4e-3, gt=0)
+    muon_lr: float = Field(default=0.02, gt=0)
+    context_loss_weight: float = Field(default=0.2, ge=0, le=1)
     """Weight of tokens the model will not have to write (prompts and observations)."""
 
 
@@ -119,29 +123,29 @@ class Aggregation(StrEnum):
 
 
 class TrainerConfig(_Section):
-    num_steps: int = Field(100, ge=1)
-    groups_per_step: int = Field(8, ge=1)
-    group_size: int = Field(8, ge=2)
-    max_staleness: int = Field(1, ge=0)
+    num_steps: int = Field(default=100, ge=1)
+    groups_per_step: int = Field(default=8, ge=1)
+    group_size: int = Field(default=8, ge=2)
+    max_staleness: int = Field(default=1, ge=0)
     """Policy versions a group may lag at admission: 0 is on-policy, 1 overlaps with training."""
     normalize_std: bool = True
     """Divide advantages by the group's standard deviation (off: Dr. GRPO)."""
-    clip_low: float = Field(0.2, gt=0, lt=1)
-    clip_high: float = Field(0.28, gt=0)
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    clip_high: float = Field(default=0.28, gt=0)
     """Asymmetric PPO clip ("clip higher", DAPO)."""
     aggregation: Aggregation = Aggregation.TOKEN_MEAN
-    entropy_coef: float = Field(0.0, ge=0)
-    micro_batch_tokens: int = Field(8192, ge=64)
+    entropy_coef: float = Field(default=0.0, ge=0)
+    micro_batch_tokens: int = Field(default=8192, ge=64)
     """Token budget of one packed micro-batch."""
     optimizer: OptimizerConfig = OptimizerConfig()
     warm_start: WarmStartConfig | None = None
-    tensor_parallel: int = Field(1, ge=1)
-    data_parallel: int = Field(1, ge=1)
-    threads_per_rank: int = Field(1, ge=1)
+    tensor_parallel: int = Field(default=1, ge=1)
+    data_parallel: int = Field(default=1, ge=1)
+    threads_per_rank: int = Field(default=1, ge=1)
     """OMP threads of each rank on CPU."""
-    keep_checkpoints: int = Field(2, ge=1)
+    keep_checkpoints: int = Field(default=2, ge=1)
     """Newest checkpoints kept on disk."""
-    max_logprob_gap: float = Field(1e-3, gt=0)
+    max_logprob_gap: float = Field(default=1e-3, gt=0)
     """A larger gap between served and recomputed log-probs of the same weights fails the step."""
 
     @model_validator(mode="after")
@@ -154,27 +158,27 @@ class TrainerConfig(_Section):
 
 
 class EvalConfig(_Section):
-    every_steps: int = Field(20, ge=1)
+    every_steps: int = Field(default=20, ge=1)
     """Evaluate after every so many steps, and always before the first and after the last."""
     splits: tuple[str, ...] = ("heldout",)
     """Splits for the first and the last evaluation; in between only the first one, sampled."""
     greedy: bool = True
     """Also at temperature 0, before and after."""
-    concurrency: int = Field(32, ge=1)
+    concurrency: int = Field(default=32, ge=1)
 
 
 class SandboxConfig(_Section):
-    memory_mb: int = Field(1024, ge=16)
-    max_pids: int = Field(256, ge=4)
-    cpus: float = Field(1.0, gt=0)
-    disk_mb: int = Field(2048, ge=1)
-    output_bytes: int = Field(1 << 20, ge=1024)
+    memory_mb: int = Field(default=1024, ge=16)
+    max_pids: int = Field(default=256, ge=4)
+    cpus: float = Field(default=1.0, gt=0)
+    disk_mb: int = Field(default=2048, ge=1)
+    output_bytes: int = Field(default=1 << 20, ge=1024)
     """Most that is kept of one command's output."""
 
 
 class CampaignConfig(_Section):
     name: Annotated[str, Field(min_length=1)]
-    seed: int = Field(0, ge=0, lt=2**31)
+    seed: int = Field(default=0, ge=0, lt=2**31)
     tasks: TasksConfig = TasksConfig()
     agent: AgentConfig = AgentConfig()
     policy: PolicyConfig = PolicyConfig()
@@ -192,11 +196,27 @@ class CampaignConfig(_Section):
 
     @model_validator(mode="after")
     def _bundled_model_needs_a_warm_start(self) -> Self:
-        if self.policy.model == "bundled" and self.trainer.warm_start is None:
+        if self.policy.model == BUNDLED and self.trainer.warm_start is None:
             raise ValueError(
                 "policy.model = 'bundled' starts from random weights: add [trainer.warm_start]"
             )
         return self
+
+    @property
+    def task_source(self) -> str:
+        """Where the campaign's tasks are listed in the store; bundled ones depend on the seed."""
+        bundled = self.tasks.source == BUNDLED
+        return f"{BUNDLED}-s{self.seed}" if bundled else self.tasks.source
+
+    def split_size(self, split: str) -> int | None:
+        """How many tasks of `split` the campaign uses; None: all of them."""
+        if self.tasks.source != BUNDLED:
+            return None
+        return {
+            "train": self.tasks.num_train,
+            "heldout": self.tasks.num_heldout,
+            "heldout_templates": self.tasks.num_heldout_templates,
+        }.get(split, 0)
 
 
 def load_campaign(path: Path) -> CampaignConfig:
@@ -213,7 +233,8 @@ def load_campaign(path: Path) -> CampaignConfig:
         return CampaignConfig.model_validate(raw)
     except ValidationError as error:
         lines = [
-            f"{path}: {'.'.join(map(str, e['loc'])) or '(file)'}: {e['msg']}" for e in error.errors()
+            f"{path}: {'.'.join(map(str, e['loc'])) or '(file)'}: {e['msg']}"
+            for e in error.errors()
         ]
         raise ConfigError(
             "\n".join(lines), remedy="see docs/campaign.md for every field and its bounds"

@@ -37,9 +37,8 @@ class Settings(BaseSettings):
 
 def load_settings(home: Path | None = None) -> Settings:
     """Settings for this process. Raises ConfigError when the stack file cannot be read."""
-    given = {} if home is None else {"home": home}
     try:
-        settings = Settings(**given)
+        settings = Settings() if home is None else Settings(home=home)
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"MAINSPRING_{str(first['loc'][0]).upper()}: {first['msg']}") from None

@@ -38,7 +38,7 @@ class Task(BaseModel):
     """Hidden test files laid over the repository at grading."""
     test_command: str
     """Run with bash in `workdir` at grading; exit code 0 means resolved."""
-    test_timeout_s: float = Field(30.0, gt=0)
+    test_timeout_s: float = Field(default=30.0, gt=0)
     metadata: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -1,0 +1,1 @@
+"""Process entry points: they connect the services, build the activities and poll their queues."""

@@ -1,0 +1,58 @@
+# One entry per chore. Everything runs in .venv; plain pip, so a site's pip configuration applies.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || echo python3)
+SEED ?= 0
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# The requirement pip gets first: naming it alone lets a CPU build from your index win over CUDA's.
+TORCH ?= torch==2.13.0
+
+.PHONY: help install quickstart test lint fmt clean distclean constraints
+
+help: ## this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
+		printf '  make %-12s %s\n' "$$name" "$$what"; done
+
+install: $(STAMP) ## make .venv with everything pinned (PYTHON=python3.12 to choose the Python)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || { \
+		version=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || echo missing); \
+		case "$$version" in 3.11|3.12) $(PYTHON) -m venv $(VENV);; *) \
+		echo "Mainspring needs Python 3.11 or 3.12; $(PYTHON) is $$version." >&2; \
+		echo "  Install one of them, then run: make install PYTHON=/path/to/python3.11" >&2; exit 1;; esac; }
+	$(BIN)/python -m pip install --quiet $(TORCH) -c constraints.txt
+	$(BIN)/python -m pip install --quiet -e '.[train,dev]' -c constraints.txt
+	@touch $@
+
+quickstart: install ## a whole campaign on this machine, with report (SEED=0)
+	$(BIN)/mainspring quickstart --seed $(SEED)
+
+test: lint ## linters, types, and every test
+	$(BIN)/python -m pytest
+
+lint: install ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+fmt: install ## sort imports and format in place
+	$(BIN)/ruff check --fix --select I .
+	$(BIN)/ruff format .
+
+clean: ## stop the embedded stack and drop caches; campaigns and .venv stay
+	if [ -x $(BIN)/mainspring ]; then $(BIN)/mainspring down; fi
+	rm -rf .pytest_cache .ruff_cache .hypothesis dist
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean ## also delete .venv and every campaign under .mainspring
+	rm -rf .mainspring $(VENV)
+
+constraints: install ## write constraints.txt anew from .venv
+	{ sed -n '/^#/p' constraints.txt; \
+	  $(BIN)/python -m pip freeze --exclude-editable | sed -e '/^#/d' -e 's/+[a-z0-9.]*$$//'; } > constraints.txt.new
+	mv constraints.txt.new constraints.txt

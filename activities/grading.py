@@ -1,0 +1,127 @@
+"""Grading: the stored patch, a fresh sandbox, the hidden tests, one verdict.
+
+Invariant 10: the grading sandbox gets only the patch, then the tests; the agent never sees either
+side of it. Invariant 5: what goes wrong with the sandbox is a fault after MAX_ATTEMPTS, never a
+verdict about the agent. Grading twice gives the stored verdict.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from infra.sandbox.select import choose_backend
+from temporalio import activity
+
+from activities.faults import typed_faults
+from activities.heartbeat import heartbeating
+from activities.known import Known
+from activities.sandbox import sandbox_spec
+from infra.db import rollouts, sandboxes
+from infra.db.database import Database
+from infra.db.models import SandboxPurpose
+from infra.sandbox.protocol import Sandbox, SandboxBackend, SandboxLost, SandboxRefused
+from mainspring.ids import NodeId, SandboxId
+from mainspring.protocol.names import Activity
+from mainspring.protocol.rollout import GradeResult, RolloutRef
+from mainspring.status import Verdict
+from mainspring.tasks import BackendName, Task
+
+MAX_ATTEMPTS = 4
+"""Sandboxes one grading may use up before the rollout is masked."""
+PATCH_FILE = ".mainspring.patch"
+APPLY_TIMEOUT_S = 60.0
+APPLY = (
+    f"git apply --whitespace=nowarn {PATCH_FILE} || git apply --3way {PATCH_FILE}"
+    f" || patch --batch --fuzz=5 -p1 -i {PATCH_FILE}; code=$?; rm -f {PATCH_FILE}; exit $code"
+)
+OUTPUT_CHARS = 4000
+"""Kept of the tests' output: its end."""
+
+
+class GradingActivities:
+    def __init__(
+        self,
+        db: Database,
+        known: Known,
+        node: NodeId,
+        backends: Mapping[BackendName, SandboxBackend | str],
+        concurrency: int,
+    ) -> None:
+        self._db = db
+        self._known = known
+        self._node = node
+        self._backends = backends
+        self._slots = asyncio.Semaphore(concurrency)
+
+    @activity.defn(name=Activity.GRADE)
+    async def grade(self, ref: RolloutRef) -> GradeResult:
+        with typed_faults():
+            async with heartbeating("waiting for a slot") as beat:
+                stored = await rollouts.get(self._db, ref.rollout)
+                if stored.epoch == ref.epoch and stored.verdict is not None:
+                    return GradeResult(verdict=stored.verdict, fault=stored.fault)
+                patch = await rollouts.get_patch(self._db, ref.rollout, ref.epoch)
+                if not patch:
+                    return await self._store(ref, Verdict.NO_PATCH, "")
+                async with self._slots:
+                    beat.note = "testing"
+                    try:
+                        verdict, output = await self._judge(ref, patch)
+                    except (SandboxLost, SandboxRefused) as error:
+                        if activity.info().attempt < MAX_ATTEMPTS:
+                            raise RuntimeError(f"grading sandbox failed: {error}") from error
+                        return await self._store(ref, Verdict.FAULT, "", fault=str(error))
+                return await self._store(ref, verdict, output)
+
+    async def _judge(self, ref: RolloutRef, patch: bytes) -> tuple[Verdict, str]:
+        claim = await self._known.rollout(ref.rollout)
+        task = await self._known.task(claim.task)
+        config = await self._known.config(claim.campaign)
+        backend = choose_backend(task.image, self._backends)
+        attempt = activity.info().attempt
+        sandbox_id = SandboxId(f"{ref.rollout.replace('/', '.')}.e{ref.epoch}.grade{attempt}")
+        await sandboxes.open_lease(
+            self._db,
+            sandbox_id,
+            ref.rollout,
+            ref.epoch,
+            purpose=SandboxPurpose.GRADE,
+            node=self._node,
+            backend=backend.name,
+        )
+        labels = {"campaign": claim.campaign, "rollout": ref.rollout, "node": self._node}
+        sandbox = await backend.open(sandbox_spec(sandbox_id, task, config.sandbox, labels))
+        try:
+            return await judge(sandbox, task, patch)
+        finally:
+            await asyncio.shield(sandbox.close())
+            await sandboxes.close_lease(self._db, sandbox_id, self._node)
+
+    async def _store(
+        self, ref: RolloutRef, verdict: Verdict, output: str, fault: str | None = None
+    ) -> GradeResult:
+        counts = await rollouts.put_grade(self._db, ref.rollout, ref.epoch, verdict, output, fault)
+        return GradeResult(verdict=counts, fault=fault)
+
+
+async def judge(sandbox: Sandbox, task: Task, patch: bytes) -> tuple[Verdict, str]:
+    """Apply `patch` in a fresh sandbox, lay the hidden tests over it, run them.
+
+    Returns the verdict and the end of what the deciding command printed. Raises SandboxLost.
+    """
+    await sandbox.write_files({PATCH_FILE: patch})
+    applied = await sandbox.run("apply", APPLY, APPLY_TIMEOUT_S)
+    if applied.returncode != 0:
+        return Verdict.PATCH_FAILED, _end(applied.output)
+    await sandbox.write_files({path: text.encode() for path, text in task.tests.items()})
+    tested = await sandbox.run("tests", task.test_command, task.test_timeout_s)
+    if tested.timed_out:
+        return Verdict.TESTS_TIMED_OUT, _end(tested.output)
+    verdict = Verdict.RESOLVED if tested.returncode == 0 else Verdict.NOT_RESOLVED
+    return verdict, _end(tested.output)
+
+
+def _end(output: bytes) -> str:
+    # Postgres text cannot hold NUL.
+    return output.decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")[
+        -OUTPUT_CHARS:
+    ]

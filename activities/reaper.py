@@ -1,0 +1,65 @@
+"""The node's reaper: removes sandboxes that nobody owns.
+
+Invariant 7's third layer, for what `finally` cannot reach (terminate, SIGKILL, reboot). A sandbox
+is owned while its lease is open on this node for a rollout that has not ended; leases are written
+before sandboxes are opened, so everything else that exists here is removed.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+import structlog
+
+from activities.sandbox import SandboxActivities
+from infra.db import sandboxes
+from infra.db.database import Database
+from infra.sandbox.protocol import SandboxBackend
+from mainspring.ids import NodeId
+from mainspring.status import SandboxStatus
+from mainspring.tasks import BackendName
+
+REAP_EVERY_S = 30.0
+
+log = structlog.get_logger()
+
+
+class Reaper:
+    def __init__(
+        self,
+        db: Database,
+        node: NodeId,
+        backends: Mapping[BackendName, SandboxBackend | str],
+        held: SandboxActivities,
+    ) -> None:
+        self._db = db
+        self._node = node
+        self._backends = [b for b in backends.values() if not isinstance(b, str)]
+        self._held = held
+
+    async def reap_predecessor(self) -> int:
+        """At start nothing is held yet: what exists belonged to a process that died."""
+        for lease in await sandboxes.open_leases(self._db, self._node):
+            await sandboxes.close_lease(self._db, lease.sandbox, self._node, SandboxStatus.LOST)
+        return await self.reap()
+
+    async def reap(self) -> int:
+        """Remove what nobody owns; the number of sandboxes removed."""
+        num_removed = 0
+        for lease in await sandboxes.leases_without_live_rollout(self._db, self._node):
+            await self._held.release(lease.sandbox)
+            await sandboxes.close_lease(self._db, lease.sandbox, self._node, SandboxStatus.REAPED)
+        for backend in self._backends:
+            existing = await backend.list_open()
+            owned = {lease.sandbox for lease in await sandboxes.open_leases(self._db, self._node)}
+            for sandbox in existing:
+                if sandbox not in owned and not await self._held.release(sandbox):
+                    await backend.remove(sandbox)
+                    num_removed += 1
+        if num_removed:
+            log.info("reaped", node=self._node, sandboxes=num_removed)
+        return num_removed
+
+    async def run_forever(self) -> None:
+        while True:
+            await asyncio.sleep(REAP_EVERY_S)
+            await self.reap()

@@ -1,0 +1,142 @@
+"""Bookkeeping of rollouts, groups, evaluations and campaigns: short calls on the store."""
+
+from temporalio import activity
+
+from activities.faults import typed_faults
+from activities.known import Known
+from infra.db import campaigns, groups, rollouts, steps, tasks
+from infra.db.database import Database
+from infra.db.models import Sampling
+from mainspring.curriculum import task_position
+from mainspring.ids import eval_group_id, group_id, rollout_id
+from mainspring.protocol.campaign import (
+    CampaignRef,
+    CreateEvaluationResult,
+    CreateGroupResult,
+    EvaluationInput,
+    FinishGroupInput,
+    FinishGroupResult,
+    GroupInput,
+    PlanResult,
+    StatusInput,
+    StepInput,
+)
+from mainspring.protocol.names import Activity
+from mainspring.protocol.rollout import (
+    BeginInput,
+    BeginResult,
+    FinishInput,
+    FinishResult,
+    NewEpochInput,
+    RolloutRef,
+)
+from mainspring.rewards import outcome_reward
+from mainspring.status import GroupKind
+
+
+class RolloutActivities:
+    def __init__(self, db: Database, known: Known) -> None:
+        self._db = db
+        self._known = known
+
+    @activity.defn(name=Activity.BEGIN_ROLLOUT)
+    async def begin_rollout(self, ask: BeginInput) -> BeginResult:
+        claim = await rollouts.claim(self._db, ask.rollout, ask.run_id)
+        config = await self._known.config(claim.campaign)
+        task = await self._known.task(claim.task)
+        return BeginResult(
+            epoch=claim.epoch,
+            task=claim.task,
+            step_limit=config.agent.step_limit,
+            max_format_errors=config.agent.max_format_errors,
+            command_timeout_s=config.agent.command_timeout_s,
+            request_timeout_s=config.policy.request_timeout_s,
+            rollout_timeout_s=config.agent.rollout_timeout_s,
+            test_timeout_s=task.test_timeout_s,
+        )
+
+    @activity.defn(name=Activity.NEW_EPOCH)
+    async def new_epoch(self, ask: NewEpochInput) -> RolloutRef:
+        with typed_faults():
+            epoch = await rollouts.new_epoch(self._db, ask.rollout, ask.from_epoch, ask.run_id)
+        return RolloutRef(rollout=ask.rollout, epoch=epoch)
+
+    @activity.defn(name=Activity.FINISH_ROLLOUT)
+    async def finish_rollout(self, ask: FinishInput) -> FinishResult:
+        reward = outcome_reward(ask.stop_reason, ask.verdict)
+        with typed_faults():
+            counts = await rollouts.finish(
+                self._db,
+                ask.rollout,
+                ask.epoch,
+                stop_reason=ask.stop_reason,
+                verdict=ask.verdict,
+                reward=reward,
+                fault=ask.fault,
+                num_turns=ask.num_turns,
+                phase_s=ask.phase_s,
+            )
+        return FinishResult(reward=counts)
+
+    @activity.defn(name=Activity.CREATE_GROUP)
+    async def create_group(self, ask: GroupInput) -> CreateGroupResult:
+        config = await self._known.config(ask.campaign)
+        ids = await tasks.task_ids(
+            self._db, config.task_source, "train", limit=config.split_size("train")
+        )
+        task = ids[task_position(config.seed, ask.index, len(ids))]
+        group = group_id(ask.campaign, ask.index)
+        size = config.trainer.group_size
+        await groups.create_group(
+            self._db,
+            group,
+            ask.campaign,
+            GroupKind.TRAIN,
+            index=ask.index,
+            task=task,
+            policy_version=ask.policy_version,
+            split="train",
+            rollouts=[
+                groups.NewRollout(rollout_id(group, i), task, i, config.policy.temperature)
+                for i in range(size)
+            ],
+        )
+        return CreateGroupResult(group=group, task=task, size=size)
+
+    @activity.defn(name=Activity.CREATE_EVALUATION)
+    async def create_evaluation(self, ask: EvaluationInput) -> CreateEvaluationResult:
+        config = await self._known.config(ask.campaign)
+        ids = await tasks.task_ids(
+            self._db, config.task_source, ask.split, limit=config.split_size(ask.split)
+        )
+        sampling = Sampling.GREEDY if ask.greedy else Sampling.SAMPLED
+        group = eval_group_id(ask.campaign, ask.split, sampling, ask.policy_version)
+        await groups.create_group(
+            self._db,
+            group,
+            ask.campaign,
+            GroupKind.EVAL,
+            policy_version=ask.policy_version,
+            sampling=sampling,
+            split=ask.split,
+            rollouts=[
+                groups.NewRollout(rollout_id(group, i), task, i, 0.0 if ask.greedy else 1.0)
+                for i, task in enumerate(ids)
+            ],
+        )
+        return CreateEvaluationResult(group=group, size=len(ids))
+
+    @activity.defn(name=Activity.FINISH_GROUP)
+    async def finish_group(self, ask: FinishGroupInput) -> FinishGroupResult:
+        status = await groups.finish_group(self._db, ask.group, cancelled=ask.cancelled)
+        return FinishGroupResult(status=status)
+
+    @activity.defn(name=Activity.SET_CAMPAIGN_STATUS)
+    async def set_campaign_status(self, ask: StatusInput) -> CampaignRef:
+        await campaigns.set_status(self._db, ask.campaign, ask.status, ask.error)
+        return CampaignRef(campaign=ask.campaign)
+
+    @activity.defn(name=Activity.PLAN_STEP)
+    async def plan_step(self, ask: StepInput) -> PlanResult:
+        planned = await steps.plan_step(self._db, ask.campaign, ask.step, ask.num_groups)
+        return PlanResult(groups=planned)

@@ -1,0 +1,179 @@
+"""Write docs/campaign.md from mainspring/config.py: `python docs/make_campaign_reference.py`.
+
+Fields, defaults and bounds come from the models, meanings from the docstrings under the fields, so
+the page cannot say anything else than the program does; a test compares.
+"""
+
+import ast
+import inspect
+import types
+import typing
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from mainspring.config import CampaignConfig
+
+PAGE = Path(__file__).parent / "campaign.md"
+
+_SYMBOLS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": "length >="}
+_INTRO = """\
+# The campaign file
+
+<!-- Written by docs/make_campaign_reference.py from mainspring/config.py: change that, then run it. -->
+
+A campaign is one TOML file; `mainspring campaign start FILE` checks it, stores it and starts the
+run. Unknown keys are refused. What was stored stays: a campaign that is started again under the
+same name must have the same configuration, so a change takes another name.
+
+The smallest file trains the bundled model on the bundled tasks:
+
+```toml
+name = "first"
+
+[trainer.warm_start]    # the bundled model begins with random weights
+```
+
+A model of your own, served by two engines, four thousand steps of 16 groups of 8:
+
+```toml
+name = "qwen-repair"
+seed = 7
+
+[tasks]
+source = "my-tasks"
+
+[policy]
+model = "/models/Qwen3-8B"
+engines = ["http://gpu-1:30000", "http://gpu-2:30000"]
+
+[trainer]
+num_steps = 4000
+groups_per_step = 16
+group_size = 8
+
+[trainer.optimizer]
+lr = 1e-6
+```
+"""
+
+
+def page() -> str:
+    parts = [_INTRO, *_sections("", CampaignConfig)]
+    return "\n".join(parts)
+
+
+def _sections(path: str, model: type[BaseModel]) -> Iterator[str]:
+    meanings = docstrings(model)
+    rows, nested, enums = [], [], []
+    for name, field in model.model_fields.items():
+        section = _of_type(field.annotation, BaseModel)
+        if section is not None:
+            nested.append((f"{path}.{name}".lstrip("."), section, field))
+            continue
+        words = _of_type(field.annotation, StrEnum)
+        if words is not None:
+            enums.append((name, words))
+        cells = (
+            f"`{name}`",
+            _type(field.annotation),
+            "required" if field.is_required() else f"`{_toml(field.default)}`",
+            _bounds(field),
+            meanings.get(name, ""),
+        )
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    yield f"## `[{path}]`\n" if path else "## Top level\n"
+    if "__doc__" in vars(model) and model.__doc__:
+        yield inspect.cleandoc(model.__doc__) + "\n"
+    if path and _is_optional(model, path):
+        yield "Left out: none.\n"
+    yield "| field | type | default | bounds | meaning |"
+    yield "|---|---|---|---|---|"
+    yield "\n".join(rows) + "\n"
+    for name, words in enums:
+        meanings = docstrings(words)
+        yield f"`{name}` is one of:\n"
+        yield "\n".join(f'- `"{word}"`: {meanings.get(word.name, "")}' for word in words) + "\n"
+    for deeper, section, _ in nested:
+        yield from _sections(deeper, section)
+
+
+def docstrings(cls: type) -> dict[str, str]:
+    """Text of the string under each field or member."""
+    (body,) = ast.parse(inspect.cleandoc("\n" + inspect.getsource(cls))).body
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for field, text in zip(body.body, body.body[1:], strict=False):
+        match field, text:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
+                ast.Expr(value=ast.Constant(value=str(meaning))),
+            ):
+                found[name] = " ".join(meaning.split())
+    return found
+
+
+def _is_optional(model: type[BaseModel], path: str) -> bool:
+    owner: type[BaseModel] = CampaignConfig
+    *above, last = path.split(".")
+    for name in above:
+        inner = _of_type(owner.model_fields[name].annotation, BaseModel)
+        assert inner is not None
+        owner = inner
+    return owner.model_fields[last].default is None
+
+
+def _of_type(annotation: object, base: type) -> type | None:
+    """The class under `base` that an annotation names, alone or beside None."""
+    for each in (annotation, *typing.get_args(annotation)):
+        if isinstance(each, type) and not typing.get_args(each) and issubclass(each, base):
+            return each
+    return None
+
+
+def _type(annotation: object) -> str:
+    names = {int: "integer", float: "number", str: "string", bool: "boolean"}
+    if isinstance(annotation, type) and annotation in names:
+        return names[annotation]
+    if _of_type(annotation, StrEnum):
+        return "word"
+    arguments = typing.get_args(annotation)
+    if typing.get_origin(annotation) is tuple:
+        if arguments[-1] is Ellipsis:
+            return f"list of {names[arguments[0]]}s"
+        return f"{len(arguments)} {names[arguments[0]]}s"
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        return _type(next(each for each in arguments if each in names))
+    raise TypeError(f"no name for {annotation!r}: give it one here")
+
+
+def _bounds(field: FieldInfo) -> str:
+    found = []
+    for constraint in field.metadata:
+        for name, symbol in _SYMBOLS.items():
+            if (value := getattr(constraint, name, None)) is not None:
+                found.append(f"{symbol} {value:g}" if value < 1e6 else f"{symbol} {value:,}")
+    return ", ".join(found)
+
+
+def _toml(value: object) -> str:
+    match value:
+        case StrEnum():
+            return f'"{value.value}"'
+        case bool():
+            return str(value).lower()
+        case str():
+            return f'"{value}"'
+        case tuple():
+            return "[" + ", ".join(_toml(each) for each in value) + "]"
+        case float() if value < 1e-3 and value:
+            return f"{value:.0e}".replace("e-0", "e-")
+    return str(value)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    print(PAGE)

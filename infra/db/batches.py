@@ -1,0 +1,98 @@
+"""What the trainer reads: groups with the rewards and every token of their rollouts.
+
+Invariant: reading a planned step's batch gives the same at any time, because closed groups do not
+change. Three queries however many groups.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from sqlalchemy import and_, select
+
+from infra.db import steps
+from infra.db.database import Database
+from infra.db.models import GenerationRow, GroupRow, RolloutRow
+from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
+from mainspring.status import StopReason
+from mainspring.turns import Generation
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRollout:
+    id: RolloutId
+    task: TaskId
+    sample_index: int
+    reward: float | None
+    """None: masked."""
+    stop_reason: StopReason | None
+    temperature: float
+    num_turns: int
+    generations: list[Generation]
+    """Of its last epoch, in turn order."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchGroup:
+    id: GroupId
+    policy_version: int
+    """The newest version when the group was admitted."""
+    rollouts: list[BatchRollout]
+    """In sample order."""
+
+
+async def load_batch(database: Database, campaign: CampaignId, step: int) -> list[BatchGroup]:
+    """The groups of a planned step, in batch order; empty when it was not planned."""
+    return await load_groups(database, await steps.step_groups(database, campaign, step))
+
+
+async def load_groups(database: Database, groups: list[GroupId]) -> list[BatchGroup]:
+    """In the order given. Unknown groups are left out."""
+    async with database.transaction() as connection:
+        rollout_rows = await connection.execute(
+            select(
+                RolloutRow.group_id,
+                GroupRow.policy_version,
+                RolloutRow.id,
+                RolloutRow.task_id,
+                RolloutRow.sample_index,
+                RolloutRow.reward,
+                RolloutRow.stop_reason,
+                RolloutRow.temperature,
+                RolloutRow.num_turns,
+            )
+            .join(GroupRow, GroupRow.id == RolloutRow.group_id)
+            .where(RolloutRow.group_id.in_(groups))
+            .order_by(RolloutRow.sample_index)
+        )
+        turn_rows = await connection.execute(
+            select(
+                GenerationRow.rollout_id,
+                GenerationRow.turn,
+                GenerationRow.prompt_start,
+                GenerationRow.prompt_ids,
+                GenerationRow.completion_ids,
+                GenerationRow.logprobs,
+                GenerationRow.spans,
+                GenerationRow.text,
+                GenerationRow.finish_reason,
+                GenerationRow.latency_s,
+            )
+            .join(
+                RolloutRow,
+                and_(
+                    RolloutRow.id == GenerationRow.rollout_id,
+                    RolloutRow.epoch == GenerationRow.epoch,
+                ),
+            )
+            .where(RolloutRow.group_id.in_(groups))
+            .order_by(GenerationRow.rollout_id, GenerationRow.turn)
+        )
+    turns: defaultdict[str, list[Generation]] = defaultdict(list)
+    for rollout, *fields in turn_rows:
+        turns[rollout].append(Generation(*fields))
+    versions: dict[str, int] = {}
+    rollouts: defaultdict[str, list[BatchRollout]] = defaultdict(list)
+    for group, version, id, *fields in rollout_rows:
+        versions[group] = version
+        rollouts[group].append(BatchRollout(id, *fields, generations=turns[id]))
+    return [BatchGroup(id, versions[id], rollouts[id]) for id in groups if id in versions]

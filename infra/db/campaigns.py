@@ -1,0 +1,121 @@
+"""Campaigns: their configuration, fixed for ever, and where each one stands.
+
+Invariants: creating twice with one configuration is creating once; a stored configuration never
+changes; a finished campaign stays finished.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy import Row, case, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from infra.db.database import Database
+from infra.db.fence import unknown
+from infra.db.models import CampaignRow
+from mainspring.config import CampaignConfig
+from mainspring.errors import ConfigError, UsageError
+from mainspring.ids import CampaignId
+from mainspring.status import CampaignStatus
+
+_ENDS = (CampaignStatus.FINISHED, CampaignStatus.CANCELLED, CampaignStatus.FAILED)
+_COLUMNS = (
+    CampaignRow.id,
+    CampaignRow.config,
+    CampaignRow.status,
+    CampaignRow.error,
+    CampaignRow.created_at,
+    CampaignRow.finished_at,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignRecord:
+    id: CampaignId
+    config: CampaignConfig
+    status: CampaignStatus
+    error: str | None
+    created_at: datetime
+    finished_at: datetime | None
+
+
+async def create(database: Database, config: CampaignConfig) -> bool:
+    """Store a campaign; False when it is there already. Raises UsageError naming the fields in
+    which a stored campaign of this name differs."""
+    row = {
+        "id": config.name,
+        "config": config.model_dump(mode="json"),
+        "status": CampaignStatus.CREATED,
+    }
+    async with database.transaction() as connection:
+        statement = insert(CampaignRow).values(row).on_conflict_do_nothing()
+        created = await connection.scalar(statement.returning(CampaignRow.id))
+    if created is not None:
+        return True
+    stored = (await get(database, CampaignId(config.name))).config
+    differing = sorted(_differences(stored.model_dump(), config.model_dump()))
+    if differing:
+        raise UsageError(
+            f"campaign {config.name} exists with another {', '.join(differing)}",
+            remedy="give the new campaign another name, or use the configuration it was made with",
+        )
+    return False
+
+
+async def get(database: Database, campaign: CampaignId) -> CampaignRecord:
+    """Raises UnknownId."""
+    async with database.transaction() as connection:
+        result = await connection.execute(select(*_COLUMNS).where(CampaignRow.id == campaign))
+        row = result.one_or_none()
+    if row is None:
+        raise unknown("campaign", campaign)
+    return _record(row)
+
+
+async def list_all(database: Database) -> list[CampaignRecord]:
+    """Newest first."""
+    async with database.transaction() as connection:
+        rows = await connection.execute(
+            select(*_COLUMNS).order_by(CampaignRow.created_at.desc(), CampaignRow.id)
+        )
+        return [_record(row) for row in rows]
+
+
+async def set_status(
+    database: Database, campaign: CampaignId, status: CampaignStatus, error: str | None = None
+) -> CampaignStatus:
+    """The status that stands: a late write does not reopen a finished campaign."""
+    ended_at = func.coalesce(
+        case((CampaignRow.status == status, CampaignRow.finished_at)), func.now()
+    )
+    async with database.transaction() as connection:
+        written = await connection.scalar(
+            update(CampaignRow)
+            .where(CampaignRow.id == campaign, CampaignRow.status != CampaignStatus.FINISHED)
+            .values(status=status, error=error, finished_at=ended_at if status in _ENDS else None)
+            .returning(CampaignRow.status)
+        )
+    return written or (await get(database, campaign)).status
+
+
+def _record(row: Row[Any]) -> CampaignRecord:
+    try:
+        config = CampaignConfig.model_validate(row.config)
+    except ValidationError as error:
+        field = ".".join(map(str, error.errors()[0]["loc"]))
+        raise ConfigError(
+            f"campaign {row.id} was stored by another version: {field}: {error.errors()[0]['msg']}",
+            remedy="use the version of Mainspring that made it",
+        ) from None
+    return CampaignRecord(row.id, config, row.status, row.error, row.created_at, row.finished_at)
+
+
+def _differences(stored: Any, given: Any, path: str = "") -> Iterator[str]:
+    if isinstance(stored, dict) and isinstance(given, dict):
+        for key in stored.keys() | given.keys():
+            yield from _differences(stored.get(key), given.get(key), f"{path}.{key}".lstrip("."))
+    elif stored != given:
+        yield path

@@ -1,0 +1,114 @@
+"""Column types: how the domain's values lie in Postgres.
+
+Owns the packed layout of tokens and log-probs (little-endian, 4 bytes each, no header) and keeps
+characters that Postgres cannot hold out of text. Imported by `models` only.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from sqlalchemy import CheckConstraint, LargeBinary, Text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import MappedColumn, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+from mainspring.turns import VersionSpan
+
+
+class PackedInts(TypeDecorator[tuple[int, ...]]):
+    """Token ids as int32."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: tuple[int, ...] | None, dialect: Dialect) -> bytes | None:
+        return None if value is None else np.asarray(value, "<i4").tobytes()
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> Any:
+        return None if value is None else tuple(np.frombuffer(value, "<i4").tolist())
+
+
+class PackedFloats(TypeDecorator[tuple[float, ...]]):
+    """Log-probabilities as float32, the precision they are served in."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: tuple[float, ...] | None, dialect: Dialect) -> bytes | None:
+        return None if value is None else np.asarray(value, "<f4").tobytes()
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> Any:
+        return None if value is None else tuple(np.frombuffer(value, "<f4").tolist())
+
+
+class Spans(TypeDecorator[tuple[VersionSpan, ...]]):
+    """Version spans as a JSON list of [version, start, end]."""
+
+    impl = JSONB
+    cache_ok = True
+
+    def process_bind_param(self, value: tuple[VersionSpan, ...] | None, dialect: Dialect) -> Any:
+        return None if value is None else [[s.version, s.start, s.end] for s in value]
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        return None if value is None else tuple(VersionSpan(*span) for span in value)
+
+
+class PlainText(TypeDecorator[str]):
+    """Text written by a model or a program: NUL and lone surrogates, which Postgres refuses, are
+    stored as U+FFFD, so that a strange reply is data and not a crash."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        if value is None:
+            return None
+        value = value.replace("\0", "\ufffd")
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        return value
+
+
+class Numbers(TypeDecorator[dict[str, float | None]]):
+    """Named numbers as JSON; NaN and infinities, which JSON lacks, become null."""
+
+    impl = JSONB
+    cache_ok = True
+
+    def process_bind_param(self, value: Mapping[str, float | None] | None, dialect: Dialect) -> Any:
+        if value is None:
+            return None
+        return {key: x if x is not None and isfinite(x) else None for key, x in value.items()}
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:
+        return value
+
+
+class Word(TypeDecorator[StrEnum]):
+    """A StrEnum member as its string."""
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, members: type[StrEnum]) -> None:
+        super().__init__()
+        self.members = members
+
+    def process_bind_param(self, value: StrEnum | str | None, dialect: Dialect) -> str | None:
+        return None if value is None else self.members(value).value
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+        return None if value is None else self.members(value)
+
+
+def word(column: str, members: type[StrEnum]) -> MappedColumn[Any]:
+    """A column of one StrEnum's strings, with the CHECK constraint that says so."""
+    listed = ", ".join(f"'{member}'" for member in members)
+    check = CheckConstraint(f"{column} IN ({listed})", name=column)
+    return mapped_column(column, Word(members), check)

@@ -1,0 +1,254 @@
+"""Groups: the rollouts of one task (training) or of one split (evaluation), made and closed whole.
+
+Invariants: a group and its rollouts appear together; a closed group never reopens and its rollouts
+never change again, so a batch reads the same for ever.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, func, insert, select, update
+from sqlalchemy.dialects.postgresql import insert as postgres_insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from infra.db.database import Database
+from infra.db.fence import unknown
+from infra.db.models import GroupRow, RolloutRow, Sampling
+from mainspring.errors import UsageError
+from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
+from mainspring.status import GroupKind, GroupStatus, RolloutPhase, StopReason, Verdict
+
+_COLUMNS = (
+    GroupRow.id,
+    GroupRow.campaign_id,
+    GroupRow.kind,
+    GroupRow.index,
+    GroupRow.task_id,
+    GroupRow.policy_version,
+    GroupRow.size,
+    GroupRow.status,
+    GroupRow.sampling,
+    GroupRow.split,
+    GroupRow.created_at,
+    GroupRow.finished_at,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    id: GroupId
+    campaign: CampaignId
+    kind: GroupKind
+    index: int | None
+    """The group's number in its campaign (training only)."""
+    task: TaskId | None
+    """None for evaluations, which span tasks."""
+    policy_version: int
+    """The newest version when the group was admitted."""
+    size: int
+    status: GroupStatus
+    sampling: Sampling
+    split: str
+    created_at: datetime
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewRollout:
+    id: RolloutId
+    task: TaskId
+    sample_index: int
+    """Position in the group."""
+    temperature: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What the finished rollouts of a group came to."""
+
+    num_rollouts: int
+    num_done: int
+    num_resolved: int
+    num_masked: int
+    """Done without a reward."""
+    reward_mean: float | None
+    """Over scored rollouts; None when there is none."""
+
+
+async def create_group(
+    database: Database,
+    group: GroupId,
+    campaign: CampaignId,
+    kind: GroupKind,
+    *,
+    policy_version: int,
+    split: str,
+    rollouts: Sequence[NewRollout],
+    sampling: Sampling = Sampling.SAMPLED,
+    index: int | None = None,
+    task: TaskId | None = None,
+) -> GroupRecord:
+    """Store a group with its rollouts. A group that is there already is returned as it is, with the
+    policy version of its first admission. Raises UsageError without rollouts."""
+    if not rollouts:
+        raise UsageError(f"group {group} would have no rollouts (split {split!r} is empty?)")
+    row = {
+        "id": group,
+        "campaign_id": campaign,
+        "kind": kind,
+        "index": index,
+        "task_id": task,
+        "policy_version": policy_version,
+        "size": len(rollouts),
+        "status": GroupStatus.RUNNING,
+        "sampling": sampling,
+        "split": split,
+    }
+    async with database.transaction() as connection:
+        created = await connection.scalar(
+            postgres_insert(GroupRow).values(row).on_conflict_do_nothing().returning(GroupRow.id)
+        )
+        if created is not None:
+            await connection.execute(
+                insert(RolloutRow),
+                [
+                    {
+                        "id": rollout.id,
+                        "group_id": group,
+                        "campaign_id": campaign,
+                        "task_id": rollout.task,
+                        "sample_index": rollout.sample_index,
+                        "temperature": rollout.temperature,
+                        "phase": RolloutPhase.STARTING,
+                    }
+                    for rollout in rollouts
+                ],
+            )
+        return await _get(connection, group)
+
+
+async def get(database: Database, group: GroupId) -> GroupRecord:
+    """Raises UnknownId."""
+    async with database.transaction() as connection:
+        return await _get(connection, group)
+
+
+async def rollout_ids(database: Database, group: GroupId) -> list[RolloutId]:
+    """In sample order."""
+    async with database.transaction() as connection:
+        ids = await connection.scalars(
+            select(RolloutRow.id)
+            .where(RolloutRow.group_id == group)
+            .order_by(RolloutRow.sample_index)
+        )
+        return [RolloutId(id) for id in ids]
+
+
+async def list_groups(
+    database: Database, campaign: CampaignId, kind: GroupKind | None = None
+) -> list[GroupRecord]:
+    """Oldest first."""
+    statement = select(*_COLUMNS).where(GroupRow.campaign_id == campaign)
+    if kind is not None:
+        statement = statement.where(GroupRow.kind == kind)
+    async with database.transaction() as connection:
+        rows = await connection.execute(statement.order_by(GroupRow.created_at, GroupRow.id))
+        return [_record(row) for row in rows]
+
+
+async def ready_groups(database: Database, campaign: CampaignId) -> list[GroupId]:
+    """Training groups that wait for a step, in the order in which they became ready. Those of a
+    planned, unfinished step are among them."""
+    async with database.transaction() as connection:
+        ids = await connection.scalars(
+            select(GroupRow.id)
+            .where(
+                GroupRow.campaign_id == campaign,
+                GroupRow.kind == GroupKind.TRAIN,
+                GroupRow.status == GroupStatus.READY,
+            )
+            .order_by(GroupRow.finished_at, GroupRow.index)
+        )
+        return [GroupId(id) for id in ids]
+
+
+async def counts(database: Database, campaign: CampaignId) -> dict[GroupStatus, int]:
+    """Training groups by status; every status is there."""
+    async with database.transaction() as connection:
+        rows = await connection.execute(
+            select(GroupRow.status, func.count().label("size"))
+            .where(GroupRow.campaign_id == campaign, GroupRow.kind == GroupKind.TRAIN)
+            .group_by(GroupRow.status)
+        )
+        found = {row.status: row.size for row in rows}
+    return {status: found.get(status, 0) for status in GroupStatus}
+
+
+async def finish_group(
+    database: Database, group: GroupId, *, cancelled: bool = False
+) -> GroupStatus:
+    """Close a group: READY when a rollout has a reward, else MASKED; CANCELLED on request. A closed
+    group stays as it is. Rollouts that have not ended are ended here, without a reward."""
+    async with database.transaction() as connection:
+        # Before any rollout: `rollouts.claim` locks in the same order.
+        status = await connection.scalar(
+            select(GroupRow.status).where(GroupRow.id == group).with_for_update(key_share=True)
+        )
+        if status is None:
+            raise unknown("group", group)
+        if status is not GroupStatus.RUNNING:
+            return status
+        await connection.execute(
+            update(RolloutRow)
+            .where(RolloutRow.group_id == group, RolloutRow.phase != RolloutPhase.DONE)
+            .values(
+                phase=RolloutPhase.DONE,
+                stop_reason=StopReason.CANCELLED if cancelled else StopReason.INFRA_FAULT,
+                fault=None if cancelled else "its group was closed before it ended",
+                finished_at=func.now(),
+            )
+        )
+        scored = await connection.scalar(
+            select(func.count(RolloutRow.reward)).where(RolloutRow.group_id == group)
+        )
+        if cancelled:
+            status = GroupStatus.CANCELLED
+        else:
+            status = GroupStatus.READY if scored else GroupStatus.MASKED
+        await connection.execute(
+            # Not now(): a transaction that began earlier may have waited longer for its lock.
+            update(GroupRow)
+            .where(GroupRow.id == group)
+            .values(status=status, finished_at=func.clock_timestamp())
+        )
+        return status
+
+
+async def tally(database: Database, group: GroupId) -> Tally:
+    done = RolloutRow.phase == RolloutPhase.DONE
+    async with database.transaction() as connection:
+        row = (
+            await connection.execute(
+                select(
+                    func.count(),
+                    func.count().filter(done),
+                    func.count().filter(done, RolloutRow.verdict == Verdict.RESOLVED),
+                    func.count().filter(done, RolloutRow.reward.is_(None)),
+                    func.avg(RolloutRow.reward),
+                ).where(RolloutRow.group_id == group)
+            )
+        ).one()
+        return Tally(*row)
+
+
+async def _get(connection: AsyncConnection, group: GroupId) -> GroupRecord:
+    row = (await connection.execute(select(*_COLUMNS).where(GroupRow.id == group))).one_or_none()
+    if row is None:
+        raise unknown("group", group)
+    return _record(row)
+
+
+def _record(row: Row[Any]) -> GroupRecord:
+    return GroupRecord(*row)

@@ -1,0 +1,254 @@
+"""The tables, as typed declarative models. Every change here needs a migration; a test compares.
+
+Invariants held by the schema itself: one row per (rollout, epoch, turn); a group is in at most one
+step; a status is one of its enum's words. Imported by the modules beside this file and by
+migrations; rows never leave `infra.db`, records do.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    TIMESTAMP,
+    Double,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    LargeBinary,
+    MetaData,
+    Text,
+    UniqueConstraint,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from infra.db.columns import Numbers, PackedFloats, PackedInts, PlainText, Spans, word
+from mainspring.status import (
+    CampaignStatus,
+    GroupKind,
+    GroupStatus,
+    RolloutPhase,
+    SandboxStatus,
+    StepStatus,
+    StopReason,
+    Verdict,
+)
+from mainspring.tasks import BackendName
+from mainspring.turns import VersionSpan
+
+
+class Sampling(StrEnum):
+    """How a group's rollouts draw tokens."""
+
+    SAMPLED = "sampled"
+    """At the campaign's temperature."""
+    GREEDY = "greedy"
+    """At temperature 0."""
+
+
+class ExecutionState(StrEnum):
+    INTENT = "intent"
+    """About to run, running, or its runner died: a second attempt re-attaches by turn id."""
+    DONE = "done"
+    """Ran; its result is here."""
+
+
+class SandboxPurpose(StrEnum):
+    AGENT = "agent"
+    """Runs the agent's commands."""
+    GRADE = "grade"
+    """Judges one patch."""
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {  # noqa: RUF012 (SQLAlchemy's own declaration)
+        str: Text,
+        bytes: LargeBinary,
+        float: Double,
+        datetime: TIMESTAMP(timezone=True),
+        dict[str, Any]: JSONB,
+        dict[str, float | None]: Numbers,
+        list[str]: ARRAY(Text),
+        tuple[int, ...]: PackedInts,
+        tuple[float, ...]: PackedFloats,
+        tuple[VersionSpan, ...]: Spans,
+    }
+
+
+class CampaignRow(Base):
+    __tablename__ = "campaigns"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    config: Mapped[dict[str, Any]]
+    status: Mapped[CampaignStatus] = word("status", CampaignStatus)
+    error: Mapped[str | None] = mapped_column(PlainText)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    finished_at: Mapped[datetime | None]
+
+
+class TaskRow(Base):
+    __tablename__ = "tasks"
+    __table_args__ = (UniqueConstraint("source", "split", "position"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    source: Mapped[str]
+    split: Mapped[str]
+    position: Mapped[int]
+    content_hash: Mapped[str]
+    spec: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class PolicyVersionRow(Base):
+    __tablename__ = "policy_versions"
+
+    campaign_id: Mapped[str] = mapped_column(ForeignKey("campaigns.id"), primary_key=True)
+    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    step: Mapped[int | None]
+    path: Mapped[str]
+    checkpoint: Mapped[str | None]
+    logprob_gap_max: Mapped[float | None]
+    """Served against recomputed log-probs under these very weights."""
+    num_gap_tokens: Mapped[int | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class GroupRow(Base):
+    __tablename__ = "groups"
+    __table_args__ = (
+        UniqueConstraint("campaign_id", "index"),
+        Index(None, "campaign_id", "kind", "status"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    campaign_id: Mapped[str] = mapped_column(ForeignKey("campaigns.id"))
+    kind: Mapped[GroupKind] = word("kind", GroupKind)
+    index: Mapped[int | None]
+    task_id: Mapped[str | None] = mapped_column(ForeignKey("tasks.id"))
+    policy_version: Mapped[int]
+    size: Mapped[int]
+    status: Mapped[GroupStatus] = word("status", GroupStatus)
+    sampling: Mapped[Sampling] = word("sampling", Sampling)
+    split: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    finished_at: Mapped[datetime | None]
+
+
+class RolloutRow(Base):
+    __tablename__ = "rollouts"
+    __table_args__ = (
+        UniqueConstraint("group_id", "sample_index"),
+        Index(None, "campaign_id", "phase"),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    group_id: Mapped[str] = mapped_column(ForeignKey("groups.id"))
+    campaign_id: Mapped[str] = mapped_column(ForeignKey("campaigns.id"))
+    task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"))
+    sample_index: Mapped[int]
+    temperature: Mapped[float]
+    phase: Mapped[RolloutPhase] = word("phase", RolloutPhase)
+    epoch: Mapped[int] = mapped_column(server_default=text("0"))
+    run_id: Mapped[str | None]
+    past_runs: Mapped[list[str]] = mapped_column(server_default=text("'{}'"))
+    """Runs that were fenced off: a late attempt of one must not take the rollout back."""
+    stop_reason: Mapped[StopReason | None] = word("stop_reason", StopReason)
+    verdict: Mapped[Verdict | None] = word("verdict", Verdict)
+    reward: Mapped[float | None]
+    fault: Mapped[str | None] = mapped_column(PlainText)
+    patch: Mapped[bytes | None]
+    grade_output: Mapped[str | None] = mapped_column(PlainText)
+    num_turns: Mapped[int] = mapped_column(server_default=text("0"))
+    phase_s: Mapped[dict[str, float | None]] = mapped_column(server_default=text("'{}'"))
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+
+class GenerationRow(Base):
+    __tablename__ = "generations"
+
+    rollout_id: Mapped[str] = mapped_column(ForeignKey("rollouts.id"), primary_key=True)
+    epoch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    turn: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    prompt_start: Mapped[int]
+    prompt_ids: Mapped[tuple[int, ...]]
+    completion_ids: Mapped[tuple[int, ...]]
+    logprobs: Mapped[tuple[float, ...]]
+    spans: Mapped[tuple[VersionSpan, ...]]
+    text: Mapped[str] = mapped_column(PlainText)
+    finish_reason: Mapped[str]
+    latency_s: Mapped[float]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class ExecutionRow(Base):
+    __tablename__ = "executions"
+
+    rollout_id: Mapped[str] = mapped_column(ForeignKey("rollouts.id"), primary_key=True)
+    epoch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    turn: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    command: Mapped[str] = mapped_column(PlainText)
+    state: Mapped[ExecutionState] = word("state", ExecutionState)
+    returncode: Mapped[int | None]
+    output: Mapped[bytes | None]
+    output_sha256: Mapped[str | None]
+    truncated: Mapped[bool | None]
+    timed_out: Mapped[bool | None]
+    wall_s: Mapped[float | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    finished_at: Mapped[datetime | None]
+
+
+class SandboxRow(Base):
+    __tablename__ = "sandboxes"
+    __table_args__ = (Index(None, "node", "status"), Index(None, "rollout_id"))
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    rollout_id: Mapped[str] = mapped_column(ForeignKey("rollouts.id"))
+    epoch: Mapped[int]
+    purpose: Mapped[SandboxPurpose] = word("purpose", SandboxPurpose)
+    node: Mapped[str]
+    backend: Mapped[BackendName] = word("backend", BackendName)
+    status: Mapped[SandboxStatus] = word("status", SandboxStatus)
+    opened_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    closed_at: Mapped[datetime | None]
+
+
+class StepRow(Base):
+    __tablename__ = "steps"
+
+    campaign_id: Mapped[str] = mapped_column(ForeignKey("campaigns.id"), primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    status: Mapped[StepStatus] = word("status", StepStatus)
+    policy_version_before: Mapped[int]
+    metrics: Mapped[dict[str, float | None]] = mapped_column(server_default=text("'{}'"))
+    planned_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    finished_at: Mapped[datetime | None]
+
+
+class StepGroupRow(Base):
+    __tablename__ = "step_groups"
+    __table_args__ = (
+        UniqueConstraint("campaign_id", "step", "position"),
+        ForeignKeyConstraint(["campaign_id", "step"], ["steps.campaign_id", "steps.step"]),
+    )
+
+    group_id: Mapped[str] = mapped_column(ForeignKey("groups.id"), primary_key=True)
+    """The primary key: a group is consumed once, whatever the code above does."""
+    campaign_id: Mapped[str]
+    step: Mapped[int]
+    position: Mapped[int]

@@ -1,0 +1,103 @@
+"""Policy versions: where the weights of each step lie. Version 0 is the policy before any step.
+
+Invariant: the weights of a version never change; versions above 0 come from `steps.commit_step`
+only.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Select, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from infra.db.database import Database
+from infra.db.fence import unknown
+from infra.db.models import PolicyVersionRow
+from mainspring.ids import CampaignId
+
+_COLUMNS = (
+    PolicyVersionRow.campaign_id,
+    PolicyVersionRow.version,
+    PolicyVersionRow.step,
+    PolicyVersionRow.path,
+    PolicyVersionRow.checkpoint,
+    PolicyVersionRow.logprob_gap_max,
+    PolicyVersionRow.num_gap_tokens,
+    PolicyVersionRow.created_at,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRecord:
+    campaign: CampaignId
+    version: int
+    step: int | None
+    """The step that made it; None for version 0."""
+    path: str
+    """A Hugging Face model directory."""
+    checkpoint: str | None
+    """What training goes on from: weights, optimizer, schedule."""
+    logprob_gap_max: float | None
+    """Largest gap between served and recomputed log-probs; None before it was measured."""
+    num_gap_tokens: int | None
+    """Tokens it was measured on."""
+    created_at: datetime
+
+
+async def put_first_policy(
+    database: Database, campaign: CampaignId, path: str, checkpoint: str | None = None
+) -> PolicyRecord:
+    """Store version 0; the one that stands, this or an earlier attempt's."""
+    row = {"campaign_id": campaign, "version": 0, "path": path, "checkpoint": checkpoint}
+    async with database.transaction() as connection:
+        await connection.execute(insert(PolicyVersionRow).values(row).on_conflict_do_nothing())
+    return await get_policy(database, campaign, 0)
+
+
+async def get_policy(database: Database, campaign: CampaignId, version: int) -> PolicyRecord:
+    """Raises UnknownId."""
+    found = await _first(database, _of(campaign).where(PolicyVersionRow.version == version))
+    if found is None:
+        raise unknown("policy version", f"{version} of campaign {campaign}")
+    return found
+
+
+async def latest_policy(database: Database, campaign: CampaignId) -> PolicyRecord | None:
+    """None before version 0 is made."""
+    return await _first(database, _of(campaign).order_by(PolicyVersionRow.version.desc()).limit(1))
+
+
+async def put_gap(
+    database: Database, campaign: CampaignId, version: int, gap_max: float, num_tokens: int
+) -> None:
+    """Record a measurement of served against recomputed log-probs; of several, the largest gap and
+    the largest sample stand. Raises UnknownId."""
+    async with database.transaction() as connection:
+        written = await connection.scalar(
+            update(PolicyVersionRow)
+            .where(PolicyVersionRow.campaign_id == campaign, PolicyVersionRow.version == version)
+            .values(
+                logprob_gap_max=func.greatest(PolicyVersionRow.logprob_gap_max, gap_max),
+                num_gap_tokens=func.greatest(PolicyVersionRow.num_gap_tokens, num_tokens),
+            )
+            .returning(PolicyVersionRow.version)
+        )
+    if written is None:
+        raise unknown("policy version", f"{version} of campaign {campaign}")
+
+
+async def list_policies(database: Database, campaign: CampaignId) -> list[PolicyRecord]:
+    """By version."""
+    async with database.transaction() as connection:
+        rows = await connection.execute(_of(campaign).order_by(PolicyVersionRow.version))
+        return [PolicyRecord(*row) for row in rows]
+
+
+def _of(campaign: CampaignId) -> Select:
+    return select(*_COLUMNS).where(PolicyVersionRow.campaign_id == campaign)
+
+
+async def _first(database: Database, statement: Select) -> PolicyRecord | None:
+    async with database.transaction() as connection:
+        row = (await connection.execute(statement)).one_or_none()
+    return None if row is None else PolicyRecord(*row)

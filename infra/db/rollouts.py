@@ -1,0 +1,277 @@
+"""Rollouts: who may write one (claim and epoch), where it stands and how it ended.
+
+Invariants: a rollout has one live epoch, owned by one Temporal run; writes of older epochs raise
+Fenced; the first end written stands, and what ended never changes. Turns are in `turns`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, func, null, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from infra.db.database import Database
+from infra.db.fence import Fenced, unknown, update_rollout, write_once
+from infra.db.models import GroupRow, RolloutRow
+from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
+from mainspring.status import GroupKind, GroupStatus, RolloutPhase, StopReason, Verdict
+
+_COLUMNS = (
+    RolloutRow.id,
+    RolloutRow.group_id,
+    RolloutRow.campaign_id,
+    RolloutRow.task_id,
+    RolloutRow.sample_index,
+    RolloutRow.temperature,
+    RolloutRow.phase,
+    RolloutRow.epoch,
+    RolloutRow.run_id,
+    RolloutRow.stop_reason,
+    RolloutRow.verdict,
+    RolloutRow.reward,
+    RolloutRow.fault,
+    RolloutRow.num_turns,
+    RolloutRow.phase_s,
+    RolloutRow.created_at,
+    RolloutRow.started_at,
+    RolloutRow.finished_at,
+)
+_NEW_LIFE: dict[str, Any] = {
+    "epoch": RolloutRow.epoch + 1,
+    "phase": RolloutPhase.STARTING,
+    "num_turns": 0,
+    "phase_s": {},
+    **dict.fromkeys(
+        ("stop_reason", "verdict", "reward", "fault", "patch", "grade_output", "finished_at"),
+        null(),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRecord:
+    """A rollout without its patch and grading output, which may be large."""
+
+    id: RolloutId
+    group: GroupId
+    campaign: CampaignId
+    task: TaskId
+    sample_index: int
+    temperature: float
+    phase: RolloutPhase
+    epoch: int
+    run_id: str | None
+    stop_reason: StopReason | None
+    verdict: Verdict | None
+    reward: float | None
+    fault: str | None
+    num_turns: int
+    phase_s: dict[str, float]
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    rollout: RolloutId
+    group: GroupId
+    campaign: CampaignId
+    task: TaskId
+    epoch: int
+    temperature: float
+
+
+async def claim(database: Database, rollout: RolloutId, run_id: str) -> Claim:
+    """Make `run_id` the rollout's owner. The owner gets its epoch again; another run gets the next
+    epoch, and the older one is fenced off for good. Raises Fenced when this run was fenced off
+    before, or when the rollout belongs to a closed training group."""
+    async with database.transaction() as connection:
+        # The group before the rollout: `groups.finish_group` locks in the same order.
+        group = (
+            await connection.execute(
+                select(GroupRow.id, GroupRow.kind, GroupRow.status)
+                .where(
+                    GroupRow.id
+                    == select(RolloutRow.group_id).where(RolloutRow.id == rollout).scalar_subquery()
+                )
+                .with_for_update(read=True)
+            )
+        ).one_or_none()
+        if group is None:
+            raise unknown("rollout", rollout)
+        row = await _locked(connection, rollout)
+        epoch: int = row.epoch
+        if row.run_id != run_id:
+            if run_id in row.past_runs:
+                raise Fenced(f"rollout {rollout}: run {row.run_id} has taken it over")
+            if group.kind is GroupKind.TRAIN and group.status is not GroupStatus.RUNNING:
+                raise Fenced(
+                    f"rollout {rollout} is final: its group {group.id} is {group.status}",
+                    remedy="a closed training group does not change; start another one",
+                )
+            owner: dict[str, Any] = {
+                "run_id": run_id,
+                "started_at": func.coalesce(RolloutRow.started_at, func.now()),
+            }
+            if row.run_id is not None:
+                owner |= _NEW_LIFE | {"past_runs": [*row.past_runs, row.run_id]}
+                epoch += 1
+            await connection.execute(
+                update(RolloutRow).where(RolloutRow.id == rollout).values(owner)
+            )
+        return Claim(rollout, group.id, row.campaign_id, row.task_id, epoch, row.temperature)
+
+
+async def new_epoch(database: Database, rollout: RolloutId, from_epoch: int, run_id: str) -> int:
+    """Begin the life after `from_epoch`; again with the same arguments, the same epoch. Raises
+    Fenced when another run owns the rollout or it has gone further."""
+    async with database.transaction() as connection:
+        row = await _locked(connection, rollout)
+        if row.run_id == run_id and row.epoch == from_epoch + 1:
+            return row.epoch
+        if row.run_id != run_id or row.epoch != from_epoch or row.phase is RolloutPhase.DONE:
+            raise Fenced(
+                f"rollout {rollout}: run {run_id} cannot leave epoch {from_epoch}; run "
+                f"{row.run_id} is in epoch {row.epoch}, phase {row.phase}"
+            )
+        await connection.execute(
+            update(RolloutRow).where(RolloutRow.id == rollout).values(_NEW_LIFE)
+        )
+        return from_epoch + 1
+
+
+async def set_phase(
+    database: Database, rollout: RolloutId, epoch: int, phase: RolloutPhase
+) -> RolloutPhase:
+    """The phase that stands: a late write does not reopen an ended rollout."""
+    return await update_rollout(
+        database, rollout, epoch, {"phase": phase}, returning=RolloutRow.phase
+    )
+
+
+async def put_patch(database: Database, rollout: RolloutId, epoch: int, patch: bytes) -> bytes:
+    """The patch that counts: the first one written in this epoch."""
+    return await write_once(database, rollout, epoch, {"patch": patch}, column=RolloutRow.patch)
+
+
+async def get_patch(database: Database, rollout: RolloutId, epoch: int) -> bytes | None:
+    """None when none was collected. Raises Fenced."""
+    return await _of_epoch(database, rollout, epoch, RolloutRow.patch)
+
+
+async def put_grade(
+    database: Database,
+    rollout: RolloutId,
+    epoch: int,
+    verdict: Verdict,
+    output: str,
+    fault: str | None = None,
+) -> Verdict:
+    """The verdict that counts: the first one written in this epoch."""
+    values = {"verdict": verdict, "grade_output": output, "fault": fault}
+    return await write_once(database, rollout, epoch, values, column=RolloutRow.verdict)
+
+
+async def get_grade_output(database: Database, rollout: RolloutId, epoch: int) -> str | None:
+    """None when it was not graded. Raises Fenced."""
+    return await _of_epoch(database, rollout, epoch, RolloutRow.grade_output)
+
+
+async def finish(
+    database: Database,
+    rollout: RolloutId,
+    epoch: int,
+    *,
+    stop_reason: StopReason,
+    verdict: Verdict | None,
+    reward: float | None,
+    fault: str | None,
+    num_turns: int,
+    phase_s: Mapping[str, float],
+) -> float | None:
+    """The reward that counts: the first end written stands."""
+    values = {
+        "phase": RolloutPhase.DONE,
+        "stop_reason": stop_reason,
+        "verdict": verdict,
+        "reward": reward,
+        "fault": fault,
+        "num_turns": num_turns,
+        "phase_s": phase_s,
+        "finished_at": func.now(),
+    }
+    return await update_rollout(database, rollout, epoch, values, returning=RolloutRow.reward)
+
+
+async def get(database: Database, rollout: RolloutId) -> RolloutRecord:
+    """Raises UnknownId."""
+    async with database.transaction() as connection:
+        result = await connection.execute(select(*_COLUMNS).where(RolloutRow.id == rollout))
+        row = result.one_or_none()
+    if row is None:
+        raise unknown("rollout", rollout)
+    return _record(row)
+
+
+async def list_rollouts(
+    database: Database,
+    *,
+    campaign: CampaignId | None = None,
+    group: GroupId | None = None,
+    phase: RolloutPhase | None = None,
+    limit: int | None = None,
+) -> list[RolloutRecord]:
+    """Newest group first, in sample order within a group."""
+    statement = select(*_COLUMNS).order_by(
+        RolloutRow.created_at.desc(), RolloutRow.group_id, RolloutRow.sample_index
+    )
+    if campaign is not None:
+        statement = statement.where(RolloutRow.campaign_id == campaign)
+    if group is not None:
+        statement = statement.where(RolloutRow.group_id == group)
+    if phase is not None:
+        statement = statement.where(RolloutRow.phase == phase)
+    async with database.transaction() as connection:
+        return [_record(row) for row in await connection.execute(statement.limit(limit))]
+
+
+async def _locked(connection: AsyncConnection, rollout: RolloutId) -> Row[Any]:
+    row = (
+        await connection.execute(
+            select(
+                RolloutRow.campaign_id,
+                RolloutRow.task_id,
+                RolloutRow.temperature,
+                RolloutRow.phase,
+                RolloutRow.epoch,
+                RolloutRow.run_id,
+                RolloutRow.past_runs,
+            )
+            .where(RolloutRow.id == rollout)
+            .with_for_update(key_share=True)
+        )
+    ).one_or_none()
+    if row is None:
+        raise unknown("rollout", rollout)
+    return row
+
+
+async def _of_epoch(database: Database, rollout: RolloutId, epoch: int, column: Any) -> Any:
+    async with database.transaction() as connection:
+        row = (
+            await connection.execute(
+                select(RolloutRow.epoch, column).where(RolloutRow.id == rollout)
+            )
+        ).one_or_none()
+    if row is None:
+        raise unknown("rollout", rollout)
+    if row[0] != epoch:
+        raise Fenced(f"rollout {rollout}: epoch {epoch} is over, epoch {row[0]} has begun")
+    return row[1]
+
+
+def _record(row: Row[Any]) -> RolloutRecord:
+    return RolloutRecord(*row)

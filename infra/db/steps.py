@@ -1,0 +1,197 @@
+"""Steps: their batch is fixed before they start and everything they change is visible at once.
+
+Invariants (design, number 8): a step's groups never change once planned; a group is in at most one
+step (a primary key says so); step n makes policy version n, committed in one transaction with the
+groups it consumed. What a batch holds is in `batches`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Select, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from infra.db.database import Database
+from infra.db.fence import unknown
+from infra.db.models import CampaignRow, GroupRow, PolicyVersionRow, StepGroupRow, StepRow
+from mainspring.errors import MainspringError
+from mainspring.ids import CampaignId, GroupId
+from mainspring.status import GroupKind, GroupStatus, StepStatus
+
+_COLUMNS = (
+    StepRow.campaign_id,
+    StepRow.step,
+    StepRow.status,
+    StepRow.policy_version_before,
+    StepRow.metrics,
+    StepRow.planned_at,
+    StepRow.finished_at,
+)
+
+
+class StepOutOfOrder(MainspringError):
+    """A step was planned or committed out of turn: a bug, or hands in the database."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    campaign: CampaignId
+    step: int
+    status: StepStatus
+    policy_version_before: int
+    metrics: dict[str, float | None]
+    """None where the number was not finite."""
+    planned_at: datetime
+    finished_at: datetime | None
+
+
+async def plan_step(
+    database: Database, campaign: CampaignId, step: int, num_groups: int
+) -> list[GroupId]:
+    """Fix the batch of a step: the groups that have been ready longest. A planned step keeps its
+    groups; an empty list, and nothing planned, when fewer than `num_groups` are ready. Raises
+    StepOutOfOrder when the step before is not done."""
+    async with database.transaction() as connection:
+        # Two plans of one campaign take turns: the second one sees what the first one took.
+        locked = await connection.scalar(
+            select(CampaignRow.id).where(CampaignRow.id == campaign).with_for_update(key_share=True)
+        )
+        if locked is None:
+            raise unknown("campaign", campaign)
+        planned = await _groups(connection, campaign, step)
+        if planned:
+            return planned
+        newest = await connection.scalar(
+            select(func.max(PolicyVersionRow.version)).where(
+                PolicyVersionRow.campaign_id == campaign
+            )
+        )
+        if newest != step - 1:
+            raise StepOutOfOrder(
+                f"campaign {campaign}: step {step} needs policy version {step - 1} to be the "
+                f"newest, found {newest}"
+            )
+        taken = select(StepGroupRow.group_id).where(StepGroupRow.campaign_id == campaign)
+        chosen = await connection.scalars(
+            select(GroupRow.id)
+            .where(
+                GroupRow.campaign_id == campaign,
+                GroupRow.kind == GroupKind.TRAIN,
+                GroupRow.status == GroupStatus.READY,
+                GroupRow.id.not_in(taken),
+            )
+            .order_by(GroupRow.finished_at, GroupRow.index)
+            .limit(num_groups)
+        )
+        groups = [GroupId(id) for id in chosen]
+        if len(groups) < num_groups:
+            return []
+        key = {"campaign_id": campaign, "step": step}
+        await connection.execute(
+            insert(StepRow).values(
+                key | {"status": StepStatus.PLANNED, "policy_version_before": step - 1}
+            )
+        )
+        await connection.execute(
+            insert(StepGroupRow),
+            [key | {"group_id": id, "position": n} for n, id in enumerate(groups)],
+        )
+        return groups
+
+
+async def commit_step(
+    database: Database,
+    campaign: CampaignId,
+    step: int,
+    *,
+    metrics: Mapping[str, float],
+    policy_path: str,
+    checkpoint: str,
+) -> StepRecord:
+    """Make the step, its consumed groups and policy version `step` visible together. A step that is
+    done stays as the first attempt committed it. Raises StepOutOfOrder for an unplanned step."""
+    async with database.transaction() as connection:
+        status = await connection.scalar(
+            select(StepRow.status)
+            .where(StepRow.campaign_id == campaign, StepRow.step == step)
+            .with_for_update(key_share=True)
+        )
+        if status is None:
+            raise StepOutOfOrder(f"campaign {campaign}: step {step} was never planned")
+        if status is StepStatus.PLANNED:
+            await _commit(connection, campaign, step, metrics, policy_path, checkpoint)
+        return await _one(connection, _of(campaign).where(StepRow.step == step))
+
+
+async def get_step(database: Database, campaign: CampaignId, step: int) -> StepRecord | None:
+    """None when it was not planned."""
+    async with database.transaction() as connection:
+        row = (await connection.execute(_of(campaign).where(StepRow.step == step))).one_or_none()
+    return None if row is None else StepRecord(*row)
+
+
+async def list_steps(database: Database, campaign: CampaignId) -> list[StepRecord]:
+    """In order."""
+    async with database.transaction() as connection:
+        rows = await connection.execute(_of(campaign).order_by(StepRow.step))
+        return [StepRecord(*row) for row in rows]
+
+
+async def step_groups(database: Database, campaign: CampaignId, step: int) -> list[GroupId]:
+    """In batch order; empty when it was not planned."""
+    async with database.transaction() as connection:
+        return await _groups(connection, campaign, step)
+
+
+async def _commit(
+    connection: AsyncConnection,
+    campaign: CampaignId,
+    step: int,
+    metrics: Mapping[str, float],
+    policy_path: str,
+    checkpoint: str,
+) -> None:
+    groups = await _groups(connection, campaign, step)
+    consumed = await connection.execute(
+        update(GroupRow)
+        .where(GroupRow.id.in_(groups), GroupRow.status == GroupStatus.READY)
+        .values(status=GroupStatus.CONSUMED)
+    )
+    if consumed.rowcount != len(groups):
+        raise StepOutOfOrder(
+            f"campaign {campaign}: step {step} has {len(groups)} groups, of which only "
+            f"{consumed.rowcount} are ready"
+        )
+    await connection.execute(
+        insert(PolicyVersionRow).values(
+            campaign_id=campaign,
+            version=step,
+            step=step,
+            path=policy_path,
+            checkpoint=checkpoint,
+        )
+    )
+    await connection.execute(
+        update(StepRow)
+        .where(StepRow.campaign_id == campaign, StepRow.step == step)
+        .values(status=StepStatus.DONE, metrics=metrics, finished_at=func.now())
+    )
+
+
+async def _groups(connection: AsyncConnection, campaign: CampaignId, step: int) -> list[GroupId]:
+    ids = await connection.scalars(
+        select(StepGroupRow.group_id)
+        .where(StepGroupRow.campaign_id == campaign, StepGroupRow.step == step)
+        .order_by(StepGroupRow.position)
+    )
+    return [GroupId(id) for id in ids]
+
+
+def _of(campaign: CampaignId) -> Select[Any]:
+    return select(*_COLUMNS).where(StepRow.campaign_id == campaign)
+
+
+async def _one(connection: AsyncConnection, statement: Select[Any]) -> StepRecord:
+    return StepRecord(*(await connection.execute(statement)).one())

@@ -1,0 +1,123 @@
+"""The KV cache: one row ("slot") per request, kept after the request for the next turn.
+
+Invariants: rows [0, running) belong to running requests, in order, so that a decode step attends
+over one contiguous block; the rows behind are idle and keep the KV of what ran there last;
+`tokens[slot, :lengths[slot]]` are the tokens whose KV is in the slot; memory is never uninitialised
+(a NaN behind the mask would still poison the row). Used by the engine thread only.
+"""
+
+from dataclasses import dataclass
+
+import numpy
+import psutil
+import torch
+
+from mainspring.errors import ModelError
+
+MIN_SHARED_TOKENS = 8
+"""Shorter common prefixes are computed again: copying them costs as much."""
+
+NO_TOKEN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The first `length` tokens of a request are cached in `slot`."""
+
+    slot: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvShape:
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    max_length: int
+    """Tokens a slot holds: the engine's context length."""
+
+
+class SlotPool:
+    def __init__(self, num_slots: int, shape: KvShape) -> None:
+        size = (shape.num_layers, 2, num_slots, shape.num_kv_heads, shape.max_length)
+        size = (*size, shape.head_dim)
+        needed, free = 4 * numpy.prod(size, dtype=float), psutil.virtual_memory().available
+        if needed > free:
+            raise ModelError(
+                f"the KV cache of {num_slots} slots of {shape.max_length} tokens needs "
+                f"{needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free",
+                remedy="lower --context-length or --max-batch",
+            )
+        # numpy.zeros maps zero pages lazily: slots and positions never used cost no memory.
+        self._kv = torch.from_numpy(numpy.zeros(size, dtype=numpy.float32))
+        self._tokens = numpy.full((num_slots, shape.max_length), NO_TOKEN)
+        self._rows = numpy.arange(num_slots)
+        self._last_used = [0] * num_slots
+        self._clock = 0
+        self.lengths = [0] * num_slots
+
+    def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of one layer: [slots, kv_heads, max_length, head_dim] each."""
+        keys, values = self._kv[index]
+        return keys, values
+
+    def occupy(self, slot: int, prefix: Prefix) -> None:
+        """Make idle `slot` (all before it run) start with the cached `prefix`, just looked up.
+
+        A slot whose whole content is the prefix (the last turn of the same rollout) is moved here;
+        a part of a slot is copied, so that its owner still finds it.
+        """
+        source, shared = prefix.slot, prefix.length
+        if source >= slot and 0 < shared == self.lengths[source]:
+            self.swap(source, slot)
+            return
+        victim = min(range(slot, len(self.lengths)), key=self._last_used.__getitem__)
+        self.swap(victim, slot)
+        if source in (victim, slot):
+            source = slot if source == victim else victim
+        if source != slot:
+            self._copy(source, slot, shared)
+        self.lengths[slot] = shared
+
+    def longest_prefix(self, ids: list[int]) -> Prefix:
+        """The slot sharing most of `ids`' beginning; the last token never counts, because its
+        logits are what the caller is after."""
+        limit = min(len(ids) - 1, max(self.lengths))
+        if limit < MIN_SHARED_TOKENS:
+            return Prefix(0, 0)
+        differs = self._tokens[:, :limit] != numpy.array(ids[:limit])
+        first = differs.argmax(1)
+        common = numpy.where(differs[self._rows, first], first, limit)
+        common = numpy.minimum(common, self.lengths)
+        slot = int(common.argmax())
+        shared = int(common[slot])
+        return Prefix(slot, shared) if shared >= MIN_SHARED_TOKENS else Prefix(0, 0)
+
+    def record(self, slots: torch.Tensor, positions: torch.Tensor, ids: torch.Tensor) -> None:
+        """Note which tokens a forward pass has just written. [N] each."""
+        self._tokens[slots.numpy(), positions.numpy()] = ids.numpy()
+
+    def swap(self, a: int, b: int) -> None:
+        if a == b:
+            return
+        length = self.lengths[a]
+        kv, tokens = self._kv[:, :, a, :, :length].clone(), self._tokens[a, :length].copy()
+        self._copy(b, a, self.lengths[b])
+        self._kv[:, :, b, :, :length] = kv
+        self._tokens[b, :length] = tokens
+        for values in (self.lengths, self._last_used):
+            values[a], values[b] = values[b], values[a]
+
+    def _copy(self, source: int, target: int, length: int) -> None:
+        self._kv[:, :, target, :, :length] = self._kv[:, :, source, :, :length]
+        self._tokens[target, :length] = self._tokens[source, :length]
+
+    def release(self, slot: int) -> None:
+        """Its request has ended; the KV may serve a later one."""
+        self._clock += 1
+        self._last_used[slot] = self._clock
+
+    def forget(self, running: int = 0) -> None:
+        """No KV of now serves a later request; the first `running` slots keep theirs to go on."""
+        self._tokens.fill(NO_TOKEN)
+        self.lengths[running:] = [0] * (len(self.lengths) - running)

@@ -1,0 +1,105 @@
+"""A model's chat template as token arithmetic: what to append, never what to re-tokenise.
+
+A rollout's tokens are prompt_ids + completion + next_prompt_ids + completion + ...; earlier tokens
+are never rendered again, whatever the template would do to old messages (strip reasoning, trim).
+Imports transformers when made; used by the rollout activities.
+"""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from infra.policy.model_files import check_tokenizer_files
+from mainspring.errors import ModelError
+
+REPLY = "reply-0f8c1d"
+"""Stands for the assistant's reply when the template is rendered; occurs in no real prompt."""
+BASE: tuple[dict[str, str], ...] = (
+    {"role": "user", "content": "question"},
+    {"role": "assistant", "content": REPLY},
+)
+
+
+class ChatTokenizer:
+    def __init__(self, directory: Path) -> None:
+        """Raises ModelError when there is no tokenizer or no usable chat template."""
+        check_tokenizer_files(directory)
+        from transformers import AutoTokenizer
+
+        self._directory = directory
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+        except (OSError, ValueError, KeyError) as error:
+            raise ModelError(
+                f"model directory {directory}: the tokenizer cannot be loaded: {error}"
+            ) from error
+        if not self._tokenizer.chat_template:
+            raise ModelError(
+                f"model directory {directory}: the tokenizer has no chat template",
+                remedy="use an instruction-tuned model, or set chat_template in "
+                "tokenizer_config.json",
+            )
+        self._special_ids = frozenset(self._tokenizer.all_special_ids) | frozenset(
+            index for index, token in self._tokenizer.added_tokens_decoder.items() if token.special
+        )
+        _ = self._closing_ids  # derived now, so that an unusable template shows at the start
+
+    @cached_property
+    def _closing_ids(self) -> tuple[int, ...]:
+        """What follows a reply in the template up to and including its end token."""
+        ids = self._after_reply("next")
+        for position, token in enumerate(ids):
+            if token in self._special_ids:
+                return tuple(ids[: position + 1])
+        raise ModelError(
+            f"model directory {self._directory}: the chat template ends a reply without a special "
+            "token",
+            remedy="the token that ends a reply must be in the tokenizer's special tokens",
+        )
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """The template's end token, then the tokenizer's own if it is another one."""
+        end, eos = self._closing_ids[-1], self._tokenizer.eos_token_id
+        return (end,) if eos in (None, end) else (end, int(eos))
+
+    def prompt_ids(self, system: str, user: str) -> list[int]:
+        """The first prompt, up to where the reply begins; an empty `system` is left out."""
+        messages = [{"role": "system", "content": system}] if system else []
+        return self._encode(self._render([*messages, {"role": "user", "content": user}]))
+
+    def next_prompt_ids(self, user_text: str, *, closed: bool) -> list[int]:
+        """Only the tokens to append after a reply: the user's message and the next reply's
+        beginning. `closed`: the reply ended with its end token; else that comes first."""
+        ids = self._after_reply(user_text)
+        return ids[len(self._closing_ids) :] if closed else ids
+
+    def decode(self, ids: list[int] | tuple[int, ...]) -> str:
+        """Text for people and for the action parser, without special tokens."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    def _after_reply(self, user_text: str) -> list[int]:
+        text = self._render([*BASE, {"role": "user", "content": user_text}])
+        _, found, after = text.partition(REPLY)
+        if not found:
+            raise ModelError(
+                f"model directory {self._directory}: the chat template drops earlier replies"
+            )
+        return self._encode(after)
+
+    def _render(self, messages: list[dict[str, str]]) -> str:
+        from jinja2 import TemplateError
+
+        try:
+            return self._tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
+        except TemplateError as error:
+            roles = [message["role"] for message in messages]
+            raise ModelError(
+                f"model directory {self._directory}: the chat template refuses {roles}: {error}"
+            ) from error
+
+    def _encode(self, text: str) -> list[int]:
+        # The template writes its own special tokens, a second beginning-of-text would be wrong.
+        return self._tokenizer.encode(text, add_special_tokens=False)

@@ -1,0 +1,147 @@
+"""What a report says, as plain values: nothing here knows Postgres, HTML or plots.
+
+Invariants: rates are fractions over what could be scored (masked rollouts are in no denominator);
+None means "not measured", never zero; lists are in order of step or version.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from mainspring.status import CampaignStatus, StopReason, Verdict
+
+SAMPLED = "sampled"
+GREEDY = "greedy"
+HELDOUT_TEMPLATES = "heldout_templates"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One policy version on one split, with one way of sampling."""
+
+    version: int
+    split: str
+    sampling: str
+    num_tasks: int
+    num_resolved: int
+    num_masked: int = 0
+
+    @property
+    def solve_rate(self) -> float | None:
+        scored = self.num_tasks - self.num_masked
+        return self.num_resolved / scored if scored > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One optimizer step; step n made policy version n."""
+
+    step: int
+    reward_mean: float | None = None
+    solve_rate: float | None = None
+    """Of the rollouts the step was trained on."""
+    mixed_groups: int | None = None
+    """Groups with both solved and unsolved rollouts: the only ones that carry a gradient."""
+    entropy: float | None = None
+    grad_norm: float | None = None
+    loss: float | None = None
+    kl: float | None = None
+    clip_fraction: float | None = None
+    logprob_gap_max: float | None = None
+    """Largest difference of served and recomputed log-prob under the same weights."""
+    num_gap_tokens: int | None = None
+    """Tokens the gap was measured on."""
+    train_s: float | None = None
+    lr: float | None = None
+    staleness_mean: float | None = None
+    """Policy versions between sampling and training, token-weighted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Mean length of the rollouts one step was trained on."""
+
+    step: int
+    num_turns: float
+    num_tokens: float
+    """Sampled tokens of a rollout, over all its turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTiming:
+    """How long rollouts spent in one phase."""
+
+    phase: str
+    count: int
+    p50_s: float
+    p95_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    reply: str
+    command: str | None
+    """None: the reply held no single command."""
+    returncode: int | None
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    rollout: str
+    task: str
+    issue: str
+    policy_version: int
+    reward: float | None
+    verdict: Verdict | None
+    stop_reason: StopReason | None
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    num_steps: int
+    num_rollouts: int
+    num_turns: int
+    wall_s: float
+    max_logprob_gap: float | None
+    num_gap_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReportData:
+    campaign: str
+    status: CampaignStatus
+    seed: int
+    made_at: datetime
+    config: dict[str, str]
+    """The few settings a reader wants first, by label."""
+    temporal_ui: str
+    """Base URL of Temporal's web UI; empty: no links."""
+    temporal_namespace: str
+    totals: Totals
+    logprob_gap_limit: float
+    evaluations: tuple[Evaluation, ...] = ()
+    main_split: str = "heldout"
+    """The split the headline solve rate is measured on."""
+    steps: tuple[Step, ...] = ()
+    lengths: tuple[Lengths, ...] = ()
+    timings: tuple[PhaseTiming, ...] = ()
+    stop_reasons: dict[str, int] = field(default_factory=dict)
+    verdicts: dict[str, int] = field(default_factory=dict)
+    trajectories: tuple[Trajectory, ...] = ()
+
+    def evaluated(self, split: str, sampling: str) -> list[Evaluation]:
+        """Evaluations of one kind that scored anything, oldest version first."""
+        found = [
+            each
+            for each in self.evaluations
+            if (each.split, each.sampling) == (split, sampling) and each.solve_rate is not None
+        ]
+        return sorted(found, key=lambda each: each.version)
+
+    def before_after(self, split: str, sampling: str) -> tuple[float | None, float | None]:
+        """Solve rate of the first policy and of the newest evaluated one; None where missing."""
+        found = self.evaluated(split, sampling)
+        before = found[0].solve_rate if found and found[0].version == 0 else None
+        after = found[-1].solve_rate if found and found[-1].version > 0 else None
+        return before, after

@@ -1,0 +1,129 @@
+"""ReportData to one self-contained HTML page: no script, no font, no image from anywhere else.
+
+Invariant: everything a model or a command wrote is escaped; it can put nothing into the page.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from infra.report import plots
+from infra.report.data import GREEDY, HELDOUT_TEMPLATES, SAMPLED, ReportData, Trajectory
+from mainspring.ids import RolloutId, rollout_workflow
+
+OUTPUT_CHARS = 4000
+"""Of one reply or output, head and tail together: the store has the rest."""
+
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+"""Terminal colours and control characters, which HTML cannot show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    label: str
+    value: str
+    before: str | None = None
+    """Shown small before the value, with an arrow."""
+    note: str = ""
+    tone: str = ""
+    """"good" or "bad" colours the value."""
+
+
+def render(data: ReportData) -> str:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["shown"] = _shown
+    environment.filters["duration"] = _duration
+    return environment.get_template("page.html.j2").render(
+        data=data,
+        headlines=_headlines(data),
+        plots=[(title, caption, Markup(svg)) for title, caption, svg in plots.draw(data)],
+        workflow_url=lambda rollout: _workflow_url(data, rollout),
+        prose=_prose,
+        tone=_tone,
+    )
+
+
+def _headlines(data: ReportData) -> list[Headline]:
+    totals = data.totals
+    gap = totals.max_logprob_gap
+    rates = [
+        ("Solve rate", data.main_split, SAMPLED, "held-out tasks, sampled"),
+        ("Greedy", data.main_split, GREEDY, "held-out tasks, temperature 0"),
+        ("Unseen templates", HELDOUT_TEMPLATES, SAMPLED, "kinds of bug never trained on"),
+    ]
+    lines = [
+        _rate(label, note, *data.before_after(split, sampling))
+        for label, split, sampling, note in rates
+        if data.evaluated(split, sampling)
+    ]
+    return [
+        *lines,
+        Headline(
+            "Largest log-prob gap",
+            "not measured" if gap is None else f"{gap:.1e}",
+            note=f"over {totals.num_gap_tokens:,} tokens; limit {data.logprob_gap_limit:g}",
+            tone="" if gap is None else "good" if gap <= data.logprob_gap_limit else "bad",
+        ),
+        Headline(
+            "Rollouts",
+            f"{totals.num_rollouts:,}",
+            note=f"{totals.num_turns:,} turns, {totals.num_steps:,} optimizer steps",
+        ),
+        Headline(
+            "Wall time", _duration(totals.wall_s), note="warm start, rollouts, steps, evaluations"
+        ),
+    ]
+
+
+def _rate(label: str, note: str, before: float | None, after: float | None) -> Headline:
+    if before is None or after is None:
+        known = before if after is None else after
+        return Headline(label, "not measured" if known is None else f"{known:.1%}", note=note)
+    tone = "good" if after > before else "bad" if after < before else ""
+    return Headline(label, f"{after:.1%}", before=f"{before:.1%}", note=note, tone=tone)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def _workflow_url(data: ReportData, rollout: str) -> str:
+    workflow = quote(rollout_workflow(RolloutId(rollout)), safe="")
+    namespace = quote(data.temporal_namespace, safe="")
+    return f"{data.temporal_ui.rstrip('/')}/namespaces/{namespace}/workflows/{workflow}"
+
+
+def _shown(text: str) -> str:
+    text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
+    if len(text) <= OUTPUT_CHARS:
+        return text
+    half = OUTPUT_CHARS // 2
+    return f"{text[:half]}\n[... {len(text) - OUTPUT_CHARS:,} characters ...]\n{text[-half:]}"
+
+
+def _prose(reply: str, command: str | None) -> str:
+    """The reply without the fenced block its command came from: that is shown as a command."""
+    if command is None:
+        return reply
+    block = re.compile(r"```\w*\n" + re.escape(command.strip("\n")) + r"\s*```")
+    return block.sub("", reply, count=1).strip()
+
+
+def _tone(trajectory: Trajectory) -> str:
+    if trajectory.reward is None:
+        return "masked"
+    return "good" if trajectory.reward > 0 else "bad"

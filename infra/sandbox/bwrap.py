@@ -1,0 +1,277 @@
+"""Sandboxes by bubblewrap: the host's own programs, read-only, around a working tree on its disk.
+
+For tasks without an image, where no Docker daemon is needed. One bwrap per sandbox, with bash as
+process 1 of its namespaces; it dies with the process that opened it. Each sandbox is a directory
+under `<state_dir>/open`, named by its id, so that whoever comes after a crash finds and removes it.
+Imported by the sandbox activities through `infra.sandbox.select`.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import uuid
+from pathlib import Path
+from urllib.parse import quote, unquote
+from weakref import WeakValueDictionary
+
+import psutil
+
+from infra.sandbox.confined_shell import ConfinedShell
+from infra.sandbox.confinement import Bind, accounts, command_line, make_etc, sandbox_uid
+from infra.sandbox.live import LiveSandbox
+from infra.sandbox.protocol import (
+    BackendUnavailable,
+    Limits,
+    Sandbox,
+    SandboxLost,
+    SandboxRefused,
+    SandboxSpec,
+)
+from infra.sandbox.repository import COMMIT_SCRIPT, RepositoryCache
+from infra.sandbox.shell import ShellGone, ShellSetup
+from mainspring.ids import SandboxId
+from mainspring.tasks import BackendName
+
+ENFORCED: tuple[str, ...] = (
+    "no network, no capabilities, no host processes, environment or files beyond /usr and Python",
+    "max_pids: processes of one sandbox (RLIMIT_NPROC)",
+    "memory_mb: data of each process (RLIMIT_DATA), and each of /tmp, /dev/shm and home",
+    "disk_mb: size of each file (RLIMIT_FSIZE)",
+    "cpus: CPU time of each process, the command's timeout times cpus (RLIMIT_CPU)",
+)
+NOT_ENFORCED: tuple[str, ...] = (
+    "memory_mb summed over a sandbox's processes",
+    "disk_mb summed over a sandbox's files",
+    "cpus as a share of the machine at any moment",
+    "no seccomp filter: the kernel's whole system call surface is reachable",
+)
+BOOT_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 5.0
+RUN_DIR = "/run/mainspring/run"
+BASE_DIR = "/run/mainspring/base"
+PREPARE_DIR = "/run/mainspring/prepare"
+MAX_NAME_BYTES = 255
+
+
+class BwrapBackend:
+    """All sandboxes of one node that live in `state_dir`."""
+
+    name = BackendName.BWRAP
+
+    def __init__(self, state_dir: Path) -> None:
+        self._open_dir = state_dir / "open"
+        self._trash = state_dir / "trash"
+        for directory in (self._open_dir, self._trash):
+            directory.mkdir(parents=True, exist_ok=True)
+        loader = Path("/etc/ld.so.cache")
+        version = loader.stat().st_mtime_ns if loader.exists() else 0
+        self._etc = Bind(state_dir / f"etc-{version}", "/etc")
+        make_etc(self._etc.source)
+        self._repositories = RepositoryCache(state_dir / "repositories", self._commit)
+        self._live: dict[SandboxId, LiveSandbox] = {}
+        self._locks: WeakValueDictionary[SandboxId, asyncio.Lock] = WeakValueDictionary()
+        for leftover in self._trash.iterdir():
+            _delete(leftover)
+
+    async def probe(self) -> None:
+        """Run the programs tasks need in a real sandbox. Raises BackendUnavailable."""
+        argv = command_line(
+            sandbox_uid("probe"),
+            [self._etc],
+            tmp_mb=16,
+            command=["bash", "-c", "set -e; git --version; tar --version; python3 --version"],
+        )
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={"PATH": os.defpath},
+        )
+        said, _ = await process.communicate()
+        if process.returncode != 0:
+            raise BackendUnavailable(
+                f"bubblewrap cannot make a sandbox here: {said.decode(errors='replace').strip()}",
+                remedy="allow unprivileged user namespaces (sysctl user.max_user_namespaces, "
+                "kernel.unprivileged_userns_clone=1, "
+                "kernel.apparmor_restrict_unprivileged_userns=0), in a container run with "
+                "--security-opt seccomp=unconfined and systempaths=unconfined, and install git, "
+                "tar and util-linux; or give tasks an image and start Docker",
+            )
+
+    async def open(self, spec: SandboxSpec) -> Sandbox:
+        if spec.image is not None:
+            raise SandboxRefused(
+                f"sandbox {spec.id}: bubblewrap runs no images, and image {spec.image} is asked for",
+                remedy="start a Docker daemon on this node",
+            )
+        async with self._lock(spec.id):
+            await self._discard(spec.id)
+            uid = sandbox_uid(spec.id)
+            home = self._home(spec.id)
+            try:
+                await asyncio.to_thread(self._fill, home, spec, uid)
+                sandbox = await self._start(home, spec, uid)
+            except OSError as error:
+                await self._discard(spec.id)
+                raise SandboxRefused(
+                    f"sandbox {spec.id}: its files cannot be written: {error}",
+                    remedy=f"look at space and permissions of {self._open_dir}",
+                ) from error
+            except BaseException:
+                await self._discard(spec.id)
+                raise
+            self._live[spec.id] = sandbox
+            return sandbox
+
+    async def list_open(self) -> list[SandboxId]:
+        return [SandboxId(unquote(path.name)[1:]) for path in self._open_dir.iterdir()]
+
+    async def remove(self, sandbox: SandboxId) -> None:
+        async with self._lock(sandbox):
+            await self._discard(sandbox)
+
+    def _lock(self, sandbox: SandboxId) -> asyncio.Lock:
+        return self._locks.setdefault(sandbox, asyncio.Lock())
+
+    def _home(self, sandbox: SandboxId) -> Path:
+        name = quote(f"={sandbox}", safe="=")  # the sign keeps "." and ".." ordinary names
+        if len(name) > MAX_NAME_BYTES:
+            raise SandboxRefused(f"sandbox id {sandbox!r} is too long for a directory name")
+        return self._open_dir / name
+
+    def _fill(self, home: Path, spec: SandboxSpec, uid: int | None) -> None:
+        work, run, base = (home / name for name in ("work", "run", "base"))
+        for directory in (home, work, run, base):
+            directory.mkdir()
+            directory.chmod(0o755)
+        self._repositories.copy(spec.files, work, base, uid)
+        shutil.copyfile(base / "index", run / "index")
+        (run / "objects").mkdir()
+        if uid is not None:
+            for path in (run, run / "index", run / "objects"):
+                os.chown(path, uid, uid)
+        for name, content in zip(("passwd", "group"), accounts(uid), strict=True):
+            (home / name).write_text(content)
+            (home / name).chmod(0o644)
+
+    async def _start(self, home: Path, spec: SandboxSpec, uid: int | None) -> LiveSandbox:
+        binds = [
+            self._etc,
+            Bind(home / "passwd", "/etc/passwd"),
+            Bind(home / "group", "/etc/group"),
+            Bind(home / "base", BASE_DIR),
+            Bind(home / "run", RUN_DIR, writable=True),
+            Bind(home / "work", spec.workdir, writable=True),
+        ]
+        setup = ShellSetup(
+            workdir=spec.workdir,
+            run_dir=RUN_DIR,
+            limits=_ulimits(spec.limits),
+            output_bytes=spec.limits.output_bytes,
+            git_base=BASE_DIR,
+            base_objects=f"{BASE_DIR}/objects",
+        )
+        inode = home.stat().st_ino
+        process = await ConfinedShell.spawn(uid, binds, spec.limits.memory_mb)
+        try:
+            status, said = await process.shell.boot(setup, BOOT_TIMEOUT_S)
+            if status != 0:
+                raise ShellGone("its shell cannot start", said)
+            owner = {"labels": dict(spec.labels), **process.identity()}
+            (home / "owner.json").write_text(json.dumps(owner))
+        except ShellGone as gone:
+            await process.kill()
+            raise SandboxRefused(
+                f"sandbox {spec.id} at {spec.workdir}: {gone}: {gone.said.decode(errors='replace')}",
+                remedy="run `mainspring doctor` on this node",
+            ) from None
+        except BaseException:
+            await process.kill()
+            raise
+
+        async def destroy() -> None:
+            await process.kill()
+            await asyncio.to_thread(self._delete_home, home, inode)
+            if self._live.get(spec.id) is sandbox:
+                del self._live[spec.id]
+
+        sandbox = LiveSandbox(spec, RUN_DIR, process.shell, destroy)
+        return sandbox
+
+    async def _discard(self, sandbox: SandboxId) -> None:
+        """End and delete whatever has this id, made by this process or another."""
+        if (live := self._live.pop(sandbox, None)) is not None:
+            await live.close()
+        home = self._home(sandbox)
+        if home.exists():
+            await asyncio.to_thread(_kill_owner, home)
+            await asyncio.to_thread(self._delete_home, home)
+
+    def _delete_home(self, home: Path, inode: int | None = None) -> None:
+        """The name is free at once; `inode` spares a successor under the same name."""
+        doomed = self._trash / uuid.uuid4().hex
+        with contextlib.suppress(FileNotFoundError):
+            if inode is None or home.stat().st_ino == inode:
+                home.rename(doomed)
+                _delete(doomed)
+
+    def _commit(self, directory: Path) -> None:
+        """Run COMMIT_SCRIPT in `directory`, confined: its files are a task's, not ours."""
+        uid = sandbox_uid("prepare")
+        if uid is not None:
+            for path in (directory, *directory.rglob("*")):
+                os.chown(path, uid, uid)
+        script = f"cd {PREPARE_DIR}; {COMMIT_SCRIPT}"
+        made = subprocess.run(
+            command_line(
+                uid,
+                [self._etc, Bind(directory, PREPARE_DIR, writable=True)],
+                tmp_mb=16,
+                command=["bash", "-c", script],
+            ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={"PATH": os.defpath},
+            check=False,
+        )
+        if made.returncode != 0:
+            said = made.stdout.decode(errors="replace").strip()
+            raise SandboxRefused(f"the task's files cannot be committed to git: {said}")
+
+
+def _ulimits(limits: Limits) -> str:
+    return (
+        f"ulimit -c 0 -u {limits.max_pids} "
+        f"-d {limits.memory_mb << 10} -f {limits.disk_mb << 10}"
+    )
+
+
+def _kill_owner(home: Path) -> None:
+    """Kill the first process of a sandbox another process opened, if it still lives."""
+    try:
+        owner = json.loads((home / "owner.json").read_text())
+        process = psutil.Process(owner["pid"])
+        if process.create_time() == owner["created"]:
+            process.kill()
+            process.wait(STOP_TIMEOUT_S)
+    except (FileNotFoundError, ValueError, psutil.NoSuchProcess):
+        return  # never started, or gone with its owner
+    except psutil.TimeoutExpired:
+        raise SandboxLost(
+            f"{home}: process {owner['pid']} does not die",
+            remedy="look for processes in uninterruptible sleep on this node",
+        ) from None
+
+
+def _delete(tree: Path) -> None:
+    try:
+        shutil.rmtree(tree)
+    except (OSError, RecursionError):
+        # read-only or very deep directories an agent left
+        subprocess.run(["chmod", "-R", "u+rwX", str(tree)], check=False, capture_output=True)
+        subprocess.run(["rm", "-rf", str(tree)], check=False, capture_output=True)

@@ -1,0 +1,189 @@
+"""One open sandbox, whatever isolates it: turns that run once, files in, the patch out.
+
+Invariants: a turn id starts its command once and all who ask share its result; a sandbox whose
+shell is gone is destroyed at once and every later call raises SandboxLost; `close` runs `destroy`
+once. Built by the sandbox backends; everyone else sees `infra.sandbox.protocol.Sandbox`.
+"""
+
+import asyncio
+import io
+import math
+import tarfile
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import PurePosixPath
+
+from infra.sandbox.protocol import CommandResult, SandboxLost, SandboxRefused, SandboxSpec
+from infra.sandbox.shell import Shell, ShellGone, ShellStuck
+from mainspring.ids import SandboxId
+
+ANSWER_GRACE_S = 20.0
+"""Beyond a command's own timeout: a loaded machine answers late, a wedged shell never."""
+FILES_TIMEOUT_S = 120.0
+PATCH_TIMEOUT_S = 60.0
+ARGUMENT_BYTES = 96 << 10
+"""The kernel refuses a single argument over 128 KiB; longer commands go by file."""
+CUT = b"\n[... output cut here ...]\n"
+TIMED_OUT = -1
+
+
+class PatchRefused(SandboxRefused):
+    """No patch can be made of what the agent left: too large, or the repository is destroyed."""
+
+
+class LiveSandbox:
+    """Implements the Sandbox protocol on a booted shell."""
+
+    def __init__(
+        self, spec: SandboxSpec, run_dir: str, shell: Shell, destroy: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._spec = spec
+        self._command_file = f"{run_dir}/command"
+        self._shell = shell
+        self._destroy = destroy
+        self._turns: dict[str, asyncio.Task[CommandResult]] = {}
+        self._one_command = asyncio.Lock()
+        self._sequence = 0
+        self._gone = ""
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> SandboxId:
+        return self._spec.id
+
+    async def run(self, turn_id: str, command: str, timeout_s: float) -> CommandResult:
+        task = self._turns.get(turn_id)
+        if task is None:
+            task = asyncio.create_task(self._run_once(command, timeout_s))
+            # Whoever asked may be cancelled: the command goes on, and its error is not "unheard".
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._turns[turn_id] = task
+        return await asyncio.shield(task)
+
+    async def write_files(self, files: Mapping[str, bytes]) -> None:
+        payload = _archive(files)
+        untar = ("tar", "-x", "-m", "--no-same-owner", "-C", self._spec.workdir)
+        async with self._one_command:
+            status, said = await self._call(
+                "take", str(len(payload)), *untar, payload=payload, timeout_s=FILES_TIMEOUT_S
+            )
+        if status != 0:
+            raise SandboxRefused(
+                f"sandbox {self.id}: cannot write {len(files)} files: {_tell(said)}",
+                remedy="give the sandbox more disk_mb, or the node more space",
+            )
+
+    async def diff(self) -> bytes:
+        """Raises PatchRefused also for a patch too large or too slow, which ends the sandbox."""
+        async with self._one_command:
+            try:
+                status, patch = await self._call(
+                    "patch", f"{PATCH_TIMEOUT_S:.0f}", timeout_s=PATCH_TIMEOUT_S
+                )
+            except SandboxLost as lost:
+                if isinstance(lost.__cause__, ShellStuck):
+                    raise PatchRefused(f"sandbox {self.id}: no patch: {lost.__cause__}") from None
+                raise
+        if status != 0:
+            raise PatchRefused(
+                f"sandbox {self.id}: git cannot compare the working tree with the base commit "
+                f"(status {status})",
+                remedy="the agent destroyed the repository: grade the rollout as without a patch",
+            )
+        return patch
+
+    async def close(self) -> None:
+        if self._closing is None:
+            self._gone = self._gone or "it was closed"
+            self._closing = asyncio.ensure_future(self._destroy())
+        await asyncio.shield(self._closing)
+
+    async def _run_once(self, command: str, timeout_s: float) -> CommandResult:
+        async with self._one_command:
+            self._sequence += 1
+            raw = _encode(command)
+            if len(raw) > ARGUMENT_BYTES:
+                raw = await self._leave_in_file(raw)
+            started = time.monotonic()
+            status, output = await self._call(
+                "turn",
+                str(self._sequence),
+                f"{max(timeout_s, 0.001):.3f}",
+                str(math.ceil(timeout_s * self._spec.limits.cpus) + 1),
+                raw,
+                timeout_s=timeout_s + ANSWER_GRACE_S,
+            )
+            wall_s = time.monotonic() - started
+            truncated = len(output) > self._spec.limits.output_bytes
+            if truncated:
+                output = await self._head_and_tail(output)
+        return CommandResult(status, output, truncated, status == TIMED_OUT, wall_s)
+
+    async def _leave_in_file(self, command: bytes) -> bytes:
+        await self._call(
+            "take",
+            str(len(command)),
+            "dd",
+            f"of={self._command_file}",
+            "status=none",
+            payload=command,
+            timeout_s=FILES_TIMEOUT_S,
+        )
+        return f". {self._command_file}".encode()
+
+    async def _head_and_tail(self, head: bytes) -> bytes:
+        room = self._spec.limits.output_bytes - len(CUT)
+        tail_bytes = room // 2
+        _, tail = await self._call("last_bytes", str(tail_bytes), timeout_s=ANSWER_GRACE_S)
+        return head[: room - tail_bytes] + CUT + tail
+
+    async def _call(
+        self, function: str, *arguments: str | bytes, payload: bytes = b"", timeout_s: float
+    ) -> tuple[int, bytes]:
+        cause = None
+        if not self._gone:
+            try:
+                return await self._shell.call(
+                    function, *arguments, payload=payload, timeout_s=timeout_s
+                )
+            except ShellGone as gone:
+                cause = gone
+                self._gone = self._gone or str(gone)
+                await self.close()
+        raise SandboxLost(
+            f"sandbox {self.id} is gone: {self._gone}",
+            remedy="open it again and replay the recorded commands",
+        ) from cause
+
+
+def _encode(command: str) -> bytes:
+    """Bytes as the shell gets them; like bash, without NULs."""
+    try:
+        raw = command.encode(errors="surrogateescape")
+    except UnicodeEncodeError:  # half of a surrogate pair, straight from some JSON
+        raw = command.encode(errors="replace")
+    return raw.replace(b"\0", b"")
+
+
+def _archive(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path, content in files.items():
+            member = tarfile.TarInfo(check_path(path))
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def check_path(path: str) -> str:
+    """`path` if it stays inside the working tree and out of git's own. Raises SandboxRefused."""
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\0" in path:
+        raise SandboxRefused(f"{path!r} is not a path relative to the working tree")
+    if any(part.lower() == ".git" for part in parts):
+        raise SandboxRefused(f"{path!r} is inside a git directory, which files may not be")
+    return path
+
+
+def _tell(said: bytes) -> str:
+    return said.decode(errors="replace").strip()[-500:]

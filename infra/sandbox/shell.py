@@ -1,0 +1,106 @@
+"""Calls to the shell that runs inside a sandbox as its first process (shell.sh).
+
+Owns the framing: one call a line on the shell's stdin, its output and a status back, ended by a
+nonce no output can contain by chance. One call at a time; a shell that ends, floods its channel or
+does not answer in time is gone for good. Knows nothing of bubblewrap or Docker. Imported by the
+sandbox backends only.
+"""
+
+import asyncio
+import secrets
+import shlex
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+PROGRAM = Path(__file__).with_name("shell.sh").read_bytes()
+SPOOL_KB = 64 << 10
+"""Most of one command's output that is kept on the sandbox's disk, to cut head and tail from."""
+CHANNEL_BYTES = 32 << 20
+"""More than any answer: what exceeds it is an attack on the channel."""
+
+
+class ShellGone(Exception):
+    """The shell ended or does not answer; `said` is what it wrote instead of an answer."""
+
+    def __init__(self, reason: str, said: bytes = b"") -> None:
+        super().__init__(reason)
+        self.said = said
+
+
+class ShellStuck(ShellGone):
+    """It still runs, but answers too late or too much to be believed again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShellSetup:
+    """What shell.sh is told before its first call."""
+
+    workdir: str
+    run_dir: str
+    """Directory for output and indexes, outside the working tree."""
+    limits: str
+    """A bash line of ulimits, evaluated in every command's subshell."""
+    output_bytes: int
+    git_base: str
+    """Git directory the patch is made with."""
+    base_objects: str = ""
+    """Its object store; empty: the repository found at `workdir` is the base."""
+
+    def encode(self, nonce: str) -> bytes:
+        values = {
+            "NONCE": nonce,
+            "RUN": self.run_dir,
+            "WORKDIR": self.workdir,
+            "LIMITS": self.limits,
+            "SPOOL_KB": str(SPOOL_KB),
+            "OUTPUT_BYTES": str(self.output_bytes),
+            "GIT_BASE": self.git_base,
+            "BASE_OBJECTS": self.base_objects,
+        }
+        lines = (f"{name}={shlex.quote(value)}\n" for name, value in values.items())
+        return "".join(lines).encode() + PROGRAM
+
+
+class Shell:
+    """`reader` carries what the shell writes, `send` writes to its stdin."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, send: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        self._reader = reader
+        self._send = send
+        self._nonce = secrets.token_hex(16)
+        self._one_call = asyncio.Lock()
+
+    async def boot(self, setup: ShellSetup, timeout_s: float) -> tuple[int, bytes]:
+        return await self._exchange(setup.encode(self._nonce) + b"boot\n", timeout_s)
+
+    async def call(
+        self, function: str, *arguments: str | bytes, payload: bytes = b"", timeout_s: float
+    ) -> tuple[int, bytes]:
+        """Status and output of a function of shell.sh. Raises ShellGone."""
+        line = b" ".join([function.encode(), *map(_quote, arguments)]) + b"\n"
+        return await self._exchange(line + payload, timeout_s)
+
+    async def _exchange(self, message: bytes, timeout_s: float) -> tuple[int, bytes]:
+        async with self._one_call:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._send(message)
+                    output = await self._reader.readuntil(self._nonce.encode())
+                    status = await self._reader.readline()
+                return int(status), output[: -len(self._nonce)]
+            except asyncio.IncompleteReadError as error:
+                raise ShellGone("its shell ended", error.partial) from None
+            except TimeoutError:
+                raise ShellStuck(f"its shell did not answer within {timeout_s:.0f} s") from None
+            except asyncio.LimitOverrunError:
+                raise ShellStuck(f"its shell answered over {CHANNEL_BYTES >> 20} MiB") from None
+            except (OSError, ValueError) as error:
+                raise ShellGone(f"its shell cannot be talked to: {error}") from None
+
+
+def _quote(argument: str | bytes) -> bytes:
+    raw = argument.encode() if isinstance(argument, str) else argument
+    return b"'" + raw.replace(b"'", b"'\\''") + b"'"

@@ -1,0 +1,129 @@
+# The program of a sandbox's first process: bash reads it, and after it one call a line, from stdin.
+#
+# Set before it by the host: NONCE RUN WORKDIR LIMITS SPOOL_KB OUTPUT_BYTES GIT_BASE BASE_OBJECTS.
+# Every call answers with its output and then "<NONCE> <status>". As process 1 of its namespace this
+# shell cannot be killed from inside, so a command can end everything but the sandbox.
+
+exec 2>/dev/null
+umask 022
+LC_ALL=C
+spool=/dev/null
+base_tree=HEAD
+exec {drained_fd}<> <(:)
+
+reply() { printf '%s %d\n' "$NONCE" "$1"; }
+
+# Runs a command that reads the call's payload of $1 bytes; what it leaves unread is drained, so
+# that a full disk never turns payload into calls.
+take() {
+  head -c "$1" | { "${@:2}" 2>&1; local status=$?; cat >/dev/null; exit "$status"; }
+  reply "${PIPESTATUS[1]}"
+}
+
+# Keeps the first SPOOL_KB of a command's output and drains the rest. A pipe and not the file itself
+# is the command's stdout, because opening /dev/stderr anew would truncate a file.
+collect() {
+  (ulimit -f "$SPOOL_KB"; trap '' XFSZ; exec cat >"$1") || cat >/dev/null
+  echo "$2" >&"$drained_fd"
+}
+
+turn() { # sequence timeout_s cpu_s command
+  : >"$spool"
+  spool="$RUN/$1"
+  local pipe watch group status='' timed_out=0 drained
+  exec {pipe}> >(collect "$spool" "$1")
+  exec {watch}< <(
+    exec {report}>&1 >&"$pipe" 2>&1 </dev/null {pipe}>&- {drained_fd}>&-
+    set -m # the command gets a process group of its own
+    eval "$LIMITS"
+    ulimit -t "$3"
+    cd -- "$WORKDIR" || cd /
+    bash -c "$4" {report}>&- &
+    echo $! >&"$report"
+    wait $!
+    echo $? >&"$report"
+  )
+  read -r -u "$watch" group
+  read -r -t "$2" -u "$watch" status
+  if (($? > 128)); then
+    timed_out=1
+    kill -9 -- "-$group"
+    read -r -t 1 -u "$watch" status
+  fi
+  exec {pipe}>&- {watch}<&-
+  # A daemon may hold the pipe open for ever; what the command itself wrote is through by then.
+  while read -r -t 0.25 -u "$drained_fd" drained && [[ $drained != "$1" ]]; do :; done
+  show_spool
+  # No status: the command killed even the process that waited for it.
+  reply "$((timed_out ? -1 : ${status:-137}))"
+}
+
+# bash itself shows short output without NULs, which saves starting a program.
+show_spool() {
+  local text
+  if IFS= read -r -d '' -n 65536 text <"$spool"; then
+    head -c $((OUTPUT_BYTES + 1)) "$spool"
+  else
+    printf %s "$text"
+  fi
+}
+
+last_bytes() {
+  tail -c "$1" "$spool"
+  reply $?
+}
+
+# git on the working tree with a repository, an index and a configuration the agent does not use.
+base_git() {
+  GIT_DIR=$GIT_BASE GIT_WORK_TREE=$WORKDIR GIT_INDEX_FILE=$RUN/index \
+    GIT_OBJECT_DIRECTORY=$RUN/objects GIT_ALTERNATE_OBJECT_DIRECTORIES=$BASE_OBJECTS \
+    GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 git "$@"
+}
+
+add_all() { base_git add -A --ignore-errors . >/dev/null; }
+
+patch() { # cpu_s
+  (
+    exec </dev/null {drained_fd}>&-
+    eval "$LIMITS"
+    ulimit -t "$1"
+    cd -- "$WORKDIR" || exit
+    if [[ -e $RUN/index.lock ]]; then rm -f "$RUN/index.lock"; fi
+    add_all
+    if (($? > 1)); then
+      rm -rf "$RUN/index" "$RUN/objects"
+      mkdir -p "$RUN/objects"
+      base_git read-tree "$base_tree" && add_all
+    fi
+    base_git diff --cached --binary --no-color --no-ext-diff --no-textconv --no-renames "$base_tree"
+  )
+  reply $?
+}
+
+boot() {
+  local program missing=()
+  for program in cat dd git head mkdir rm tail tar; do
+    type -P "$program" >/dev/null || missing+=("$program")
+  done
+  if ((${#missing[@]})); then
+    echo "it lacks ${missing[*]}"
+    reply 3
+    return
+  fi
+  # An image brings its repository: what its working tree holds now is the base.
+  if [[ -z $BASE_OBJECTS ]]; then
+    if ! { mkdir -p "$RUN/objects" && cd -- "$WORKDIR" &&
+      BASE_OBJECTS=$(git -c safe.directory='*' rev-parse --git-path objects) &&
+      BASE_OBJECTS=$(cd -- "$BASE_OBJECTS" && pwd) &&
+      git init -q --bare "$GIT_BASE" &&
+      cp "$(git -c safe.directory='*' rev-parse --git-path index)" "$RUN/index"; }; then
+      echo "there is no git repository at $WORKDIR"
+      reply 4
+      return
+    fi
+    add_all
+    base_tree=$(base_git write-tree)
+    cd /
+  fi
+  reply 0
+}

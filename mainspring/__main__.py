@@ -1,0 +1,5 @@
+"""`python -m mainspring`: the same as the `mainspring` command."""
+
+from mainspring.cli.main import main
+
+main()

@@ -1,0 +1,85 @@
+"""What the agent sees of its command: return code and output, long ones cut in the middle.
+
+Pure and deterministic: the same execution gives the same text, so a restored rollout continues
+with the same tokens. Anyone may import it.
+"""
+
+from mainspring.agent.templates import render
+
+_OBSERVATION = """\
+<returncode>{{ returncode }}</returncode>
+{% if timed_out -%}
+<timeout>The command did not end within {{ timeout_s }} s and was killed with everything it \
+started.</timeout>
+{% endif -%}
+{% if num_elided -%}
+<warning>
+The output is too long to be shown whole. Ask for less: select lines with head, tail, sed -n or \
+grep, or redirect to a file and read parts of it.
+</warning>
+<output_head>
+{{ head }}
+</output_head>
+<elided_chars>{{ num_elided }}</elided_chars>
+<output_tail>
+{{ tail }}</output_tail>
+{%- else -%}
+<output>
+{{ text }}</output>
+{%- endif -%}
+{% if turns_left == 1 %}
+
+This is your last turn: submit now.
+{%- elif turns_left is not none and turns_left > 1 %}
+
+{{ turns_left }} turns are left.
+{%- endif -%}
+"""
+
+_FORMAT_ERROR = """\
+Your reply had {{ num_blocks }} bash blocks; it must have exactly one, so nothing was run.
+Write a THOUGHT, then one block with one command:
+
+```bash
+your command
+```
+
+When you are done, that command is: echo {{ sentinel }}"""
+
+
+def render_observation(
+    returncode: int,
+    output: bytes,
+    *,
+    timed_out: bool,
+    timeout_s: float,
+    limit_chars: int,
+    turns_left: int | None,
+) -> str:
+    """The message after a command. `turns_left` None leaves the reminder out."""
+    # A NUL cannot be stored as text in Postgres, and no tokenizer needs it.
+    text = output.decode("utf-8", errors="replace").replace("\0", "\ufffd")
+    if text and not text.endswith("\n"):
+        text += "\n"
+    num_elided = 0
+    head = tail = ""
+    if len(text) > limit_chars:
+        half = limit_chars // 2
+        head, tail = text[:half], text[len(text) - half :]
+        num_elided = len(text) - len(head) - len(tail)
+    return render(
+        _OBSERVATION,
+        returncode=returncode,
+        timed_out=timed_out,
+        timeout_s=f"{timeout_s:g}",
+        text=text,
+        num_elided=num_elided,
+        head=head,
+        tail=tail,
+        turns_left=turns_left,
+    )
+
+
+def render_format_error(num_blocks: int) -> str:
+    """The message after a reply that was not exactly one command."""
+    return render(_FORMAT_ERROR, num_blocks=num_blocks)

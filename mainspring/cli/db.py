@@ -1,0 +1,52 @@
+"""`mainspring db upgrade | current`: the schema of the configured database."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mainspring.errors import ConfigError
+from mainspring.settings import load_settings
+
+Home = Annotated[Path | None, typer.Option(help="State folder (default .mainspring).")]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+
+def register(app: typer.Typer) -> None:
+    db = typer.Typer(help="The database's schema.", no_args_is_help=True)
+    app.add_typer(db, name="db")
+
+    @db.command("upgrade")
+    def upgrade(home: Home = None) -> None:
+        """Bring the database to the schema of this program. Running it again changes nothing."""
+        from infra.db import migrate
+
+        url = _database_url(home)
+        before = migrate.current(url)
+        migrate.upgrade(url)
+        after = migrate.head()
+        typer.echo(f"already at {after}" if before == after else f"{before or 'empty'} -> {after}")
+
+    @db.command("current")
+    def current(home: Home = None, as_json: Json = False) -> None:
+        """The migration the database is at, and the one this program needs."""
+        from infra.db import migrate
+
+        found, needed = migrate.current(_database_url(home)), migrate.head()
+        if as_json:
+            typer.echo(json.dumps({"current": found, "needed": needed, "ready": found == needed}))
+        elif found == needed:
+            typer.echo(f"{found} (up to date)")
+        else:
+            typer.echo(f"{found or 'empty'}, needs {needed}: run `mainspring db upgrade`")
+
+
+def _database_url(home: Path | None) -> str:
+    settings = load_settings(home)
+    if not settings.database_url:
+        raise ConfigError(
+            f"no database is configured and none is recorded in {settings.stack_file}",
+            remedy="run `mainspring up`, or set MAINSPRING_DATABASE_URL=postgresql://...",
+        )
+    return settings.database_url

@@ -1,0 +1,40 @@
+"""The `mainspring` command: registers the command modules and turns errors into exit codes.
+
+Exit codes: 0 done, 2 usage, 3 a service is missing or unfit, 4 the work failed, 130 interrupted.
+"""
+
+import sys
+
+import typer
+
+from mainspring.cli import bench, campaign, db, doctor, quickstart, rollout, serve, stack, worker
+from mainspring.errors import MainspringError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="mainspring",
+    help="Reinforcement learning for software-engineering agents that nothing can stop.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+for module in (quickstart, stack, campaign, rollout, worker, serve, db, doctor, bench):
+    module.register(app)
+
+
+def main() -> None:
+    try:
+        app()
+    except MainspringError as error:
+        typer.secho(f"error: {error.message}", fg=typer.colors.RED, err=True)
+        if error.remedy:
+            typer.echo(f"  {error.remedy}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; run the same command again to go on", err=True)
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""`mainspring serve`: a policy engine, the CPU one in this process or SGLang in its place."""
+
+import importlib.util
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from mainspring.errors import ServiceError
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+class Engine(StrEnum):
+    CPU = "cpu"
+    """The bundled engine, for small models."""
+    SGLANG = "sglang"
+    """SGLang, for GPUs."""
+
+
+def register(app: typer.Typer) -> None:
+    @app.command(
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+        epilog="With --engine sglang, further options go to SGLang, such as --tp 4.",
+    )
+    def serve(
+        context: typer.Context,
+        model: Annotated[Path, typer.Option(help="Hugging Face model directory.")],
+        engine: Annotated[Engine, typer.Option(help="What serves the model.")] = Engine.CPU,
+        host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+        port: Annotated[
+            int, typer.Option(min=0, max=65535, help="Port (0: a free one, CPU engine).")
+        ] = 30000,
+        weight_version: Annotated[
+            str, typer.Option(help="Policy version of the weights served first.")
+        ] = "default",
+        max_batch: Annotated[int, typer.Option(min=1, help="Requests generated at once.")] = 64,
+        threads: Annotated[int, typer.Option(min=1, help="CPU threads (CPU engine).")] = 1,
+        context_length: Annotated[
+            int | None, typer.Option(min=2, help="Longest prompt plus reply [the model's own].")
+        ] = None,
+        api_key: Annotated[
+            str,
+            typer.Option(envvar="MAINSPRING_ENGINE_API_KEY", help="Bearer token to require."),
+        ] = "",
+    ) -> None:
+        """Serve a policy over SGLang's native HTTP API, until interrupted."""
+        console = Console(stderr=True)
+        if host not in LOOPBACK and not api_key:
+            console.print(
+                f"[yellow]warning:[/] {host} is reachable from other machines and no --api-key is "
+                "set: anyone who reaches it can replace the weights"
+            )
+        if engine is Engine.SGLANG:
+            command = sglang_command(
+                model=model,
+                host=host,
+                port=port,
+                weight_version=weight_version,
+                max_batch=max_batch,
+                context_length=context_length,
+                api_key=api_key,
+                extra=context.args,
+            )
+            os.execv(command[0], command)
+        if context.args:
+            raise typer.BadParameter(f"unknown arguments for the CPU engine: {context.args}")
+        # Idle OpenMP threads must not spin: the machine is shared with sandboxes and a trainer.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+        from infra.policy.engine.server import EngineOptions, EngineServer
+
+        server = EngineServer(
+            EngineOptions(
+                model=model,
+                host=host,
+                port=port,
+                weight_version=weight_version,
+                max_batch=max_batch,
+                threads=threads,
+                context_length=context_length,
+                api_key=api_key,
+            )
+        )
+        console.print(f"serving {model} (version {weight_version}) at {server.url}", soft_wrap=True)
+        server.serve()
+
+
+def sglang_command(
+    *,
+    model: Path,
+    host: str,
+    port: int,
+    weight_version: str,
+    max_batch: int,
+    context_length: int | None,
+    api_key: str,
+    extra: list[str],
+) -> list[str]:
+    """The process to become. Raises ServiceError when SGLang is not installed."""
+    if importlib.util.find_spec("sglang") is None:
+        raise ServiceError(
+            "SGLang is not installed in this environment",
+            remedy="on a GPU host: pip install 'mainspring[gpu]'; on a CPU: --engine cpu",
+        )
+    command = [sys.executable, "-m", "sglang.launch_server"]
+    command += ["--model-path", str(model), "--host", host, "--port", str(port)]
+    command += ["--weight-version", weight_version, "--max-running-requests", str(max_batch)]
+    if context_length is not None:
+        command += ["--context-length", str(context_length)]
+    if api_key:
+        command += ["--api-key", api_key]
+    return command + extra

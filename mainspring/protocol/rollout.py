@@ -1,0 +1,144 @@
+"""Payloads of one rollout: from its claim to its reward."""
+
+from enum import StrEnum
+
+from pydantic import BaseModel
+
+from mainspring.ids import CampaignId, GroupId, NodeId, RolloutId, SandboxId, TaskId
+from mainspring.status import StopReason, Verdict
+from mainspring.tasks import BackendName
+
+
+class RolloutInput(BaseModel):
+    rollout: RolloutId
+    campaign: CampaignId
+    group: GroupId
+    min_policy_version: int = 0
+    """Engines serving an older version are brought up to date before they are asked."""
+
+
+class RolloutResult(BaseModel):
+    rollout: RolloutId
+    stop_reason: StopReason
+    reward: float | None
+    """None: masked."""
+    num_turns: int
+
+
+class RolloutRef(BaseModel):
+    """A rollout in one life of its sandbox history."""
+
+    rollout: RolloutId
+    epoch: int
+
+
+class BeginInput(BaseModel):
+    rollout: RolloutId
+    run_id: str
+
+
+class BeginResult(BaseModel):
+    epoch: int
+    task: TaskId
+    step_limit: int
+    max_format_errors: int
+    command_timeout_s: float
+    request_timeout_s: float
+    rollout_timeout_s: float
+    test_timeout_s: float
+
+
+class NewEpochInput(BaseModel):
+    rollout: RolloutId
+    run_id: str
+    from_epoch: int
+
+
+class ReplyKind(StrEnum):
+    COMMAND = "command"
+    """One bash block to run."""
+    FORMAT_ERROR = "format_error"
+    """Not exactly one bash block; the next prompt says so."""
+    CONTEXT_FULL = "context_full"
+    """Nothing was generated: the prompt leaves no room for a reply."""
+
+
+class GenerateInput(BaseModel):
+    rollout: RolloutId
+    epoch: int
+    turn: int
+    min_policy_version: int
+
+
+class GenerateResult(BaseModel):
+    kind: ReplyKind
+    summary: str = ""
+    """First characters of the command, for the UI."""
+    num_prompt_tokens: int = 0
+    num_completion_tokens: int = 0
+
+
+class OpenInput(BaseModel):
+    rollout: RolloutId
+    epoch: int
+    life: int
+    """How many sandboxes this rollout had before; part of the sandbox's id."""
+
+
+class SandboxRef(BaseModel):
+    sandbox: SandboxId
+    node: NodeId
+    backend: BackendName
+
+
+class ExecuteInput(BaseModel):
+    rollout: RolloutId
+    epoch: int
+    turn: int
+    sandbox: SandboxId
+    timeout_s: float
+
+
+class ExecuteResult(BaseModel):
+    returncode: int
+    timed_out: bool
+    submitted: bool
+    """The submit command ran and succeeded."""
+    num_output_bytes: int
+
+
+class RestoreInput(BaseModel):
+    rollout: RolloutId
+    epoch: int
+    sandbox: SandboxId
+    num_turns: int
+    """Commands of turns 0 to num_turns - 1 are replayed."""
+
+
+class SandboxInput(BaseModel):
+    rollout: RolloutId
+    epoch: int
+    sandbox: SandboxId
+
+
+class PatchResult(BaseModel):
+    num_bytes: int
+
+
+class GradeResult(BaseModel):
+    verdict: Verdict
+    fault: str | None = None
+
+
+class FinishInput(BaseModel):
+    rollout: RolloutId
+    epoch: int
+    stop_reason: StopReason
+    verdict: Verdict | None = None
+    fault: str | None = None
+    num_turns: int
+    phase_s: dict[str, float] = {}
+
+
+class FinishResult(BaseModel):
+    reward: float | None

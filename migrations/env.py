@@ -1,0 +1,45 @@
+"""How Alembic connects: over the connection `infra.db.migrate` hands it, or, for `alembic revision`
+on a developer's machine, to the database of this project's settings."""
+
+import asyncio
+from typing import Any, Literal
+
+from alembic import context
+from sqlalchemy import Connection
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.types import TypeDecorator
+
+from infra.db.database import Database
+from infra.db.models import Base
+from mainspring.settings import load_settings
+
+
+def run(connection: Connection) -> None:
+    context.configure(
+        connection=connection, target_metadata=Base.metadata, render_item=render_plain_type
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+def render_plain_type(kind: str, item: Any, _: object) -> str | Literal[False]:
+    """Migrations spell out what lies in the database: code they import would change under them."""
+    if kind != "type" or not isinstance(item, TypeDecorator):
+        return False
+    prefix = "sa.dialects.postgresql." if isinstance(item.impl, JSONB) else "sa."
+    return f"{prefix}{item.impl!r}"
+
+
+async def connect_and_run() -> None:
+    async with (
+        Database.open(load_settings().database_url, pool_size=1) as database,
+        database.transaction() as connection,
+    ):
+        await connection.run_sync(run)
+
+
+given = context.config.attributes.get("connection")
+if given is not None:
+    run(given)
+else:
+    asyncio.run(connect_and_run())

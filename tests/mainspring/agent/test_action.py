@@ -1,0 +1,56 @@
+"""Replies as models really write them, and what each is read as."""
+
+import pytest
+
+from mainspring.agent.action import SUBMIT_SENTINEL, Command, FormatError, parse_action
+
+
+def reply(*commands: str) -> str:
+    return "THOUGHT: because.\n\n" + "\n\n".join(f"```bash\n{c}\n```" for c in commands)
+
+
+def test_one_block_is_the_command() -> None:
+    assert parse_action(reply("ls -la && pwd")) == Command("ls -la && pwd", is_submit=False)
+
+
+def test_text_around_the_block_and_other_fences_do_not_matter() -> None:
+    text = "I saw:\n```python\nx = 1\n```\n" + reply("cat a.py") + "\nThat is all."
+    assert parse_action(text) == Command("cat a.py", is_submit=False)
+
+
+def test_backquotes_and_blank_lines_inside_a_command_stay() -> None:
+    command = "cat <<'EOF' > a.md\nuse ```x``` here\n\ndone\nEOF"
+    assert parse_action(reply(command)) == Command(command, is_submit=False)
+
+
+@pytest.mark.parametrize(
+    "command", [f"echo {SUBMIT_SENTINEL}", f"git add -A && echo {SUBMIT_SENTINEL}"]
+)
+def test_the_sentinel_in_the_command_submits(command: str) -> None:
+    assert parse_action(reply(command)) == Command(command, is_submit=True)
+
+
+def test_the_sentinel_in_the_thought_does_not_submit() -> None:
+    text = f"THOUGHT: later I echo {SUBMIT_SENTINEL}.\n" + reply("ls")
+    assert parse_action(text) == Command("ls", is_submit=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "num_blocks"),
+    [
+        ("", 0),
+        ("THOUGHT: I am done.", 0),
+        ("```sh\nls\n```", 0),
+        ("```bash\nls", 0),
+        ("```bash\n```", 0),
+        ("```bash\n  \n```", 0),
+        (reply("ls", "pwd"), 2),
+        (reply("ls", "pwd", "id"), 3),
+    ],
+)
+def test_anything_but_one_block_is_a_format_error(text: str, num_blocks: int) -> None:
+    assert parse_action(text) == FormatError(num_blocks)
+
+
+def test_a_nul_never_reaches_the_shell() -> None:
+    assert parse_action(reply("echo a\0b")) == Command("echo ab", is_submit=False)

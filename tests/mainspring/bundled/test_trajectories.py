@@ -1,0 +1,49 @@
+"""Warm-start rollouts are well-formed and give nothing away about the right edit."""
+
+import random
+from collections import Counter
+
+from mainspring.agent.action import Command, parse_action
+from mainspring.bundled.generator import draw_instance, make_instances
+from mainspring.bundled.trajectories import rollout_messages, warm_start_messages
+
+
+def commands(messages: list) -> list[Command]:
+    actions = [parse_action(m["content"]) for m in messages if m["role"] == "assistant"]
+    assert all(isinstance(action, Command) for action in actions)
+    return actions
+
+
+def test_a_rollout_reads_edits_and_submits() -> None:
+    (instance,) = make_instances(0, "train", 1)
+    messages = rollout_messages(instance, instance.fix)
+    roles = [message["role"] for message in messages]
+    assert roles == ["system", "user", "assistant", "user", "assistant", "user", "assistant"]
+    read, edit, submit = commands(messages)
+    assert read.command == f"cat {instance.module}"
+    assert edit.command == instance.fix.sed_command(instance.function, instance.module)
+    assert (read.is_submit, edit.is_submit, submit.is_submit) == (False, False, True)
+    assert instance.task.files[instance.module] in messages[3]["content"]
+
+
+def test_the_edit_is_drawn_uniformly_from_the_plausible_ones() -> None:
+    rng = random.Random(0)
+    (instance,) = make_instances(1, "train", 1)
+    num_draws = 3000
+    drawn = Counter(
+        commands(warm_start_messages(instance, rng))[1].command for _ in range(num_draws)
+    )
+    assert len(drawn) == len(instance.edits)
+    for count in drawn.values():
+        assert abs(count / num_draws - 1 / len(instance.edits)) < 0.05
+
+
+def test_over_many_tasks_the_right_edit_is_as_rare_as_a_blind_guess() -> None:
+    rng = random.Random(0)
+    right = expected = 0.0
+    for _ in range(1000):
+        instance = draw_instance(rng, "train", "t")
+        edit = commands(warm_start_messages(instance, rng))[1].command
+        right += edit == instance.fix.sed_command(instance.function, instance.module)
+        expected += 1 / len(instance.edits)
+    assert abs(right - expected) / 1000 < 0.05

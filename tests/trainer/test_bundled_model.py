@@ -1,0 +1,87 @@
+"""The bundled model: an ordinary Hugging Face directory, the same for a seed, and really small."""
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from mainspring.agent.prompt import opening_messages
+from mainspring.bundled.generator import make_instances
+from mainspring.bundled.trajectories import warm_start_messages
+from trainer.bundled_model import IM_END, make_bundled_model, make_tokenizer
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("bundled") / "seed0"
+    make_bundled_model(directory, seed=0)
+    return directory
+
+
+def test_it_loads_like_any_model(model_dir: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model_dir)
+    model = AutoModelForCausalLM.from_pretrained(model_dir)
+    assert model.config.model_type == "qwen3"
+    assert model.dtype == torch.float32
+    assert sum(p.numel() for p in model.parameters()) < 1_000_000
+    assert tokenizer.eos_token == IM_END
+    assert model.config.eos_token_id == tokenizer.eos_token_id
+    assert len(tokenizer) == model.config.vocab_size
+    logits = model(input_ids=torch.tensor([tokenizer.encode("def get_total(n):")])).logits
+    assert logits.isfinite().all()
+
+
+def test_a_seed_gives_the_same_bytes_and_another_seed_other_weights(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    torch.manual_seed(99)
+    make_bundled_model(tmp_path / "again", seed=0)
+    make_bundled_model(tmp_path / "other", seed=1)
+    for file in model_dir.iterdir():
+        assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes(), file.name
+    weights, tokens = "model.safetensors", "tokenizer.json"
+    assert (model_dir / weights).read_bytes() != (tmp_path / "other" / weights).read_bytes()
+    assert (model_dir / tokens).read_bytes() == (tmp_path / "other" / tokens).read_bytes()
+
+
+def test_making_it_again_leaves_it_alone_and_nothing_half_made_behind(model_dir: Path) -> None:
+    before = (model_dir / "model.safetensors").stat().st_mtime_ns
+    make_bundled_model(model_dir, seed=5)
+    assert (model_dir / "model.safetensors").stat().st_mtime_ns == before
+    assert [path.name for path in model_dir.parent.iterdir()] == [model_dir.name]
+
+
+def test_the_global_random_state_is_left_as_it_was(tmp_path: Path) -> None:
+    state = torch.get_rng_state()
+    make_bundled_model(tmp_path / "m", seed=3)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_the_chat_template_is_chatml(model_dir: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(model_dir)
+    text = tokenizer.apply_chat_template(
+        opening_messages("Fix it.", "/testbed", short=True),
+        add_generation_prompt=True,
+        tokenize=False,
+    )
+    assert text.startswith("<|im_start|>system\n")
+    assert text.endswith("<|im_start|>user\nFix it.<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_rollouts_survive_the_tokenizer_and_operators_stay_single() -> None:
+    tokenizer = make_tokenizer()
+    rng = random.Random(0)
+    for instance in make_instances(0, "heldout_templates", 30):
+        for message in warm_start_messages(instance, rng):
+            ids = tokenizer.encode(message["content"], add_special_tokens=False)
+            assert tokenizer.decode(ids) == message["content"]
+    assert len(tokenizer.encode("<=", add_special_tokens=False)) == 2
+    assert len(tokenizer.encode("128", add_special_tokens=False)) == 3
+
+
+@pytest.mark.parametrize("text", ["h\u00e9llo \u4e16\u754c\t\x00", "  \n\n   x\r\n", "\U0001f600"])
+def test_any_text_survives_the_tokenizer(text: str) -> None:
+    tokenizer = make_tokenizer()
+    assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text

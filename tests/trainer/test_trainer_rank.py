@@ -1,0 +1,176 @@
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mainspring.errors import ModelError
+from mainspring.turns import BrokenTrajectory
+from trainer import checkpoint
+from trainer.hf_directory import load_weights
+from trainer.rank import LogprobGap, NonFiniteStep, TrainerRank
+from trainer.sequences import WeightedSequence
+
+
+def weights_of(rank: TrainerRank, directory: Path) -> dict[str, torch.Tensor]:
+    rank.export_hf(directory)
+    return load_weights(directory)
+
+
+def largest_gap(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+@pytest.fixture
+def sequences(batch) -> list[WeightedSequence]:
+    rng = np.random.default_rng(1)
+    return [
+        WeightedSequence(s.token_ids, rng.choice([0, 0.2, 1], len(s.token_ids)).astype(np.float32))
+        for s in batch
+    ]
+
+
+def test_three_steps_equal_hugging_face_adamw(
+    make_model, make_config, batch, oracle_step, tmp_path
+):
+    model, directory = make_model("qwen3")
+    rank = TrainerRank(make_config(), directory)
+    adamw = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, 0.95), weight_decay=0.0)
+    for step in range(3):
+        expected = oracle_step(model, batch, adamw)
+        found = rank.train_step(batch, step=step, current_version=0)
+        assert found.loss == pytest.approx(expected, abs=1e-5)
+    assert largest_gap(weights_of(rank, tmp_path / "out"), dict(model.named_parameters())) < 1e-4
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "seq_mean_token_mean"])
+def test_micro_batches_change_nothing(make_model, make_config, batch, aggregation, tmp_path):
+    _, directory = make_model("qwen3")
+    found = []
+    for tokens in (64, 8192):
+        config = make_config(aggregation=aggregation, micro_batch_tokens=tokens, entropy_coef=0.01)
+        rank = TrainerRank(config, directory)
+        metrics = rank.train_step(batch, step=0, current_version=0)
+        found.append((metrics, weights_of(rank, tmp_path / str(tokens))))
+    (metrics, weights), (other_metrics, other_weights) = found
+    assert largest_gap(weights, other_weights) < 1e-4
+    for name in ("loss", "grad_norm", "entropy", "kl", "logprob_gap_max"):
+        assert getattr(metrics, name) == pytest.approx(getattr(other_metrics, name), abs=1e-5)
+
+
+def test_muon_orthogonalises_the_matrices_hugging_face_has(
+    make_model, make_config, sequences, tmp_path
+):
+    model, directory = make_model("qwen3")
+    rank = TrainerRank(make_config(optimizer={"name": "muon"}), directory)
+    hidden = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
+    rest = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+    optimizers = [
+        torch.optim.AdamW(rest, lr=4e-3, betas=(0.9, 0.98), weight_decay=0.01),
+        torch.optim.Muon(hidden, lr=0.02, momentum=0.95, weight_decay=0.01),
+    ]
+    for _ in range(2):
+        losses, total = torch.zeros(()), 0.0
+        for sequence in sequences:
+            ids = torch.from_numpy(sequence.token_ids.astype(np.int64))
+            weights = torch.from_numpy(sequence.weights[1:])
+            logits = model(input_ids=ids[None]).logits[0, :-1]
+            losses = losses + (F.cross_entropy(logits, ids[1:], reduction="none") * weights).sum()
+            total += float(weights.sum())
+        loss = losses / total
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+        assert rank.supervised_step(sequences, 1.0) == pytest.approx(loss.item(), abs=1e-5)
+    ours, theirs = weights_of(rank, tmp_path / "out"), dict(model.named_parameters())
+    # Muon rounds to bfloat16, so a last bit of the gradient can become 2^-8 of an entry
+    assert largest_gap(ours, theirs) < 2e-4
+    fused = [theirs[f"model.layers.0.self_attn.{x}_proj.weight"] for x in "qkv"]
+    assert all(matrix.grad is not None for matrix in fused)
+
+
+def test_logprobs_are_recomputed_as_served(make_model, make_config, batch, oracle):
+    model, directory = make_model("qwen3")
+    found = TrainerRank(make_config(micro_batch_tokens=64), directory).logprobs(batch)
+    for index, sample in enumerate(batch):
+        with torch.no_grad():
+            expected = oracle(model, sample).numpy()
+        mask = sample.action_mask
+        assert np.abs(found[index][mask] - expected[mask[1:]]).max() < 1e-5
+        assert not found[index][~mask].any()
+
+
+def test_a_gap_or_an_infinite_gradient_moves_nothing(make_model, make_config, batch, tmp_path):
+    _, directory = make_model("qwen3")
+    rank = TrainerRank(make_config(max_logprob_gap=1e-3), directory)
+    served = rank.logprobs(batch)
+    honest = [replace(s, logprobs=served[i]) for i, s in enumerate(batch)]
+    metrics = rank.train_step(honest, step=0, current_version=1)
+    assert metrics.logprob_gap_max < 1e-5
+    assert metrics.ratio_mean == pytest.approx(1.0, abs=1e-5)
+    num_current = sum(int((s.versions == 1).sum()) for s in honest if s.advantage)
+    assert metrics.num_gap_tokens == num_current
+    before = weights_of(rank, tmp_path / "before")
+    with pytest.raises(LogprobGap, match="policy version 1"):
+        rank.train_step(batch, step=1, current_version=1)
+    with pytest.raises(NonFiniteStep):
+        broken = replace(batch[0], advantage=float("inf"))
+        rank.train_step([broken], step=1, current_version=9)
+    assert largest_gap(weights_of(rank, tmp_path / "after"), before) == 0.0
+
+
+def test_without_advantage_nothing_moves(make_model, make_config, batch, tmp_path):
+    _, directory = make_model("qwen3")
+    rank = TrainerRank(make_config(), directory)
+    before = weights_of(rank, tmp_path / "before")
+    flat = [replace(sample, advantage=0.0) for sample in batch]
+    metrics = rank.train_step(flat, step=0, current_version=0)
+    assert (metrics.num_samples, metrics.num_tokens, metrics.grad_norm) == (0, 0, 0.0)
+    assert largest_gap(weights_of(rank, tmp_path / "after"), before) == 0.0
+    wrong = replace(batch[0], action_mask=np.ones_like(batch[0].action_mask))
+    with pytest.raises(BrokenTrajectory, match="first token"):
+        rank.train_step([wrong], step=0, current_version=0)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_resuming_equals_going_on(make_model, make_config, batch, sequences, optimizer, tmp_path):
+    _, directory = make_model("qwen3")
+    config = make_config(optimizer={"name": optimizer})
+    rank = TrainerRank(config, directory)
+    rank.supervised_step(sequences, 0.5)
+    rank.train_step(batch, step=0, current_version=0)
+    rank.save_checkpoint(tmp_path)
+    expected = rank.train_step(batch, step=1, current_version=0)
+
+    resumed = TrainerRank(config, directory)
+    resumed.load_checkpoint(tmp_path)
+    found = resumed.train_step(copy.deepcopy(batch), step=1, current_version=0)
+    assert found.model_dump(exclude={"seconds"}) == expected.model_dump(exclude={"seconds"})
+    gap = largest_gap(weights_of(rank, tmp_path / "a"), weights_of(resumed, tmp_path / "b"))
+    assert gap == 0.0
+
+
+def test_a_half_written_checkpoint_is_never_loaded(tmp_path):
+    manifest = checkpoint.Manifest(version=3, tensor_parallel=1)
+    target = tmp_path / "v3"
+    temporary = checkpoint.begin(target)
+    (temporary / "tp0.pt").write_bytes(b"half")
+    assert not target.exists()
+    with pytest.raises(ModelError, match="half-written"):
+        checkpoint.read_manifest(temporary)
+    killed = temporary.rename(tmp_path / "v3.tmp-1")
+    again = checkpoint.begin(target)
+    assert not killed.exists()
+    again.rename(target)
+    with pytest.raises(ModelError, match="not complete"):
+        checkpoint.read_manifest(target)
+    target.rmdir()
+    checkpoint.commit(checkpoint.begin(target), target, manifest)
+    assert checkpoint.read_manifest(target) == manifest
+    assert [path.name for path in tmp_path.iterdir()] == ["v3"]

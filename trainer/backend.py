@@ -1,0 +1,121 @@
+"""What the training activities drive: the Ray driver, and how version 0 comes to be.
+
+Invariants: version 0 is a function of configuration and seed (a warm start that was cut off goes on
+from its last checkpoint with the same batches); the driver holds exactly one version, and `load`
+restores it from its checkpoint whenever ranks or process were lost or another version is asked for.
+"""
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from mainspring import layout
+from mainspring.config import BUNDLED, CampaignConfig, WarmStartConfig
+from mainspring.ids import campaign_id
+from mainspring.samples import Sample
+from mainspring.training import LogprobGap, StepMetrics
+from trainer.bundled_model import make_bundled_model
+from trainer.driver import TrainerDriver, TrainerLost
+from trainer.schedule import copy_scale, warm_start_scale
+from trainer.sequences import WeightedSequence
+from trainer.warm_start_data import copy_batch, supervised_batch
+
+SAVE_EVERY = 100
+"""Warm-start steps between checkpoints: a crash repeats about 15 s of work."""
+REPORT_EVERY = 10
+
+
+class RayTrainer:
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._driver = TrainerDriver()
+        self._version: int | None = None
+
+    def prepare(
+        self, config: CampaignConfig, directory: Path, progress: Callable[[str], None]
+    ) -> None:
+        """Version 0 at `directory`. Raises ModelError."""
+        progress("starting the ranks")
+        self._driver.start(config, self._base(config))
+        warm = config.trainer.warm_start
+        if warm is not None and not directory.exists():
+            self._warm_start(config, warm, progress)
+        self._driver.save(directory, version=0)
+        self._version = 0
+        shutil.rmtree(self._warm_directory(config), ignore_errors=True)
+
+    def load(self, config: CampaignConfig, checkpoint: Path, version: int) -> None:
+        if self._version == version:
+            return
+        self._version = None
+        try:
+            self._driver.load(checkpoint)
+        except TrainerLost:
+            # Not started in this process yet, or a rank died in an earlier call.
+            self._driver.start(config, self._base(config))
+            self._driver.load(checkpoint)
+        self._version = version
+
+    def train_step(self, samples: list[Sample], step: int) -> StepMetrics:
+        """`step` counts from 1 and starts from version step - 1."""
+        version, self._version = self._version, None
+        assert version == step - 1, f"step {step} on version {version}"
+        return self._driver.train_step(samples, step=version, current_version=version)
+
+    def save(self, directory: Path, version: int) -> None:
+        self._driver.save(directory, version=version)
+        self._version = version
+
+    def logprob_gap(self, samples: list[Sample], version: int) -> LogprobGap:
+        largest, mean, num_tokens = self._driver.logprob_gap(samples, version)
+        return LogprobGap(max=largest, mean=mean, num_tokens=num_tokens)
+
+    def shutdown(self) -> None:
+        self._driver.shutdown()
+
+    def _base(self, config: CampaignConfig) -> Path:
+        if config.policy.model != BUNDLED:
+            return Path(config.policy.model)
+        base = layout.base_model(self._home, campaign_id(config.name))
+        make_bundled_model(base, config.seed)
+        return base
+
+    def _warm_directory(self, config: CampaignConfig) -> Path:
+        return layout.warm_start(self._home, campaign_id(config.name))
+
+    def _warm_start(
+        self, config: CampaignConfig, warm: WarmStartConfig, progress: Callable[[str], None]
+    ) -> None:
+        directory = self._warm_directory(config)
+        tokenizer = AutoTokenizer.from_pretrained(self._base(config))
+        done = self._resume(directory)
+        total = warm.copy_steps + warm.steps
+        for step in range(done, total):
+            batch, scale = _warm_start_batch(config.seed, step, warm, tokenizer)
+            loss = self._driver.supervised_step(batch, scale)
+            if step % REPORT_EVERY == 0:
+                progress(f"warm start {step} of {total}, loss {loss:.2f}")
+            if (step + 1) % SAVE_EVERY == 0:
+                self._driver.save(directory / f"{step + 1:05d}", version=0)
+
+    def _resume(self, directory: Path) -> int:
+        """Load the newest checkpoint of the warm start; how many steps it has behind it."""
+        complete = sorted(path for path in directory.glob("[0-9]" * 5) if path.is_dir())
+        if not complete:
+            return 0
+        self._driver.load(complete[-1])
+        return int(complete[-1].name)
+
+
+def _warm_start_batch(
+    seed: int, step: int, warm: WarmStartConfig, tokenizer: PreTrainedTokenizerBase
+) -> tuple[list[WeightedSequence], float]:
+    """Batch and rate factor of one warm-start step: a function of the seed and the step alone."""
+    rng = random.Random(f"warm-start/{seed}/{step}")
+    if step < warm.copy_steps:
+        return copy_batch(rng, len(tokenizer), warm.copy_batch_size), copy_scale(step)
+    batch = supervised_batch(rng, tokenizer, warm.batch_size, warm.context_loss_weight)
+    return batch, warm_start_scale(step - warm.copy_steps, warm.steps)

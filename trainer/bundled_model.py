@@ -1,0 +1,137 @@
+"""The bundled model: a Qwen3 of under a million parameters and its tokenizer, made on the spot.
+
+Invariants: a seed gives the same files on every machine with the same torch; the tokenizer does
+not depend on the seed; the directory appears whole or not at all. What is written is an ordinary
+Hugging Face directory: tokenizer, chat template, config and random weights.
+"""
+
+import os
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from mainspring.agent.action import SUBMIT_SENTINEL
+from mainspring.bundled.generator import make_instances
+from mainspring.bundled.trajectories import warm_start_messages
+
+END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+VOCAB_SIZE = 600
+"""Before the protocol's own strings are added; every word of the generated tasks is one token."""
+MAX_POSITIONS = 1024
+_NUM_CORPUS_TASKS = 400
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+# Words and line breaks with their indentation may merge; operators, digits and brackets stay
+# single, so that an edit is a choice between tokens and not between segmentations.
+_PIECES = Regex(r" ?[A-Za-z]+|\n *| ?\d|_| ?[^\sA-Za-z_\d]|\s")
+
+# Fixed strings of the protocol: one token each, so that a reply is mostly decisions.
+_PROTOCOL = (
+    "THOUGHT:",
+    "\n\n```bash\n",
+    "\n```",
+    f"echo {SUBMIT_SENTINEL}",
+    "<returncode>",
+    "</returncode>\n<output>\n",
+    "</output>",
+    "sed -i '/def ",
+    "/,/^$/s/",
+    ".py",
+)
+
+
+def make_bundled_model(directory: Path, seed: int) -> None:
+    """Write the model to `directory`; nothing happens when it is there already."""
+    if directory.exists():
+        return
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        tokenizer = make_tokenizer()
+        tokenizer.save_pretrained(staging)
+        make_model(tokenizer, seed).save_pretrained(staging)
+        os.rename(staging, directory)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level BPE over generated rollouts, with ChatML."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(_PIECES, "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    bpe.decoder = decoders.ByteLevel()
+    bpe.train_from_iterator(
+        _corpus(),
+        trainers.BpeTrainer(
+            vocab_size=VOCAB_SIZE,
+            special_tokens=[END_OF_TEXT, IM_START, IM_END],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    bpe.add_tokens([AddedToken(text, normalized=False) for text in _PROTOCOL])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        eos_token=IM_END,
+        pad_token=END_OF_TEXT,
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        model_max_length=MAX_POSITIONS,
+    )
+
+
+def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
+    """Random weights; torch's global generator is left as it was."""
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=MAX_POSITIONS,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=_token_id(tokenizer, IM_END),
+        pad_token_id=_token_id(tokenizer, END_OF_TEXT),
+        dtype=torch.float32,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen3ForCausalLM(config)
+
+
+def _token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
+    token_id = tokenizer.convert_tokens_to_ids(token)
+    assert isinstance(token_id, int)
+    return token_id
+
+
+def _corpus() -> list[str]:
+    rng = random.Random("tokenizer")
+    rollouts = [
+        warm_start_messages(instance, rng)
+        for split in ("train", "heldout_templates")
+        for instance in make_instances(0, split, _NUM_CORPUS_TASKS)
+    ]
+    texts = [f"{m['role']}\n{m['content']}" for rollout in rollouts for m in rollout]
+    # The protocol's strings become tokens of their own and must not use up merges.
+    for fixed in _PROTOCOL:
+        texts = [text.replace(fixed, "") for text in texts]
+    return texts

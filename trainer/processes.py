@@ -1,0 +1,79 @@
+"""The process groups of a trainer: data parallel x tensor parallel, without pipeline.
+
+Owns torch.distributed and Megatron's parallel state of this process; both are joined once and
+live as long as the process.
+"""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state, tensor_parallel
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+"""A rank whose peer died without closing its socket gives up after this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    tp_group: ProcessGroup
+    dp_group: ProcessGroup
+    device: torch.device
+
+    @property
+    def tp_rank(self) -> int:
+        return self.tp_group.rank()
+
+    @property
+    def tp_size(self) -> int:
+        return self.tp_group.size()
+
+    @property
+    def dp_rank(self) -> int:
+        return self.dp_group.rank()
+
+    @property
+    def dp_size(self) -> int:
+        return self.dp_group.size()
+
+    def sum_over_dp(self, tensor: Tensor) -> Tensor:
+        if self.dp_size > 1:
+            dist.all_reduce(tensor, group=self.dp_group)
+        return tensor
+
+    def sum_over_tp(self, tensor: Tensor) -> Tensor:
+        if self.tp_size > 1:
+            dist.all_reduce(tensor, group=self.tp_group)
+        return tensor
+
+    def max_over_all(self, value: float) -> float:
+        tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
+        if dist.get_world_size() > 1:
+            dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        return float(tensor)
+
+
+def join(rank: int, world_size: int, tp_size: int, store: dist.Store | None = None) -> Processes:
+    """Join the groups; `store` may be None for a single process. Joining again is fine."""
+    on_cuda = torch.cuda.is_available()
+    if not dist.is_initialized():
+        dist.init_process_group(
+            "nccl" if on_cuda else "gloo",
+            store=store or dist.HashStore(),
+            rank=rank,
+            world_size=world_size,
+            timeout=COLLECTIVE_TIMEOUT,
+        )
+        parallel_state.initialize_model_parallel(tensor_model_parallel_size=tp_size)
+        if on_cuda:
+            # Transformer Engine's attention asks for Megatron's random state even without dropout.
+            tensor_parallel.model_parallel_cuda_manual_seed(0)
+    device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
+    return Processes(
+        tp_group=parallel_state.get_tensor_model_parallel_group(),
+        dp_group=parallel_state.get_data_parallel_group(),
+        device=device,
+    )

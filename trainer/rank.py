@@ -1,0 +1,304 @@
+"""One rank of the trainer: a shard of the model, its optimizer, and the steps they take.
+
+A plain class: `trainer.actor` runs it in a Ray actor, tests run it in their own process. All
+ranks get the same calls with the same arguments and pick their share by `trainer.packing`, which
+is deterministic. Invariants: a step that fails leaves weights and optimizer as they were; equal
+calls give equal weights on a machine (no dropout, no random state).
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mainspring.config import CampaignConfig
+from mainspring.errors import ModelError, WorkFailed
+from mainspring.samples import Sample
+from mainspring.turns import BrokenTrajectory
+from trainer import hf_directory
+from trainer.checkpoint import rank_file
+from trainer.convert import hf_to_mcore, mcore_to_hf
+from trainer.logprobs import logprob_entropy
+from trainer.losses import policy_loss, token_weights
+from trainer.metrics import StepMetrics
+from trainer.model import build_model
+from trainer.optimizer import PolicyOptimizer, warm_start_optimizer
+from trainer.packing import pack
+from trainer.processes import join
+from trainer.schedule import lr_scale
+from trainer.sequences import WeightedSequence
+
+
+class LogprobGap(WorkFailed):
+    """The engines do not serve what the trainer has: training on would be off-policy unseen."""
+
+
+class NonFiniteStep(WorkFailed):
+    """The gradient is infinite or not a number."""
+
+
+class Phase(StrEnum):
+    WARM_START = "warm_start"
+    """Supervised steps, with the warm start's optimizer."""
+    POLICY = "policy"
+    """Policy-gradient steps, with the campaign's optimizer."""
+
+
+class TrainerRank:
+    def __init__(
+        self,
+        config: CampaignConfig,
+        model_dir: Path,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        store: dist.Store | None = None,
+    ):
+        """Build the shard and load the weights of `model_dir`. Raises ModelError."""
+        self._config = config.trainer
+        self._temperature = config.policy.temperature or 1.0
+        torch.set_num_threads(self._config.threads_per_rank)
+        self._processes = join(rank, world_size, self._config.tensor_parallel, store)
+        self._model_dir = model_dir
+        self._hf = hf_directory.load_config(model_dir)
+        self._model = build_model(self._hf, self._processes.tp_size)
+        self._phase: Phase | None = None
+        self._optimizer: PolicyOptimizer | None = None
+        self.load_hf(model_dir)
+
+    def load_hf(self, model_dir: Path) -> None:
+        """Take the weights of a Hugging Face directory; the optimizer starts anew."""
+        names = dict(self._model.named_parameters())
+        self._load(
+            hf_to_mcore(
+                hf_directory.load_weights(model_dir),
+                self._hf,
+                tp_rank=self._processes.tp_rank,
+                tp_size=self._processes.tp_size,
+                transformer_engine="decoder.layers.0.input_layernorm.weight" not in names,
+            )
+        )
+        self._phase = self._optimizer = None
+
+    def _load(self, state: dict[str, Tensor]) -> None:
+        result = self._model.load_state_dict(state, strict=False)
+        # Transformer Engine's modules list their own extra state, which has no weights.
+        missing = [name for name in result.missing_keys if not name.endswith("_extra_state")]
+        if missing or result.unexpected_keys:
+            raise ModelError(
+                f"model {self._model_dir}: weights {missing[:3]} missing, "
+                f"{result.unexpected_keys[:3]} unexpected"
+            )
+
+    def export_hf(self, directory: Path) -> None:
+        """Write the weights as a Hugging Face directory; the first rank of all writes."""
+        if self._processes.dp_rank > 0:
+            return
+        shards: list[dict[str, Tensor]] = [{} for _ in range(self._processes.tp_size)]
+        for name, parameter in self._model.named_parameters():
+            parts = [torch.empty_like(parameter) for _ in shards]
+            dist.all_gather(parts, parameter.detach().contiguous(), self._processes.tp_group)
+            for shard, part in zip(shards, parts, strict=True):
+                shard[name] = part
+        if self._processes.tp_rank == 0:
+            hf_directory.save_model(directory, mcore_to_hf(shards, self._hf), self._model_dir)
+
+    def save_checkpoint(self, directory: Path) -> None:
+        """Write this rank's file into an existing directory (data-parallel copies write none)."""
+        if self._processes.dp_rank > 0:
+            return
+        torch.save(
+            {
+                "model": {n: p.detach() for n, p in self._model.named_parameters()},
+                "phase": None if self._phase is None else self._phase.value,
+                "optimizer": self._optimizer.state_dict() if self._optimizer else None,
+            },
+            rank_file(directory, self._processes.tp_rank),
+        )
+
+    def load_checkpoint(self, directory: Path) -> None:
+        file = rank_file(directory, self._processes.tp_rank)
+        saved = torch.load(file, map_location=self._processes.device, weights_only=True)
+        self._load(saved["model"])
+        self._phase = self._optimizer = None
+        if saved["phase"] is not None:
+            self._enter(Phase(saved["phase"])).load_state_dict(saved["optimizer"])
+
+    def _enter(self, phase: Phase) -> PolicyOptimizer:
+        """The phase's optimizer; a new phase starts with a fresh one."""
+        if self._phase is phase and self._optimizer is not None:
+            return self._optimizer
+        config = self._config.optimizer
+        if phase is Phase.WARM_START:
+            if self._config.warm_start is None:
+                raise ModelError("a supervised step needs [trainer.warm_start] in the campaign")
+            config = warm_start_optimizer(self._config.warm_start, config.name)
+        self._phase = phase
+        self._optimizer = PolicyOptimizer(self._model, self._hf, config, self._processes)
+        return self._optimizer
+
+    def supervised_step(self, sequences: Sequence[WeightedSequence], scale: float) -> float:
+        """One step on weighted next-token loss at `scale` times the warm start's rates."""
+        optimizer = self._enter(Phase.WARM_START)
+        total_weight = float(sum(sequence.weights[1:].sum() for sequence in sequences))
+        if not total_weight > 0:
+            raise ValueError("a supervised batch needs a token with a positive weight")
+        loss_sum = torch.zeros((), dtype=torch.float64, device=self._processes.device)
+        for batch in self._my_share([len(sequence.token_ids) for sequence in sequences]):
+            rows = [sequences[n] for n in batch]
+            masks = [(row.weights > 0) & (np.arange(len(row.weights)) > 0) for row in rows]
+            logprobs, _ = self._logprobs([row.token_ids for row in rows], masks)
+            weights = self._packed([row.weights for row in rows], masks) / total_weight
+            loss = -torch.dot(logprobs, weights)
+            loss.backward()
+            loss_sum += loss.item()
+        self._apply(optimizer, scale)
+        return float(self._processes.sum_over_dp(loss_sum))
+
+    def train_step(
+        self, samples: Sequence[Sample], *, step: int, current_version: int
+    ) -> StepMetrics:
+        """One policy-gradient step (`step` counts from 0). Raises LogprobGap or NonFiniteStep.
+
+        Samples whose advantage is zero have no gradient: they are not computed, and neither the
+        loss's denominator nor any metric knows them. An entropy bonus is given on the others
+        only. When no sample carries advantage, nothing moves. Served log-probs of tokens of
+        `current_version` are compared with those recomputed before anything moves.
+        """
+        started = time.monotonic()
+        config = self._config
+        scale = lr_scale(
+            step,
+            config.num_steps,
+            config.optimizer.warmup_steps,
+            config.optimizer.final_lr_fraction,
+        )
+        kept = [s for s in samples if s.advantage != 0 and s.num_action_tokens]
+        lengths = [sample.num_action_tokens for sample in kept]
+        weights_N = token_weights(config.aggregation, lengths)
+        optimizer = self._enter(Phase.POLICY)
+        sums = torch.zeros(6, dtype=torch.float64, device=self._processes.device)
+        num_gap_tokens, gap_max = 0, 0.0
+        for batch in self._my_share([len(sample.token_ids) for sample in kept]):
+            rows = [kept[n] for n in batch]
+            masks = [row.action_mask for row in rows]
+            logprobs, entropy = self._logprobs([row.token_ids for row in rows], masks)
+            served = self._packed([row.logprobs for row in rows], masks)
+            current = self._packed([row.versions for row in rows], masks) == current_version
+            repeats = torch.tensor([lengths[n] for n in batch], device=served.device)
+            loss = policy_loss(
+                logprobs,
+                entropy,
+                served,
+                served.new_tensor([row.advantage for row in rows]).repeat_interleave(repeats),
+                served.new_tensor([weights_N[n] for n in batch]).repeat_interleave(repeats),
+                clip_low=config.clip_low,
+                clip_high=config.clip_high,
+                entropy_coef=config.entropy_coef,
+            )
+            loss.loss.backward()
+            sums += torch.tensor(
+                [
+                    loss.loss.item(),
+                    loss.entropy,
+                    loss.ratio,
+                    loss.num_clipped,
+                    loss.kl_k1,
+                    loss.kl_k3,
+                ],
+                dtype=torch.float64,
+                device=sums.device,
+            )
+            num_gap_tokens += int(current.sum())
+            gaps = (logprobs.detach() - served).abs()[current].nan_to_num(torch.inf)
+            gap_max = max(gap_max, float(gaps.max()) if len(gaps) else 0.0)
+        counts = self._processes.sum_over_dp(torch.tensor(num_gap_tokens, device=sums.device))
+        gap_max = self._processes.max_over_all(gap_max)
+        if not gap_max <= config.max_logprob_gap:
+            optimizer.zero_grad()
+            raise LogprobGap(
+                f"step {step}: served and recomputed log-probs of policy version "
+                f"{current_version} differ by {gap_max:.2e}, expected at most "
+                f"{config.max_logprob_gap:.0e}",
+                remedy="publish the checkpoint to the engines again and check their dtype, "
+                "or raise trainer.max_logprob_gap",
+            )
+        grad_norm = self._apply(optimizer, scale) if kept else 0.0
+        num_tokens = sum(lengths)
+        means = self._processes.sum_over_dp(sums) / max(1, num_tokens)
+        return StepMetrics(
+            loss=float(sums[0]),
+            grad_norm=grad_norm,
+            entropy=float(means[1]),
+            ratio_mean=float(means[2]),
+            clip_fraction=float(means[3]),
+            kl_k1=float(means[4]),
+            kl=float(means[5]),
+            num_tokens=num_tokens,
+            num_samples=len(kept),
+            lr=config.optimizer.lr * scale,
+            logprob_gap_max=gap_max,
+            num_gap_tokens=int(counts),
+            seconds=time.monotonic() - started,
+        )
+
+    @torch.no_grad()
+    def logprobs(self, samples: Sequence[Sample]) -> dict[int, NDArray[np.float32]]:
+        """By index, [T] log-probs under the current weights, 0 where not sampled; my share."""
+        out: dict[int, NDArray[np.float32]] = {}
+        for batch in self._my_share([len(sample.token_ids) for sample in samples]):
+            masks = [samples[n].action_mask for n in batch]
+            found, _ = self._logprobs([samples[n].token_ids for n in batch], masks)
+            parts = found.cpu().split([int(mask.sum()) for mask in masks])
+            for n, mask, part in zip(batch, masks, parts, strict=True):
+                out[n] = np.zeros(len(mask), np.float32)
+                out[n][mask] = part.numpy()
+        return out
+
+    def _apply(self, optimizer: PolicyOptimizer, scale: float) -> float:
+        norm = optimizer.reduce_and_clip()
+        if not math.isfinite(norm):
+            optimizer.zero_grad()
+            raise NonFiniteStep(
+                f"the gradient's norm is {norm}", remedy="lower the learning rate of the campaign"
+            )
+        optimizer.step(scale)
+        return norm
+
+    def _my_share(self, lengths: list[int]) -> list[list[int]]:
+        batches = pack(
+            lengths,
+            max_tokens=self._config.micro_batch_tokens,
+            num_ranks=self._processes.dp_size,
+        )[self._processes.dp_rank]
+        return [batch for batch in batches if batch]
+
+    def _logprobs(
+        self, token_ids: list[NDArray[np.int32]], masks: list[NDArray[np.bool_]]
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies of the masked tokens, sequence after sequence: [N], [N]."""
+        if any(mask[0] for mask in masks):
+            raise BrokenTrajectory("the first token of a sequence cannot be an action")
+        length = max(map(len, token_ids))
+        ids = torch.zeros(len(token_ids), length, dtype=torch.int64)
+        wanted = torch.zeros(len(token_ids), length, dtype=torch.bool)
+        for row, (tokens, mask) in enumerate(zip(token_ids, masks, strict=True)):
+            ids[row, : len(tokens)] = torch.from_numpy(tokens.astype(np.int64))
+            wanted[row, : len(mask)] = torch.from_numpy(mask.copy())
+        ids, wanted = ids.to(self._processes.device), wanted.to(self._processes.device)
+        logits = self._model(ids[:, :-1], None, None)[wanted[:, 1:]]
+        if self._temperature != 1.0:
+            logits = logits / self._temperature
+        return logprob_entropy(logits, ids[wanted], self._processes.tp_group, self._hf.vocab_size)
+
+    def _packed(self, values: list[NDArray], masks: list[NDArray[np.bool_]]) -> Tensor:
+        """The masked values of all rows, one after the other: [N]."""
+        picked = [value[mask] for value, mask in zip(values, masks, strict=True)]
+        return torch.from_numpy(np.concatenate(picked)).to(self._processes.device)

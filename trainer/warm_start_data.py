@@ -1,0 +1,82 @@
+"""Batches of the supervised warm start: copying random segments, then the form of a rollout.
+
+Invariant: a rollout is tokenised here exactly as it is when served: the chat template over the
+two opening messages with the generation prompt, then each reply up to its end token, then each
+observation wrapped as the next turn. Weights say how much predicting each token counts.
+"""
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from mainspring.agent.prompt import Message
+from mainspring.bundled.generator import draw_instance
+from mainspring.bundled.trajectories import warm_start_messages
+from trainer.sequences import WeightedSequence
+
+NUM_SPECIAL_TOKENS = 3
+"""Ids below are end of text and ChatML's marks; they never occur in copied segments."""
+COPY_LENGTHS = (8, 40)
+COPY_GAPS = (0, 24)
+
+
+def copy_batch(rng: random.Random, vocab_size: int, batch_size: int) -> list[WeightedSequence]:
+    """Random segments that recur after a random gap; only the recurrence counts.
+
+    Lengths are drawn once for the batch, so that it packs without padding.
+    """
+    length, gap = rng.randint(*COPY_LENGTHS), rng.randint(*COPY_GAPS)
+    draw = np.random.default_rng(rng.getrandbits(64))
+    batch = []
+    for _ in range(batch_size):
+        noise = draw.integers(NUM_SPECIAL_TOKENS, vocab_size, length + gap, dtype=np.int32)
+        weights = np.zeros(2 * length + gap, np.float32)
+        weights[length + gap :] = 1.0
+        batch.append(WeightedSequence(np.concatenate([noise, noise[:length]]), weights))
+    return batch
+
+
+def supervised_batch(
+    rng: random.Random,
+    tokenizer: PreTrainedTokenizerBase,
+    batch_size: int,
+    context_loss_weight: float,
+) -> list[WeightedSequence]:
+    """Fresh training tasks, each with the rollout that tries one random plausible edit."""
+    batch = []
+    for _ in range(batch_size):
+        instance = draw_instance(rng, "train", "warm-start")
+        messages = warm_start_messages(instance, rng)
+        batch.append(encode_rollout(tokenizer, messages, context_loss_weight))
+    return batch
+
+
+def encode_rollout(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], context_loss_weight: float
+) -> WeightedSequence:
+    """Tokens of system, user, then replies and observations in turn, ending with a reply."""
+    token_ids: list[int] = []
+    weights: list[float] = []
+
+    def append(text: str, weight: float) -> None:
+        new = tokenizer.encode(text, add_special_tokens=False)
+        token_ids.extend(new)
+        weights.extend([weight] * len(new))
+
+    opening = tokenizer.apply_chat_template(
+        [{"role": m["role"], "content": m["content"]} for m in messages[:2]],
+        add_generation_prompt=True,
+        tokenize=False,
+    )
+    append(str(opening), context_loss_weight)
+    for message in messages[2:]:
+        if message["role"] == "assistant":
+            append(f"{message['content']}<|im_end|>", 1.0)
+        else:
+            append(
+                f"\n<|im_start|>user\n{message['content']}<|im_end|>\n<|im_start|>assistant\n",
+                context_loss_weight,
+            )
+    return WeightedSequence(np.array(token_ids, np.int32), np.array(weights, np.float32))

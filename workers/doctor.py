@@ -1,0 +1,70 @@
+"""What `mainspring doctor` finds: services, sandbox backends, disk. Reads only."""
+
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from infra.sandbox.select import available_backends
+
+from infra.db.opening import open_database
+from infra.temporal import connect
+from mainspring.errors import MainspringError
+from mainspring.settings import Settings, load_settings
+from mainspring.tasks import BackendName
+
+MIN_FREE_GB = 2.0
+"""A quickstart writes about half of this; Postgres stops dead on a full disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: str
+    ok: bool
+    found: str
+    required: bool = True
+    """False: worth knowing, not worth a failure."""
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+async def examine(home: Path | None) -> list[Finding]:
+    settings = load_settings(home)
+    findings = [await _database(settings), await _temporal(settings)]
+    backends = await available_backends(settings.home / "sandboxes")
+    for name in BackendName:
+        backend = backends.get(name, "not built in")
+        if isinstance(backend, str):
+            findings.append(Finding(f"sandbox {name}", False, backend, required=False))
+            continue
+        lacks = ", ".join(backend.not_enforced) or "nothing"
+        findings.append(Finding(f"sandbox {name}", True, f"works; does not enforce: {lacks}"))
+    if all(isinstance(backend, str) for backend in backends.values()):
+        findings.append(Finding("sandbox", False, "no backend works on this machine"))
+    free_gb = shutil.disk_usage(_existing(settings.home)).free / 1e9
+    findings.append(
+        Finding("disk", free_gb >= MIN_FREE_GB, f"{free_gb:.1f} GB free at {settings.home}")
+    )
+    return findings
+
+
+async def _database(settings: Settings) -> Finding:
+    try:
+        async with open_database(settings, pool_size=1) as db:
+            return Finding("database", True, f"{db.name} at the right migration")
+    except MainspringError as error:
+        return Finding("database", False, str(error))
+
+
+async def _temporal(settings: Settings) -> Finding:
+    try:
+        await connect(settings)
+    except MainspringError as error:
+        return Finding("temporal", False, str(error))
+    return Finding("temporal", True, settings.temporal_address)
+
+
+def _existing(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path

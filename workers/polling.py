@@ -1,0 +1,54 @@
+"""Run Temporal workers until SIGTERM or Ctrl-C, then drain.
+
+Invariant: a drain never fails a rollout. Activities get `GRACE_S` to finish; what is cancelled then
+is taken up by the next worker, because attempts are unlimited and every activity is idempotent.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+GRACE = timedelta(seconds=10)
+HEARTBEAT_THROTTLE = timedelta(seconds=2)
+"""Cancellation waits for the next heartbeat that is not throttled; the default allows 60 s."""
+
+
+def workflow_runner() -> SandboxedWorkflowRunner:
+    """The SDK's sandbox, sharing the modules that are pure and immutable."""
+    passthrough = SandboxRestrictions.default.with_passthrough_modules("mainspring", "pydantic")
+    return SandboxedWorkflowRunner(restrictions=passthrough)
+
+
+async def poll_until_stopped(
+    workers: list[Worker], beside: Callable[[], Awaitable[None]] | None = None
+) -> None:
+    """Run `workers` (and the coroutine `beside`, e.g. a reaper's timer) until a signal comes."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    tasks = [asyncio.create_task(worker.run()) for worker in workers]
+    side = [asyncio.ensure_future(beside())] if beside else []
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        done, _ = await asyncio.wait([*tasks, *side, stopped], return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {stopped}:
+            task.result()
+    finally:
+        await asyncio.gather(*(worker.shutdown() for worker in workers))
+        for task in [*tasks, *side, stopped]:
+            task.cancel()
+        await asyncio.wait([*tasks, *side, stopped])
+
+
+def end_process(code: int) -> None:
+    """Leave without the interpreter's shutdown: the SDK's threads can abort it with SIGABRT."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

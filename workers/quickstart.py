@@ -1,0 +1,133 @@
+"""The quickstart: embedded stack, the bundled campaign, its processes, its report.
+
+Invariant: every part is idempotent, so running it again after any interruption goes on where it
+was; a finished quickstart only writes its report again.
+"""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.stack.stack import up
+
+import mainspring.bundled
+from infra.db import campaigns
+from infra.db.database import Database
+from infra.db.opening import open_database
+from infra.report.collect import collect
+from infra.report.summary import write
+from infra.temporal import connect
+from mainspring import layout
+from mainspring.config import CampaignConfig, load_campaign
+from mainspring.errors import WorkFailed
+from mainspring.ids import campaign_id
+from mainspring.settings import Settings, load_settings
+from mainspring.status import CampaignStatus
+from workers import campaigns as launch
+from workers.fleet import Fleet, Member
+from workers.watch import Watch
+
+ENGINE_HOST = "127.0.0.1"
+SANDBOXES = 24
+"""Alive at once on this machine; more only wait for its cores."""
+POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    summary: dict[str, object]
+    report: Path
+    temporal_ui: str
+
+
+async def run(home: Path | None, seed: int, say: Callable[[str], None]) -> Outcome:
+    """The whole campaign, or what is left of it. Raises MainspringErrors."""
+    say("starting Temporal and Postgres")
+    info = await up((home or load_settings().home).absolute())
+    settings = load_settings(info.home)
+    async with open_database(settings) as db:
+        config = await stored_config(db, seed)
+        client = await connect(settings)
+        campaign = await launch.create(db, config)
+        await launch.start(client, db, campaign)
+        async with (
+            Fleet(
+                members(settings, config),
+                settings.home / "logs",
+                lambda name, code: say(f"{name} ended with code {code}: started again"),
+            ) as fleet,
+            Watch(db, client, campaign, settings.temporal_ui) as watch,
+        ):
+            while (await watch.refresh()) not in _ENDS:
+                fleet.check()
+                await asyncio.sleep(POLL_S)
+        record = await campaigns.get(db, campaign)
+        if record.status is not CampaignStatus.FINISHED:
+            raise WorkFailed(
+                f"campaign {campaign} ended as {record.status}: {record.error}",
+                remedy=f"see {settings.home / 'logs'} and {settings.temporal_ui}, then go on",
+            )
+        say("writing the report")
+        data = await collect(db, campaign, temporal_ui=settings.temporal_ui)
+        report, _ = write(data, settings.home / "quickstart")
+    from infra.report.summary import summary
+
+    return Outcome(summary(data), report, settings.temporal_ui)
+
+
+_ENDS = frozenset({CampaignStatus.FINISHED, CampaignStatus.FAILED, CampaignStatus.CANCELLED})
+
+
+async def stored_config(db: Database, seed: int) -> CampaignConfig:
+    """The configuration the interrupted quickstart of this seed had, else a new one."""
+    name = campaign_id(f"quickstart-s{seed}")
+    for record in await campaigns.list_all(db):
+        if record.id == name:
+            return record.config
+    template = load_campaign(Path(mainspring.bundled.__file__).parent / "quickstart.toml")
+    engine = f"http://{ENGINE_HOST}:{free_port()}"
+    return template.model_copy(
+        update={
+            "name": name,
+            "seed": seed,
+            "policy": template.policy.model_copy(update={"engines": (engine,)}),
+        }
+    )
+
+
+def members(settings: Settings, config: CampaignConfig) -> list[Member]:
+    """One of each process; on CPU every one of them gets one compute thread."""
+    home = ["--home", str(settings.home)]
+    first = layout.base_model(settings.home, campaign_id(config.name))
+    port = config.policy.engines[0].rsplit(":", 1)[1]
+    single = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    return [
+        Member("rollout", ["worker", "rollout", *home], environment=single),
+        Member(
+            "sandbox",
+            ["worker", "sandbox", *home, "--capacity", str(SANDBOXES)],
+            environment=single,
+        ),
+        Member(
+            "trainer", ["worker", "trainer", *home, "--campaign", config.name], environment=single
+        ),
+        Member(
+            "engine",
+            [
+                "serve",
+                *("--model", str(first), "--host", ENGINE_HOST, "--port", port),
+                # Not a policy version: whoever asks first brings the engine up to date.
+                *("--weight-version", "base"),
+            ],
+            waits_for=first / "config.json",
+            environment=single,
+        ),
+    ]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((ENGINE_HOST, 0))
+        return probe.getsockname()[1]

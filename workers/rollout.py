@@ -1,0 +1,71 @@
+"""The rollout worker: all workflows, replies, bookkeeping. Stateless; run any number."""
+
+import asyncio
+from pathlib import Path
+
+from temporalio.worker import Worker
+
+from activities.known import Known
+from activities.policy import PolicyActivities
+from activities.rollouts import RolloutActivities
+from infra.db.opening import open_database
+from infra.temporal import connect
+from mainspring.ids import ROLLOUT_QUEUE
+from mainspring.settings import load_settings
+from workers.polling import (
+    GRACE,
+    HEARTBEAT_THROTTLE,
+    end_process,
+    poll_until_stopped,
+    workflow_runner,
+)
+from workflows.campaign import CampaignWorkflow
+from workflows.evaluation import EvaluationWorkflow
+from workflows.group import GroupWorkflow
+from workflows.rollout import RolloutWorkflow
+
+MAX_ACTIVITIES = 1000
+"""Replies in flight; they only wait. The SDK's default of 100 would be the real bound."""
+MAX_WORKFLOW_TASKS = 100
+CACHED_WORKFLOWS = 2000
+
+
+def main(home: Path | None) -> None:
+    asyncio.run(_run(home))
+    end_process(0)
+
+
+async def _run(home: Path | None) -> None:
+    settings = load_settings(home)
+    client = await connect(settings)
+    async with open_database(settings) as db:
+        known = Known(db)
+        policy = PolicyActivities(db, known)
+        bookkeeping = RolloutActivities(db, known)
+        worker = Worker(
+            client,
+            task_queue=ROLLOUT_QUEUE,
+            workflows=[RolloutWorkflow, GroupWorkflow, EvaluationWorkflow, CampaignWorkflow],
+            workflow_runner=workflow_runner(),
+            activities=[
+                policy.generate,
+                policy.publish_policy,
+                bookkeeping.begin_rollout,
+                bookkeeping.new_epoch,
+                bookkeeping.finish_rollout,
+                bookkeeping.create_group,
+                bookkeeping.create_evaluation,
+                bookkeeping.finish_group,
+                bookkeeping.set_campaign_status,
+                bookkeeping.plan_step,
+            ],
+            max_concurrent_activities=MAX_ACTIVITIES,
+            max_concurrent_workflow_tasks=MAX_WORKFLOW_TASKS,
+            max_cached_workflows=CACHED_WORKFLOWS,
+            graceful_shutdown_timeout=GRACE,
+            max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        )
+        try:
+            await poll_until_stopped([worker])
+        finally:
+            await policy.close()

@@ -1,0 +1,47 @@
+"""The services a command needs, opened for one call; errors worded for a person."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from infra.db.database import Database
+from infra.db.opening import open_database
+from infra.temporal import connect
+from mainspring.errors import TemporalError, UsageError
+from mainspring.settings import Settings, load_settings
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    settings: Settings
+    db: Database
+    client: Client
+
+
+async def with_services(home: Path | None, call: Callable[[Services], Awaitable[T]]) -> T:
+    """Raises DatabaseError, TemporalError, and UsageError for a workflow that is not there."""
+    settings = load_settings(home)
+    async with open_database(settings) as db:
+        client = await connect(settings)
+        try:
+            return await call(Services(settings, db, client))
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                raise UsageError(
+                    f"no such running workflow: {error.message}",
+                    remedy="see `mainspring campaign list`",
+                ) from None
+            raise TemporalError(f"Temporal refused: {error.message}") from None
+        except WorkflowUpdateFailedError as error:
+            raise TemporalError(f"the workflow refused: {error.cause}") from None
+
+
+async def with_database(home: Path | None, call: Callable[[Database], Awaitable[T]]) -> T:
+    async with open_database(load_settings(home)) as db:
+        return await call(db)

@@ -1,0 +1,122 @@
+"""How workflows call activities: queue, timeouts and retries, decided once by kind of work.
+
+Invariants: attempts are unlimited (a drained worker consumes an attempt; `maximum_attempts=1` would
+fail the rollout), work that is bounded is bounded by time, and only the typed faults of
+`mainspring.status.FaultKind` are never retried.
+"""
+
+from datetime import timedelta
+from typing import TypeVar
+
+from pydantic import BaseModel
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
+
+with workflow.unsafe.imports_passed_through():
+    from mainspring.ids import ROLLOUT_QUEUE, SANDBOX_QUEUE, NodeId, node_queue
+    from mainspring.protocol.names import Activity
+    from mainspring.status import FaultKind
+
+R = TypeVar("R", bound=BaseModel)
+
+RETRY = RetryPolicy(
+    initial_interval=timedelta(seconds=0.5),
+    backoff_coefficient=2.0,
+    maximum_interval=timedelta(seconds=15),
+    maximum_attempts=0,
+    non_retryable_error_types=list(FaultKind),
+)
+HEARTBEAT_TIMEOUT = timedelta(seconds=15)
+"""A worker killed without a word is noticed after this; beats come every third of it."""
+STORE_TIMEOUT = timedelta(seconds=20)
+"""One attempt of a database call; a database that is away is retried for as long as it takes."""
+DEAD_NODE_TIMEOUT = timedelta(seconds=45)
+"""Nobody polls a node's own queue for this long: the node is dead and its sandboxes with it."""
+OPEN_TIMEOUT = timedelta(minutes=30)
+"""One attempt at opening, the wait for a free slot and an image pull included."""
+
+
+async def store(name: Activity, payload: BaseModel, result: type[R]) -> R:
+    """A short database activity on the rollout queue."""
+    return await workflow.execute_activity(
+        name,
+        payload,
+        result_type=result,
+        task_queue=ROLLOUT_QUEUE,
+        start_to_close_timeout=STORE_TIMEOUT,
+        retry_policy=RETRY,
+    )
+
+
+async def anywhere(
+    name: Activity,
+    payload: BaseModel,
+    result: type[R],
+    *,
+    queue: str = ROLLOUT_QUEUE,
+    timeout_s: float,
+    summary: str | None = None,
+) -> R:
+    """Heartbeating work that any worker of a shared queue may do; `timeout_s` bounds an attempt."""
+    return await workflow.execute_activity(
+        name,
+        payload,
+        result_type=result,
+        task_queue=queue,
+        start_to_close_timeout=timedelta(seconds=timeout_s),
+        heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        retry_policy=RETRY,
+        summary=summary,
+    )
+
+
+async def open_anywhere(payload: BaseModel, result: type[R], *, summary: str) -> R:
+    return await anywhere(
+        Activity.OPEN_SANDBOX,
+        payload,
+        result,
+        queue=SANDBOX_QUEUE,
+        timeout_s=OPEN_TIMEOUT.total_seconds(),
+        summary=summary,
+    )
+
+
+async def on_node(
+    name: Activity,
+    payload: BaseModel,
+    result: type[R],
+    *,
+    node: NodeId,
+    timeout_s: float,
+    summary: str | None = None,
+) -> R:
+    """Work in a sandbox of `node`. Fails with a schedule-to-start timeout when the node is dead."""
+    return await workflow.execute_activity(
+        name,
+        payload,
+        result_type=result,
+        task_queue=node_queue(node),
+        schedule_to_start_timeout=DEAD_NODE_TIMEOUT,
+        start_to_close_timeout=timedelta(seconds=timeout_s),
+        heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        retry_policy=RETRY,
+        summary=summary,
+    )
+
+
+def fault_of(error: ActivityError) -> FaultKind | None:
+    """The typed fault an activity failed with; a dead node counts as a lost sandbox."""
+    cause = error.cause
+    if isinstance(cause, TimeoutError) and cause.type == TimeoutType.SCHEDULE_TO_START:
+        return FaultKind.SANDBOX_LOST
+    if isinstance(cause, ApplicationError) and cause.type in list(FaultKind):
+        return FaultKind(cause.type)
+    return None
+
+
+def fault_text(error: ActivityError) -> str:
+    """One line for the rollout's row."""
+    return f"{error.activity_type}: {error.cause or error}"[:500]

@@ -1,0 +1,84 @@
+"""A group: n rollouts of one task, started together, closed together, told to the campaign.
+
+A straggler delays only its group. Rollouts that end masked stay in the group without a reward.
+"""
+
+import asyncio
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureError
+
+with workflow.unsafe.imports_passed_through():
+    from mainspring.ids import CampaignId, GroupId, campaign_workflow, rollout_id, rollout_workflow
+    from mainspring.protocol.campaign import (
+        CreateGroupResult,
+        FinishGroupInput,
+        FinishGroupResult,
+        GroupDone,
+        GroupInput,
+    )
+    from mainspring.protocol.names import Activity, Workflow
+    from mainspring.protocol.rollout import RolloutInput, RolloutResult
+    from workflows import calls, search
+
+
+async def run_rollout(
+    campaign: CampaignId, group: GroupId, index: int, policy_version: int, summary: str
+) -> RolloutResult | None:
+    """Run the group's `index`-th rollout as a child; None when its workflow failed."""
+    rollout = rollout_id(group, index)
+    try:
+        return await workflow.execute_child_workflow(
+            Workflow.ROLLOUT,
+            RolloutInput(
+                rollout=rollout,
+                campaign=campaign,
+                group=group,
+                min_policy_version=policy_version,
+            ),
+            id=rollout_workflow(rollout),
+            result_type=RolloutResult,
+            parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
+            search_attributes=search.at_start(campaign, group, policy_version),
+            static_summary=summary,
+        )
+    except ChildWorkflowError as error:
+        # A workflow that failed has written no reward: the group's close treats it as masked.
+        workflow.logger.warning("rollout %s failed: %s", rollout, error.cause)
+        return None
+
+
+@workflow.defn(name=Workflow.GROUP)
+class GroupWorkflow:
+    @workflow.run
+    async def run(self, start: GroupInput) -> FinishGroupResult:
+        made = await calls.store(Activity.CREATE_GROUP, start, CreateGroupResult)
+        cancelled = False
+        try:
+            await asyncio.gather(
+                *(
+                    run_rollout(start.campaign, made.group, index, start.policy_version, made.task)
+                    for index in range(made.size)
+                )
+            )
+        except asyncio.CancelledError:
+            cancelled = True
+        finished = await calls.store(
+            Activity.FINISH_GROUP,
+            FinishGroupInput(group=made.group, cancelled=cancelled),
+            FinishGroupResult,
+        )
+        await self._tell_campaign(start, finished)
+        if cancelled:
+            raise asyncio.CancelledError
+        return finished
+
+    async def _tell_campaign(self, start: GroupInput, finished: FinishGroupResult) -> None:
+        campaign = workflow.get_external_workflow_handle(campaign_workflow(start.campaign))
+        try:
+            await campaign.signal(
+                "group_done", GroupDone(index=start.index, status=finished.status)
+            )
+        except (ApplicationError, FailureError) as error:
+            # The campaign ended meanwhile; Postgres has the group, a later run will find it.
+            workflow.logger.info("campaign %s does not listen: %s", start.campaign, error)

@@ -1,0 +1,190 @@
+"""One rollout: an agent fixes one issue in one sandbox, turn by turn, and is graded.
+
+Two activities a turn (generate, execute), then patch, grade, reward. Every end is a StopReason;
+an infrastructure fault ends masked (invariant 5), the sandbox is closed on every path but
+`terminate` (invariant 7). State that matters is in Postgres; this workflow holds counters.
+"""
+
+import asyncio
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from mainspring.protocol.names import Activity, Workflow
+    from mainspring.protocol.rollout import (
+        BeginInput,
+        BeginResult,
+        FinishInput,
+        FinishResult,
+        GenerateInput,
+        GenerateResult,
+        GradeResult,
+        NewEpochInput,
+        ReplyKind,
+        RolloutInput,
+        RolloutRef,
+        RolloutResult,
+    )
+    from mainspring.status import FaultKind, RolloutPhase, StopReason, Verdict
+    from workflows import calls, search
+    from workflows.sandbox_life import SandboxLife
+
+MAX_EPOCHS = 3
+"""Histories a rollout may start over after a replay diverged."""
+GRADE_GRACE_S = 120.0
+"""Opening a sandbox, applying the patch and closing, on top of the tests' own timeout."""
+
+
+@workflow.defn(name=Workflow.ROLLOUT)
+class RolloutWorkflow:
+    @workflow.init
+    def __init__(self, start: RolloutInput) -> None:
+        self._start = start
+        self._sandbox = SandboxLife(start)
+        self._epoch = 0
+        self._turns = 0
+        self._generate_s = 0.0
+
+    @workflow.run
+    async def run(self, start: RolloutInput) -> RolloutResult:
+        begin = await calls.store(
+            Activity.BEGIN_ROLLOUT,
+            BeginInput(rollout=start.rollout, run_id=workflow.info().run_id),
+            BeginResult,
+        )
+        self._epoch = begin.epoch
+        search.running(begin.task)
+        try:
+            return await self._play_and_grade(begin)
+        except (ActivityError, asyncio.CancelledError) as error:
+            cancelled = is_cancelled_exception(error)
+            await self._sandbox.close(self._epoch)
+            if isinstance(error, ActivityError) and calls.fault_of(error) is FaultKind.FENCED:
+                raise
+            result = await self._finish(
+                StopReason.CANCELLED if cancelled else StopReason.INFRA_FAULT,
+                fault=None
+                if isinstance(error, asyncio.CancelledError)
+                else calls.fault_text(error),
+            )
+            if cancelled:
+                raise
+            return result
+
+    async def _play_and_grade(self, begin: BeginResult) -> RolloutResult:
+        stop_reason = await self._play(begin)
+        await self._sandbox.collect_patch(
+            self._epoch, self._turns, timeout_s=begin.command_timeout_s
+        )
+        search.phase(RolloutPhase.GRADING)
+        grading_since = workflow.time()
+        grade, _ = await asyncio.gather(
+            calls.anywhere(
+                Activity.GRADE,
+                RolloutRef(rollout=self._start.rollout, epoch=self._epoch),
+                GradeResult,
+                queue=calls.SANDBOX_QUEUE,
+                timeout_s=begin.test_timeout_s + GRADE_GRACE_S,
+                summary="hidden tests in a fresh sandbox",
+            ),
+            self._sandbox.close(self._epoch),
+        )
+        self._sandbox.seconds["grade"] = workflow.time() - grading_since
+        return await self._finish(stop_reason, verdict=grade.verdict, fault=grade.fault)
+
+    async def _play(self, begin: BeginResult) -> StopReason:
+        """Take turns until something ends the rollout; start over when a replay diverges."""
+        for attempt in range(MAX_EPOCHS):
+            try:
+                await self._sandbox.open(self._epoch)
+                return await self._take_turns(begin)
+            except ActivityError as error:
+                diverged = calls.fault_of(error) is FaultKind.SANDBOX_DIVERGED
+                if not diverged or attempt + 1 == MAX_EPOCHS:
+                    raise
+            await self._sandbox.close(self._epoch)
+            ref = await calls.store(
+                Activity.NEW_EPOCH,
+                NewEpochInput(
+                    rollout=self._start.rollout,
+                    run_id=workflow.info().run_id,
+                    from_epoch=self._epoch,
+                ),
+                RolloutRef,
+            )
+            self._epoch = ref.epoch
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _take_turns(self, begin: BeginResult) -> StopReason:
+        deadline = workflow.time() + begin.rollout_timeout_s
+        format_errors = 0
+        for turn in range(begin.step_limit):
+            self._turns = turn
+            reply = await self._generate(turn, begin.request_timeout_s)
+            if reply.kind is ReplyKind.CONTEXT_FULL:
+                return StopReason.CONTEXT_FULL
+            self._turns = turn + 1
+            if reply.kind is ReplyKind.FORMAT_ERROR:
+                format_errors += 1
+                if format_errors == begin.max_format_errors:
+                    return StopReason.FORMAT_ERRORS
+            else:
+                format_errors = 0
+                done = await self._sandbox.execute(
+                    self._epoch,
+                    turn,
+                    timeout_s=begin.command_timeout_s,
+                    summary=f"turn {turn + 1}: {reply.summary}",
+                )
+                workflow.set_current_details(
+                    f"turn **{turn + 1}** of {begin.step_limit}, return code {done.returncode}, "
+                    f"{reply.num_prompt_tokens + reply.num_completion_tokens} tokens, "
+                    f"{self._sandbox.backend}"
+                )
+                if done.submitted:
+                    return StopReason.SUBMITTED
+            if workflow.time() > deadline:
+                return StopReason.WALL_TIME
+        return StopReason.STEP_LIMIT
+
+    async def _generate(self, turn: int, request_timeout_s: float) -> GenerateResult:
+        started = workflow.time()
+        reply = await calls.anywhere(
+            Activity.GENERATE,
+            GenerateInput(
+                rollout=self._start.rollout,
+                epoch=self._epoch,
+                turn=turn,
+                min_policy_version=self._start.min_policy_version,
+            ),
+            GenerateResult,
+            timeout_s=request_timeout_s + calls.STORE_TIMEOUT.total_seconds(),
+            summary=f"turn {turn + 1}: reply",
+        )
+        self._generate_s += workflow.time() - started
+        return reply
+
+    async def _finish(
+        self, stop_reason: StopReason, *, verdict: Verdict | None = None, fault: str | None = None
+    ) -> RolloutResult:
+        finished = await calls.store(
+            Activity.FINISH_ROLLOUT,
+            FinishInput(
+                rollout=self._start.rollout,
+                epoch=self._epoch,
+                stop_reason=stop_reason,
+                verdict=verdict,
+                fault=fault,
+                num_turns=self._turns,
+                phase_s={"generate": self._generate_s, **self._sandbox.seconds},
+            ),
+            FinishResult,
+        )
+        search.done(stop_reason, finished.reward)
+        return RolloutResult(
+            rollout=self._start.rollout,
+            stop_reason=stop_reason,
+            reward=finished.reward,
+            num_turns=self._turns,
+        )

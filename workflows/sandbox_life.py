@@ -1,0 +1,158 @@
+"""A rollout's sandbox as its workflow sees it: opened, used, rebuilt when lost, closed.
+
+Invariant 6: a lost sandbox is rebuilt by replaying the recorded commands and the rollout goes on at
+the same turn. Invariant 7: `close` is called from the workflow's `finally`.
+"""
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+with workflow.unsafe.imports_passed_through():
+    from mainspring.protocol.names import Activity
+    from mainspring.protocol.rollout import (
+        ExecuteInput,
+        ExecuteResult,
+        OpenInput,
+        PatchResult,
+        RestoreInput,
+        RolloutInput,
+        RolloutRef,
+        SandboxInput,
+        SandboxRef,
+    )
+    from mainspring.status import FaultKind
+    from workflows import calls
+
+MAX_LIVES = 8
+"""Sandboxes one rollout may use up; beyond that the fleet is sick, not the sandbox."""
+SHELL_GRACE_S = 30.0
+"""On top of a command's own timeout: killing its group, reading its output, the database."""
+SHORT_S = 60.0
+"""Diff and close."""
+
+
+class SandboxLife:
+    def __init__(self, start: RolloutInput) -> None:
+        self._rollout = start.rollout
+        self._ref: SandboxRef | None = None
+        self.lives = 0
+        self.seconds: dict[str, float] = {}
+        """Wall time by phase, for the rollout's record."""
+
+    @property
+    def backend(self) -> str:
+        return self._ref.backend.value if self._ref else "-"
+
+    async def open(self, epoch: int) -> None:
+        started = workflow.time()
+        self._ref = await calls.open_anywhere(
+            OpenInput(rollout=self._rollout, epoch=epoch, life=self.lives),
+            SandboxRef,
+            summary=f"sandbox {self.lives + 1}",
+        )
+        self.lives += 1
+        self._spent("open", started)
+
+    async def execute(
+        self, epoch: int, turn: int, *, timeout_s: float, summary: str
+    ) -> ExecuteResult:
+        """Run the turn's command, in a rebuilt sandbox if need be.
+
+        Raises ActivityError: SandboxDiverged, or the last loss when MAX_LIVES are used up.
+        """
+        while True:
+            ref = self._alive()
+            started = workflow.time()
+            try:
+                result = await calls.on_node(
+                    Activity.EXECUTE,
+                    ExecuteInput(
+                        rollout=self._rollout,
+                        epoch=epoch,
+                        turn=turn,
+                        sandbox=ref.sandbox,
+                        timeout_s=timeout_s,
+                    ),
+                    ExecuteResult,
+                    node=ref.node,
+                    timeout_s=timeout_s + SHELL_GRACE_S,
+                    summary=summary,
+                )
+            except ActivityError as error:
+                await self._rebuild_after(error, epoch, turn, timeout_s)
+                continue
+            self._spent("execute", started)
+            return result
+
+    async def collect_patch(self, epoch: int, num_turns: int, *, timeout_s: float) -> PatchResult:
+        while True:
+            ref = self._alive()
+            started = workflow.time()
+            try:
+                result = await calls.on_node(
+                    Activity.COLLECT_PATCH,
+                    SandboxInput(rollout=self._rollout, epoch=epoch, sandbox=ref.sandbox),
+                    PatchResult,
+                    node=ref.node,
+                    timeout_s=SHORT_S,
+                )
+            except ActivityError as error:
+                await self._rebuild_after(error, epoch, num_turns, timeout_s)
+                continue
+            self._spent("diff", started)
+            return result
+
+    async def close(self, epoch: int) -> None:
+        """Remove the sandbox; one on a dead node is left to the reaper."""
+        if self._ref is None:
+            return
+        ref, self._ref = self._ref, None
+        try:
+            await calls.on_node(
+                Activity.CLOSE_SANDBOX,
+                SandboxInput(rollout=self._rollout, epoch=epoch, sandbox=ref.sandbox),
+                RolloutRef,
+                node=ref.node,
+                timeout_s=SHORT_S,
+            )
+        except ActivityError as error:
+            if calls.fault_of(error) is not FaultKind.SANDBOX_LOST:
+                raise
+
+    async def _rebuild_after(
+        self, error: ActivityError, epoch: int, num_turns: int, timeout_s: float
+    ) -> None:
+        """Bring a new sandbox to where the lost one was. Raises `error` when it was no loss."""
+        while True:
+            if calls.fault_of(error) is not FaultKind.SANDBOX_LOST or self.lives >= MAX_LIVES:
+                raise error
+            await self.close(epoch)
+            await self.open(epoch)
+            ref = self._alive()
+            started = workflow.time()
+            try:
+                await calls.on_node(
+                    Activity.RESTORE_SANDBOX,
+                    RestoreInput(
+                        rollout=self._rollout,
+                        epoch=epoch,
+                        sandbox=ref.sandbox,
+                        num_turns=num_turns,
+                    ),
+                    RolloutRef,
+                    node=ref.node,
+                    timeout_s=(num_turns + 1) * (timeout_s + SHELL_GRACE_S),
+                    summary=f"replay {num_turns} commands",
+                )
+            except ActivityError as again:
+                error = again
+                continue
+            self._spent("restore", started)
+            return
+
+    def _alive(self) -> SandboxRef:
+        assert self._ref is not None, "the sandbox is used before it is open"
+        return self._ref
+
+    def _spent(self, phase: str, started: float) -> None:
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + workflow.time() - started

@@ -1,0 +1,57 @@
+"""Search attributes: how people find rollouts in Temporal's UI.
+
+Registered by the embedded stack under the same names. Each upsert is an event in the history, so
+they change with the phase, never with the turn.
+"""
+
+from typing import Any
+
+from temporalio import workflow
+from temporalio.common import (
+    SearchAttributeKey,
+    SearchAttributePair,
+    SearchAttributeUpdate,
+    TypedSearchAttributes,
+)
+
+with workflow.unsafe.imports_passed_through():
+    from mainspring.status import RolloutPhase, StopReason
+
+CAMPAIGN = SearchAttributeKey.for_keyword("CampaignId")
+TASK = SearchAttributeKey.for_keyword("TaskId")
+GROUP = SearchAttributeKey.for_keyword("GroupId")
+POLICY_VERSION = SearchAttributeKey.for_int("PolicyVersion")
+PHASE = SearchAttributeKey.for_keyword("RolloutPhase")
+EXIT_STATUS = SearchAttributeKey.for_keyword("ExitStatus")
+REWARD = SearchAttributeKey.for_float("Reward")
+
+
+def at_start(campaign: str, group: str, policy_version: int) -> TypedSearchAttributes:
+    """What is known of a group or rollout when it is started."""
+    return TypedSearchAttributes(
+        [
+            SearchAttributePair(CAMPAIGN, campaign),
+            SearchAttributePair(GROUP, group),
+            SearchAttributePair(POLICY_VERSION, policy_version),
+        ]
+    )
+
+
+def running(task: str) -> None:
+    workflow.upsert_search_attributes(
+        [TASK.value_set(task), PHASE.value_set(RolloutPhase.RUNNING.value)]
+    )
+
+
+def phase(value: RolloutPhase) -> None:
+    workflow.upsert_search_attributes([PHASE.value_set(value.value)])
+
+
+def done(stop_reason: StopReason, reward: float | None) -> None:
+    updates: list[SearchAttributeUpdate[Any]] = [
+        PHASE.value_set(RolloutPhase.DONE.value),
+        EXIT_STATUS.value_set(stop_reason.value),
+    ]
+    if reward is not None:
+        updates.append(REWARD.value_set(reward))
+    workflow.upsert_search_attributes(updates)
