@@ -23,7 +23,7 @@ _SYMBOLS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": "length 
 _INTRO = """\
 # The campaign file
 
-<!-- Written by docs/make_campaign_reference.py from mainspring/config.py: change that, then run it. -->
+<!-- Written by docs/make_campaign_reference.py from mainspring/config.py. -->
 
 A campaign is one TOML file; `mainspring campaign start FILE` checks it, stores it and starts the
 run. Unknown keys are refused. What was stored stays: a campaign that is started again under the
@@ -37,42 +37,37 @@ name = "first"
 [trainer.warm_start]    # the bundled model begins with random weights
 ```
 
-A model of your own, served by two engines, four thousand steps of 16 groups of 8:
+A model of your own, served by two engines, larger steps, a smaller learning rate:
 
 ```toml
-name = "qwen-repair"
+name = "qwen-bundled"
 seed = 7
-
-[tasks]
-source = "my-tasks"
 
 [policy]
 model = "/models/Qwen3-8B"
 engines = ["http://gpu-1:30000", "http://gpu-2:30000"]
 
 [trainer]
-num_steps = 4000
+num_steps = 400
 groups_per_step = 16
-group_size = 8
 
 [trainer.optimizer]
-lr = 1e-6
+lr = 5e-7
 ```
 """
 
 
 def page() -> str:
-    parts = [_INTRO, *_sections("", CampaignConfig)]
-    return "\n".join(parts)
+    return "\n".join([_INTRO, *_sections("", CampaignConfig)])
 
 
-def _sections(path: str, model: type[BaseModel]) -> Iterator[str]:
+def _sections(path: str, model: type[BaseModel], *, optional: bool = False) -> Iterator[str]:
     meanings = docstrings(model)
     rows, nested, enums = [], [], []
     for name, field in model.model_fields.items():
         section = _of_type(field.annotation, BaseModel)
         if section is not None:
-            nested.append((f"{path}.{name}".lstrip("."), section, field))
+            nested.append((f"{path}.{name}".lstrip("."), section, field.default is None))
             continue
         words = _of_type(field.annotation, StrEnum)
         if words is not None:
@@ -88,8 +83,8 @@ def _sections(path: str, model: type[BaseModel]) -> Iterator[str]:
     yield f"## `[{path}]`\n" if path else "## Top level\n"
     if "__doc__" in vars(model) and model.__doc__:
         yield inspect.cleandoc(model.__doc__) + "\n"
-    if path and _is_optional(model, path):
-        yield "Left out: none.\n"
+    if optional:
+        yield "Optional: without this section it does not happen.\n"
     yield "| field | type | default | bounds | meaning |"
     yield "|---|---|---|---|---|"
     yield "\n".join(rows) + "\n"
@@ -97,8 +92,8 @@ def _sections(path: str, model: type[BaseModel]) -> Iterator[str]:
         meanings = docstrings(words)
         yield f"`{name}` is one of:\n"
         yield "\n".join(f'- `"{word}"`: {meanings.get(word.name, "")}' for word in words) + "\n"
-    for deeper, section, _ in nested:
-        yield from _sections(deeper, section)
+    for deeper, section, may_be_left_out in nested:
+        yield from _sections(deeper, section, optional=may_be_left_out)
 
 
 def docstrings(cls: type) -> dict[str, str]:
@@ -114,16 +109,6 @@ def docstrings(cls: type) -> dict[str, str]:
             ):
                 found[name] = " ".join(meaning.split())
     return found
-
-
-def _is_optional(model: type[BaseModel], path: str) -> bool:
-    owner: type[BaseModel] = CampaignConfig
-    *above, last = path.split(".")
-    for name in above:
-        inner = _of_type(owner.model_fields[name].annotation, BaseModel)
-        assert inner is not None
-        owner = inner
-    return owner.model_fields[last].default is None
 
 
 def _of_type(annotation: object, base: type) -> type | None:

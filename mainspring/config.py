@@ -61,6 +61,7 @@ class PolicyConfig(_Section):
     temperature: float = Field(default=1.0, ge=0, le=2)
     """For training rollouts; greedy evaluations use 0."""
     request_timeout_s: float = Field(default=600.0, gt=0)
+    """For one reply; then it is asked for again."""
 
     @field_validator("engines")
     @classmethod
@@ -86,17 +87,23 @@ class OptimizerName(StrEnum):
 
 class OptimizerConfig(_Section):
     name: OptimizerName = OptimizerName.ADAMW
+    """Which optimizer."""
     lr: float = Field(default=1e-6, gt=0)
     """AdamW's learning rate."""
     muon_lr: float = Field(default=0.005, gt=0)
     """Muon's learning rate (hidden matrices)."""
     betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's decay of first and second moments."""
     muon_momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Muon's momentum."""
     weight_decay: float = Field(default=0.0, ge=0)
+    """Decoupled, on all weights."""
     warmup_steps: int = Field(default=3, ge=0)
     """Linear warm-up, then linear decay to `final_lr_fraction` at the last step."""
     final_lr_fraction: float = Field(default=0.3, ge=0, le=1)
+    """Learning rate of the last step, as a share of the full one."""
     max_grad_norm: float = Field(default=1.0, gt=0)
+    """Larger gradients are scaled down to this norm."""
 
 
 class WarmStartConfig(_Section):
@@ -105,10 +112,15 @@ class WarmStartConfig(_Section):
     copy_steps: int = Field(default=200, ge=0)
     """Steps on random segments that recur: without copying nothing else is learned."""
     copy_batch_size: int = Field(default=16, ge=1)
+    """Segments in a copy step."""
     steps: int = Field(default=500, ge=0)
+    """Supervised steps after the copy steps."""
     batch_size: int = Field(default=8, ge=1)
+    """Trajectories in a supervised step."""
     lr: float = Field(default=4e-3, gt=0)
+    """AdamW's learning rate."""
     muon_lr: float = Field(default=0.02, gt=0)
+    """Muon's learning rate (hidden matrices)."""
     context_loss_weight: float = Field(default=0.2, ge=0, le=1)
     """Weight of tokens the model will not have to write (prompts and observations)."""
 
@@ -124,23 +136,31 @@ class Aggregation(StrEnum):
 
 class TrainerConfig(_Section):
     num_steps: int = Field(default=100, ge=1)
+    """Optimizer steps of the whole campaign."""
     groups_per_step: int = Field(default=8, ge=1)
+    """Groups, so tasks, in the batch of a step."""
     group_size: int = Field(default=8, ge=2)
+    """Rollouts of each task, compared with each other."""
     max_staleness: int = Field(default=1, ge=0)
     """Policy versions a group may lag at admission: 0 is on-policy, 1 overlaps with training."""
     normalize_std: bool = True
     """Divide advantages by the group's standard deviation (off: Dr. GRPO)."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
+    """The probability ratio is clipped below at 1 - this."""
     clip_high: float = Field(default=0.28, gt=0)
     """Asymmetric PPO clip ("clip higher", DAPO)."""
     aggregation: Aggregation = Aggregation.TOKEN_MEAN
+    """How losses of tokens become one number."""
     entropy_coef: float = Field(default=0.0, ge=0)
+    """Weight of the entropy bonus."""
     micro_batch_tokens: int = Field(default=8192, ge=64)
     """Token budget of one packed micro-batch."""
     optimizer: OptimizerConfig = OptimizerConfig()
     warm_start: WarmStartConfig | None = None
     tensor_parallel: int = Field(default=1, ge=1)
+    """Ranks that share one copy of the model."""
     data_parallel: int = Field(default=1, ge=1)
+    """Copies of the model that share a batch."""
     threads_per_rank: int = Field(default=1, ge=1)
     """OMP threads of each rank on CPU."""
     keep_checkpoints: int = Field(default=2, ge=1)
@@ -165,20 +185,27 @@ class EvalConfig(_Section):
     greedy: bool = True
     """Also at temperature 0, before and after."""
     concurrency: int = Field(default=32, ge=1)
+    """Rollouts of one evaluation in flight at once."""
 
 
 class SandboxConfig(_Section):
     memory_mb: int = Field(default=1024, ge=16)
+    """Memory of one sandbox."""
     max_pids: int = Field(default=256, ge=4)
+    """Processes and threads alive at once in one sandbox."""
     cpus: float = Field(default=1.0, gt=0)
+    """Cores one sandbox may use, where the backend can limit them."""
     disk_mb: int = Field(default=2048, ge=1)
+    """Disk one sandbox may fill, where the backend can limit it."""
     output_bytes: int = Field(default=1 << 20, ge=1024)
     """Most that is kept of one command's output."""
 
 
 class CampaignConfig(_Section):
     name: Annotated[str, Field(min_length=1)]
+    """Its id, in every id made of it: a-z, 0-9 and '-', at most 48."""
     seed: int = Field(default=0, ge=0, lt=2**31)
+    """Of tasks, model, order and sampling."""
     tasks: TasksConfig = TasksConfig()
     agent: AgentConfig = AgentConfig()
     policy: PolicyConfig = PolicyConfig()

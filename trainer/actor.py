@@ -12,8 +12,6 @@ import ray
 from mainspring.config import CampaignConfig
 
 if TYPE_CHECKING:
-    from torch.distributed import TCPStore
-
     from trainer.rank import TrainerRank
 
 
@@ -21,23 +19,22 @@ class RankActor:
     def __init__(self, rank: int, world_size: int):
         self._rank_index = rank
         self._world_size = world_size
-        self._store: TCPStore | None = None
+        self._store: Any = None
         self._rank: TrainerRank | None = None
 
     def open_store(self) -> tuple[str, int]:
         """On rank 0: open the rendezvous on a free port; returns where the others find it."""
-        from torch.distributed import TCPStore
+        from trainer.processes import open_store
 
         host = ray.util.get_node_ip_address()
-        self._store = TCPStore(host, 0, self._world_size, is_master=True, wait_for_workers=False)
+        self._store = open_store(host, self._world_size)
         return host, self._store.port
 
     def start(self, config: CampaignConfig, model_dir: Path, host: str, port: int) -> None:
-        from torch.distributed import TCPStore
-
+        from trainer.processes import reach_store
         from trainer.rank import TrainerRank
 
-        store = self._store or TCPStore(host, port, self._world_size, is_master=False)
+        store = self._store or reach_store(host, port, self._world_size)
         self._rank = TrainerRank(
             config,
             model_dir,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import ray
 from numpy.typing import NDArray
 from ray.exceptions import RayError, RayTaskError
@@ -31,6 +32,7 @@ LOCAL = "local"
 """Ray's word for a cluster of its own inside this process tree."""
 SOCKET_ROOT = "/tmp"
 """Ray puts Unix sockets there, whose paths the kernel cuts at 107 bytes: TMPDIR may be too long."""
+TEMP_PREFIX = "ms-ray-"
 OBJECT_STORE_BYTES = 256 << 20
 """Batches of a local cluster are a few megabytes; Ray would take 30 % of the memory."""
 CPU_ENV = {
@@ -61,11 +63,20 @@ class TrainerDriver:
         self._stop_actors()
         trainer = config.trainer
         world_size = trainer.tensor_parallel * trainer.data_parallel
-        self._connect(config.name, num_cpus=world_size * trainer.threads_per_rank)
+        self._connect(config.name)
+        # A local cluster is this trainer's alone: there is nothing to account for.
+        num_cpus = 0 if self._address == LOCAL else trainer.threads_per_rank
+        available = ray.cluster_resources().get("CPU", 0)
+        if available < world_size * num_cpus:
+            raise ServiceError(
+                f"the Ray cluster at {self._address} has {available:.0f} CPUs, the campaign's "
+                f"ranks need {world_size * num_cpus}",
+                remedy="add a node, or lower trainer.threads_per_rank or the parallel sizes",
+            )
         on_gpu = ray.cluster_resources().get("GPU", 0) >= world_size
         threads = {"OMP_NUM_THREADS": str(trainer.threads_per_rank)}
         actor = ray.remote(RankActor).options(
-            num_cpus=trainer.threads_per_rank,
+            num_cpus=num_cpus,
             num_gpus=1 if on_gpu else 0,
             runtime_env={"env_vars": threads | ({} if on_gpu else CPU_ENV)},
         )
@@ -155,15 +166,16 @@ class TrainerDriver:
             shutil.rmtree(self._temp_dir, ignore_errors=True)
             self._temp_dir = None
 
-    def _connect(self, campaign: str, *, num_cpus: int) -> None:
+    def _connect(self, campaign: str) -> None:
         if ray.is_initialized():
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         options: dict[str, Any] = {}
         if self._address == LOCAL:
-            self._temp_dir = Path(tempfile.mkdtemp(prefix="ms-ray-", dir=SOCKET_ROOT))
+            _remove_leftovers()
+            prefix = f"{TEMP_PREFIX}{os.getpid()}-"
+            self._temp_dir = Path(tempfile.mkdtemp(prefix=prefix, dir=SOCKET_ROOT))
             options = {
-                "num_cpus": num_cpus,
                 "include_dashboard": False,
                 "object_store_memory": OBJECT_STORE_BYTES,
                 "_temp_dir": str(self._temp_dir),
@@ -204,3 +216,11 @@ class TrainerDriver:
         for actor in self._actors:
             ray.kill(actor)
         self._actors = []
+
+
+def _remove_leftovers() -> None:
+    """Delete the temporary directories of drivers that were killed."""
+    for path in Path(SOCKET_ROOT).glob(f"{TEMP_PREFIX}*-*"):
+        pid = path.name.removeprefix(TEMP_PREFIX).split("-")[0]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(path, ignore_errors=True)

@@ -5,6 +5,8 @@ shard, and replicated weights hold equal gradients on all ranks; the norm counts
 the model once.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -48,12 +50,10 @@ def clip_gradients(model: nn.Module, max_norm: float, processes: Processes) -> f
 
 
 def _squared_norm(grads: list[Tensor]) -> Tensor:
-    if not grads:
-        return torch.zeros(())
-    return torch.stack(torch._foreach_norm(grads)).square().sum()
+    return nn.utils.get_total_norm(grads).square()
 
 
-def _in_one_buffer(parameters: list[nn.Parameter], reduce) -> None:
+def _in_one_buffer(parameters: list[nn.Parameter], reduce: Callable[[Tensor], Tensor]) -> None:
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     if not grads:
         return

@@ -52,6 +52,8 @@ def save_model(directory: Path, state: StateDict, source: Path) -> None:
     for file in source.iterdir():
         if file.is_file() and not file.name.endswith(WEIGHT_SUFFIXES):
             shutil.copyfile(file, directory / file.name)
-    dtype = load_config(source).dtype or torch.float32
+    dtype = load_config(source).dtype
+    if not isinstance(dtype, torch.dtype):
+        dtype = torch.float32
     weights = {name: weight.to("cpu", dtype).contiguous() for name, weight in state.items()}
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})

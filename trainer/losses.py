@@ -33,6 +33,8 @@ class PolicyLoss:
 
 def token_weights(aggregation: Aggregation, num_tokens_N: Sequence[int]) -> list[float]:
     """Weight of each action token of sample n in the batch's loss, from all samples' lengths."""
+    if not num_tokens_N:
+        return []
     if any(num_tokens < 1 for num_tokens in num_tokens_N):
         raise ValueError("a sample without action tokens has no place in the loss")
     match aggregation:

@@ -6,6 +6,8 @@ Input is a right-padded batch [B, S]: attention is causal, so padding behind a s
 nothing before it and no mask exists. Imported by the trainer only.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
@@ -127,7 +129,8 @@ def layer_spec(*, qk_layernorm: bool, transformer_engine: bool) -> ModuleSpec:
     if transformer_engine:
         return get_gpt_layer_with_transformer_engine_spec(qk_layernorm=qk_layernorm)
     spec = get_gpt_layer_local_spec(qk_layernorm=qk_layernorm, normalization="RMSNorm")
-    spec.submodules.self_attention.submodules.core_attention = SdpaAttention
+    submodules: Any = spec.submodules
+    submodules.self_attention.submodules.core_attention = SdpaAttention
     return spec
 
 

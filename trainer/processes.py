@@ -11,7 +11,12 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
 from torch import Tensor
-from torch.distributed import ProcessGroup
+from torch.distributed import (
+    HashStore,  # pyright: ignore[reportPrivateImportUsage]
+    ProcessGroup,
+    Store,  # pyright: ignore[reportPrivateImportUsage]
+    TCPStore,  # pyright: ignore[reportPrivateImportUsage]
+)
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 """A rank whose peer died without closing its socket gives up after this long."""
@@ -56,13 +61,13 @@ class Processes:
         return float(tensor)
 
 
-def join(rank: int, world_size: int, tp_size: int, store: dist.Store | None = None) -> Processes:
+def join(rank: int, world_size: int, tp_size: int, store: Store | None = None) -> Processes:
     """Join the groups; `store` may be None for a single process. Joining again is fine."""
     on_cuda = torch.cuda.is_available()
     if not dist.is_initialized():
         dist.init_process_group(
             "nccl" if on_cuda else "gloo",
-            store=store or dist.HashStore(),
+            store=store or HashStore(),
             rank=rank,
             world_size=world_size,
             timeout=COLLECTIVE_TIMEOUT,
@@ -72,8 +77,16 @@ def join(rank: int, world_size: int, tp_size: int, store: dist.Store | None = No
             # Transformer Engine's attention asks for Megatron's random state even without dropout.
             tensor_parallel.model_parallel_cuda_manual_seed(0)
     device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
-    return Processes(
-        tp_group=parallel_state.get_tensor_model_parallel_group(),
-        dp_group=parallel_state.get_data_parallel_group(),
-        device=device,
-    )
+    tp_group = parallel_state.get_tensor_model_parallel_group()
+    dp_group = parallel_state.get_data_parallel_group()
+    assert isinstance(tp_group, ProcessGroup) and isinstance(dp_group, ProcessGroup)
+    return Processes(tp_group=tp_group, dp_group=dp_group, device=device)
+
+
+def open_store(host: str, world_size: int) -> TCPStore:
+    """Where the ranks meet, on a free port of this host; one rank opens it."""
+    return TCPStore(host, 0, world_size, is_master=True, wait_for_workers=False)
+
+
+def reach_store(host: str, port: int, world_size: int) -> TCPStore:
+    return TCPStore(host, port, world_size, is_master=False)

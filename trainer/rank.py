@@ -31,7 +31,10 @@ from trainer.metrics import StepMetrics
 from trainer.model import build_model
 from trainer.optimizer import PolicyOptimizer, warm_start_optimizer
 from trainer.packing import pack
-from trainer.processes import join
+from trainer.processes import (
+    Store,  # pyright: ignore[reportPrivateImportUsage]
+    join,
+)
 from trainer.schedule import lr_scale
 from trainer.sequences import WeightedSequence
 
@@ -59,7 +62,7 @@ class TrainerRank:
         *,
         rank: int = 0,
         world_size: int = 1,
-        store: dist.Store | None = None,
+        store: Store | None = None,
     ):
         """Build the shard and load the weights of `model_dir`. Raises ModelError."""
         self._config = config.trainer

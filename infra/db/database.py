@@ -20,6 +20,11 @@ from mainspring.errors import ConfigError, DatabaseError
 CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 120.0
 """A host that vanished without a goodbye must not hold a caller for ever."""
+SERVER_SETTINGS = {
+    # Temporal goes on as soon as a write returns: by then it must survive the server's death.
+    "synchronous_commit": "on",
+    "application_name": "mainspring",
+}
 
 _DISK_FULL = "53100"
 _UNDEFINED_TABLE = "42P01"
@@ -41,7 +46,11 @@ class Database:
             driver_url(url),
             pool_size=pool_size,
             max_overflow=0,
-            connect_args={"timeout": CONNECT_TIMEOUT_S, "command_timeout": COMMAND_TIMEOUT_S},
+            connect_args={
+                "timeout": CONNECT_TIMEOUT_S,
+                "command_timeout": COMMAND_TIMEOUT_S,
+                "server_settings": SERVER_SETTINGS,
+            },
         )
         event.listen(engine.sync_engine, "checkout", _refuse_closed)
         return cls(engine)

@@ -23,6 +23,8 @@ from mainspring.errors import EngineError
 from mainspring.turns import VersionSpan
 
 CONNECT_TIMEOUT_S = 5.0
+KEEPALIVE_S = 2.0
+"""Below the 5 s after which SGLang closes an idle connection: a request must not meet that."""
 MAX_RESUMES = 64
 """Aborts of one completion before the caller has to retry; a publish costs at most one."""
 RESUME_DELAY_S = 0.05
@@ -117,7 +119,11 @@ class SGLangClient:
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
             timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256),
+            limits=httpx.Limits(
+                max_connections=None,
+                max_keepalive_connections=256,
+                keepalive_expiry=KEEPALIVE_S,
+            ),
             trust_env=False,  # engines are inside the cluster: never through a proxy
         )
 

@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
@@ -51,8 +51,7 @@ NOT_ENFORCED: tuple[str, ...] = (
 BOOT_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 5.0
 RUN_DIR = "/run/mainspring/run"
-BASE_DIR = "/run/mainspring/base"
-PREPARE_DIR = "/run/mainspring/prepare"
+PREPARED_DIR = "/run/mainspring/prepared"
 MAX_NAME_BYTES = 255
 
 
@@ -73,8 +72,8 @@ class BwrapBackend:
         self._repositories = RepositoryCache(state_dir / "repositories", self._commit)
         self._live: dict[SandboxId, LiveSandbox] = {}
         self._locks: WeakValueDictionary[SandboxId, asyncio.Lock] = WeakValueDictionary()
-        for leftover in self._trash.iterdir():
-            _delete(leftover)
+        self._deleter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trash")
+        self._deleter.submit(self._empty_trash)
 
     async def probe(self) -> None:
         """Run the programs tasks need in a real sandbox. Raises BackendUnavailable."""
@@ -105,7 +104,7 @@ class BwrapBackend:
     async def open(self, spec: SandboxSpec) -> Sandbox:
         if spec.image is not None:
             raise SandboxRefused(
-                f"sandbox {spec.id}: bubblewrap runs no images, and image {spec.image} is asked for",
+                f"sandbox {spec.id}: bubblewrap cannot run image {spec.image}",
                 remedy="start a Docker daemon on this node",
             )
         async with self._lock(spec.id):
@@ -113,8 +112,8 @@ class BwrapBackend:
             uid = sandbox_uid(spec.id)
             home = self._home(spec.id)
             try:
-                await asyncio.to_thread(self._fill, home, spec, uid)
-                sandbox = await self._start(home, spec, uid)
+                prepared = await self._fill(home, spec, uid)
+                sandbox = await self._start(home, prepared, spec, uid)
             except OSError as error:
                 await self._discard(spec.id)
                 raise SandboxRefused(
@@ -143,27 +142,29 @@ class BwrapBackend:
             raise SandboxRefused(f"sandbox id {sandbox!r} is too long for a directory name")
         return self._open_dir / name
 
-    def _fill(self, home: Path, spec: SandboxSpec, uid: int | None) -> None:
-        work, run, base = (home / name for name in ("work", "run", "base"))
-        for directory in (home, work, run, base):
+    async def _fill(self, home: Path, spec: SandboxSpec, uid: int | None) -> Path:
+        """Make the sandbox's directories; the repository that goes in is returned."""
+        prepared = self._repositories.find(spec.files)
+        if prepared is None:
+            prepared = await asyncio.to_thread(self._repositories.prepare, spec.files)
+        for directory in (home, home / "work", home / "run"):
             directory.mkdir()
             directory.chmod(0o755)
-        self._repositories.copy(spec.files, work, base, uid)
-        shutil.copyfile(base / "index", run / "index")
-        (run / "objects").mkdir()
-        if uid is not None:
-            for path in (run, run / "index", run / "objects"):
-                os.chown(path, uid, uid)
+            if uid is not None and directory != home:
+                os.chown(directory, uid, uid)
         for name, content in zip(("passwd", "group"), accounts(uid), strict=True):
             (home / name).write_text(content)
             (home / name).chmod(0o644)
+        return prepared
 
-    async def _start(self, home: Path, spec: SandboxSpec, uid: int | None) -> LiveSandbox:
+    async def _start(
+        self, home: Path, prepared: Path, spec: SandboxSpec, uid: int | None
+    ) -> LiveSandbox:
         binds = [
             self._etc,
             Bind(home / "passwd", "/etc/passwd"),
             Bind(home / "group", "/etc/group"),
-            Bind(home / "base", BASE_DIR),
+            Bind(prepared, PREPARED_DIR),
             Bind(home / "run", RUN_DIR, writable=True),
             Bind(home / "work", spec.workdir, writable=True),
         ]
@@ -172,8 +173,7 @@ class BwrapBackend:
             run_dir=RUN_DIR,
             limits=_ulimits(spec.limits),
             output_bytes=spec.limits.output_bytes,
-            git_base=BASE_DIR,
-            base_objects=f"{BASE_DIR}/objects",
+            prepared=PREPARED_DIR,
         )
         inode = home.stat().st_ino
         process = await ConfinedShell.spawn(uid, binds, spec.limits.memory_mb)
@@ -185,8 +185,9 @@ class BwrapBackend:
             (home / "owner.json").write_text(json.dumps(owner))
         except ShellGone as gone:
             await process.kill()
+            said = gone.said.decode(errors="replace").strip()
             raise SandboxRefused(
-                f"sandbox {spec.id} at {spec.workdir}: {gone}: {gone.said.decode(errors='replace')}",
+                f"sandbox {spec.id} at {spec.workdir}: {gone}: {said}",
                 remedy="run `mainspring doctor` on this node",
             ) from None
         except BaseException:
@@ -195,7 +196,7 @@ class BwrapBackend:
 
         async def destroy() -> None:
             await process.kill()
-            await asyncio.to_thread(self._delete_home, home, inode)
+            self._delete_home(home, inode)
             if self._live.get(spec.id) is sandbox:
                 del self._live[spec.id]
 
@@ -209,7 +210,7 @@ class BwrapBackend:
         home = self._home(sandbox)
         if home.exists():
             await asyncio.to_thread(_kill_owner, home)
-            await asyncio.to_thread(self._delete_home, home)
+            self._delete_home(home)
 
     def _delete_home(self, home: Path, inode: int | None = None) -> None:
         """The name is free at once; `inode` spares a successor under the same name."""
@@ -217,7 +218,16 @@ class BwrapBackend:
         with contextlib.suppress(FileNotFoundError):
             if inode is None or home.stat().st_ino == inode:
                 home.rename(doomed)
-                _delete(doomed)
+                self._deleter.submit(self._empty_trash)
+
+    def _empty_trash(self) -> None:
+        # A program and not rmtree: it takes no turn of this interpreter, and no depth stops it.
+        if doomed := [str(path) for path in self._trash.iterdir()]:
+            remove = ["rm", "-rf", "--", *doomed]
+            if subprocess.run(remove, check=False, capture_output=True).returncode != 0:
+                # directories an agent made unreadable for its own user
+                subprocess.run(["chmod", "-R", "u+rwX", "--", *doomed], check=False)
+                subprocess.run(remove, check=False)
 
     def _commit(self, directory: Path) -> None:
         """Run COMMIT_SCRIPT in `directory`, confined: its files are a task's, not ours."""
@@ -225,11 +235,11 @@ class BwrapBackend:
         if uid is not None:
             for path in (directory, *directory.rglob("*")):
                 os.chown(path, uid, uid)
-        script = f"cd {PREPARE_DIR}; {COMMIT_SCRIPT}"
+        script = f"cd {PREPARED_DIR}; {COMMIT_SCRIPT}"
         made = subprocess.run(
             command_line(
                 uid,
-                [self._etc, Bind(directory, PREPARE_DIR, writable=True)],
+                [self._etc, Bind(directory, PREPARED_DIR, writable=True)],
                 tmp_mb=16,
                 command=["bash", "-c", script],
             ),
@@ -245,10 +255,7 @@ class BwrapBackend:
 
 
 def _ulimits(limits: Limits) -> str:
-    return (
-        f"ulimit -c 0 -u {limits.max_pids} "
-        f"-d {limits.memory_mb << 10} -f {limits.disk_mb << 10}"
-    )
+    return f"ulimit -c 0 -u {limits.max_pids} -d {limits.memory_mb << 10} -f {limits.disk_mb << 10}"
 
 
 def _kill_owner(home: Path) -> None:
@@ -256,22 +263,14 @@ def _kill_owner(home: Path) -> None:
     try:
         owner = json.loads((home / "owner.json").read_text())
         process = psutil.Process(owner["pid"])
-        if process.create_time() == owner["created"]:
-            process.kill()
-            process.wait(STOP_TIMEOUT_S)
+        if process.create_time() != owner["created"]:
+            return  # another process got the number
+        process.kill()
+        process.wait(STOP_TIMEOUT_S)
     except (FileNotFoundError, ValueError, psutil.NoSuchProcess):
         return  # never started, or gone with its owner
-    except psutil.TimeoutExpired:
+    except psutil.TimeoutExpired as error:
         raise SandboxLost(
-            f"{home}: process {owner['pid']} does not die",
+            f"{home}: process {error.pid} does not die",
             remedy="look for processes in uninterruptible sleep on this node",
         ) from None
-
-
-def _delete(tree: Path) -> None:
-    try:
-        shutil.rmtree(tree)
-    except (OSError, RecursionError):
-        # read-only or very deep directories an agent left
-        subprocess.run(["chmod", "-R", "u+rwX", str(tree)], check=False, capture_output=True)
-        subprocess.run(["rm", "-rf", str(tree)], check=False, capture_output=True)

@@ -2,8 +2,8 @@
 
 Owns a bounded directory of prepared repositories. Invariants: the same files give the same commit
 id everywhere and for ever (fixed author and dates), so a replayed `git log` reads the same; an
-entry appears complete or not at all, whoever else prepares it; what a sandbox may write is a copy,
-what it only reads (`base`) may share storage with the entry. Imported by the bubblewrap backend.
+entry appears complete or not at all, whoever else prepares it; sandboxes get copies, so an entry
+may go at any time but while one boots from it. Imported by the bubblewrap backend.
 """
 
 import hashlib
@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from infra.sandbox.live import check_path
-from mainspring.errors import SandboxError
 
 MAX_ENTRIES = 4096
 """About 50 KB each for small tasks; the least recently used tenth goes when there are more."""
@@ -41,38 +40,17 @@ class RepositoryCache:
         self._commit = commit
         directory.mkdir(parents=True, exist_ok=True)
 
-    def copy(self, files: Mapping[str, str], work: Path, base: Path, owner: int | None) -> None:
-        """Fill `work` (the working tree with .git) and `base` (a git directory for the patch).
-
-        `work` is given to user `owner`. Raises SandboxRefused for paths outside the tree.
-        """
-        for _ in range(3):
-            entry = self._prepared(files)
-            try:
-                _copy_tree(entry, work, owner)
-                _link_tree(entry / ".git", base)
-                return
-            except FileNotFoundError:  # evicted meanwhile by another opening
-                shutil.rmtree(work)
-                shutil.rmtree(base)
-                work.mkdir()
-                base.mkdir()
-        raise SandboxError(f"{entry}: prepared repositories keep disappearing while being copied")
-
-    def _prepared(self, files: Mapping[str, str]) -> Path:
-        digest = hashlib.sha256()
-        for path, content in sorted(files.items()):
-            raw = content.encode(errors="surrogateescape")
-            digest.update(f"{len(path)} {path} {len(raw)} ".encode(errors="surrogateescape"))
-            digest.update(raw)
-        entry = self._directory / digest.hexdigest()
+    def find(self, files: Mapping[str, str]) -> Path | None:
+        entry = self._entry(files)
         try:
-            os.utime(entry)
+            os.utime(entry)  # the time of last use, for eviction
         except FileNotFoundError:
-            self._prepare(files, entry)
+            return None
         return entry
 
-    def _prepare(self, files: Mapping[str, str], entry: Path) -> None:
+    def prepare(self, files: Mapping[str, str]) -> Path:
+        """A directory with `files` and their `.git`. Raises SandboxRefused for bad paths."""
+        entry = self._entry(files)
         self._evict()
         building = self._directory / f"new-{uuid.uuid4().hex}"
         building.mkdir()
@@ -82,12 +60,24 @@ class RepositoryCache:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content.encode(errors="surrogateescape"))
             self._commit(building)
+            for path in (building, *building.rglob("*")):
+                path.chmod(0o755 if path.is_dir() else 0o644)
+                os.utime(path, (FILE_TIME_S, FILE_TIME_S))
             building.rename(entry)
         except OSError:
             if not entry.exists():  # nobody else was faster: a real failure
                 raise
         finally:
             shutil.rmtree(building, ignore_errors=True)
+        return entry
+
+    def _entry(self, files: Mapping[str, str]) -> Path:
+        digest = hashlib.sha256()
+        for path, content in sorted(files.items()):
+            raw = content.encode(errors="surrogateescape")
+            digest.update(f"{len(path)} {path} {len(raw)} ".encode(errors="surrogateescape"))
+            digest.update(raw)
+        return self._directory / digest.hexdigest()
 
     def _evict(self) -> None:
         entries = [path for path in self._directory.iterdir() if not path.name.startswith("new-")]
@@ -103,35 +93,3 @@ def _used_at(path: Path) -> float:
         return path.stat().st_mtime
     except FileNotFoundError:
         return 0.0
-
-
-def _copy_tree(source: Path, target: Path, owner: int | None) -> None:
-    """Regular files and directories; the entry holds nothing else."""
-    with os.scandir(source) as entries:
-        for entry in entries:
-            copied = target / entry.name
-            if entry.is_dir(follow_symlinks=False):
-                copied.mkdir()
-                _copy_tree(Path(entry.path), copied, owner)
-            else:
-                shutil.copyfile(entry.path, copied)
-                copied.chmod(0o644)
-                os.utime(copied, (FILE_TIME_S, FILE_TIME_S))
-                if owner is not None:
-                    os.chown(copied, owner, owner)
-    target.chmod(0o755)
-    if owner is not None:
-        os.chown(target, owner, owner)
-    os.utime(target, (FILE_TIME_S, FILE_TIME_S))
-
-
-def _link_tree(source: Path, target: Path) -> None:
-    """Like _copy_tree, for a tree nobody will write."""
-    with os.scandir(source) as entries:
-        for entry in entries:
-            linked = target / entry.name
-            if entry.is_dir(follow_symlinks=False):
-                linked.mkdir()
-                _link_tree(Path(entry.path), linked)
-            else:
-                os.link(entry.path, linked)

@@ -38,14 +38,12 @@ class ShellSetup:
 
     workdir: str
     run_dir: str
-    """Directory for output and indexes, outside the working tree."""
+    """Directory for output and the base repository, outside the working tree."""
     limits: str
     """A bash line of ulimits, evaluated in every command's subshell."""
     output_bytes: int
-    git_base: str
-    """Git directory the patch is made with."""
-    base_objects: str = ""
-    """Its object store; empty: the repository found at `workdir` is the base."""
+    prepared: str = ""
+    """Repository to copy to `workdir`; empty: the one found there is the base."""
 
     def encode(self, nonce: str) -> bytes:
         values = {
@@ -55,8 +53,7 @@ class ShellSetup:
             "LIMITS": self.limits,
             "SPOOL_KB": str(SPOOL_KB),
             "OUTPUT_BYTES": str(self.output_bytes),
-            "GIT_BASE": self.git_base,
-            "BASE_OBJECTS": self.base_objects,
+            "PREPARED": self.prepared,
         }
         lines = (f"{name}={shlex.quote(value)}\n" for name, value in values.items())
         return "".join(lines).encode() + PROGRAM

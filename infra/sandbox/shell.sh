@@ -1,6 +1,6 @@
 # The program of a sandbox's first process: bash reads it, and after it one call a line, from stdin.
 #
-# Set before it by the host: NONCE RUN WORKDIR LIMITS SPOOL_KB OUTPUT_BYTES GIT_BASE BASE_OBJECTS.
+# Set before it by the host: NONCE RUN WORKDIR PREPARED LIMITS SPOOL_KB OUTPUT_BYTES.
 # Every call answers with its output and then "<NONCE> <status>". As process 1 of its namespace this
 # shell cannot be killed from inside, so a command can end everything but the sandbox.
 
@@ -75,9 +75,7 @@ last_bytes() {
 
 # git on the working tree with a repository, an index and a configuration the agent does not use.
 base_git() {
-  GIT_DIR=$GIT_BASE GIT_WORK_TREE=$WORKDIR GIT_INDEX_FILE=$RUN/index \
-    GIT_OBJECT_DIRECTORY=$RUN/objects GIT_ALTERNATE_OBJECT_DIRECTORIES=$BASE_OBJECTS \
-    GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 git "$@"
+  GIT_DIR=$RUN/base GIT_WORK_TREE=$WORKDIR GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 git "$@"
 }
 
 add_all() { base_git add -A --ignore-errors . >/dev/null; }
@@ -88,13 +86,7 @@ patch() { # cpu_s
     eval "$LIMITS"
     ulimit -t "$1"
     cd -- "$WORKDIR" || exit
-    if [[ -e $RUN/index.lock ]]; then rm -f "$RUN/index.lock"; fi
     add_all
-    if (($? > 1)); then
-      rm -rf "$RUN/index" "$RUN/objects"
-      mkdir -p "$RUN/objects"
-      base_git read-tree "$base_tree" && add_all
-    fi
     base_git diff --cached --binary --no-color --no-ext-diff --no-textconv --no-renames "$base_tree"
   )
   reply $?
@@ -102,28 +94,31 @@ patch() { # cpu_s
 
 boot() {
   local program missing=()
-  for program in cat dd git head mkdir rm tail tar; do
+  for program in cat cp dd git head mkdir tail tar; do
     type -P "$program" >/dev/null || missing+=("$program")
   done
   if ((${#missing[@]})); then
     echo "it lacks ${missing[*]}"
     reply 3
-    return
+  elif [[ $PREPARED ]]; then
+    cp -a "$PREPARED/.git" "$RUN/base" &
+    cp -a "$PREPARED/." "$WORKDIR" 2>&1 && wait $!
+    reply $?
+  elif adopt_repository; then
+    reply 0
+  else
+    echo "there is no git repository at $WORKDIR"
+    reply 4
   fi
-  # An image brings its repository: what its working tree holds now is the base.
-  if [[ -z $BASE_OBJECTS ]]; then
-    if ! { mkdir -p "$RUN/objects" && cd -- "$WORKDIR" &&
-      BASE_OBJECTS=$(git -c safe.directory='*' rev-parse --git-path objects) &&
-      BASE_OBJECTS=$(cd -- "$BASE_OBJECTS" && pwd) &&
-      git init -q --bare "$GIT_BASE" &&
-      cp "$(git -c safe.directory='*' rev-parse --git-path index)" "$RUN/index"; }; then
-      echo "there is no git repository at $WORKDIR"
-      reply 4
-      return
-    fi
-    add_all
-    base_tree=$(base_git write-tree)
-    cd /
-  fi
-  reply 0
+}
+
+# An image brings its repository: what its working tree holds now is the base.
+adopt_repository() {
+  local git_dir
+  mkdir -p "$RUN" && cd -- "$WORKDIR" &&
+    git_dir=$(git -c safe.directory='*' rev-parse --git-dir) && git_dir=$(cd "$git_dir" && pwd) &&
+    cd / && base_git init -q && cp "$git_dir/index" "$RUN/base/index" &&
+    echo "$git_dir/objects" >"$RUN/base/objects/info/alternates" || return
+  (cd -- "$WORKDIR" && add_all)
+  base_tree=$(base_git write-tree)
 }

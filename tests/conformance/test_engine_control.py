@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from tests.infra.policy.engines import Reference, running, serving, until
 from tests.infra.policy.tiny_model import save_tiny_model
 
-LONG = 400
+LONG = 250
 """Tokens that take long enough to interrupt, on any machine."""
 
 
@@ -171,7 +171,7 @@ def broken(kind: str, source: Path, target: Path) -> Path:
     elif kind == "missing_weight":
         del weights["model.norm.weight"]
     elif kind == "unknown_weight":
-        weights["model.layers.9.bias"] = weights["model.norm.weight"]
+        weights["model.layers.9.bias"] = weights["model.norm.weight"].clone()
     if kind in ("other_shape", "missing_weight", "unknown_weight"):
         save_file(weights, target / "model.safetensors")
     return target

@@ -104,14 +104,12 @@ async def test_turns_of_a_rollout_reuse_kv_and_agree(url: str, reference: Refere
 
 
 @pytest.mark.parametrize("mode", ["retract", "in_place"])
-async def test_paused_requests_go_on_and_agree(
-    url: str, reference: Reference, mode: str
-) -> None:
+async def test_paused_requests_go_on_and_agree(url: str, reference: Reference, mode: str) -> None:
     source = random.Random(2)
     prompts = [random_ids(source, length) for length in (3, 40, 17)]
     async with httpx.AsyncClient(base_url=url, timeout=60) as http:
         under_way = [
-            asyncio.create_task(generate(http, ids, max_new_tokens=300)) for ids in prompts
+            asyncio.create_task(generate(http, ids, max_new_tokens=200)) for ids in prompts
         ]
         await until(http, running(3))
         await http.post("/pause_generation", json={"mode": mode})

@@ -61,18 +61,11 @@ def test_micro_batches_change_nothing(make_model, make_config, batch, aggregatio
         assert getattr(metrics, name) == pytest.approx(getattr(other_metrics, name), abs=1e-5)
 
 
-def test_muon_orthogonalises_the_matrices_hugging_face_has(
-    make_model, make_config, sequences, tmp_path
-):
-    model, directory = make_model("qwen3")
-    rank = TrainerRank(make_config(optimizer={"name": "muon"}), directory)
-    hidden = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
-    rest = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
-    optimizers = [
-        torch.optim.AdamW(rest, lr=4e-3, betas=(0.9, 0.98), weight_decay=0.01),
-        torch.optim.Muon(hidden, lr=0.02, momentum=0.95, weight_decay=0.01),
-    ]
-    for _ in range(2):
+def test_supervised_steps_equal_hugging_face(make_model, make_config, sequences, tmp_path):
+    model, directory = make_model("qwen2")
+    rank = TrainerRank(make_config(micro_batch_tokens=64), directory)
+    adamw = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.98), weight_decay=0.01)
+    for _ in range(3):
         losses, total = torch.zeros(()), 0.0
         for sequence in sequences:
             ids = torch.from_numpy(sequence.token_ids.astype(np.int64))
@@ -81,18 +74,12 @@ def test_muon_orthogonalises_the_matrices_hugging_face_has(
             losses = losses + (F.cross_entropy(logits, ids[1:], reduction="none") * weights).sum()
             total += float(weights.sum())
         loss = losses / total
-        for optimizer in optimizers:
-            optimizer.zero_grad()
+        adamw.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
-        assert rank.supervised_step(sequences, 1.0) == pytest.approx(loss.item(), abs=1e-5)
-    ours, theirs = weights_of(rank, tmp_path / "out"), dict(model.named_parameters())
-    # Muon rounds to bfloat16, so a last bit of the gradient can become 2^-8 of an entry
-    assert largest_gap(ours, theirs) < 2e-4
-    fused = [theirs[f"model.layers.0.self_attn.{x}_proj.weight"] for x in "qkv"]
-    assert all(matrix.grad is not None for matrix in fused)
+        adamw.step()
+        assert rank.supervised_step(sequences, 0.5) == pytest.approx(loss.item(), abs=1e-5)
+    assert largest_gap(weights_of(rank, tmp_path / "out"), dict(model.named_parameters())) < 1e-4
 
 
 def test_logprobs_are_recomputed_as_served(make_model, make_config, batch, oracle):

@@ -14,6 +14,7 @@ import torch
 from infra.policy.engine.sequences import Sequence
 
 
+@torch.inference_mode()
 def sample(logits: torch.Tensor, rows: Rows[Sequence]) -> tuple[list[int], list[float]]:
     """logits [R, V] -> R token ids and their log-probs."""
     options = [row.options for row in rows]

@@ -7,7 +7,7 @@ Single-threaded and free of I/O: thread.py runs it, tests may step it by hand.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
@@ -185,12 +185,12 @@ class Scheduler:
             self.weight_version = update.version
         self.pool.forget(len(self.running))
 
-    def in_flight(self) -> Iterator[Sequence]:
-        yield from (*self.running, *self.waiting, *self._held)
-
     def fail(self, error: Exception) -> None:
         """The engine cannot go on: everyone waiting gets the error."""
-        waiting: list[Future[Sequence] | Future[None]] = [s.done for s in self.in_flight()]
-        for future in [*waiting, *(update.done for update in self._updates)]:
-            if future.set_running_or_notify_cancel():
+        sequences = [*self.running, *self.waiting, *self._held]
+        for future in (*(s.done for s in sequences), *(u.done for u in self._updates)):
+            # Those resolved before the failure keep their answer.
+            if not future.done() and future.set_running_or_notify_cancel():
                 future.set_exception(error)
+        for queue in (self.running, self.waiting, self._held, self._updates):
+            queue.clear()

@@ -17,6 +17,8 @@ from mainspring.errors import EngineError
 
 SHUTDOWN_TIMEOUT_S = 5
 """Requests still open then are cut; their clients go to another engine."""
+KEEPALIVE_S = 75
+"""Longer than clients keep idle connections, so that none is closed under a request."""
 
 
 class EngineOptions(BaseModel):
@@ -51,6 +53,7 @@ class EngineServer:
             log_level="warning",
             access_log=False,
             lifespan="off",
+            timeout_keep_alive=KEEPALIVE_S,
             timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
         )
         self._uvicorn = uvicorn.Server(config)

@@ -16,9 +16,7 @@ RUN = "run-a"
 
 
 def config(name: str = CAMPAIGN, **trainer: int) -> CampaignConfig:
-    return CampaignConfig(
-        name=name, trainer=TrainerConfig(warm_start=WarmStartConfig(), **trainer)
-    )
+    return CampaignConfig(name=name, trainer=TrainerConfig(warm_start=WarmStartConfig(), **trainer))
 
 
 def task(number: int, *, split: str = "train", issue: str = "Fix it.") -> Task:
@@ -67,9 +65,7 @@ async def add_claimed_rollout(db: Database) -> RolloutId:
     return rollout
 
 
-async def add_ready_group(
-    db: Database, index: int, campaign: CampaignId = CAMPAIGN
-) -> GroupId:
+async def add_ready_group(db: Database, index: int, campaign: CampaignId = CAMPAIGN) -> GroupId:
     """Two rollouts of two turns each, one resolved and one not."""
     group, ids = await add_group(db, index, 2, campaign)
     for id, reward in zip(ids, (1.0, 0.0), strict=True):

@@ -41,9 +41,7 @@ def make_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
     )
 
 
-def save_tiny_model(
-    directory: Path, *, seed: int = 0, max_length: int = 2048
-) -> Path:
+def save_tiny_model(directory: Path, *, seed: int = 0, max_length: int = 2048) -> Path:
     """Weights large enough that the tokens of two seeds differ and logits are not flat."""
     tokenizer = make_tokenizer()
     torch.manual_seed(seed)

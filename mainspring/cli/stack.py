@@ -1,0 +1,74 @@
+"""`mainspring up | down | status`: the embedded Postgres and Temporal."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Home = Annotated[Path | None, typer.Option(help="State folder (default .mainspring).")]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def up(home: Home = None, as_json: Json = False) -> None:
+        """Start Postgres and Temporal on this machine, or find them running."""
+        import asyncio
+
+        from infra.stack.stack import up as bring_up
+
+        asyncio.run(bring_up(_home(home)))
+        _show(home, as_json)
+
+    @app.command()
+    def down(home: Home = None, as_json: Json = False) -> None:
+        """Stop the embedded services; their data stays."""
+        import asyncio
+
+        from infra.stack.stack import down as bring_down
+
+        stopped = asyncio.run(bring_down(_home(home)))
+        if as_json:
+            typer.echo(json.dumps({"stopped": stopped}))
+        else:
+            typer.echo(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
+
+    @app.command()
+    def status(home: Home = None, as_json: Json = False) -> None:
+        """What runs and answers. Exit code 3 when something does not."""
+        if not _show(home, as_json):
+            raise typer.Exit(3)
+
+
+def _home(home: Path | None) -> Path:
+    from mainspring.settings import load_settings
+
+    return load_settings(home).home
+
+
+def _show(home: Path | None, as_json: bool) -> bool:
+    import asyncio
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from infra.stack.stack import status as look
+    from mainspring.settings import load_settings
+
+    settings = load_settings(home)
+    states = asyncio.run(look(settings.home))
+    healthy = all(state.healthy for state in states)
+    if as_json:
+        services = [state.as_dict() for state in states]
+        typer.echo(json.dumps({"services": services, "temporal_ui": settings.temporal_ui}))
+        return healthy
+    table = Table("service", "address", "pid", "state")
+    for state in states:
+        word = "[green]answers[/green]" if state.healthy else "[red]does not answer[/red]"
+        table.add_row(state.service, state.address or "-", str(state.pid or "-"), word)
+    console = Console()
+    console.print(table)
+    if settings.temporal_ui:
+        console.print(f"Temporal UI  {settings.temporal_ui}", highlight=False)
+    return healthy

@@ -1,0 +1,33 @@
+"""One embedded stack for the whole test run: real Postgres, real Temporal, in a folder of its own."""
+
+import os
+import uuid
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from infra.stack.stack import StackInfo, down, up
+
+for variable in ("MAINSPRING_DATABASE_URL", "MAINSPRING_TEMPORAL_ADDRESS", "MAINSPRING_HOME"):
+    os.environ.pop(variable, None)
+
+
+@pytest.fixture(scope="session")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[StackInfo]:
+    """Up once; its database is migrated. Tests share it and name their things apart."""
+    home = tmp_path_factory.mktemp("stack")
+    info = await up(home)
+    yield info
+    await down(home)
+
+
+@pytest.fixture
+async def fresh_database(stack: StackInfo) -> AsyncIterator[str]:
+    """The URL of an empty database, dropped afterwards."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    admin = await asyncpg.connect(stack.database_url)
+    await admin.execute(f"CREATE DATABASE {name}")
+    yield stack.database_url.rpartition("/")[0] + f"/{name}"
+    await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    await admin.close()

@@ -1,0 +1,114 @@
+"""Opening, checking, losing and regaining a database; what the errors say."""
+
+import asyncio
+
+import pytest
+from sqlalchemy import make_url, text
+from store_records import CAMPAIGN, begin_campaign, config
+
+from infra.db import campaigns, migrate
+from infra.db.database import Database, driver_url
+from mainspring.errors import ConfigError, DatabaseError
+
+
+async def test_check_names_both_migrations_and_the_remedy(fresh_database: str) -> None:
+    async with Database.open(fresh_database) as db:
+        with pytest.raises(DatabaseError, match="holds no Mainspring tables") as empty:
+            await db.check()
+        assert "mainspring db upgrade" in empty.value.remedy
+        with pytest.raises(DatabaseError, match="lacks tables"):
+            await campaigns.list_all(db)
+        await asyncio.to_thread(migrate.upgrade, fresh_database)
+        await db.check()
+        async with db.transaction() as connection:
+            await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        with pytest.raises(DatabaseError, match=f"9999.*needs {migrate.head()}"):
+            await db.check()
+
+
+async def test_unreachable_names_the_place_and_not_the_password(
+    store_url: str, unused_tcp_port: int
+) -> None:
+    url = f"postgresql://me:hunter2@127.0.0.1:{unused_tcp_port}/runs"
+    async with Database.open(url) as db:
+        with pytest.raises(DatabaseError) as refused:
+            await db.check()
+    assert f"127.0.0.1:{unused_tcp_port}/runs" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+    missing = make_url(store_url).set(database="nowhere")
+    async with Database.open(missing.render_as_string(hide_password=False)) as db:
+        with pytest.raises(DatabaseError, match="/nowhere cannot be used"):
+            await db.check()
+
+
+async def test_upgrade_of_an_unreachable_database(unused_tcp_port: int) -> None:
+    url = f"postgresql://me:hunter2@127.0.0.1:{unused_tcp_port}/runs"
+    with pytest.raises(DatabaseError, match="cannot be used"):
+        await asyncio.to_thread(migrate.upgrade, url)
+
+
+async def test_disk_full_is_told_apart(db: Database) -> None:
+    # The server's own error with the code that a full disk gives.
+    full = "DO $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = '53100'; END $$"
+    with pytest.raises(DatabaseError, match="disk is full") as error:
+        async with db.transaction() as connection:
+            await connection.execute(text(full))
+    assert db.name in error.value.message
+    assert "free space" in error.value.remedy
+
+
+async def test_connections_killed_while_idle_are_replaced_unnoticed(db: Database) -> None:
+    await begin_campaign(db)
+    await asyncio.gather(*(campaigns.list_all(db) for _ in range(6)))
+    await _kill_the_others(db)
+    await asyncio.sleep(0.05)
+    found = await asyncio.gather(*(campaigns.get(db, CAMPAIGN) for _ in range(6)))
+    assert {record.id for record in found} == {CAMPAIGN}
+
+
+async def test_a_connection_lost_in_a_transaction_leaves_nothing_behind(
+    store_url: str, db: Database
+) -> None:
+    async with Database.open(store_url) as other:
+        with pytest.raises(DatabaseError):
+            async with db.transaction() as connection:
+                await connection.execute(
+                    text("INSERT INTO campaigns (id, config, status) VALUES ('x', '{}', 'created')")
+                )
+                await _kill_the_others(other)
+                await connection.execute(text("SELECT 1"))
+    assert await campaigns.list_all(db) == []
+    assert await campaigns.create(db, config())
+
+
+async def test_commits_are_durable_whatever_the_server_prefers(
+    fresh_database: str,
+) -> None:
+    name = make_url(fresh_database).database
+    async with Database.open(fresh_database) as old, old.transaction() as connection:
+        await connection.execute(text(f"ALTER DATABASE {name} SET synchronous_commit = off"))
+    async with Database.open(fresh_database) as new, new.transaction() as connection:
+        assert await connection.scalar(text("SHOW synchronous_commit")) == "on"
+
+
+@pytest.mark.parametrize("url", ["", "sqlite:///x.db", "http://127.0.0.1:5432", "not a url"])
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="postgresql://"):
+        Database.open(url)
+
+
+def test_spellings_of_the_url() -> None:
+    assert driver_url("postgres://h/d").drivername == "postgresql+asyncpg"
+    managed = driver_url("postgresql://me:pw@h:6432/d?sslmode=require")
+    assert dict(managed.query) == {"ssl": "require"}
+    assert managed.password == "pw"
+
+
+async def _kill_the_others(db: Database) -> None:
+    async with db.transaction() as connection:
+        await connection.execute(
+            text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        )

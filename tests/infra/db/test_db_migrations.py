@@ -1,0 +1,69 @@
+"""The migrations make exactly the schema of the models, once, however many upgrade at once."""
+
+import asyncio
+
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, text
+
+from infra.db import migrate
+from infra.db.database import Database
+from infra.db.models import Base
+
+CATALOG = {
+    "columns": "SELECT table_name, column_name, data_type, is_nullable, column_default "
+    "FROM information_schema.columns WHERE table_schema = 'public' ORDER BY 1, 2",
+    "constraints": "SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) "
+    "FROM pg_constraint WHERE connamespace = 'public'::regnamespace ORDER BY 1, 2",
+    "indexes": "SELECT tablename, indexname, indexdef FROM pg_indexes "
+    "WHERE schemaname = 'public' ORDER BY 1, 2",
+}
+
+
+async def test_upgraded_database_is_what_the_models_say(fresh_database: str) -> None:
+    await asyncio.to_thread(migrate.upgrade, fresh_database)
+    async with Database.open(fresh_database) as db, db.transaction() as connection:
+        differences = await connection.run_sync(_autogenerate)
+        migrated = await connection.run_sync(_catalog)
+        # The same again from the models: Alembic does not compare CHECK constraints.
+        await connection.execute(text("DROP SCHEMA public CASCADE"))
+        await connection.execute(text("CREATE SCHEMA public"))
+        await connection.run_sync(Base.metadata.create_all)
+        modelled = await connection.run_sync(_catalog)
+    assert differences == []
+    assert migrated == modelled
+
+
+async def test_concurrent_upgrades_take_turns(fresh_database: str) -> None:
+    assert await asyncio.to_thread(migrate.current, fresh_database) is None
+    await asyncio.gather(*(asyncio.to_thread(migrate.upgrade, fresh_database) for _ in range(4)))
+    assert await asyncio.to_thread(migrate.current, fresh_database) == migrate.head()
+
+
+async def test_downgrade_leaves_nothing(fresh_database: str) -> None:
+    from alembic import command
+
+    await asyncio.to_thread(migrate.upgrade, fresh_database)
+    async with Database.open(fresh_database) as db:
+        async with db.transaction() as connection:
+            await connection.run_sync(
+                lambda sync: command.downgrade(migrate.alembic_config(sync), "base")
+            )
+            assert await connection.run_sync(_catalog) != {}
+        async with db.transaction() as connection:
+            tables = await connection.scalars(
+                text("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+            )
+            assert list(tables) == ["alembic_version"]
+
+
+def _autogenerate(connection: Connection) -> list[object]:
+    context = MigrationContext.configure(connection, opts={"compare_server_default": True})
+    return compare_metadata(context, Base.metadata)
+
+
+def _catalog(connection: Connection) -> dict[str, list[tuple[object, ...]]]:
+    return {
+        name: [tuple(row) for row in connection.execute(text(query)) if row[0] != "alembic_version"]
+        for name, query in CATALOG.items()
+    }

@@ -1,0 +1,109 @@
+"""Replies and results: the first one written stands, everyone gets it, stale lives get nothing."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from store_records import RUN, add_claimed_rollout, execution, finish, generation, put_two_turns
+
+from infra.db import rollouts, turns
+from infra.db.database import Database
+from infra.db.fence import Fenced, UnknownId
+from mainspring.ids import RolloutId
+from mainspring.turns import check_contiguous
+
+
+async def test_two_attempts_with_different_tokens_both_get_the_first(db: Database) -> None:
+    rollout = await add_claimed_rollout(db)
+    start = 0
+    for turn in range(12):
+        attempts = [generation(turn, start, seed=f"attempt {n}") for n in range(4)]
+        stored = await asyncio.gather(
+            *(turns.put_generation(db, rollout, 0, attempt) for attempt in attempts)
+        )
+        assert stored[0] in attempts
+        assert stored == [stored[0]] * 4
+        assert await turns.get_generation(db, rollout, 0, turn) == stored[0]
+        start = stored[0].end
+    recorded = await turns.generations(db, rollout, 0)
+    check_contiguous(rollout, recorded)
+    assert len(recorded) == 12
+
+
+async def test_a_stale_epoch_is_refused_even_for_a_turn_it_wrote(db: Database) -> None:
+    rollout = await add_claimed_rollout(db)
+    await put_two_turns(db, rollout, 0, "old")
+    await turns.put_intent(db, rollout, 0, 0, "ls")
+    await rollouts.claim(db, rollout, "run-b")
+    for write in (
+        turns.put_generation(db, rollout, 0, generation(0, 0, "old")),
+        turns.put_generation(db, rollout, 0, generation(5, 0, "old")),
+        turns.put_intent(db, rollout, 0, 0, "ls"),
+        turns.put_execution(db, rollout, 0, execution(0)),
+        turns.put_execution(db, rollout, 0, execution(3)),
+    ):
+        with pytest.raises(Fenced, match="epoch 0 is over, epoch 1 has begun"):
+            await write
+    assert await turns.history(db, rollout, 1) == ([], [])
+    assert len(await turns.generations(db, rollout, 0)) == 2
+
+
+async def test_a_finished_rollout_gives_what_it_has_and_takes_nothing(db: Database) -> None:
+    rollout = await add_claimed_rollout(db)
+    await put_two_turns(db, rollout, 0, "x")
+    await turns.put_intent(db, rollout, 0, 0, "ls")
+    await finish(db, rollout, 0, 1.0)
+    first = generation(0, 0, "x")
+    assert await turns.put_generation(db, rollout, 0, first) == first
+    for write in (
+        turns.put_generation(db, rollout, 0, generation(2, 24, "x")),
+        turns.put_intent(db, rollout, 0, 1, "ls"),
+        turns.put_execution(db, rollout, 0, execution(0)),
+    ):
+        with pytest.raises(Fenced, match="has ended"):
+            await write
+
+
+async def test_an_unknown_rollout_is_named(db: Database) -> None:
+    with pytest.raises(UnknownId, match="no rollout nobody"):
+        await turns.put_generation(db, RolloutId("nobody"), 0, generation(0, 0))
+
+
+async def test_an_intent_without_a_result_means_run_or_re_attach(db: Database) -> None:
+    rollout = await add_claimed_rollout(db)
+    asked = await asyncio.gather(*(turns.put_intent(db, rollout, 0, 0, "echo 0") for _ in range(3)))
+    assert asked == [None, None, None]
+    assert await turns.executions(db, rollout, 0) == []
+    attempts = [execution(0, output=b"\0\xff" * n) for n in range(1, 5)]
+    stored = await asyncio.gather(
+        *(turns.put_execution(db, rollout, 0, attempt) for attempt in attempts)
+    )
+    assert stored[0] in attempts
+    assert stored == [stored[0]] * 4
+    assert await turns.put_intent(db, rollout, 0, 0, "echo 0") == stored[0]
+    assert await turns.executions(db, rollout, 0) == [stored[0]]
+
+
+async def test_a_result_without_an_intent_is_kept(db: Database) -> None:
+    rollout = await add_claimed_rollout(db)
+    killed = replace(execution(0), returncode=-1, timed_out=True, truncated=True)
+    assert await turns.put_execution(db, rollout, 0, killed) == killed
+    assert await turns.put_intent(db, rollout, 0, 0, "echo 0") == killed
+
+
+async def test_history_is_every_reply_and_every_result_in_order(db: Database) -> None:
+    rollout = await add_claimed_rollout(db)
+    replies, results, start = [], [], 0
+    for turn in range(5):
+        replies.append(generation(turn, start))
+        start = replies[-1].end
+        await turns.put_generation(db, rollout, 0, replies[-1])
+        if turn == 1:
+            continue  # a reply without a command
+        await turns.put_intent(db, rollout, 0, turn, f"echo {turn}")
+        if turn < 4:
+            results.append(execution(turn, output=b"x" * turn))
+            await turns.put_execution(db, rollout, 0, results[-1])
+    assert await turns.history(db, rollout, 0) == (replies, results)
+    assert await turns.executions(db, rollout, 0) == results
+    assert (await rollouts.claim(db, rollout, RUN)).epoch == 0

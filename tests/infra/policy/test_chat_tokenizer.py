@@ -1,0 +1,102 @@
+"""Token arithmetic over chat templates: appended pieces equal the whole rendered at once."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infra.policy.tokenizer import ChatTokenizer
+from mainspring.errors import ModelError
+from tests.infra.policy.tiny_model import CHATML, make_tokenizer
+
+BRACKETS = (
+    "{{ '<|endoftext|>' }}{% for message in messages %}"
+    "{% if message.role == 'assistant' %} {{ message.content | trim }} <|im_end|>"
+    "{% else %}[{{ message.role }}] {{ message.content | trim }} [/]{% endif %}{% endfor %}"
+)
+"""Another kind of template: no generation prompt, text before the end token, trimmed content."""
+FORGETFUL = "{% set last = messages[-1] %}<|im_start|>{{ last.content }}<|im_end|>"
+UNENDING = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
+CHOOSY = "{{ raise_exception('users only') if messages[1] }}{{ messages[0].content }}<|im_end|>"
+
+COMMANDS = (
+    "THOUGHT: look first.\n\n```bash\ncat calc.py\n```",
+    "sed -i '/def add/,/^$/s/a - b/a + b/' calc.py",
+    "caf\u00e9 \u2603 \U0001f600 { % } {{ x }}",
+)
+words = st.text(
+    st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=60
+).filter(lambda text: text == text.strip())
+
+
+def make(directory: Path, template: str | None) -> ChatTokenizer:
+    make_tokenizer(template).save_pretrained(directory)
+    return ChatTokenizer(directory)
+
+
+@pytest.fixture(scope="module")
+def chatml(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
+    return make(tmp_path_factory.mktemp("chatml"), CHATML)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    system=st.just("") | words,
+    turns=st.lists(st.tuples(st.sampled_from(COMMANDS) | words, words), min_size=1, max_size=4),
+    user=words,
+)
+def test_pieces_equal_the_conversation_rendered_at_once(
+    chatml: ChatTokenizer, system: str, user: str, turns: list[tuple[str, str]]
+) -> None:
+    tokenizer = make_tokenizer()
+    messages = [{"role": "system", "content": system}] if system else []
+    messages.append({"role": "user", "content": user})
+    ids = chatml.prompt_ids(system, user)
+    for reply, observation in turns:
+        ids += [*tokenizer.encode(reply), chatml.stop_token_ids[0]]
+        ids += chatml.next_prompt_ids(observation, closed=True)
+        messages.append({"role": "assistant", "content": reply})
+        messages.append({"role": "user", "content": observation})
+    whole = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    assert ids == tokenizer.encode(whole)
+
+
+def test_a_cut_off_reply_is_closed_first(chatml: ChatTokenizer) -> None:
+    closed = chatml.next_prompt_ids("again", closed=True)
+    assert chatml.next_prompt_ids("again", closed=False) == [chatml.stop_token_ids[0], *closed]
+
+
+def test_decode_leaves_special_tokens_out(chatml: ChatTokenizer) -> None:
+    ids = make_tokenizer().encode("cat calc.py\n")
+    assert chatml.decode([*ids, *chatml.stop_token_ids]) == "cat calc.py\n"
+
+
+def test_end_token_with_text_before_it_and_no_generation_prompt(tmp_path: Path) -> None:
+    chat, tokenizer = make(tmp_path, BRACKETS), make_tokenizer()
+    assert chat.prompt_ids("s", "u") == tokenizer.encode("<|endoftext|>[system] s [/][user] u [/]")
+    assert chat.next_prompt_ids(" x ", closed=True) == tokenizer.encode("[user] x [/]")
+    assert chat.next_prompt_ids("x", closed=False) == tokenizer.encode(" <|im_end|>[user] x [/]")
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        (None, "no chat template"),
+        (FORGETFUL, "drops earlier replies"),
+        (UNENDING, "without a special token"),
+        (CHOOSY, "refuses ['user', 'assistant', 'user']: users only"),
+    ],
+)
+def test_unusable_templates_are_named(tmp_path: Path, template: str | None, words: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        make(tmp_path, template)
+    assert words in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_directories_without_a_tokenizer_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no tokenizer"):
+        ChatTokenizer(tmp_path)
+    with pytest.raises(ModelError, match="no such directory"):
+        ChatTokenizer(tmp_path / "missing")

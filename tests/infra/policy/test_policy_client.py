@@ -1,0 +1,188 @@
+"""The client against real engines: balancing, faults, aborts, publishing."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from infra.policy.client import SGLangClient, UnknownWeights
+from infra.policy.protocol import Completion, PolicyClient, PolicyControl, SamplingParams
+from mainspring.errors import EngineError
+from mainspring.turns import VersionSpan
+from tests.infra.policy.engines import Reference, running, serving, serving_process, until
+from tests.infra.policy.tiny_model import save_tiny_model
+
+NOWHERE = "http://127.0.0.1:9"
+"""The discard port: nothing listens."""
+LONG = SamplingParams(max_new_tokens=250, temperature=0)
+SHORT = SamplingParams(max_new_tokens=4)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    root = tmp_path_factory.mktemp("models")
+    return save_tiny_model(root / "old", seed=0), save_tiny_model(root / "new", seed=1)
+
+
+@pytest.fixture
+def engine(models: tuple[Path, Path]):
+    with serving(models[0]) as url:
+        yield url
+
+
+async def ask(client: SGLangClient, sticky: str, params: SamplingParams = SHORT, **options):
+    return await client.generate([5, 6], params, request_id="r", sticky=sticky, **options)
+
+
+async def long_one(client: SGLangClient, engine: str, **options) -> asyncio.Task[Completion]:
+    """A greedy request that is under way."""
+    request = asyncio.create_task(ask(client, "a", LONG, **options))
+    async with httpx.AsyncClient(base_url=engine) as http:
+        await until(http, running(1))
+    await asyncio.sleep(0.03)
+    return request
+
+
+async def test_completion_as_served(engine: str, models: tuple[Path, Path]) -> None:
+    async with SGLangClient([engine + "/"]) as client:
+        policy: PolicyClient = client
+        control: PolicyControl = client
+        served = await policy.generate([5, 6], SHORT, request_id="r", sticky="a")
+        assert await control.served_version(engine) == 0
+    assert len(served.output_ids) == 4 and served.finish_reason == "length"
+    assert served.spans == (VersionSpan(0, 0, 4),)
+    assert served.latency_s > 0
+    expected = Reference(models[0]).logprobs([5, 6], list(served.output_ids))
+    assert served.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+async def test_stop_token_ends_the_completion(engine: str) -> None:
+    async with SGLangClient([engine]) as client:
+        free = await ask(client, "a", SamplingParams(max_new_tokens=8, temperature=0))
+        stop = free.output_ids[3]
+        params = SamplingParams(max_new_tokens=8, temperature=0, stop_token_ids=(stop,))
+        stopped = await ask(client, "a", params)
+    assert stopped.finish_reason == "stop"
+    assert stopped.output_ids == free.output_ids[: free.output_ids.index(stop) + 1]
+
+
+async def test_refused_for_good_is_an_engine_error(engine: str) -> None:
+    async with SGLangClient([engine]) as client:
+        with pytest.raises(EngineError, match="maximum context length"):
+            await client.generate([5] * 3000, SHORT, request_id="r", sticky="a")
+
+
+async def test_api_key(models: tuple[Path, Path]) -> None:
+    with serving(models[0], api_key="k") as url:
+        async with SGLangClient([url], api_key="k") as client:
+            assert (await ask(client, "a")).finish_reason == "length"
+        async with SGLangClient([url]) as client:
+            with pytest.raises(EngineError, match="refuses the API key"):
+                await ask(client, "a")
+
+
+async def test_keys_stick_and_new_keys_go_where_least_runs(models: tuple[Path, Path]) -> None:
+    with (
+        serving(models[0], weight_version="1") as one,
+        serving(models[0], weight_version="2") as two,
+    ):
+        async with SGLangClient([one, two]) as client:
+            keys = [f"rollout-{index}" for index in range(10)]
+            turns = [await asyncio.gather(*(ask(client, key) for key in keys)) for _ in range(3)]
+    engines_by_turn = [[answer.spans[0].version for answer in turn] for turn in turns]
+    assert engines_by_turn[0].count(1) == engines_by_turn[0].count(2) == 5
+    assert engines_by_turn[1] == engines_by_turn[2] == engines_by_turn[0]
+
+
+async def test_a_killed_engine_costs_nothing_but_time(models: tuple[Path, Path]) -> None:
+    with serving_process(models[0]) as (mortal, process), serving(models[0]) as other:
+        async with SGLangClient([mortal, other]) as client:
+            under_way = await long_one(client, mortal)
+            process.kill()
+            assert len((await under_way).output_ids) == LONG.max_new_tokens
+            assert (await ask(client, "a")).finish_reason == "length"
+
+
+async def test_no_engine_at_all_is_a_connection_error(models: tuple[Path, Path]) -> None:
+    async with SGLangClient([NOWHERE]) as client:
+        with pytest.raises(ConnectionError, match="no policy engine answered"):
+            await ask(client, "a")
+        with pytest.raises(ConnectionError):
+            await client.publish(NOWHERE, models[1], 1)
+
+
+async def test_aborted_completion_goes_on_from_its_tokens(
+    engine: str, models: tuple[Path, Path]
+) -> None:
+    async with SGLangClient([engine]) as client, httpx.AsyncClient(base_url=engine) as http:
+        request = await long_one(client, engine)
+        await http.post("/pause_generation", json={"mode": "abort"})
+        body = {"model_path": str(models[1]), "weight_version": "7"}
+        assert (await http.post("/update_weights_from_disk", json=body)).status_code == 200
+        await http.post("/continue_generation", json={})
+        served = await request
+    first, second = served.spans
+    assert (first.version, second.version) == (0, 7)
+    assert (first.start, first.end, second.end) == (0, second.start, 250)
+    output, cut = list(served.output_ids), first.end
+    assert served.finish_reason == "length"
+    expected = Reference(models[0]).logprobs([5, 6], output[:cut])
+    expected += Reference(models[1]).logprobs([5, 6, *output[:cut]], output[cut:])
+    assert served.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+async def test_aborts_under_one_version_merge_into_one_span(engine: str) -> None:
+    async with SGLangClient([engine]) as client, httpx.AsyncClient(base_url=engine) as http:
+        whole = await ask(client, "a", LONG)
+        request = await long_one(client, engine)
+        for _ in range(2):
+            await http.post("/abort_request", json={"abort_all": True})
+            await asyncio.sleep(0.1)
+        served = await request
+    assert served.spans == (VersionSpan(0, 0, 250),)
+    assert served.output_ids == whole.output_ids
+
+
+async def test_publish_moves_requests_under_way_to_the_new_weights(
+    engine: str, models: tuple[Path, Path]
+) -> None:
+    async with SGLangClient([engine]) as client:
+        request = await long_one(client, engine)
+        await client.publish(engine, models[1], 1)
+        assert await client.served_version(engine) == 1
+        assert [span.version for span in (await request).spans] == [0, 1]
+
+
+async def test_publish_again_only_lets_the_engine_go_on(
+    engine: str, models: tuple[Path, Path]
+) -> None:
+    """A publisher that died after loading left the engine paused."""
+    async with SGLangClient([engine]) as client, httpx.AsyncClient(base_url=engine) as http:
+        await client.publish(engine, models[1], 1)
+        await http.post("/pause_generation", json={"mode": "retract"})
+        await client.publish(engine, Path("/nowhere"), 1)
+        assert (await ask(client, "a")).spans == (VersionSpan(1, 0, 4),)
+
+
+async def test_failed_publish_leaves_the_engine_generating(engine: str, tmp_path: Path) -> None:
+    async with SGLangClient([engine]) as client:
+        with pytest.raises(EngineError, match="no such directory"):
+            await client.publish(engine, tmp_path / "missing", 1)
+        assert (await ask(client, "a")).spans == (VersionSpan(0, 0, 4),)
+
+
+async def test_unknown_weights_are_reported_and_reconciled(models: tuple[Path, Path]) -> None:
+    with serving(models[0], weight_version="default") as engine:
+        async with SGLangClient([engine]) as client:
+            assert await client.served_version(engine) is None
+            with pytest.raises(UnknownWeights) as caught:
+                await ask(client, "a")
+            assert (caught.value.engine, caught.value.served) == (engine, "default")
+            loads = await asyncio.gather(
+                *(client.reconcile(engine, models[1], 3) for _ in range(5))
+            )
+            assert sorted(loads) == [False] * 4 + [True]
+            assert (await ask(client, "a", min_version=3)).spans == (VersionSpan(3, 0, 4),)
+            with pytest.raises(UnknownWeights, match="serves weights '3', expected version 4"):
+                await ask(client, "a", min_version=4)

@@ -1,0 +1,137 @@
+"""The house: what the README promises exists, what is pinned is enough, what starts is light."""
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from pydantic import BaseModel
+
+from mainspring.config import CampaignConfig
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", "AGENTS.md", "docs/architecture.md", "docs/campaign.md")
+HEAVY = ("torch", "ray", "temporalio", "sqlalchemy", "docker", "transformers", "matplotlib")
+_COMMAND = re.compile(r"mainspring((?: [a-z]+)+)")
+
+
+def test_the_command_line_starts_without_anything_heavy() -> None:
+    program = "import json, sys, mainspring.cli.main; print(json.dumps(list(sys.modules)))"
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = {module.partition(".")[0] for module in json.loads(run.stdout)}
+    assert not loaded & set(HEAVY)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_in_the_pages_exist(page: str) -> None:
+    from mainspring.cli.main import app
+
+    found = _commands(ROOT / page)
+    assert found or page != "README.md"
+    for words in found:
+        command: Any = typer.main.get_command(app)
+        for word in words:
+            if not hasattr(command, "commands"):
+                break
+            assert word in command.commands, f"{page}: `mainspring {' '.join(words)}`"
+            command = command.commands[word]
+
+
+def test_every_command_is_in_the_readme() -> None:
+    from mainspring.cli.main import app
+
+    documented = {words[:2] for words in _commands(ROOT / "README.md")}
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        for words in [(name, sub) for sub in getattr(command, "commands", ())] or [(name,)]:
+            assert any(each[: len(words)] == words for each in documented), " ".join(words)
+
+
+def test_readme_names_the_test_command() -> None:
+    text = (ROOT / "README.md").read_text()
+    found = re.search(r"^<!-- test-command -->\n```\w*\n(.*?)\n```", text, re.MULTILINE | re.DOTALL)
+    assert found is not None and found[1] == "make test"
+
+
+def test_make_targets_in_the_pages_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        used = set(re.findall(r"(?:^|`)make ([a-z]+)", (ROOT / page).read_text(), re.MULTILINE))
+        assert used <= targets, page
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / page).read_text()):
+            assert ((ROOT / page).parent / target).exists(), f"{page}: {target}"
+
+
+def test_agents_page_is_short_and_shared() -> None:
+    assert (ROOT / "AGENTS.md").read_text().count("\n") < 100
+    assert (ROOT / "CLAUDE.md").read_text() == "@AGENTS.md\n"
+
+
+def test_constraints_pin_every_requirement_within_its_bounds() -> None:
+    pins = dict(
+        line.split("==")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if not line.startswith("#")
+    )
+    pins = {canonicalize_name(name): version for name, version in pins.items()}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for line in [*project["dependencies"], *extras["train"], *extras["dev"]]:
+        requirement = Requirement(line)
+        pin = pins.get(canonicalize_name(requirement.name))
+        assert pin is not None, f"constraints.txt lacks {requirement.name}: make constraints"
+        assert requirement.specifier.contains(pin), f"{line}, pinned {pin}"
+    assert "+" not in pins["torch"], "a local version exists on one machine's index only"
+
+
+def test_hooks_need_no_network() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    assert {repo["repo"] for repo in hooks["repos"]} == {"local"}
+    assert {hook["language"] for repo in hooks["repos"] for hook in repo["hooks"]} == {"system"}
+
+
+def test_campaign_reference_is_up_to_date() -> None:
+    script = runpy.run_path(str(ROOT / "docs" / "make_campaign_reference.py"))
+    assert (ROOT / "docs" / "campaign.md").read_text() == script["page"](), (
+        "run `python docs/make_campaign_reference.py`"
+    )
+
+
+def test_every_campaign_field_says_what_it_means() -> None:
+    script = runpy.run_path(str(ROOT / "docs" / "make_campaign_reference.py"))
+    rows = re.findall(r"^\| `(\w+)` \|.*\|[ ]*([^|]*?) \|$", script["page"](), re.MULTILINE)
+    assert len(rows) > 40
+    assert [name for name, meaning in rows if not meaning] == []
+
+
+def test_examples_in_the_campaign_reference_are_valid() -> None:
+    text = (ROOT / "docs" / "campaign.md").read_text()
+    examples = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    assert len(examples) == 2
+    configs: list[BaseModel] = [
+        CampaignConfig.model_validate(tomllib.loads(example)) for example in examples
+    ]
+    assert all(isinstance(config, CampaignConfig) for config in configs)
+
+
+def _commands(page: Path) -> set[tuple[str, ...]]:
+    """Words after `mainspring` in code: fenced blocks and backticks."""
+    text = page.read_text()
+    code = re.findall(r"```.*?```|`[^`\n]+`", text, re.DOTALL)
+    return {
+        tuple(match[1].split()) for block in code for match in _COMMAND.finditer(block) if match[1]
+    }
