@@ -6,9 +6,7 @@ verdict about the agent. Grading twice gives the stored verdict.
 """
 
 import asyncio
-from collections.abc import Mapping
 
-from infra.sandbox.select import choose_backend
 from temporalio import activity
 
 from activities.faults import typed_faults
@@ -18,12 +16,13 @@ from activities.sandbox import sandbox_spec
 from infra.db import rollouts, sandboxes
 from infra.db.database import Database
 from infra.db.models import SandboxPurpose
-from infra.sandbox.protocol import Sandbox, SandboxBackend, SandboxLost, SandboxRefused
+from infra.sandbox.protocol import Sandbox, SandboxLost, SandboxRefused
+from infra.sandbox.select import Available, choose_backend
 from mainspring.ids import NodeId, SandboxId
 from mainspring.protocol.names import Activity
 from mainspring.protocol.rollout import GradeResult, RolloutRef
 from mainspring.status import Verdict
-from mainspring.tasks import BackendName, Task
+from mainspring.tasks import Task
 
 MAX_ATTEMPTS = 4
 """Sandboxes one grading may use up before the rollout is masked."""
@@ -43,7 +42,7 @@ class GradingActivities:
         db: Database,
         known: Known,
         node: NodeId,
-        backends: Mapping[BackendName, SandboxBackend | str],
+        backends: Available,
         concurrency: int,
     ) -> None:
         self._db = db

@@ -6,10 +6,10 @@ both attempts answer from it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from temporalio import activity
 
@@ -79,7 +79,7 @@ class Served:
     tokenizer: ChatText
 
 
-Serve = Callable[[Database, CampaignId], Awaitable[Served]]
+Serve = Callable[[Database, CampaignId], Coroutine[Any, Any, Served]]
 """Makes what a campaign's rollouts share; the seam where benches and tests put another policy."""
 
 

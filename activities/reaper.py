@@ -6,17 +6,16 @@ before sandboxes are opened, so everything else that exists here is removed.
 """
 
 import asyncio
-from collections.abc import Mapping
 
 import structlog
 
 from activities.sandbox import SandboxActivities
 from infra.db import sandboxes
 from infra.db.database import Database
-from infra.sandbox.protocol import SandboxBackend
+from infra.sandbox.protocol import BackendUnavailable
+from infra.sandbox.select import Available
 from mainspring.ids import NodeId
 from mainspring.status import SandboxStatus
-from mainspring.tasks import BackendName
 
 REAP_EVERY_S = 30.0
 
@@ -28,12 +27,12 @@ class Reaper:
         self,
         db: Database,
         node: NodeId,
-        backends: Mapping[BackendName, SandboxBackend | str],
+        backends: Available,
         held: SandboxActivities,
     ) -> None:
         self._db = db
         self._node = node
-        self._backends = [b for b in backends.values() if not isinstance(b, str)]
+        self._backends = [b for b in backends.values() if not isinstance(b, BackendUnavailable)]
         self._held = held
 
     async def reap_predecessor(self) -> int:

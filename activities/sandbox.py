@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 from collections.abc import Mapping
 
-from infra.sandbox.select import choose_backend
 from temporalio import activity
 
 from activities.faults import SandboxDiverged, typed_faults
@@ -21,10 +20,10 @@ from infra.db.models import SandboxPurpose
 from infra.sandbox.protocol import (
     Limits,
     Sandbox,
-    SandboxBackend,
     SandboxLost,
     SandboxSpec,
 )
+from infra.sandbox.select import Available, choose_backend
 from mainspring.agent.action import SUBMIT_SENTINEL, Command, parse_action
 from mainspring.config import SandboxConfig
 from mainspring.ids import NodeId, SandboxId, turn_id
@@ -40,7 +39,7 @@ from mainspring.protocol.rollout import (
     SandboxRef,
 )
 from mainspring.status import SandboxStatus
-from mainspring.tasks import BackendName, Task
+from mainspring.tasks import Task
 from mainspring.turns import Execution
 
 
@@ -69,7 +68,7 @@ class SandboxActivities:
         db: Database,
         known: Known,
         node: NodeId,
-        backends: Mapping[BackendName, SandboxBackend | str],
+        backends: Available,
         capacity: int,
     ) -> None:
         self._db = db

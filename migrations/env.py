@@ -5,6 +5,7 @@ import asyncio
 from typing import Any, Literal
 
 from alembic import context
+from alembic.autogenerate.api import AutogenContext
 from sqlalchemy import Connection
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeDecorator
@@ -22,12 +23,14 @@ def run(connection: Connection) -> None:
         context.run_migrations()
 
 
-def render_plain_type(kind: str, item: Any, _: object) -> str | Literal[False]:
+def render_plain_type(kind: str, item: Any, autogenerate: AutogenContext) -> str | Literal[False]:
     """Migrations spell out what lies in the database: code they import would change under them."""
     if kind != "type" or not isinstance(item, TypeDecorator):
         return False
-    prefix = "sa.dialects.postgresql." if isinstance(item.impl, JSONB) else "sa."
-    return f"{prefix}{item.impl!r}"
+    if isinstance(item.impl, JSONB):
+        autogenerate.imports.add("from sqlalchemy.dialects import postgresql")
+        return "postgresql.JSONB()"
+    return f"sa.{item.impl!r}"
 
 
 async def connect_and_run() -> None:

@@ -62,7 +62,7 @@ class RayTrainer:
     def train_step(self, samples: list[Sample], step: int) -> StepMetrics:
         """`step` counts from 1 and starts from version step - 1."""
         version, self._version = self._version, None
-        assert version == step - 1, f"step {step} on version {version}"
+        assert version is not None and version == step - 1, f"step {step} on version {version}"
         return self._driver.train_step(samples, step=version, current_version=version)
 
     def save(self, directory: Path, version: int) -> None:

@@ -18,20 +18,22 @@ import numpy as np
 import psutil
 import ray
 from numpy.typing import NDArray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from mainspring.config import CampaignConfig
 from mainspring.errors import MainspringError, ModelError, ServiceError
 from mainspring.samples import Sample
+from mainspring.training import StepMetrics
 from trainer import checkpoint
 from trainer.actor import RankActor
-from trainer.metrics import StepMetrics
 from trainer.sequences import WeightedSequence
 
 LOCAL = "local"
 """Ray's word for a cluster of its own inside this process tree."""
 SOCKET_ROOT = "/tmp"
 """Ray puts Unix sockets there, whose paths the kernel cuts at 107 bytes: TMPDIR may be too long."""
+DEATH_NEWS_TIMEOUT_S = 10.0
+"""Ray notices the death of a local process at once and that of a host after seconds."""
 TEMP_PREFIX = "ms-ray-"
 OBJECT_STORE_BYTES = 256 << 20
 """Batches of a local cluster are a few megabytes; Ray would take 30 % of the memory."""
@@ -203,19 +205,38 @@ class TrainerDriver:
             # An error of the domain is raised by all ranks alike and leaves them usable.
             if isinstance(error.cause, MainspringError):
                 raise error.cause from None
+            # A rank whose peer died fails too, in its collective, and may be heard first.
+            died = _some_rank_died(calls)
             self._stop_actors()
-            raise
+            if not died:
+                raise
+            raise _lost(error) from error
         except RayError as error:
             self._stop_actors()
-            raise TrainerLost(
-                f"a rank of the trainer was lost: {error}",
-                remedy="start the trainer again and load the last checkpoint",
-            ) from error
+            raise _lost(error) from error
 
     def _stop_actors(self) -> None:
         for actor in self._actors:
             ray.kill(actor)
         self._actors = []
+
+
+def _lost(error: RayError) -> TrainerLost:
+    return TrainerLost(
+        f"a rank of the trainer was lost: {error}",
+        remedy="start the trainer again and load the last checkpoint",
+    )
+
+
+def _some_rank_died(calls: list[Any]) -> bool:
+    for call in calls:
+        try:
+            ray.get(call, timeout=DEATH_NEWS_TIMEOUT_S)
+        except RayActorError:
+            return True
+        except (RayTaskError, GetTimeoutError):
+            continue
+    return False
 
 
 def _remove_leftovers() -> None:

@@ -21,13 +21,13 @@ from torch import Tensor
 from mainspring.config import CampaignConfig
 from mainspring.errors import ModelError, WorkFailed
 from mainspring.samples import Sample
+from mainspring.training import StepMetrics
 from mainspring.turns import BrokenTrajectory
 from trainer import hf_directory
 from trainer.checkpoint import rank_file
 from trainer.convert import hf_to_mcore, mcore_to_hf
 from trainer.logprobs import logprob_entropy
 from trainer.losses import policy_loss, token_weights
-from trainer.metrics import StepMetrics
 from trainer.model import build_model
 from trainer.optimizer import PolicyOptimizer, warm_start_optimizer
 from trainer.packing import pack

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from infra.stack.stack import down, up
 from sqlalchemy import select
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
@@ -32,6 +31,7 @@ from infra.db.models import GenerationRow
 from infra.db.opening import open_database
 from infra.policy.protocol import Completion, SamplingParams
 from infra.sandbox.protocol import CommandResult, Sandbox, SandboxSpec
+from infra.stack.stack import down, up
 from infra.temporal import connect
 from mainspring.config import AgentConfig, CampaignConfig, PolicyConfig
 from mainspring.ids import (

@@ -4,9 +4,9 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from infra.sandbox.select import available_backends
-
 from infra.db.opening import open_database
+from infra.sandbox.protocol import BackendUnavailable
+from infra.sandbox.select import available_backends
 from infra.temporal import connect
 from mainspring.errors import MainspringError
 from mainspring.settings import Settings, load_settings
@@ -33,13 +33,11 @@ async def examine(home: Path | None) -> list[Finding]:
     findings = [await _database(settings), await _temporal(settings)]
     backends = await available_backends(settings.home / "sandboxes")
     for name in BackendName:
-        backend = backends.get(name, "not built in")
-        if isinstance(backend, str):
-            findings.append(Finding(f"sandbox {name}", False, backend, required=False))
-            continue
-        lacks = ", ".join(backend.not_enforced) or "nothing"
-        findings.append(Finding(f"sandbox {name}", True, f"works; does not enforce: {lacks}"))
-    if all(isinstance(backend, str) for backend in backends.values()):
+        backend = backends[name]
+        works = not isinstance(backend, BackendUnavailable)
+        found = "works" if works else str(backend)
+        findings.append(Finding(f"sandbox {name}", works, found, required=False))
+    if all(isinstance(backend, BackendUnavailable) for backend in backends.values()):
         findings.append(Finding("sandbox", False, "no backend works on this machine"))
     free_gb = shutil.disk_usage(_existing(settings.home)).free / 1e9
     findings.append(

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.stack.stack import up
-
 import mainspring.bundled
 from infra.db import campaigns
 from infra.db.database import Database
 from infra.db.opening import open_database
 from infra.report.collect import collect
 from infra.report.summary import write
+from infra.stack.stack import up
 from infra.temporal import connect
 from mainspring import layout
 from mainspring.config import CampaignConfig, load_campaign
@@ -29,6 +28,7 @@ from workers import campaigns as launch
 from workers.fleet import Fleet, Member
 from workers.watch import Watch
 
+TEMPLATE = Path(mainspring.bundled.__file__).parent / "quickstart.toml"
 ENGINE_HOST = "127.0.0.1"
 SANDBOXES = 24
 """Alive at once on this machine; more only wait for its cores."""
@@ -86,7 +86,7 @@ async def stored_config(db: Database, seed: int) -> CampaignConfig:
     for record in await campaigns.list_all(db):
         if record.id == name:
             return record.config
-    template = load_campaign(Path(mainspring.bundled.__file__).parent / "quickstart.toml")
+    template = load_campaign(TEMPLATE)
     engine = f"http://{ENGINE_HOST}:{free_port()}"
     return template.model_copy(
         update={

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import structlog
-from infra.sandbox.select import available_backends, require_one
 from temporalio.worker import Worker
 
 from activities.grading import GradingActivities
@@ -19,6 +18,8 @@ from activities.known import Known
 from activities.reaper import REAP_EVERY_S, Reaper
 from activities.sandbox import SandboxActivities
 from infra.db.opening import open_database
+from infra.sandbox.protocol import BackendUnavailable
+from infra.sandbox.select import available_backends
 from infra.temporal import connect
 from mainspring.ids import SANDBOX_QUEUE, NodeId, node_queue
 from mainspring.settings import load_settings
@@ -35,7 +36,12 @@ def main(home: Path | None, capacity: int) -> None:
 async def _run(home: Path | None, capacity: int) -> None:
     settings = load_settings(home)
     backends = await available_backends(settings.home / "sandboxes")
-    require_one(backends)
+    if all(isinstance(backend, BackendUnavailable) for backend in backends.values()):
+        raise BackendUnavailable(
+            "no sandbox backend works on this machine:\n"
+            + "\n".join(f"  {name}: {reason}" for name, reason in backends.items()),
+            remedy="see `mainspring doctor`",
+        )
     client = await connect(settings)
     node = NodeId(settings.node_id)
     async with open_database(settings) as db:

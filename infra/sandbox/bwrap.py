@@ -168,15 +168,16 @@ class BwrapBackend:
             Bind(home / "run", RUN_DIR, writable=True),
             Bind(home / "work", spec.workdir, writable=True),
         ]
+        inode = home.stat().st_ino
+        process = await ConfinedShell.spawn(uid, binds, spec.limits.memory_mb)
         setup = ShellSetup(
             workdir=spec.workdir,
             run_dir=RUN_DIR,
             limits=_ulimits(spec.limits),
             output_bytes=spec.limits.output_bytes,
             prepared=PREPARED_DIR,
+            lifeline_fd=process.lifeline_fd,
         )
-        inode = home.stat().st_ino
-        process = await ConfinedShell.spawn(uid, binds, spec.limits.memory_mb)
         try:
             status, said = await process.shell.boot(setup, BOOT_TIMEOUT_S)
             if status != 0:

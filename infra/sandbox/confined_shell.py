@@ -21,17 +21,23 @@ from infra.sandbox.shell import CHANNEL_BYTES, Shell
 
 
 class ConfinedShell:
-    def __init__(self, process: Process, info_fd: int) -> None:
+    def __init__(self, process: Process, info_fd: int, lifeline: tuple[int, int]) -> None:
         assert process.stdin is not None and process.stdout is not None
         self._process = process
         self._stdin = process.stdin
         self._info_fd = info_fd
         self._first_pid: int | None = None
+        self.lifeline_fd, self._held_fd = lifeline
+        """What the shell is told, and our end: the kernel closes it however this process ends.
+
+        bwrap's own --die-with-parent does not reach a process that gave up root.
+        """
         self.shell = Shell(process.stdout, self._send)
 
     @classmethod
     async def spawn(cls, uid: int | None, binds: list[Bind], tmp_mb: int) -> Self:
         info_read, info_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        lifeline_read, lifeline_write = os.pipe2(os.O_CLOEXEC)
         try:
             process = await asyncio.create_subprocess_exec(
                 *command_line(uid, binds, tmp_mb, ["bash", "--noprofile", "--norc"], info_write),
@@ -39,16 +45,18 @@ class ConfinedShell:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 limit=CHANNEL_BYTES,
-                pass_fds=(info_write,),
+                pass_fds=(info_write, lifeline_read),
                 env={"PATH": os.defpath},
                 cwd="/",
             )
         except BaseException:
             os.close(info_read)
+            os.close(lifeline_write)
             raise
         finally:
             os.close(info_write)
-        return cls(process, info_read)
+            os.close(lifeline_read)
+        return cls(process, info_read, (lifeline_read, lifeline_write))
 
     def identity(self) -> dict[str, float]:
         """Process 1 of the sandbox as the host sees it; call once the shell has answered."""
@@ -66,6 +74,9 @@ class ConfinedShell:
                 else:
                     os.kill(first, signal.SIGKILL)
         self._stdin.close()
+        if self._held_fd >= 0:
+            os.close(self._held_fd)
+            self._held_fd = -1
         await self._process.wait()
 
     def _learn_first_pid(self) -> int | None:

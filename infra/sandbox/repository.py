@@ -24,6 +24,9 @@ COMMIT_SCRIPT = """
 set -e
 export GIT_AUTHOR_DATE=2020-01-01T00:00:00Z GIT_COMMITTER_DATE=2020-01-01T00:00:00Z
 git -c init.defaultBranch=main init -q --template=
+# copies keep their times and nothing else of what git compares by default
+git config core.checkStat minimal
+git config core.trustCtime false
 git add -A -f .
 git -c core.logAllRefUpdates=false commit -q --no-verify --allow-empty -m 'Base commit'
 git repack -adq
@@ -59,10 +62,11 @@ class RepositoryCache:
                 target = building / check_path(path)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content.encode(errors="surrogateescape"))
-            self._commit(building)
             for path in (building, *building.rglob("*")):
                 path.chmod(0o755 if path.is_dir() else 0o644)
                 os.utime(path, (FILE_TIME_S, FILE_TIME_S))
+            self._commit(building)
+            os.utime(building, (FILE_TIME_S, FILE_TIME_S))
             building.rename(entry)
         except OSError:
             if not entry.exists():  # nobody else was faster: a real failure

@@ -45,6 +45,9 @@ class ShellSetup:
     prepared: str = ""
     """Repository to copy to `workdir`; empty: the one found there is the base."""
 
+    lifeline_fd: int | None = None
+    """A pipe the shell inherited; when its other end closes, every command is killed."""
+
     def encode(self, nonce: str) -> bytes:
         values = {
             "NONCE": nonce,
@@ -53,6 +56,7 @@ class ShellSetup:
             "LIMITS": self.limits,
             "SPOOL_KB": str(SPOOL_KB),
             "OUTPUT_BYTES": str(self.output_bytes),
+            "LIFELINE": "" if self.lifeline_fd is None else str(self.lifeline_fd),
             "PREPARED": self.prepared,
         }
         lines = (f"{name}={shlex.quote(value)}\n" for name, value in values.items())

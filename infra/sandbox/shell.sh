@@ -1,6 +1,6 @@
 # The program of a sandbox's first process: bash reads it, and after it one call a line, from stdin.
 #
-# Set before it by the host: NONCE RUN WORKDIR PREPARED LIMITS SPOOL_KB OUTPUT_BYTES.
+# Set before it by the host: NONCE RUN WORKDIR PREPARED LIMITS SPOOL_KB OUTPUT_BYTES LIFELINE.
 # Every call answers with its output and then "<NONCE> <status>". As process 1 of its namespace this
 # shell cannot be killed from inside, so a command can end everything but the sandbox.
 
@@ -9,7 +9,15 @@ umask 022
 LC_ALL=C
 spool=/dev/null
 base_tree=HEAD
+# Unlike ignoring them, handlers are not inherited by commands.
+trap : HUP INT QUIT TERM ALRM USR1 USR2
 exec {drained_fd}<> <(:)
+# The host's end of this pipe closes with the host: then nothing here goes on, and the end of stdin
+# ends this shell.
+if [[ $LIFELINE ]]; then
+  (exec {drained_fd}>&- >&- && read -r -u "$LIFELINE"; kill -9 -1) &
+  eval "exec $LIFELINE<&-"
+fi
 
 reply() { printf '%s %d\n' "$NONCE" "$1"; }
 

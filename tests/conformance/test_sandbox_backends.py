@@ -21,6 +21,7 @@ from docker.errors import DockerException, ImageNotFound
 
 from infra.sandbox.bwrap import BwrapBackend
 from infra.sandbox.docker import ID_LABEL, DockerBackend
+from infra.sandbox.live import PatchRefused
 from infra.sandbox.protocol import (
     BackendUnavailable,
     CommandResult,
@@ -52,7 +53,7 @@ from test_sandbox_backends import make_backend, make_spec
 async def main():
     backend = make_backend({name!r}, pathlib.Path({state!r}))
     sandbox = await backend.open(make_spec({name!r}, "left/over"))
-    result = await sandbox.run("t", "sleep 1000 & echo up", 10)
+    result = await sandbox.run("t", "sleep {marker} & echo up", 10)
     assert result.output == b"up\\n", result
     {end}
 asyncio.run(main())
@@ -181,6 +182,7 @@ async def test_commands_share_nothing_but_files(shared):
     assert await output(shared, 'echo "$PWD $LEAK$leak $-"; umask') == b"/testbed  hBc\n0022\n"
     assert await output(shared, "echo ${NONCE-unset} ${RUN-unset}") == b"unset unset\n"
     assert await output(shared, "cat; readlink /proc/self/fd/0") == b"/dev/null\n"
+    assert await output(shared, "cd /proc/$$/fd; echo [0-9]*") == b"0 1 2\n"
 
 
 async def test_a_timeout_kills_the_whole_group(fresh):
@@ -241,7 +243,7 @@ async def test_daemons_live_on_and_block_nothing(fresh):
     assert await output(fresh, "setsid sleep 601 & echo up") == b"up\n"
     assert time.monotonic() - started < 5
     await asyncio.sleep(0.8)
-    assert await output(fresh, "grep -l sleep.60[01] /proc/[0-9]*/cmdline | wc -l") == b"2\n"
+    assert await output(fresh, "grep -l 60[01] /proc/[0-9]*/cmdline | wc -l") == b"2\n"
     assert await output(fresh, "echo clean") == b"clean\n"
 
 
@@ -339,17 +341,32 @@ async def test_a_patch_carries_every_kind_of_change(backend, fresh):
         await other.close()
 
 
-async def test_a_patch_without_the_agents_repository(backend, fresh):
-    """Its own git is the agent's to break; nested repositories and odd files do no harm either."""
+async def test_odd_files_do_not_spoil_the_patch(fresh):
     await output(
-        fresh,
-        "echo more >> README.md; git init -q nested; mkfifo pipe; mkdir locked; echo x > locked/x; "
-        "rm -rf .git; mkdir .git",
+        fresh, "git init -q nested; mkfifo pipe; mkdir shut; echo x > shut/x; chmod 0 shut"
     )
+    await output(fresh, "echo more >> README.md; touch .git/index.lock; echo junk > .git/config")
     patch = await fresh.diff()
-    assert b"+more" in patch and b"nested" not in patch
-    if backend.name == BackendName.DOCKER:
-        pytest.skip("an image's objects stay where the agent can delete them")
+    assert b"+more" in patch and b"nested" not in patch and b"pipe" not in patch
+
+
+async def test_a_destroyed_repository_is_no_infrastructure_fault(backend, fresh):
+    await output(fresh, "echo more >> README.md; rm -rf .git")
+    if backend.name == BackendName.DOCKER:  # the image's objects stay where the agent reaches them
+        with pytest.raises(PatchRefused, match="destroyed"):
+            await fresh.diff()
+    else:
+        assert b"+more" in await fresh.diff()
+
+
+async def test_a_patch_too_large_is_refused(backend):
+    sandbox = await backend.open(make_spec(backend.name, "bulky", Limits()))
+    try:
+        await output(sandbox, "head -c 40000000 /dev/urandom > big", 60)
+        with pytest.raises(PatchRefused, match="32 MiB"):
+            await sandbox.diff()
+    finally:
+        await sandbox.close()
 
 
 async def test_files_go_in_whatever_stands_there(fresh):
@@ -428,14 +445,16 @@ def kill_from_outside(backend: SandboxBackend, id: str) -> None:
         client.close()
         return
     for process in psutil.Process().children():
-        if "bwrap" in process.name() and any(id in part for part in process.cmdline()):
-            process.kill()
+        if process.name() == "bwrap" and any(id in part for part in process.cmdline()):
+            process.children()[0].kill()
 
 
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "await asyncio.sleep(99)"])
 async def test_leftovers_are_found_and_removed(backend, tmp_path, end):
     """Also those of a process that still lives."""
+    marker = f"{1000 + len(end)}.{os.getpid()}"
     script = OPENER.format(
+        marker=marker,
         tests=str(Path(__file__).parent),
         root=str(Path(__file__).parents[2]),
         name=str(backend.name),
@@ -458,12 +477,7 @@ async def test_leftovers_are_found_and_removed(backend, tmp_path, end):
         finally:
             owner.kill()
     if backend.name == BackendName.BWRAP:
-        assert not any(
-            str(tmp_path) in part
-            for process in psutil.process_iter(["cmdline"])
-            for part in process.info["cmdline"] or ()
-            if "bwrap" in (process.info["cmdline"][0])
-        )
+        assert not [p for p in psutil.process_iter(["cmdline"]) if marker in str(p.info)]
 
 
 async def test_what_cannot_be_opened_says_why(backend):
