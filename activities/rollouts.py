@@ -87,7 +87,7 @@ class RolloutActivities:
         task = ids[task_position(config.seed, ask.index, len(ids))]
         group = group_id(ask.campaign, ask.index)
         size = config.trainer.group_size
-        await groups.create_group(
+        stored = await groups.create_group(
             self._db,
             group,
             ask.campaign,
@@ -101,7 +101,7 @@ class RolloutActivities:
                 for i in range(size)
             ],
         )
-        return CreateGroupResult(group=group, task=task, size=size)
+        return CreateGroupResult(group=group, task=stored.task or task, size=stored.size)
 
     @activity.defn(name=Activity.CREATE_EVALUATION)
     async def create_evaluation(self, ask: EvaluationInput) -> CreateEvaluationResult:

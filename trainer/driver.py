@@ -6,6 +6,7 @@ than one host, checkpoint directories must be on a file system all of them share
 Imports neither torch nor Megatron: those load in the actors.
 """
 
+import contextlib
 import logging
 import os
 import shutil
@@ -34,6 +35,7 @@ SOCKET_ROOT = "/tmp"
 """Ray puts Unix sockets there, whose paths the kernel cuts at 107 bytes: TMPDIR may be too long."""
 DEATH_NEWS_TIMEOUT_S = 10.0
 """Ray notices the death of a local process at once and that of a host after seconds."""
+SHUTDOWN_TIMEOUT_S = 1.0
 TEMP_PREFIX = "ms-ray-"
 OBJECT_STORE_BYTES = 256 << 20
 """Batches of a local cluster are a few megabytes; Ray would take 30 % of the memory."""
@@ -161,9 +163,14 @@ class TrainerDriver:
     def shutdown(self) -> None:
         """Stop the ranks, and Ray if this driver started it."""
         self._stop_actors()
+        plant = _processes_of(self._temp_dir) if self._temp_dir else []
         if self._owns_ray:
             ray.shutdown()
             self._owns_ray = False
+        # Ray's agents notice the end of their raylet only a minute later.
+        for process in psutil.wait_procs(plant, timeout=SHUTDOWN_TIMEOUT_S)[1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         if self._temp_dir is not None:
             shutil.rmtree(self._temp_dir, ignore_errors=True)
             self._temp_dir = None
@@ -237,6 +244,16 @@ def _some_rank_died(calls: list[Any]) -> bool:
         except (RayTaskError, GetTimeoutError):
             continue
     return False
+
+
+def _processes_of(temp_dir: Path) -> list[psutil.Process]:
+    """The local cluster's processes: children that name its directory, and theirs."""
+    found: list[psutil.Process] = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # ended meanwhile, or a zombie
+            if any(str(temp_dir) in argument for argument in child.cmdline()):
+                found += [child, *child.children(recursive=True)]
+    return found
 
 
 def _remove_leftovers() -> None:

@@ -39,7 +39,7 @@ from trainer.schedule import lr_scale
 from trainer.sequences import WeightedSequence
 
 
-class LogprobGap(WorkFailed):
+class LogprobGapTooLarge(WorkFailed):
     """The engines do not serve what the trainer has: training on would be off-policy unseen."""
 
 
@@ -168,7 +168,9 @@ class TrainerRank:
     def train_step(
         self, samples: Sequence[Sample], *, step: int, current_version: int
     ) -> StepMetrics:
-        """One policy-gradient step (`step` counts from 0). Raises LogprobGap or NonFiniteStep.
+        """One policy-gradient step; `step` counts from 0.
+
+        Raises LogprobGapTooLarge or NonFiniteStep, and then nothing has moved.
 
         Samples whose advantage is zero have no gradient: they are not computed, and neither the
         loss's denominator nor any metric knows them. An entropy bonus is given on the others
@@ -226,7 +228,7 @@ class TrainerRank:
         gap_max = self._processes.max_over_all(gap_max)
         if not gap_max <= config.max_logprob_gap:
             optimizer.zero_grad()
-            raise LogprobGap(
+            raise LogprobGapTooLarge(
                 f"step {step}: served and recomputed log-probs of policy version "
                 f"{current_version} differ by {gap_max:.2e}, expected at most "
                 f"{config.max_logprob_gap:.0e}",

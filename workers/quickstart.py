@@ -15,7 +15,7 @@ from infra.db import campaigns
 from infra.db.database import Database
 from infra.db.opening import open_database
 from infra.report.collect import collect
-from infra.report.summary import write
+from infra.report.summary import summary, write
 from infra.stack.stack import up
 from infra.temporal import connect
 from mainspring import layout
@@ -72,9 +72,7 @@ async def run(home: Path | None, seed: int, say: Callable[[str], None]) -> Outco
         say("writing the report")
         data = await collect(db, campaign, temporal_ui=settings.temporal_ui)
         report, _ = write(data, settings.home / "quickstart")
-    from infra.report.summary import summary
-
-    return Outcome(summary(data), report, settings.temporal_ui)
+    return Outcome(summary(data, report), report, settings.temporal_ui)
 
 
 _ENDS = frozenset({CampaignStatus.FINISHED, CampaignStatus.FAILED, CampaignStatus.CANCELLED})

@@ -23,7 +23,8 @@ from mainspring.ids import CampaignId, campaign_id, campaign_workflow
 from mainspring.status import CampaignStatus
 
 PLAIN_EVERY_S = 15.0
-SPARK = "▁▂▃▄▅▆▇█"
+SPARK = "".join(chr(0x2581 + height) for height in range(8))
+"""Block characters of rising height."""
 SPARK_WIDTH = 60
 ENDS = frozenset({CampaignStatus.FINISHED, CampaignStatus.FAILED, CampaignStatus.CANCELLED})
 

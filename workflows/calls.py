@@ -5,6 +5,7 @@ fail the rollout), work that is bounded is bounded by time, and only the typed f
 `mainspring.status.FaultKind` are never retried.
 """
 
+import asyncio
 from datetime import timedelta
 from typing import TypeVar
 
@@ -105,6 +106,16 @@ async def on_node(
         retry_policy=RETRY,
         summary=summary,
     )
+
+
+def raise_if_cancelled() -> None:
+    """Notice a cancel that arrived during an activity which then ended on its own.
+
+    Waiting for an activity's own end swallows the cancel once; without this the workflow would go on.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def fault_of(error: ActivityError) -> FaultKind | None:

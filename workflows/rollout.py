@@ -74,6 +74,7 @@ class RolloutWorkflow:
 
     async def _play_and_grade(self, begin: BeginResult) -> RolloutResult:
         stop_reason = await self._play(begin)
+        calls.raise_if_cancelled()
         await self._sandbox.collect_patch(
             self._epoch, self._turns, timeout_s=begin.command_timeout_s
         )
@@ -162,6 +163,7 @@ class RolloutWorkflow:
             timeout_s=request_timeout_s + calls.STORE_TIMEOUT.total_seconds(),
             summary=f"turn {turn + 1}: reply",
         )
+        calls.raise_if_cancelled()
         self._generate_s += workflow.time() - started
         return reply
 

@@ -79,8 +79,10 @@ class SandboxLife:
                     summary=summary,
                 )
             except ActivityError as error:
+                calls.raise_if_cancelled()
                 await self._rebuild_after(error, epoch, turn, timeout_s)
                 continue
+            calls.raise_if_cancelled()
             self._spent("execute", started)
             return result
 

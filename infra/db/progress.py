@@ -72,14 +72,14 @@ async def read(database: Database, campaign: CampaignId) -> Seen:
             f"{solved / max(1, scored):.1%} of {scored} {split}, {sampling}, version {version}"
             for version, split, sampling, scored, solved in evaluations
         ]
-    seen_gaps = [*gaps, *(m["logprob_gap_max"] for m in metrics if m)]
+    seen_gaps = [*gaps, *(m["logprob_gap_max"] or 0.0 for m in metrics)]
     return Seen(
         num_steps=len(metrics),
         num_rollouts=done,
         num_rollouts_running=running,
         num_turns=turns,
         num_masked=masked,
-        rewards=[m["reward_mean"] for m in metrics if m],
+        rewards=[m["reward_mean"] or 0.0 for m in metrics],
         max_logprob_gap=max(seen_gaps) if seen_gaps else None,
         evaluations=lines,
     )

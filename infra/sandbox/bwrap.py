@@ -50,6 +50,8 @@ NOT_ENFORCED: tuple[str, ...] = (
 )
 BOOT_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 5.0
+CLOCK_SLACK_S = 2.0
+"""Processes' start times are told against a boot time that the clock's corrections move."""
 RUN_DIR = "/run/mainspring/run"
 PREPARED_DIR = "/run/mainspring/prepared"
 MAX_NAME_BYTES = 255
@@ -61,6 +63,7 @@ class BwrapBackend:
     name = BackendName.BWRAP
 
     def __init__(self, state_dir: Path) -> None:
+        state_dir = state_dir.absolute()
         self._open_dir = state_dir / "open"
         self._trash = state_dir / "trash"
         for directory in (self._open_dir, self._trash):
@@ -264,7 +267,7 @@ def _kill_owner(home: Path) -> None:
     try:
         owner = json.loads((home / "owner.json").read_text())
         process = psutil.Process(owner["pid"])
-        if process.create_time() != owner["created"]:
+        if abs(process.create_time() - owner["created"]) > CLOCK_SLACK_S:
             return  # another process got the number
         process.kill()
         process.wait(STOP_TIMEOUT_S)

@@ -69,13 +69,16 @@ class DockerBackend:
     name = BackendName.DOCKER
 
     def __init__(self, state_dir: Path) -> None:
+        """Blocks for up to PING_TIMEOUT_S. Raises BackendUnavailable."""
         self._state = str(state_dir.absolute())
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="docker")
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
         self._live: dict[SandboxId, LiveSandbox] = {}
         self._locks: WeakValueDictionary[SandboxId, asyncio.Lock] = WeakValueDictionary()
         try:
-            self._client = docker.from_env(timeout=CALL_TIMEOUT_S, max_pool_size=THREADS)
+            # asks the daemon for its version at once
+            self._client = docker.from_env(timeout=PING_TIMEOUT_S, max_pool_size=THREADS)
+            self._client.api.timeout = CALL_TIMEOUT_S
         except DockerException as error:
             raise _no_daemon(error) from None
 
@@ -89,10 +92,7 @@ class DockerBackend:
             finally:
                 client.close()
 
-        try:
-            await self._call(ping)
-        except (DockerException, RequestException) as error:
-            raise _no_daemon(error) from None
+        await self._call(ping)
 
     async def open(self, spec: SandboxSpec) -> Sandbox:
         if spec.image is None:
@@ -114,8 +114,6 @@ class DockerBackend:
                     f"sandbox {spec.id}: image {spec.image} cannot run: {error.explanation}",
                     remedy=IMAGE_REMEDY,
                 ) from None
-            except RequestException as error:
-                raise _no_daemon(error) from None
             self._live[spec.id] = sandbox
             return sandbox
 
@@ -225,7 +223,12 @@ class DockerBackend:
 
     async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+        try:
+            return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
+        except APIError:
+            raise
+        except (DockerException, RequestException) as error:
+            raise _no_daemon(error) from None
 
 
 def _no_daemon(error: Exception) -> BackendUnavailable:

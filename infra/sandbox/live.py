@@ -2,10 +2,11 @@
 
 Invariants: a turn id starts its command once and all who ask share its result; a sandbox whose
 shell is gone is destroyed at once and every later call raises SandboxLost; `close` runs `destroy`
-once. Built by the sandbox backends; everyone else sees `infra.sandbox.protocol.Sandbox`.
+once it has not failed. Built by the sandbox backends; everyone else sees `infra.sandbox.protocol.Sandbox`.
 """
 
 import asyncio
+import contextlib
 import io
 import math
 import tarfile
@@ -15,6 +16,7 @@ from pathlib import PurePosixPath
 
 from infra.sandbox.protocol import CommandResult, SandboxLost, SandboxRefused, SandboxSpec
 from infra.sandbox.shell import Shell, ShellGone, ShellStuck
+from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
 
 ANSWER_GRACE_S = 20.0
@@ -93,8 +95,8 @@ class LiveSandbox:
         return patch
 
     async def close(self) -> None:
-        if self._closing is None:
-            self._gone = self._gone or "it was closed"
+        self._gone = self._gone or "it was closed"
+        if self._closing is None or (self._closing.done() and self._closing.exception()):
             self._closing = asyncio.ensure_future(self._destroy())
         await asyncio.shield(self._closing)
 
@@ -149,7 +151,8 @@ class LiveSandbox:
             except ShellGone as gone:
                 cause = gone
                 self._gone = self._gone or str(gone)
-                await self.close()
+                with contextlib.suppress(SandboxError):  # what is left is the reaper's
+                    await self.close()
         raise SandboxLost(
             f"sandbox {self.id} is gone: {self._gone}",
             remedy="open it again and replay the recorded commands",

@@ -22,6 +22,7 @@ FILE_TIME_S = 1_577_836_800
 
 COMMIT_SCRIPT = """
 set -e
+umask 022
 export GIT_AUTHOR_DATE=2020-01-01T00:00:00Z GIT_COMMITTER_DATE=2020-01-01T00:00:00Z
 git -c init.defaultBranch=main init -q --template=
 # copies keep their times and nothing else of what git compares by default

@@ -45,7 +45,7 @@ async def _probe(name: BackendName, state_dir: Path) -> SandboxBackend | Backend
             case BackendName.BWRAP:
                 backend = BwrapBackend(state_dir)
             case BackendName.DOCKER:
-                backend = DockerBackend(state_dir)
+                backend = await asyncio.to_thread(DockerBackend, state_dir)
             case _:
                 assert_never(name)
         await backend.probe()

@@ -16,6 +16,8 @@ from pathlib import Path
 PROGRAM = Path(__file__).with_name("shell.sh").read_bytes()
 SPOOL_KB = 64 << 10
 """Most of one command's output that is kept on the sandbox's disk, to cut head and tail from."""
+OWN_PROCESSES = 6
+"""What shell.sh itself needs beside a command's processes."""
 CHANNEL_BYTES = 32 << 20
 """More than any answer: what exceeds it is an attack on the channel."""
 
@@ -64,7 +66,10 @@ class ShellSetup:
 
 
 class Shell:
-    """`reader` carries what the shell writes, `send` writes to its stdin."""
+    """`reader` carries what the shell writes, `send` writes to its stdin.
+
+    A call goes on when its caller is cancelled, so that the next one meets its own answer.
+    """
 
     def __init__(
         self, reader: asyncio.StreamReader, send: Callable[[bytes], Awaitable[None]]
@@ -75,14 +80,19 @@ class Shell:
         self._one_call = asyncio.Lock()
 
     async def boot(self, setup: ShellSetup, timeout_s: float) -> tuple[int, bytes]:
-        return await self._exchange(setup.encode(self._nonce) + b"boot\n", timeout_s)
+        return await self._whole(setup.encode(self._nonce) + b"boot\n", timeout_s)
 
     async def call(
         self, function: str, *arguments: str | bytes, payload: bytes = b"", timeout_s: float
     ) -> tuple[int, bytes]:
         """Status and output of a function of shell.sh. Raises ShellGone."""
         line = b" ".join([function.encode(), *map(_quote, arguments)]) + b"\n"
-        return await self._exchange(line + payload, timeout_s)
+        return await self._whole(line + payload, timeout_s)
+
+    async def _whole(self, message: bytes, timeout_s: float) -> tuple[int, bytes]:
+        exchange = asyncio.create_task(self._exchange(message, timeout_s))
+        exchange.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(exchange)
 
     async def _exchange(self, message: bytes, timeout_s: float) -> tuple[int, bytes]:
         async with self._one_call:

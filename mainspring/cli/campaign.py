@@ -122,7 +122,7 @@ def register(app: typer.Typer) -> None:
         async def go(db: Any) -> tuple[Path, dict[str, object]]:
             data = await collect(db, campaign_id(name), temporal_ui=settings.temporal_ui)
             page, _ = write(data, directory)
-            return page, summary(data)
+            return page, summary(data, page)
 
         page, found = _with_database(home, go)
         typer.echo(json.dumps(found) if as_json else str(page))

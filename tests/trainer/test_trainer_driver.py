@@ -16,7 +16,7 @@ from mainspring.errors import ModelError
 from trainer.checkpoint import HF_DIRECTORY, read_manifest
 from trainer.driver import TrainerDriver, TrainerLost
 from trainer.hf_directory import load_weights
-from trainer.rank import LogprobGap
+from trainer.rank import LogprobGapTooLarge
 
 
 @pytest.mark.parametrize("layout", ["tensor_parallel", "data_parallel"])
@@ -68,7 +68,7 @@ async def test_saving_twice_keeps_what_is_there(driver, batch, tmp_path):
 
 async def test_a_failed_step_leaves_the_ranks_usable(driver, make_model, make_config, batch):
     broken = [replace(sample, logprobs=sample.logprobs - 200) for sample in batch]
-    with pytest.raises(LogprobGap):
+    with pytest.raises(LogprobGapTooLarge):
         driver.train_step(broken, step=4, current_version=0)
     assert driver.train_step(batch, step=4, current_version=0).grad_norm > 0
 

@@ -1,0 +1,156 @@
+"""What is bubblewrap's own: users, leftover trees, the files of the host that are visible."""
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from infra.sandbox.bwrap import BwrapBackend
+from infra.sandbox.protocol import Limits, SandboxRefused, SandboxSpec
+from mainspring.ids import SandboxId
+
+ROOT = Path(__file__).parents[3]
+NOBODY = 65534
+
+
+def spec(id: str, **kwargs) -> SandboxSpec:
+    return SandboxSpec(
+        SandboxId(id), "/testbed", files={"a.txt": "a\n", "d/b.txt": "b\n"}, **kwargs
+    )
+
+
+@pytest.fixture
+def backend(tmp_path):
+    return BwrapBackend(tmp_path)
+
+
+async def test_the_user_is_never_root(backend):
+    sandbox = await backend.open(spec("who"))
+    result = await sandbox.run("t", "whoami; id -u; echo ~; touch mine; stat -c %U mine a.txt", 10)
+    name, uid, home, *owners = result.output.decode().split()
+    assert (name, home, owners) == ("agent", "/home/agent", ["agent", "agent"])
+    assert int(uid) != 0
+    if os.geteuid() == 0:
+        [work] = (backend._open_dir).glob("*/work")
+        assert (work / "mine").stat().st_uid == int(uid)
+    await sandbox.close()
+
+
+async def test_only_what_programs_need_is_visible(backend):
+    sandbox = await backend.open(spec("look"))
+    listed = (await sandbox.run("t", "ls / /home /etc; python3 -c 'import json'", 10)).output
+    assert not {b"root", b"work", b"srv", b"shadow", b"ssh", b"boot", b"var"} & set(listed.split())
+    for command in ("touch /x", "touch /etc/x", "touch /dev/x", "touch /run/mainspring/prepared/x"):
+        assert (await sandbox.run(command, command, 10)).returncode == 1, command
+    for command in ("touch /tmp/x ~/x /dev/shm/x /testbed/x", "git commit -qam x --allow-empty"):
+        result = await sandbox.run(command, command, 10)
+        assert result.returncode == 0, result
+    await sandbox.close()
+
+
+async def test_base_commits_are_the_same_in_all_sandboxes(backend):
+    seen = set()
+    for id in ("one", "two"):
+        sandbox = await backend.open(spec(id))
+        seen.add((await sandbox.run("t", "git log; git status; ls -l; ls -l d", 10)).output)
+        await sandbox.close()
+    assert len(seen) == 1 and b"nothing to commit" in seen.pop()
+
+
+async def test_a_hostile_tree_is_removed(backend, tmp_path):
+    sandbox = await backend.open(spec("hostile"))
+    deep = "mkdir -p locked/in && touch locked/in/x && chmod 0 locked/in locked; " + (
+        "for i in {1..3000}; do mkdir d && cd d; done; ln -s / root; ln -s /etc/passwd p"
+    )
+    assert (await sandbox.run("t", deep, 30)).returncode == 0
+    await sandbox.close()
+    assert await backend.list_open() == []
+    backend._deleter.shutdown(wait=True)
+    assert list((tmp_path / "trash").iterdir()) == []
+    assert Path("/etc/passwd").exists()
+
+
+async def test_max_pids_counts_one_sandbox_alone(backend):
+    first, second = [await backend.open(spec(id, limits=Limits(max_pids=16))) for id in "ab"]
+    for sandbox in (first, second):
+        result = await sandbox.run(
+            "t", "for i in {1..10}; do sleep 30 & done; echo $(jobs | wc -l)", 9
+        )
+        assert result.output == b"10\n", result
+    await asyncio.gather(first.close(), second.close())
+
+
+async def test_a_workdir_over_the_system_is_refused(backend):
+    with pytest.raises(SandboxRefused, match="/usr/new"):
+        await backend.open(SandboxSpec(SandboxId("x"), "/usr/new", files={"a": ""}))
+    assert await backend.list_open() == []
+
+
+async def test_no_process_and_no_descriptor_stays(backend):
+    async def cycle(id: str) -> None:
+        sandbox = await backend.open(spec(id))
+        await sandbox.run("t", "setsid sleep 1000 & echo x", 10)
+        await sandbox.close()
+
+    await cycle("warm-up")
+    before = len(os.listdir("/proc/self/fd"))
+    await asyncio.gather(*(cycle(str(i)) for i in range(4)))
+    await asyncio.sleep(0.1)
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+UNPRIVILEGED = """
+import asyncio, json, os, pathlib, sys
+from infra.sandbox.bwrap import BwrapBackend
+from infra.sandbox.protocol import Limits, SandboxSpec
+async def main():
+    backend = BwrapBackend(pathlib.Path(sys.argv[1]))
+    await backend.probe()
+    spec = SandboxSpec("n", "/testbed", files={"a": "a\\n"}, limits=Limits(max_pids=16))
+    sandbox = await backend.open(spec)
+    command = "id -un; id -u; echo b >> a; (for i in {1..40}; do sleep 5 & done) 2>&1 | tail -1"
+    result = await sandbox.run("t", command, 20)
+    nested = await sandbox.run("u", "unshare --user true", 5)
+    patch = await sandbox.diff()
+    await sandbox.close()
+    print(json.dumps([os.geteuid(), result.output.decode(), nested.returncode, patch.decode()]))
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="every other test here already runs unprivileged")
+def test_an_unprivileged_owner(tmp_path_factory):
+    """With the system's Python: this one may be where only root can read."""
+    python = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    if not Path(python).exists():
+        pytest.skip(f"{python} is not installed")
+    state = Path("/var/tmp") / f"mainspring-test-{os.getpid()}"
+    state.mkdir()
+    os.chown(state, NOBODY, NOBODY)
+    try:
+        done = subprocess.run(
+            [python, "-c", UNPRIVILEGED, state],
+            env={"PYTHONPATH": f"{ROOT}:{sysconfig.get_path('purelib')}", "PATH": os.defpath},
+            user=NOBODY,
+            group=NOBODY,
+            extra_groups=[],
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        shutil.rmtree(state, ignore_errors=True)
+    if "Permission denied" in done.stderr and "ModuleNotFoundError" in done.stderr:
+        pytest.skip("the checkout is where only root can read")
+    assert done.returncode == 0, done.stderr
+    uid, output, nested, patch = json.loads(done.stdout)
+    assert uid == NOBODY and output.startswith("agent\n1000\n")
+    assert "Resource temporarily unavailable" in output
+    assert nested != 0 and "+b" in patch

@@ -1,0 +1,69 @@
+"""A policy that says what a test tells it to: the fake at the engine's seam, everything else real.
+
+Tokens are the bytes of the text, so that decoding gives the reply back exactly.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from infra.policy.protocol import Completion, SamplingParams
+from mainspring.turns import VersionSpan
+
+END = 256
+LOGPROB = -0.25
+SUBMIT = "THOUGHT: done\n\n```bash\necho COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT\n```"
+
+
+def bash(command: str) -> str:
+    return f"THOUGHT: go on\n\n```bash\n{command}\n```"
+
+
+class ScriptedPolicy:
+    """`say(rollout, turn)` gives the reply of that turn; `asked` counts the requests."""
+
+    def __init__(self) -> None:
+        self.say: Callable[[str, int], str] = lambda rollout, turn: SUBMIT
+        self.asked: list[str] = []
+        self.prompts: dict[str, list[int]] = {}
+        self.gate: asyncio.Event | None = None
+
+    async def generate(
+        self,
+        input_ids: list[int],
+        params: SamplingParams,
+        *,
+        request_id: str,
+        sticky: str,
+        min_version: int | None = None,
+    ) -> Completion:
+        if self.gate is not None:
+            await self.gate.wait()
+        turn = input_ids.count(END)
+        self.asked.append(f"{sticky}.t{turn}")
+        self.prompts[f"{sticky}.t{turn}"] = list(input_ids)
+        ids = (*self.say(sticky, turn).encode(), END)
+        span = VersionSpan(min_version or 0, 0, len(ids))
+        return Completion(ids, (LOGPROB,) * len(ids), (span,), "stop", 0.0)
+
+    async def publish(self, engine: str, weights: Path, version: int) -> None:
+        return None
+
+    async def reconcile(self, engine: str, weights: Path, version: int) -> bool:
+        return False
+
+    async def aclose(self) -> None:
+        return None
+
+
+class ByteText:
+    stop_token_ids = (END,)
+
+    def prompt_ids(self, system: str, user: str) -> list[int]:
+        return list(f"{system}\n{user}\n".encode())
+
+    def next_prompt_ids(self, user_text: str, *, closed: bool) -> list[int]:
+        return list(user_text.encode())
+
+    def decode(self, ids: list[int] | tuple[int, ...]) -> str:
+        return bytes(i for i in ids if i != END).decode()
