@@ -111,7 +111,7 @@ async def on_node(
 def raise_if_cancelled() -> None:
     """Notice a cancel that arrived during an activity which then ended on its own.
 
-    Waiting for an activity's own end swallows the cancel once; without this the workflow would go on.
+    Waiting for an activity's own end swallows the cancel; without this the workflow would go on.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():

@@ -31,7 +31,7 @@ from infra.sandbox.protocol import (
     SandboxSpec,
 )
 from infra.sandbox.repository import COMMIT_SCRIPT, RepositoryCache
-from infra.sandbox.shell import ShellGone, ShellSetup
+from infra.sandbox.shell import OWN_PROCESSES, ShellGone, ShellSetup
 from mainspring.ids import SandboxId
 from mainspring.tasks import BackendName
 
@@ -259,7 +259,8 @@ class BwrapBackend:
 
 
 def _ulimits(limits: Limits) -> str:
-    return f"ulimit -c 0 -u {limits.max_pids} -d {limits.memory_mb << 10} -f {limits.disk_mb << 10}"
+    pids = limits.max_pids + OWN_PROCESSES
+    return f"ulimit -c 0 -u {pids} -d {limits.memory_mb << 10} -f {limits.disk_mb << 10}"
 
 
 def _kill_owner(home: Path) -> None:

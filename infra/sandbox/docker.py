@@ -23,7 +23,7 @@ from requests.exceptions import RequestException
 from infra.sandbox.attachment import Attachment
 from infra.sandbox.live import LiveSandbox
 from infra.sandbox.protocol import BackendUnavailable, Sandbox, SandboxRefused, SandboxSpec
-from infra.sandbox.shell import Shell, ShellGone, ShellSetup
+from infra.sandbox.shell import OWN_PROCESSES, Shell, ShellGone, ShellSetup
 from mainspring.ids import SandboxId
 from mainspring.tasks import BackendName
 
@@ -143,7 +143,7 @@ class DockerBackend:
                 security_opt=["no-new-privileges"],
                 mem_limit=f"{spec.limits.memory_mb}m",
                 memswap_limit=f"{spec.limits.memory_mb}m",
-                pids_limit=spec.limits.max_pids,
+                pids_limit=spec.limits.max_pids + OWN_PROCESSES,
                 nano_cpus=int(spec.limits.cpus * 1e9),
                 # what passes through stdout is ours already; the daemon need not keep it
                 log_config=LogConfig(type="none"),

@@ -2,7 +2,7 @@
 
 Invariants: a turn id starts its command once and all who ask share its result; a sandbox whose
 shell is gone is destroyed at once and every later call raises SandboxLost; `close` runs `destroy`
-once it has not failed. Built by the sandbox backends; everyone else sees `infra.sandbox.protocol.Sandbox`.
+until it succeeds. Built by the sandbox backends; everyone else sees the protocol's Sandbox.
 """
 
 import asyncio

@@ -126,7 +126,7 @@ class Cluster:
         return await rollouts.get(self.db, rollout)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 async def workers(
     stack: StackInfo, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Cluster]:

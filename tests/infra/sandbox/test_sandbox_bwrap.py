@@ -9,6 +9,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import psutil
 import pytest
 
 from infra.sandbox.bwrap import BwrapBackend
@@ -66,7 +67,7 @@ async def test_base_commits_are_the_same_in_all_sandboxes(backend):
 async def test_a_hostile_tree_is_removed(backend, tmp_path):
     sandbox = await backend.open(spec("hostile"))
     deep = "mkdir -p locked/in && touch locked/in/x && chmod 0 locked/in locked; " + (
-        "for i in {1..3000}; do mkdir d && cd d; done; ln -s / root; ln -s /etc/passwd p"
+        "for i in {1..1200}; do mkdir d && cd d; done; ln -s / root; ln -s /etc/passwd p"
     )
     assert (await sandbox.run("t", deep, 30)).returncode == 0
     await sandbox.close()
@@ -79,10 +80,9 @@ async def test_a_hostile_tree_is_removed(backend, tmp_path):
 async def test_max_pids_counts_one_sandbox_alone(backend):
     first, second = [await backend.open(spec(id, limits=Limits(max_pids=16))) for id in "ab"]
     for sandbox in (first, second):
-        result = await sandbox.run(
-            "t", "for i in {1..10}; do sleep 30 & done; echo $(jobs | wc -l)", 9
-        )
-        assert result.output == b"10\n", result
+        crowd = "for i in {1..12}; do sleep 30 & done; echo $(jobs | wc -l)"
+        result = await sandbox.run("t", crowd, 9)
+        assert result.output == b"12\n", result
     await asyncio.gather(first.close(), second.close())
 
 
@@ -93,16 +93,19 @@ async def test_a_workdir_over_the_system_is_refused(backend):
 
 
 async def test_no_process_and_no_descriptor_stays(backend):
+    marker = f"1001.{os.getpid()}"
+
     async def cycle(id: str) -> None:
         sandbox = await backend.open(spec(id))
-        await sandbox.run("t", "setsid sleep 1000 & echo x", 10)
+        assert (await sandbox.run("t", f"setsid sleep {marker} & echo x", 10)).returncode == 0
         await sandbox.close()
 
     await cycle("warm-up")
     before = len(os.listdir("/proc/self/fd"))
-    await asyncio.gather(*(cycle(str(i)) for i in range(4)))
-    await asyncio.sleep(0.1)
-    assert len(os.listdir("/proc/self/fd")) <= before
+    await asyncio.gather(*(cycle(str(i)) for i in range(8)))
+    await asyncio.sleep(0.2)
+    assert len(os.listdir("/proc/self/fd")) < before + 8  # other tests' pools may grow by one
+    assert not [p for p in psutil.process_iter(["cmdline"]) if marker in str(p.info)]
 
 
 UNPRIVILEGED = """
@@ -152,5 +155,5 @@ def test_an_unprivileged_owner(tmp_path_factory):
     assert done.returncode == 0, done.stderr
     uid, output, nested, patch = json.loads(done.stdout)
     assert uid == NOBODY and output.startswith("agent\n1000\n")
-    assert "Resource temporarily unavailable" in output
+    assert "fork" in output
     assert nested != 0 and "+b" in patch

@@ -1,0 +1,173 @@
+"""SIGKILL of the rollout worker, the trainer and the engine in the middle of a real campaign.
+
+The processes are the ones `mainspring quickstart` runs, on a smaller campaign. What must hold
+afterwards is read from Postgres: contiguous turns, nothing stored twice, every step once.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from infra.db import batches, campaigns, groups, policies, sandboxes, steps
+from infra.db.database import Database
+from infra.db.models import ExecutionRow, ExecutionState, GenerationRow, RolloutRow
+from infra.report.collect import collect
+from infra.report.summary import write
+from infra.stack.stack import StackInfo
+from infra.temporal import connect
+from mainspring.config import (
+    AgentConfig,
+    CampaignConfig,
+    EvalConfig,
+    OptimizerConfig,
+    OptimizerName,
+    PolicyConfig,
+    TasksConfig,
+    TrainerConfig,
+    WarmStartConfig,
+)
+from mainspring.ids import CampaignId
+from mainspring.samples import sample_from_turns
+from mainspring.settings import load_settings
+from mainspring.status import CampaignStatus, GroupKind, GroupStatus, StepStatus
+from workers import campaigns as launch
+from workers.fleet import Fleet
+from workers.quickstart import free_port, members
+
+NUM_STEPS = 4
+GROUPS_PER_STEP = 2
+GROUP_SIZE = 4
+TIMEOUT_S = 420.0
+
+
+def small_campaign() -> CampaignConfig:
+    return CampaignConfig(
+        name="chaos",
+        tasks=TasksConfig(num_train=16, num_heldout=6, num_heldout_templates=0),
+        agent=AgentConfig(step_limit=4, max_format_errors=2, short_prompts=True),
+        policy=PolicyConfig(
+            engines=(f"http://127.0.0.1:{free_port()}",), max_context=512, max_new_tokens=48
+        ),
+        trainer=TrainerConfig(
+            num_steps=NUM_STEPS,
+            groups_per_step=GROUPS_PER_STEP,
+            group_size=GROUP_SIZE,
+            optimizer=OptimizerConfig(name=OptimizerName.MUON, lr=1e-3),
+            warm_start=WarmStartConfig(copy_steps=5, steps=25),
+        ),
+        evaluation=EvalConfig(every_steps=NUM_STEPS, greedy=False),
+    )
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(TIMEOUT_S + 60)
+async def test_a_campaign_survives_the_death_of_each_process(
+    stack: StackInfo, tmp_path: Path
+) -> None:
+    settings = load_settings(stack.home)
+    async with Database.open(stack.database_url) as db:
+        client = await connect(settings)
+        campaign = await launch.create(db, small_campaign())
+        handle = await launch.start(client, db, campaign)
+        config = (await campaigns.get(db, campaign)).config
+        restarted: list[str] = []
+        async with Fleet(
+            members(settings, config), tmp_path, lambda name, code: restarted.append(name)
+        ) as fleet:
+
+            async def steps_done(number: int) -> bool:
+                fleet.check()
+                record = await campaigns.get(db, campaign)
+                assert record.status is not CampaignStatus.FAILED, record.error
+                newest = await policies.latest_policy(db, campaign)
+                return newest is not None and newest.version >= number
+
+            async def step_is_planned(number: int) -> bool:
+                return await steps.get_step(db, campaign, number) is not None
+
+            await wait_until(lambda: steps_done(1))
+            await wait_until(lambda: rollouts_are_running(db, campaign))
+            kill(fleet, "rollout")
+            await wait_until(lambda: step_is_planned(2))
+            kill(fleet, "trainer")
+            await wait_until(lambda: steps_done(2))
+            await wait_until(lambda: rollouts_are_running(db, campaign))
+            kill(fleet, "engine")
+            await asyncio.wait_for(handle.result(), TIMEOUT_S)
+        assert set(restarted) == {"rollout", "trainer", "engine"}
+        await check_everything_happened_once(db, campaign)
+        _, summary = write(await collect(db, campaign), tmp_path / "report")
+        assert summary.exists()
+
+
+async def check_everything_happened_once(db: Database, campaign: CampaignId) -> None:
+    record = await campaigns.get(db, campaign)
+    assert record.status is CampaignStatus.FINISHED
+    done = await steps.list_steps(db, campaign)
+    assert [(s.step, s.status) for s in done] == [
+        (n, StepStatus.DONE) for n in range(1, NUM_STEPS + 1)
+    ]
+    versions = [policy.version for policy in await policies.list_policies(db, campaign)]
+    assert versions == list(range(NUM_STEPS + 1))
+    consumed = [
+        group
+        for group in await groups.list_groups(db, campaign, GroupKind.TRAIN)
+        if group.status is GroupStatus.CONSUMED
+    ]
+    assert len(consumed) == NUM_STEPS * GROUPS_PER_STEP
+    batch_groups = [
+        g for n in range(1, NUM_STEPS + 1) for g in await steps.step_groups(db, campaign, n)
+    ]
+    assert len(batch_groups) == len(set(batch_groups)) == len(consumed)
+    for group in await batches.load_groups(db, batch_groups):
+        for rollout in group.rollouts:
+            assert rollout.reward is not None, f"{rollout.id} was masked: {rollout.stop_reason}"
+            sample_from_turns(rollout.id, rollout.generations)
+            assert len(rollout.generations) == rollout.num_turns
+    async with db.transaction() as connection:
+        ours = select(RolloutRow.id).where(RolloutRow.campaign_id == campaign)
+        # One life each: no turn was generated or run a second time in another epoch.
+        epochs = await connection.scalar(
+            select(func.max(GenerationRow.epoch)).where(GenerationRow.rollout_id.in_(ours))
+        )
+        unfinished = await connection.scalar(
+            select(func.count()).where(
+                ExecutionRow.rollout_id.in_(ours), ExecutionRow.state != ExecutionState.DONE
+            )
+        )
+    assert (epochs, unfinished) == (0, 0)
+    leases = await sandboxes.open_leases(db)
+    assert not [lease for lease in leases if lease.rollout.startswith(f"{campaign}/")]
+    gaps = [policy.logprob_gap_max for policy in await policies.list_policies(db, campaign)]
+    assert gaps[0] is not None and gaps[-1] is not None
+    assert max(gaps[0], gaps[-1]) < 1e-3
+
+
+async def rollouts_are_running(db: Database, campaign: CampaignId) -> bool:
+    async with db.transaction() as connection:
+        number = await connection.scalar(
+            select(func.count()).where(
+                RolloutRow.campaign_id == campaign,
+                RolloutRow.started_at.is_not(None),
+                RolloutRow.finished_at.is_(None),
+            )
+        )
+    return bool(number)
+
+
+def kill(fleet: Fleet, name: str) -> None:
+    pid = fleet.members[name].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+async def wait_until(condition, timeout_s: float = TIMEOUT_S) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not await condition():
+        assert time.monotonic() < deadline, "the condition never held"
+        await asyncio.sleep(0.05)
