@@ -17,6 +17,7 @@ from activities.known import Known
 from infra.db import rollouts, sandboxes, turns
 from infra.db.database import Database
 from infra.db.models import SandboxPurpose
+from infra.sandbox.live import PatchRefused
 from infra.sandbox.protocol import (
     Limits,
     Sandbox,
@@ -178,7 +179,12 @@ class SandboxActivities:
     async def collect_patch(self, ask: SandboxInput) -> PatchResult:
         with typed_faults():
             async with heartbeating("diff"):
-                patch = await self._holding(ask.sandbox).diff()
+                try:
+                    patch = await self._holding(ask.sandbox).diff()
+                except PatchRefused as refused:
+                    # What the agent left cannot be a patch: that is its doing, not a fault.
+                    activity.logger.info("%s: %s", ask.rollout, refused)
+                    patch = b""
                 await rollouts.put_patch(self._db, ask.rollout, ask.epoch, patch)
                 return PatchResult(num_bytes=len(patch))
 

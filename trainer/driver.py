@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ class TrainerDriver:
     def __init__(self, *, address: str = LOCAL):
         """`address`: a Ray cluster's, or LOCAL to start one."""
         self._address = address
-        self._owns_ray = False
+        self._ray_thread: ThreadPoolExecutor | None = None
         self._temp_dir: Path | None = None
         self._tensor_parallel = 1
         self._actors: list[Any] = []
@@ -164,9 +165,10 @@ class TrainerDriver:
         """Stop the ranks, and Ray if this driver started it."""
         self._stop_actors()
         plant = _processes_of(self._temp_dir) if self._temp_dir else []
-        if self._owns_ray:
-            ray.shutdown()
-            self._owns_ray = False
+        if self._ray_thread is not None:
+            self._ray_thread.submit(ray.shutdown).result()
+            self._ray_thread.shutdown()
+            self._ray_thread = None
         # Ray's agents notice the end of their raylet only a minute later.
         for process in psutil.wait_procs(plant, timeout=SHUTDOWN_TIMEOUT_S)[1]:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -189,14 +191,18 @@ class TrainerDriver:
                 "object_store_memory": OBJECT_STORE_BYTES,
                 "_temp_dir": str(self._temp_dir),
             }
-        ray.init(
+        # The kernel kills a local cluster with the thread that started it, not with the process;
+        # the caller's thread may end with its call.
+        self._ray_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray")
+        connect = self._ray_thread.submit(
+            ray.init,
             address=self._address,
             namespace=f"mainspring-{campaign}",
             log_to_driver=False,
             logging_level=logging.ERROR,
             **options,
         )
-        self._owns_ray = True
+        connect.result()
 
     def _all(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call every rank; arguments travel once."""

@@ -14,6 +14,7 @@ from transformers import PretrainedConfig
 from mainspring.config import OptimizerConfig, OptimizerName, WarmStartConfig
 from trainer.convert import GATE_UP, QKV, qkv_rows
 from trainer.gradients import clip_gradients, reduce_gradients
+from trainer.muon import Muon
 from trainer.processes import Processes
 
 WARM_START_BETAS = (0.9, 0.98)
@@ -86,7 +87,7 @@ class PolicyOptimizer:
         )
         self._muon = None
         if matrices:
-            self._muon = torch.optim.Muon(
+            self._muon = Muon(
                 matrices,
                 lr=config.muon_lr,
                 momentum=config.muon_momentum,

@@ -74,59 +74,81 @@ def {fn}({items}, {num}):
         (Case(([1, 5, 3, 3], 3), 1), Case(([4, 4, 9], 1), 3), Case(([], 2), 0)),
     ),
     FunctionTemplate(
-        "largest",
-        "the largest of {items}",
+        "largest_plus",
+        "the largest of {items} plus 1",
         """\
 def {fn}({items}):
     {out} = {items}[0]
     for x in {items}:
         if x > {out}:
             {out} = x
-    return {out}
+    return {out} + 1
 """,
-        (Case(([1, 5, 3],), 5), Case(([-4, -9],), -4), Case(([2, 2],), 2)),
+        (
+            Case(([1, 5, 3],), 6),
+            Case(([-4, -9],), -3),
+            Case(([2, 2],), 3),
+        ),
     ),
     FunctionTemplate(
-        "clamp",
-        "{num} limited to the range 0 to {other}",
+        "clamp_double",
+        "twice {num} limited to the range 0 to {other}",
         """\
 def {fn}({num}, {other}):
     if {num} < 0:
         return 0
-    return min({num}, {other})
+    return min({num} * 2, {other})
 """,
-        (Case((5, 3), 3), Case((-2, 9), 0), Case((4, 9), 4), Case((0, 1), 0)),
+        (
+            Case((5, 3), 3),
+            Case((-2, 9), 0),
+            Case((4, 9), 8),
+            Case((0, 1), 0),
+        ),
     ),
     FunctionTemplate(
-        "plus",
-        "{num} plus {other}, but at least 0",
+        "double_plus",
+        "twice {num} plus {other}, but at least 0",
         """\
 def {fn}({num}, {other}):
-    {out} = {num} + {other}
+    {out} = {num} * 2 + {other}
     return max({out}, 0)
 """,
-        (Case((5, 3), 8), Case((2, 9), 11), Case((2, -3), 0)),
+        (
+            Case((5, 3), 13),
+            Case((2, 9), 13),
+            Case((2, -9), 0),
+        ),
     ),
     FunctionTemplate(
         "times_plus",
-        "{num} times {other} plus 2",
+        "{num} times {other} plus 2, or 0 below 0",
         """\
 def {fn}({num}, {other}):
-    {out} = {num} * {other}
-    return {out} + 2
+    if {num} < 0:
+        return 0
+    return {num} * {other} + 2
 """,
-        (Case((5, 3), 17), Case((2, 9), 20)),
+        (
+            Case((5, 3), 17),
+            Case((2, 9), 20),
+            Case((-1, 4), 0),
+        ),
     ),
     FunctionTemplate(
-        "last",
-        "the last of {items}, or None",
+        "ends",
+        "the first plus the last of {items}, or 0",
         """\
 def {fn}({items}):
     if len({items}) == 0:
-        return None
-    return {items}[-1]
+        return 0
+    return {items}[0] + {items}[-1]
 """,
-        (Case(([1, 2, 3],), 3), Case(([],), None)),
+        (
+            Case(([1, 2, 5],), 6),
+            Case(([],), 0),
+            Case(([7, 1],), 8),
+        ),
     ),
     FunctionTemplate(
         "count_missing",
@@ -152,24 +174,33 @@ def {fn}({num}, {other}):
     ),
     FunctionTemplate(
         "middle",
-        "the middle between {num} and {other}",
+        "the middle of {num} and {other}, but at least 1",
         """\
 def {fn}({num}, {other}):
     {out} = {num} + {other}
-    return {out} / 2
+    return max({out} / 2, 1)
 """,
-        (Case((2, 4), 3), Case((9, 0), 4.5), Case((3, 7), 5)),
+        (
+            Case((2, 4), 3),
+            Case((9, 0), 4.5),
+            Case((3, 7), 5),
+            Case((0, 0), 1),
+        ),
     ),
     FunctionTemplate(
-        "distance",
-        "how far {num} is from {other}",
+        "distance_plus",
+        "how far {num} is from {other}, plus 1",
         """\
 def {fn}({num}, {other}):
     if {num} < {other}:
-        return {other} - {num}
-    return {num} - {other}
+        return {other} - {num} + 1
+    return {num} - {other} + 1
 """,
-        (Case((5, 3), 2), Case((2, 9), 7), Case((4, 4), 0)),
+        (
+            Case((5, 3), 3),
+            Case((2, 9), 8),
+            Case((4, 4), 1),
+        ),
     ),
     FunctionTemplate(
         "outside",
@@ -181,16 +212,21 @@ def {fn}({num}, {other}):
         (Case((0, 3), False), Case((3, 3), False), Case((4, 3), True), Case((-1, 3), True)),
     ),
     FunctionTemplate(
-        "total",
-        "the total of {items}",
+        "total_without",
+        "the total of {items} without {num}",
         """\
-def {fn}({items}):
+def {fn}({items}, {num}):
     {out} = 0
     for x in {items}:
-        {out} += x
+        if x != {num}:
+            {out} += x
     return {out}
 """,
-        (Case(([1, 5, 3],), 9), Case(([],), 0), Case(([2],), 2)),
+        (
+            Case(([1, 5, 3], 5), 4),
+            Case(([], 1), 0),
+            Case(([2, 6], 3), 8),
+        ),
     ),
 )
 
@@ -209,16 +245,21 @@ def {fn}({items}, {num}):
         (Case(([1, 3, 3], 3), 2), Case(([4], 1), 0), Case(([], 2), 0)),
     ),
     FunctionTemplate(
-        "product",
-        "the product of {items}",
+        "product_above",
+        "the product of those of {items} above {num}",
         """\
-def {fn}({items}):
+def {fn}({items}, {num}):
     {out} = 1
     for x in {items}:
-        {out} *= x
+        if x > {num}:
+            {out} *= x
     return {out}
 """,
-        (Case(([2, 5, 3],), 30), Case(([],), 1), Case(([7],), 7)),
+        (
+            Case(([2, 5, 3], 2), 15),
+            Case(([], 1), 1),
+            Case(([7, 1], 1), 7),
+        ),
     ),
     FunctionTemplate(
         "spread",
@@ -231,31 +272,44 @@ def {fn}({items}):
     ),
     FunctionTemplate(
         "perimeter",
-        "the perimeter of {num} by {other}",
+        "the perimeter of {num} by {other}, but at least 4",
         """\
 def {fn}({num}, {other}):
     {out} = {num} + {other}
-    return {out} * 2
+    return max({out} * 2, 4)
 """,
-        (Case((5, 3), 16), Case((2, 9), 22)),
+        (
+            Case((5, 3), 16),
+            Case((2, 9), 22),
+            Case((1, 0), 4),
+        ),
     ),
     FunctionTemplate(
-        "larger_plus",
-        "the larger of {num} and {other} plus 1",
+        "larger_half",
+        "half of the larger of {num} and {other} plus 1",
         """\
 def {fn}({num}, {other}):
     {out} = max({num}, {other})
-    return {out} + 1
+    return ({out} + 1) / 2
 """,
-        (Case((5, 3), 6), Case((2, 9), 10), Case((4, 4), 5)),
+        (
+            Case((5, 3), 3),
+            Case((2, 9), 5),
+            Case((4, 4), 2.5),
+        ),
     ),
     FunctionTemplate(
-        "both_positive",
-        "whether {num} and {other} are both above 0",
+        "corner",
+        "whether {num} is above 0 and {other} below 9",
         """\
 def {fn}({num}, {other}):
-    return {num} > 0 and {other} > 0
+    return {num} > 0 and {other} < 9
 """,
-        (Case((1, 2), True), Case((0, 2), False), Case((1, -1), False), Case((0, 0), False)),
+        (
+            Case((1, 2), True),
+            Case((0, 2), False),
+            Case((1, 9), False),
+            Case((0, 9), False),
+        ),
     ),
 )

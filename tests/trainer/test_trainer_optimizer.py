@@ -4,6 +4,7 @@ import torch
 from mainspring.config import OptimizerConfig, OptimizerName
 from trainer.convert import hf_to_mcore, mcore_to_hf
 from trainer.model import build_model
+from trainer.muon import orthogonalize
 from trainer.optimizer import PolicyOptimizer
 
 LR = 0.02
@@ -11,7 +12,7 @@ LR = 0.02
 
 @pytest.mark.parametrize("family", ["qwen3", "qwen2"])
 def test_muon_steps_the_matrices_hugging_face_has(family, make_model, alone):
-    """Equal gradients give equal weights, bit for bit, over steps that share momentum."""
+    """Equal gradients give torch's own weights, up to its bfloat16, over steps sharing momentum."""
     reference, _ = make_model(family)
     hf = reference.config
     model = build_model(hf, 1)
@@ -23,6 +24,7 @@ def test_muon_steps_the_matrices_hugging_face_has(family, make_model, alone):
     ours = PolicyOptimizer(model, hf, config, alone)
     named = list(reference.named_parameters())
     hidden = [p for n, p in named if p.ndim == 2 and "embed" not in n]
+    names_of_matrices = {n for n, p in named if p.ndim == 2 and "embed" not in n}
     rest = [p for n, p in named if p.ndim != 2 or "embed" in n]
     theirs = [
         torch.optim.Muon(hidden, lr=LR, momentum=0.9, weight_decay=0.1),
@@ -42,7 +44,18 @@ def test_muon_steps_the_matrices_hugging_face_has(family, make_model, alone):
             optimizer.step()
     found = mcore_to_hf([{n: p.detach() for n, p in model.named_parameters()}], hf)
     for name, expected in named:
-        assert torch.equal(found[name], expected), name
+        if name in names_of_matrices:
+            # An update's entries are about LR; torch computes them with 8 bits of mantissa.
+            torch.testing.assert_close(found[name], expected, rtol=0.0, atol=0.03 * LR)
+        else:
+            assert torch.equal(found[name], expected), name
+
+
+def test_orthogonalize_brings_singular_values_near_one():
+    torch.manual_seed(0)
+    for shape in ((3, 8, 20), (2, 20, 8)):
+        values = torch.linalg.svdvals(orthogonalize(torch.randn(shape)))
+        assert 0.5 < float(values.min()) and float(values.max()) < 1.5
 
 
 def test_clipping_scales_to_the_norm(make_model, alone):
