@@ -19,9 +19,10 @@ async def heartbeating(note: str = "") -> AsyncIterator["Beat"]:
     beat = Beat(note)
 
     async def forever() -> None:
+        # Most activities end before the first beat is due: a beat costs the server a write.
         while True:
-            activity.heartbeat(beat.note)
             await asyncio.sleep(BEAT_S)
+            activity.heartbeat(beat.note)
 
     task = asyncio.create_task(forever())
     try:

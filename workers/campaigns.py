@@ -32,7 +32,15 @@ SPLITS: tuple[Split, ...] = ("train", "heldout", "heldout_templates")
 
 
 async def create(db: Database, config: CampaignConfig) -> CampaignId:
-    """Store the campaign and its tasks. Raises UsageError when the name means another config."""
+    """Store the campaign and its tasks. Raises UsageError when the name means another config.
+
+    The campaign's row comes last: a stored campaign has its tasks, whatever a later version of the
+    generator would make of the seed.
+    """
+    campaign = campaign_id(config.name)
+    if any(record.id == campaign for record in await campaigns.list_all(db)):
+        await campaigns.create(db, config)
+        return campaign
     if config.tasks.source == BUNDLED:
         for split in SPLITS:
             made = make_tasks(config.seed, split, config.split_size(split) or 0)
@@ -47,7 +55,7 @@ async def create(db: Database, config: CampaignConfig) -> CampaignId:
                 remedy="import the tasks first, or correct tasks.source and evaluation.splits",
             )
     await campaigns.create(db, config)
-    return campaign_id(config.name)
+    return campaign
 
 
 async def start(client: Client, db: Database, campaign: CampaignId) -> WorkflowHandle:

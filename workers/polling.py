@@ -15,13 +15,22 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 GRACE = timedelta(seconds=10)
+PURE_MODULES = (
+    "mainspring",
+    "pydantic",
+    "workflows.calls",
+    "workflows.sandbox_life",
+    "workflows.search",
+)
+"""Imported once a process, not once a workflow: they hold no state. Workflow files themselves stay
+inside the sandbox."""
 HEARTBEAT_THROTTLE = timedelta(seconds=2)
 """Cancellation waits for the next heartbeat that is not throttled; the default allows 60 s."""
 
 
 def workflow_runner() -> SandboxedWorkflowRunner:
     """The SDK's sandbox, sharing the modules that are pure and immutable."""
-    passthrough = SandboxRestrictions.default.with_passthrough_modules("mainspring", "pydantic")
+    passthrough = SandboxRestrictions.default.with_passthrough_modules(*PURE_MODULES)
     return SandboxedWorkflowRunner(restrictions=passthrough)
 
 

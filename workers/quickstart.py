@@ -30,8 +30,10 @@ from workers.watch import Watch
 
 TEMPLATE = Path(mainspring.bundled.__file__).parent / "quickstart.toml"
 ENGINE_HOST = "127.0.0.1"
-SANDBOXES = 24
-"""Alive at once on this machine; more only wait for its cores."""
+SANDBOXES = 64
+"""Alive at once on this machine: enough replies in flight to be generated in batches."""
+STEP_INTERVAL_MS = "25"
+"""On two cores replies that share a step cost a fraction; a reply takes about a second."""
 POLL_S = 0.5
 
 
@@ -118,6 +120,7 @@ def members(settings: Settings, config: CampaignConfig) -> list[Member]:
                 *("--model", str(first), "--host", ENGINE_HOST, "--port", port),
                 # Not a policy version: whoever asks first brings the engine up to date.
                 *("--weight-version", "base"),
+                *("--step-interval-ms", STEP_INTERVAL_MS),
             ],
             waits_for=first / "config.json",
             environment=single,

@@ -9,7 +9,14 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureError
 
 with workflow.unsafe.imports_passed_through():
-    from mainspring.ids import CampaignId, GroupId, campaign_workflow, rollout_id, rollout_workflow
+    from mainspring.ids import (
+        CampaignId,
+        GroupId,
+        TaskId,
+        campaign_workflow,
+        rollout_id,
+        rollout_workflow,
+    )
     from mainspring.protocol.campaign import (
         CreateGroupResult,
         FinishGroupInput,
@@ -23,7 +30,12 @@ with workflow.unsafe.imports_passed_through():
 
 
 async def run_rollout(
-    campaign: CampaignId, group: GroupId, index: int, policy_version: int, summary: str
+    campaign: CampaignId,
+    group: GroupId,
+    index: int,
+    policy_version: int,
+    summary: str,
+    task: TaskId | None = None,
 ) -> RolloutResult | None:
     """Run the group's `index`-th rollout as a child; None when its workflow failed."""
     rollout = rollout_id(group, index)
@@ -39,7 +51,7 @@ async def run_rollout(
             id=rollout_workflow(rollout),
             result_type=RolloutResult,
             parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
-            search_attributes=search.at_start(campaign, group, policy_version),
+            search_attributes=search.at_start(campaign, group, policy_version, task),
             static_summary=summary,
         )
     except ChildWorkflowError as error:
@@ -57,7 +69,14 @@ class GroupWorkflow:
         try:
             await asyncio.gather(
                 *(
-                    run_rollout(start.campaign, made.group, index, start.policy_version, made.task)
+                    run_rollout(
+                        start.campaign,
+                        made.group,
+                        index,
+                        start.policy_version,
+                        summary=made.task,
+                        task=made.task,
+                    )
                     for index in range(made.size)
                 )
             )

@@ -26,21 +26,27 @@ EXIT_STATUS = SearchAttributeKey.for_keyword("ExitStatus")
 REWARD = SearchAttributeKey.for_float("Reward")
 
 
-def at_start(campaign: str, group: str, policy_version: int) -> TypedSearchAttributes:
-    """What is known of a group or rollout when it is started."""
-    return TypedSearchAttributes(
-        [
-            SearchAttributePair(CAMPAIGN, campaign),
-            SearchAttributePair(GROUP, group),
-            SearchAttributePair(POLICY_VERSION, policy_version),
-        ]
-    )
+def at_start(
+    campaign: str, group: str, policy_version: int, task: str | None = None
+) -> TypedSearchAttributes:
+    """What is known of a group, an evaluation or (with its task) a rollout when it is started."""
+    pairs: list[SearchAttributePair[Any]] = [
+        SearchAttributePair(CAMPAIGN, campaign),
+        SearchAttributePair(GROUP, group),
+        SearchAttributePair(POLICY_VERSION, policy_version),
+    ]
+    if task is not None:
+        pairs.append(SearchAttributePair(TASK, task))
+        pairs.append(SearchAttributePair(PHASE, RolloutPhase.RUNNING.value))
+    return TypedSearchAttributes(pairs)
 
 
 def running(task: str) -> None:
-    workflow.upsert_search_attributes(
-        [TASK.value_set(task), PHASE.value_set(RolloutPhase.RUNNING.value)]
-    )
+    """For rollouts started without their task (evaluations span tasks)."""
+    if workflow.info().typed_search_attributes.get(TASK) is None:
+        workflow.upsert_search_attributes(
+            [TASK.value_set(task), PHASE.value_set(RolloutPhase.RUNNING.value)]
+        )
 
 
 def phase(value: RolloutPhase) -> None:

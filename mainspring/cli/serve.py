@@ -40,6 +40,9 @@ def register(app: typer.Typer) -> None:
         ] = "default",
         max_batch: Annotated[int, typer.Option(min=1, help="Requests generated at once.")] = 64,
         threads: Annotated[int, typer.Option(min=1, help="CPU threads (CPU engine).")] = 1,
+        step_interval_ms: Annotated[
+            float, typer.Option(min=0, help="Least time between two steps (CPU engine).")
+        ] = 0.0,
         context_length: Annotated[
             int | None, typer.Option(min=2, help="Longest prompt plus reply [the model's own].")
         ] = None,
@@ -82,6 +85,7 @@ def register(app: typer.Typer) -> None:
                 weight_version=weight_version,
                 max_batch=max_batch,
                 threads=threads,
+                step_interval_s=step_interval_ms / 1000,
                 context_length=context_length,
                 api_key=api_key,
             )

@@ -31,6 +31,8 @@ class EngineOptions(BaseModel):
     weight_version: str = "0"
     max_batch: int = Field(64, ge=1)
     threads: int = Field(1, ge=1)
+    step_interval_s: float = Field(0.0, ge=0)
+    """Least time between two steps."""
     context_length: int | None = Field(None, ge=2)
     """None: the model's own."""
     api_key: str = ""
@@ -46,7 +48,9 @@ class EngineServer:
         )
         self._socket = _listen(options.host, options.port)
         self.url = f"http://{options.host}:{self._socket.getsockname()[1]}"
-        self._engine = EngineThread(scheduler, num_threads=options.threads)
+        self._engine = EngineThread(
+            scheduler, num_threads=options.threads, step_interval_s=options.step_interval_s
+        )
         app = make_app(self._engine, scheduler, api_key=options.api_key)
         config = uvicorn.Config(
             app,
