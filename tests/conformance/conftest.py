@@ -1,0 +1,38 @@
+"""Every sandbox backend that runs here, and sandboxes in it."""
+
+import pytest
+from sandbox_backend import build_image, make_backend, make_spec
+
+from infra.sandbox.protocol import (
+    BackendUnavailable,
+)
+from mainspring.tasks import BackendName
+
+
+@pytest.fixture(scope="module", params=["bwrap", pytest.param("docker", marks=pytest.mark.docker)])
+async def backend(request, tmp_path_factory):
+    if request.param == BackendName.DOCKER:
+        build_image()
+    backend = make_backend(request.param, tmp_path_factory.mktemp("sandboxes"))
+    try:
+        await backend.probe()
+    except BackendUnavailable as unavailable:
+        pytest.skip(str(unavailable))
+    yield backend
+    for left in await backend.list_open():
+        await backend.remove(left)
+
+
+@pytest.fixture(scope="module")
+async def shared(backend):
+    """For tests that leave no trace in the sandbox."""
+    sandbox = await backend.open(make_spec(backend.name, "shared"))
+    yield sandbox
+    await sandbox.close()
+
+
+@pytest.fixture
+async def fresh(backend, request):
+    sandbox = await backend.open(make_spec(backend.name, request.node.name))
+    yield sandbox
+    await sandbox.close()

@@ -1,0 +1,87 @@
+"""The backends under test, the repository in their sandboxes, and how tests run commands.
+
+Docker takes part when a daemon answers and holds the image MAINSPRING_TEST_IMAGE names (default
+"mainspring-test"): any image with bash, git and tar.
+"""
+
+import io
+import os
+import tarfile
+import time
+from pathlib import Path
+
+import docker
+import pytest
+from docker.errors import DockerException, ImageNotFound
+
+from infra.sandbox.bwrap import BwrapBackend
+from infra.sandbox.docker import DockerBackend
+from infra.sandbox.protocol import (
+    CommandResult,
+    Limits,
+    Sandbox,
+    SandboxSpec,
+)
+from mainspring.ids import SandboxId
+from mainspring.tasks import BackendName
+
+FILES = {
+    "README.md": "one\ntwo\nthree\n",
+    "pkg/calc.py": "def add(a, b):\n    return a - b\n",
+    "pkg/doomed.py": "x = 1\n",
+    "pkg/moved.py": "".join(f"line {i}\n" for i in range(30)),
+    "tool.sh": "#!/bin/sh\necho tool\n",
+    ".gitignore": "*.log\n",
+}
+WORKDIR = "/testbed"
+LIMITS = Limits(memory_mb=512, max_pids=64, disk_mb=256, output_bytes=1 << 16)
+IMAGE = "mainspring-conformance"
+
+
+def make_backend(name: str, state: Path) -> BwrapBackend | DockerBackend:
+    return BwrapBackend(state) if name == BackendName.BWRAP else DockerBackend(state)
+
+
+def make_spec(name: str, id: str, limits: Limits = LIMITS) -> SandboxSpec:
+    if name == BackendName.BWRAP:
+        return SandboxSpec(SandboxId(id), WORKDIR, files=FILES, limits=limits)
+    labels = {"mainspring.rollout": "r"}
+    return SandboxSpec(SandboxId(id), WORKDIR, image=IMAGE, labels=labels, limits=limits)
+
+
+def build_image() -> None:
+    """The same repository as an image. Skips where that is impossible."""
+    base = os.environ.get("MAINSPRING_TEST_IMAGE", "mainspring-test")
+    try:
+        client = docker.from_env(timeout=60)
+        client.images.get(base)
+    except ImageNotFound:
+        pytest.skip(f"Docker has no image {base} (MAINSPRING_TEST_IMAGE)")
+    except DockerException as error:
+        pytest.skip(f"no Docker daemon answers: {error}")
+    recipe = (
+        f"FROM {base}\nCOPY repository {WORKDIR}\nRUN cd {WORKDIR} && git init -q && git add -A "
+        "&& git -c user.name=a -c user.email=b commit -qm base\n"
+    )
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as archive:
+        contents = {f"repository/{path}": text for path, text in FILES.items()}
+        for path, text in {"Dockerfile": recipe, **contents}.items():
+            member = tarfile.TarInfo(path)
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    context.seek(0)
+    client.images.build(
+        fileobj=context, custom_context=True, tag=IMAGE, network_mode="none", rm=True
+    )
+    client.close()
+
+
+async def run(sandbox: Sandbox, command: str, timeout_s: float = 20) -> CommandResult:
+    return await sandbox.run(f"t{time.monotonic_ns()}", command, timeout_s)
+
+
+async def output(sandbox: Sandbox, command: str, timeout_s: float = 20) -> bytes:
+    result = await run(sandbox, command, timeout_s)
+    assert result.returncode == 0, result
+    return result.output

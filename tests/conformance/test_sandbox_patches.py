@@ -1,0 +1,79 @@
+"""What every backend promises of patches and files, tried on each."""
+
+import pytest
+from sandbox_backend import make_spec, output
+
+from infra.sandbox.live import PatchRefused
+from infra.sandbox.protocol import (
+    Limits,
+    SandboxRefused,
+)
+from mainspring.tasks import BackendName
+
+
+async def test_a_patch_carries_every_kind_of_change(backend, fresh):
+    assert await fresh.diff() == b""
+    await output(
+        fresh,
+        r"""
+        sed -i 's/a - b/a + b/' pkg/calc.py; rm pkg/doomed.py; chmod +x tool.sh
+        git mv pkg/moved.py pkg/elsewhere.py; git commit -qam 'an agent may commit'
+        printf 'new\nno newline' > 'a new "file" \303\251.txt'; : > empty.txt; ln -s README.md link
+        printf '\000\001\377' > blob.bin; printf 'caf\351\n' > latin1.txt; echo noise > debug.log
+        git config --global diff.noprefix true; git config core.fileMode false
+        """,
+    )
+    patch = await fresh.diff()
+    assert await fresh.diff() == patch and b"debug.log" not in patch
+    other = await backend.open(make_spec(backend.name, "apply"))
+    try:
+        await other.write_files({"incoming/the.patch": patch})
+        await output(other, "git apply --index incoming/the.patch && rm -r incoming")
+        assert await other.diff() == patch
+        listing = "ls -l tool.sh link | cut -c1-10; cat blob.bin latin1.txt | od -c; ls pkg"
+        assert await output(other, listing) == await output(fresh, listing)
+    finally:
+        await other.close()
+
+
+async def test_odd_files_do_not_spoil_the_patch(fresh):
+    await output(
+        fresh, "git init -q nested; mkfifo pipe; mkdir shut; echo x > shut/x; chmod 0 shut"
+    )
+    await output(fresh, "echo more >> README.md; touch .git/index.lock; echo junk > .git/config")
+    patch = await fresh.diff()
+    assert b"+more" in patch and b"nested" not in patch and b"pipe" not in patch
+
+
+async def test_a_destroyed_repository_is_no_infrastructure_fault(backend, fresh):
+    await output(fresh, "echo more >> README.md; rm -rf .git")
+    if backend.name == BackendName.DOCKER:  # the image's objects stay where the agent reaches them
+        with pytest.raises(PatchRefused, match="destroyed"):
+            await fresh.diff()
+    else:
+        assert b"+more" in await fresh.diff()
+
+
+async def test_a_patch_too_large_is_refused(backend):
+    sandbox = await backend.open(make_spec(backend.name, "bulky", Limits()))
+    try:
+        await output(sandbox, "yes lots of text | head -c 40000000 > big", 60)
+        with pytest.raises(PatchRefused, match="32 MiB"):
+            await sandbox.diff()
+    finally:
+        await sandbox.close()
+
+
+async def test_files_go_in_whatever_stands_there(fresh):
+    await output(fresh, "ln -sf /etc/passwd target; mkdir -p tests/b; echo old > tests/a")
+    content = bytes(range(256)) * 1000
+    await fresh.write_files({"target": content, "tests/a": b"new\n", "tests/deep/c": b""})
+    assert await output(fresh, "wc -c < target; cat tests/a; ls tests; test ! -L target") == (
+        b"256000\nnew\na\nb\ndeep\n"
+    )
+    for path in ("../up", "/abs", "", ".git/config", "a/.GIT/x"):
+        with pytest.raises(SandboxRefused, match=r"path|git"):
+            await fresh.write_files({path: b""})
+    with pytest.raises(SandboxRefused, match="cannot write"):
+        await fresh.write_files({"README.md/below": b"x" * 100_000})
+    assert await output(fresh, "echo fine") == b"fine\n"
