@@ -177,22 +177,19 @@ class SandboxActivities:
 
     @activity.defn(name=Activity.COLLECT_PATCH)
     async def collect_patch(self, ask: SandboxInput) -> PatchResult:
+        """Store the patch, then close the sandbox: nobody needs it any more."""
         with typed_faults():
             async with heartbeating("diff"):
-                try:
-                    patch = await self._holding(ask.sandbox).diff()
-                except PatchRefused as refused:
-                    # What the agent left cannot be a patch: that is its doing, not a fault.
-                    activity.logger.info("%s: %s", ask.rollout, refused)
-                    patch = b""
-                await rollouts.put_patch(self._db, ask.rollout, ask.epoch, patch)
+                patch = await rollouts.get_patch(self._db, ask.rollout, ask.epoch)
+                if patch is None:
+                    patch = await self._diff(ask)
+                    await rollouts.put_patch(self._db, ask.rollout, ask.epoch, patch)
+                await self._close(ask.sandbox)
                 return PatchResult(num_bytes=len(patch))
 
     @activity.defn(name=Activity.CLOSE_SANDBOX)
     async def close_sandbox(self, ask: SandboxInput) -> RolloutRef:
-        closed = await self.release(ask.sandbox)
-        status = SandboxStatus.CLOSED if closed else SandboxStatus.LOST
-        await sandboxes.close_lease(self._db, ask.sandbox, self._node, status)
+        await self._close(ask.sandbox)
         return RolloutRef(rollout=ask.rollout, epoch=ask.epoch)
 
     async def release(self, sandbox: SandboxId) -> bool:
@@ -209,6 +206,19 @@ class SandboxActivities:
     async def close_all(self) -> None:
         """On drain: what this process holds dies with it, so remove it in order."""
         await asyncio.gather(*(self.release(sandbox) for sandbox in list(self._held)))
+
+    async def _close(self, sandbox: SandboxId) -> None:
+        closed = await self.release(sandbox)
+        status = SandboxStatus.CLOSED if closed else SandboxStatus.LOST
+        await sandboxes.close_lease(self._db, sandbox, self._node, status)
+
+    async def _diff(self, ask: SandboxInput) -> bytes:
+        try:
+            return await self._holding(ask.sandbox).diff()
+        except PatchRefused as refused:
+            # What the agent left cannot be a patch: that is its doing, not a fault.
+            activity.logger.info("%s: %s", ask.rollout, refused)
+            return b""
 
     def _holding(self, sandbox: SandboxId) -> Sandbox:
         held = self._held.get(sandbox)

@@ -30,7 +30,7 @@ from workers.watch import Watch
 
 TEMPLATE = Path(mainspring.bundled.__file__).parent / "quickstart.toml"
 ENGINE_HOST = "127.0.0.1"
-SANDBOXES = 64
+SANDBOXES = 128
 """Alive at once on this machine: enough replies in flight to be generated in batches."""
 STEP_INTERVAL_MS = "50"
 """On two cores replies that share a step cost a fraction; a reply takes two seconds."""

@@ -80,16 +80,13 @@ class RolloutWorkflow:
         )
         search.phase(RolloutPhase.GRADING)
         grading_since = workflow.time()
-        grade, _ = await asyncio.gather(
-            calls.anywhere(
-                Activity.GRADE,
-                RolloutRef(rollout=self._start.rollout, epoch=self._epoch),
-                GradeResult,
-                queue=calls.SANDBOX_QUEUE,
-                timeout_s=begin.test_timeout_s + GRADE_GRACE_S,
-                summary="hidden tests in a fresh sandbox",
-            ),
-            self._sandbox.close(self._epoch),
+        grade = await calls.anywhere(
+            Activity.GRADE,
+            RolloutRef(rollout=self._start.rollout, epoch=self._epoch),
+            GradeResult,
+            queue=calls.SANDBOX_QUEUE,
+            timeout_s=begin.test_timeout_s + GRADE_GRACE_S,
+            summary="hidden tests in a fresh sandbox",
         )
         self._sandbox.seconds["grade"] = workflow.time() - grading_since
         return await self._finish(stop_reason, verdict=grade.verdict, fault=grade.fault)

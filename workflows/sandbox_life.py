@@ -87,6 +87,7 @@ class SandboxLife:
             return result
 
     async def collect_patch(self, epoch: int, num_turns: int, *, timeout_s: float) -> PatchResult:
+        """Store what the tree holds, in a rebuilt sandbox if need be; closes the sandbox."""
         while True:
             ref = self._alive()
             started = workflow.time()
@@ -102,6 +103,7 @@ class SandboxLife:
                 await self._rebuild_after(error, epoch, num_turns, timeout_s)
                 continue
             self._spent("diff", started)
+            self._ref = None
             return result
 
     async def close(self, epoch: int) -> None:

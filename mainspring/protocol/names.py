@@ -17,7 +17,7 @@ class Activity(StrEnum):
     EXECUTE = "execute"
     """Run the reply's command in the rollout's sandbox, once."""
     COLLECT_PATCH = "collect_patch"
-    """Store the working tree's difference from the base commit."""
+    """Store the working tree's difference from the base commit, then remove the sandbox."""
     CLOSE_SANDBOX = "close_sandbox"
     """Remove the sandbox."""
     GRADE = "grade"
