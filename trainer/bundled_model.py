@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from mainspring.agent.action import SUBMIT_SENTINEL
-from mainspring.bundled.generator import make_instances
+from mainspring.bundled.generator import Split, draw_instance
 from mainspring.bundled.trajectories import warm_start_messages
 
 END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
@@ -124,11 +124,14 @@ def _token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
 
 
 def _corpus() -> list[str]:
+    """Rollouts drawn for this alone; no weight is trained on them. The held-out templates' words are
+    among them, so that those are whole tokens too."""
     rng = random.Random("tokenizer")
+    splits: tuple[Split, ...] = ("train", "heldout_templates")
     rollouts = [
-        warm_start_messages(instance, rng)
-        for split in ("train", "heldout_templates")
-        for instance in make_instances(0, split, _NUM_CORPUS_TASKS)
+        warm_start_messages(draw_instance(rng, split, "tokenizer"), rng)
+        for split in splits
+        for _ in range(_NUM_CORPUS_TASKS)
     ]
     texts = [f"{m['role']}\n{m['content']}" for rollout in rollouts for m in rollout]
     # The protocol's strings become tokens of their own and must not use up merges.

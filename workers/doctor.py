@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from infra.db.opening import open_database
+from infra.sandbox import bwrap, docker
 from infra.sandbox.protocol import BackendUnavailable
 from infra.sandbox.select import available_backends
 from infra.temporal import connect
@@ -12,6 +13,10 @@ from mainspring.errors import MainspringError
 from mainspring.settings import Settings, load_settings
 from mainspring.tasks import BackendName
 
+_NOT_ENFORCED = {
+    BackendName.BWRAP: bwrap.NOT_ENFORCED,
+    BackendName.DOCKER: docker.NOT_ENFORCED,
+}
 MIN_FREE_GB = 2.0
 """A quickstart writes about half of this; Postgres stops dead on a full disk."""
 
@@ -35,7 +40,7 @@ async def examine(home: Path | None) -> list[Finding]:
     for name in BackendName:
         backend = backends[name]
         works = not isinstance(backend, BackendUnavailable)
-        found = "works" if works else str(backend)
+        found = f"works; not enforced: {'; '.join(_NOT_ENFORCED[name])}" if works else str(backend)
         findings.append(Finding(f"sandbox {name}", works, found, required=False))
     if all(isinstance(backend, BackendUnavailable) for backend in backends.values()):
         findings.append(Finding("sandbox", False, "no backend works on this machine"))
