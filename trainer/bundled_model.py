@@ -124,8 +124,8 @@ def _token_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
 
 
 def _corpus() -> list[str]:
-    """Rollouts drawn for this alone; no weight is trained on them. The held-out templates' words are
-    among them, so that those are whole tokens too."""
+    """Rollouts drawn for this alone; no weight is trained on them. The words of the held-out
+    templates are among them, so that those are whole tokens too."""
     rng = random.Random("tokenizer")
     splits: tuple[Split, ...] = ("train", "heldout_templates")
     rollouts = [

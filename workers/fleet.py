@@ -11,16 +11,15 @@ import os
 import signal
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mainspring.errors import WorkFailed
 
-MAX_QUICK_DEATHS = 5
-"""Deaths within QUICK_S of each other that mean the process cannot run at all."""
-QUICK_S = 60.0
+MAX_QUICK_DEATHS = 4
+"""Lives in a row shorter than QUICK_S that mean the process cannot run at all."""
+QUICK_S = 30.0
 RESTART_DELAY_S = 0.5
 STOP_TIMEOUT_S = 15.0
 _PR_SET_PDEATHSIG = 1
@@ -37,7 +36,7 @@ class Member:
     """Started once this file exists (the engine waits for the first model)."""
     environment: dict[str, str] = field(default_factory=dict)
     process: asyncio.subprocess.Process | None = None
-    deaths: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_QUICK_DEATHS))
+    num_quick_deaths: int = 0
 
     @property
     def pid(self) -> int | None:
@@ -74,17 +73,18 @@ class Fleet:
         while member.waits_for is not None and not member.waits_for.exists():
             await asyncio.sleep(0.2)
         while True:
+            started = time.monotonic()
             member.process = await self._start(member)
             code = await member.process.wait()
-            now = time.monotonic()
-            if len(member.deaths) == MAX_QUICK_DEATHS and now - member.deaths[0] < QUICK_S:
+            quick = time.monotonic() - started < QUICK_S
+            member.num_quick_deaths = member.num_quick_deaths + 1 if quick else 0
+            if member.num_quick_deaths == MAX_QUICK_DEATHS:
                 raise WorkFailed(
-                    f"{member.name} ended {MAX_QUICK_DEATHS} times within {QUICK_S:.0f} s "
+                    f"{member.name} ended {MAX_QUICK_DEATHS} times in a row within {QUICK_S:.0f} s "
                     f"(exit code {code}); the end of {self.log(member.name)}:\n"
                     + _tail(self.log(member.name)),
                     remedy="mend what the log names, then run the same command again: it resumes",
                 )
-            member.deaths.append(now)
             self._on_restart(member.name, code)
             await asyncio.sleep(RESTART_DELAY_S)
 

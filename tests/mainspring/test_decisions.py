@@ -1,0 +1,114 @@
+"""The pure decisions of a campaign: admission, curriculum, rewards, advantages, contiguity."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mainspring.admission import num_admissible_groups
+from mainspring.advantages import group_advantages
+from mainspring.curriculum import task_position
+from mainspring.rewards import outcome_reward
+from mainspring.samples import NOT_SAMPLED, sample_from_turns
+from mainspring.status import StopReason, Verdict
+from mainspring.turns import BrokenTrajectory, Generation, VersionSpan
+
+
+@given(
+    num_steps=st.integers(1, 20),
+    groups_per_step=st.integers(1, 8),
+    max_staleness=st.integers(0, 3),
+    events=st.lists(st.sampled_from(["done", "step"]), max_size=200),
+)
+def test_admission_keeps_the_bound_and_always_finishes(
+    num_steps: int, groups_per_step: int, max_staleness: int, events: list[str]
+) -> None:
+    steps_done = in_flight = ready = 0
+
+    def admit() -> None:
+        nonlocal in_flight
+        in_flight += num_admissible_groups(
+            num_steps=num_steps,
+            steps_done=steps_done,
+            groups_per_step=groups_per_step,
+            max_staleness=max_staleness,
+            in_flight=in_flight,
+            ready=ready,
+        )
+        assert in_flight + ready <= (max_staleness + 1) * groups_per_step
+        # Enough is always under way or ready for the next step.
+        assert steps_done == num_steps or in_flight + ready >= groups_per_step
+
+    admit()
+    for event in events:
+        if event == "done" and in_flight:
+            in_flight, ready = in_flight - 1, ready + 1
+        elif event == "step" and ready >= groups_per_step and steps_done < num_steps:
+            ready, steps_done = ready - groups_per_step, steps_done + 1
+        admit()
+
+
+def test_every_pass_over_the_tasks_is_a_permutation() -> None:
+    for epoch in range(3):
+        seen = Counter(task_position(7, epoch * 10 + n, 10) for n in range(10))
+        assert seen == Counter(range(10))
+    orders = {tuple(task_position(7, e * 10 + n, 10) for n in range(10)) for e in range(3)}
+    assert len(orders) == 3
+
+
+@pytest.mark.parametrize(
+    ("stop_reason", "verdict", "reward"),
+    [
+        (StopReason.SUBMITTED, Verdict.RESOLVED, 1.0),
+        (StopReason.STEP_LIMIT, Verdict.RESOLVED, 1.0),
+        (StopReason.SUBMITTED, Verdict.NOT_RESOLVED, 0.0),
+        (StopReason.FORMAT_ERRORS, Verdict.NO_PATCH, 0.0),
+        (StopReason.SUBMITTED, Verdict.TESTS_TIMED_OUT, 0.0),
+        (StopReason.SUBMITTED, Verdict.FAULT, None),
+        (StopReason.INFRA_FAULT, None, None),
+        (StopReason.CANCELLED, Verdict.RESOLVED, None),
+    ],
+)
+def test_only_the_agent_is_scored(
+    stop_reason: StopReason, verdict: Verdict | None, reward: float | None
+) -> None:
+    assert outcome_reward(stop_reason, verdict) == reward
+
+
+def test_masked_rollouts_do_not_move_the_baseline() -> None:
+    assert group_advantages([1.0, 0.0, None], normalize_std=False) == [0.5, -0.5, None]
+    assert group_advantages([1.0, 1.0, None], normalize_std=True) == [0.0, 0.0, None]
+    assert group_advantages([None, None], normalize_std=True) == [None, None]
+    low, high = group_advantages([0.0, 1.0], normalize_std=True)
+    assert low == pytest.approx(-1, abs=1e-3) and high == pytest.approx(1, abs=1e-3)
+
+
+def turn(number: int, start: int, spans: tuple[VersionSpan, ...] = (VersionSpan(3, 0, 2),)):
+    return Generation(number, start, (7, 8, 9), (1, 2), (-0.1, -0.2), spans, "x", "stop")
+
+
+def test_a_sample_is_the_sequence_as_served() -> None:
+    mixed = (VersionSpan(3, 0, 1), VersionSpan(4, 1, 2))
+    sample = sample_from_turns("r", [turn(0, 0), turn(1, 5, mixed)])
+    assert sample.token_ids.tolist() == [7, 8, 9, 1, 2] * 2
+    assert sample.action_mask.tolist() == [False, False, False, True, True] * 2
+    none = NOT_SAMPLED
+    assert sample.versions.tolist() == [none, none, none, 3, 3, none, none, none, 3, 4]
+    assert sample.num_action_tokens == 4
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        [turn(1, 0)],
+        [turn(0, 0), turn(1, 6)],
+        [turn(0, 0, (VersionSpan(3, 0, 1),))],
+        [turn(0, 0, (VersionSpan(3, 1, 2),))],
+        [replace(turn(0, 0), logprobs=(-0.1,))],
+    ],
+)
+def test_what_does_not_line_up_is_never_a_sample(broken: list[Generation]) -> None:
+    with pytest.raises(BrokenTrajectory, match="rollout r, turn"):
+        sample_from_turns("r", broken)
