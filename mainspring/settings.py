@@ -35,14 +35,19 @@ class Settings(BaseSettings):
         return self.home / STACK_FILE
 
 
-def load_settings(home: Path | None = None) -> Settings:
-    """Settings for this process. Raises ConfigError when the stack file cannot be read."""
+def configured_settings(home: Path | None = None) -> Settings:
+    """What the environment and the defaults say alone. Raises ConfigError."""
     try:
         settings = Settings() if home is None else Settings(home=home)
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"MAINSPRING_{str(first['loc'][0]).upper()}: {first['msg']}") from None
-    settings = settings.model_copy(update={"home": settings.home.absolute()})
+    return settings.model_copy(update={"home": settings.home.absolute()})
+
+
+def load_settings(home: Path | None = None) -> Settings:
+    """Settings for this process. Raises ConfigError when the stack file cannot be read."""
+    settings = configured_settings(home)
     if not settings.stack_file.exists():
         return settings
     try:

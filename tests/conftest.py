@@ -1,4 +1,4 @@
-"""One embedded stack for the whole test run: real Postgres, real Temporal, in a folder of its own."""
+"""One embedded stack for the whole test run: real Postgres, real Temporal, in its own folder."""
 
 import os
 import uuid
@@ -7,19 +7,17 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from infra.stack.stack import StackInfo, down, up
+from infra.stack.stack import StackInfo, temporary
 
 for variable in ("MAINSPRING_DATABASE_URL", "MAINSPRING_TEMPORAL_ADDRESS", "MAINSPRING_HOME"):
     os.environ.pop(variable, None)
 
 
 @pytest.fixture(scope="session")
-async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[StackInfo]:
+async def stack() -> AsyncIterator[StackInfo]:
     """Up once; its database is migrated. Tests share it and name their things apart."""
-    home = tmp_path_factory.mktemp("stack")
-    info = await up(home)
-    yield info
-    await down(home)
+    async with temporary("mainspring-tests-") as info:
+        yield info
 
 
 @pytest.fixture

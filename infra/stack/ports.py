@@ -1,8 +1,20 @@
-"""Free ports on the loopback interface."""
+"""Ports on the loopback interface, and which of them the services of one stack get."""
 
 import socket
+from dataclasses import dataclass
+
+from mainspring.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """Ports that a person insists on; None: the usual one, or a free one."""
+
+    postgres: int | None = None
+    temporal: int | None = None
+    ui: int | None = None
 
 
 def is_free(port: int) -> bool:
@@ -15,10 +27,28 @@ def is_free(port: int) -> bool:
     return True
 
 
-def choose(preferred: int) -> int:
-    """`preferred` when it is free, else one that the kernel picks."""
-    if is_free(preferred):
-        return preferred
+def choose(service: str, forced: int | None, preferred: int) -> int:
+    """`forced` or nothing; else `preferred` when it is free, else one that the kernel picks.
+
+    Raises UsageError when `forced` is taken.
+    """
+    port = forced or preferred
+    if is_free(port):
+        return port
+    if forced:
+        raise UsageError(
+            f"{service}: port {port} of {LOOPBACK} is in use by another process",
+            remedy="stop that process, or leave the port out and a free one is chosen",
+        )
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return probe.getsockname()[1]
+
+
+def check_unchanged(service: str, forced: int | None, port: int) -> None:
+    """Raises UsageError when a running service would have to move."""
+    if forced not in (None, port):
+        raise UsageError(
+            f"{service} already runs on port {port}, not {forced}",
+            remedy="run `mainspring down` first: a running service cannot change its port",
+        )

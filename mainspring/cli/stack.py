@@ -8,17 +8,31 @@ import typer
 
 Home = Annotated[Path | None, typer.Option(help="State folder (default .mainspring).")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+Port = Annotated[
+    int | None, typer.Option(min=1, max=65535, help="This port or none (default: a free one).")
+]
 
 
 def register(app: typer.Typer) -> None:
     @app.command()
-    def up(home: Home = None, as_json: Json = False) -> None:
+    def up(
+        home: Home = None,
+        postgres_port: Port = None,
+        temporal_port: Port = None,
+        ui_port: Port = None,
+        as_json: Json = False,
+    ) -> None:
         """Start Postgres and Temporal on this machine, or find them running."""
         import asyncio
 
+        from rich.console import Console
+
+        from infra.stack.ports import Forced
         from infra.stack.stack import up as bring_up
 
-        asyncio.run(bring_up(_home(home)))
+        forced = Forced(postgres_port, temporal_port, ui_port)
+        with Console(stderr=True).status("starting Postgres and Temporal"):
+            asyncio.run(bring_up(_home(home), forced))
         _show(home, as_json)
 
     @app.command()
@@ -42,9 +56,9 @@ def register(app: typer.Typer) -> None:
 
 
 def _home(home: Path | None) -> Path:
-    from mainspring.settings import load_settings
+    from mainspring.settings import configured_settings
 
-    return load_settings(home).home
+    return configured_settings(home).home
 
 
 def _show(home: Path | None, as_json: bool) -> bool:
@@ -52,6 +66,7 @@ def _show(home: Path | None, as_json: bool) -> bool:
 
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from infra.stack.stack import status as look
     from mainspring.settings import load_settings
@@ -65,10 +80,10 @@ def _show(home: Path | None, as_json: bool) -> bool:
         return healthy
     table = Table("service", "address", "pid", "state")
     for state in states:
-        word = "[green]answers[/green]" if state.healthy else "[red]does not answer[/red]"
+        word = Text(state.problem or "answers", style="red" if state.problem else "green")
         table.add_row(state.service, state.address or "-", str(state.pid or "-"), word)
     console = Console()
     console.print(table)
-    if settings.temporal_ui:
+    if settings.temporal_ui and states[-1].healthy:
         console.print(f"Temporal UI  {settings.temporal_ui}", highlight=False)
     return healthy
