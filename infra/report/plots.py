@@ -220,15 +220,17 @@ def _entropy(axes: "Axes", data: ReportData) -> None:
 
 
 def _gap(axes: "Axes", data: ReportData) -> None:
+    # A step whose tokens were all sampled under older weights had nothing to compare.
     points = [
-        (s.step, None if s.logprob_gap_max is None else max(s.logprob_gap_max, _MIN_GAP))
+        (s.step, max(s.logprob_gap_max, _MIN_GAP))
         for s in data.steps
+        if s.logprob_gap_max is not None and s.num_gap_tokens
     ]
     _line(axes, points, color=BLUE, marker="o", markersize=3, linewidth=0.8)
     axes.axhline(data.logprob_gap_limit, color=RED, linestyle=(0, (5, 3)), linewidth=1.2)
     axes.set_yscale("log")
-    highest = max([y for _, y in points if y is not None] + [data.logprob_gap_limit])
-    lowest = min([y for _, y in points if y is not None] + [data.logprob_gap_limit / 10])
+    highest = max([y for _, y in points] + [data.logprob_gap_limit])
+    lowest = min([y for _, y in points] + [data.logprob_gap_limit / 10])
     axes.set_ylim(lowest / 3, highest * 6)
     axes.annotate(
         f"a step fails above {data.logprob_gap_limit:g}",
