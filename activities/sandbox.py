@@ -21,6 +21,7 @@ from infra.sandbox.live import PatchRefused
 from infra.sandbox.protocol import (
     Limits,
     Sandbox,
+    SandboxBackend,
     SandboxLost,
     SandboxSpec,
 )
@@ -112,7 +113,9 @@ class SandboxActivities:
                             sandbox_spec(sandbox, task, config.sandbox, labels)
                         )
                     except BaseException:
+                        # Also a cancel in the middle: the workflow never learns of this sandbox.
                         self._slots.release()
+                        await asyncio.shield(self._undo_open(backend, sandbox))
                         raise
                 return SandboxRef(sandbox=sandbox, node=self._node, backend=backend.name)
 
@@ -206,6 +209,10 @@ class SandboxActivities:
     async def close_all(self) -> None:
         """On drain: what this process holds dies with it, so remove it in order."""
         await asyncio.gather(*(self.release(sandbox) for sandbox in list(self._held)))
+
+    async def _undo_open(self, backend: SandboxBackend, sandbox: SandboxId) -> None:
+        await backend.remove(sandbox)
+        await sandboxes.close_lease(self._db, sandbox, self._node)
 
     async def _close(self, sandbox: SandboxId) -> None:
         closed = await self.release(sandbox)
