@@ -4,6 +4,8 @@ Invariant 6: a lost sandbox is rebuilt by replaying the recorded commands and th
 the same turn. Invariant 7: `close` is called from the workflow's `finally`.
 """
 
+import asyncio
+
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
@@ -45,11 +47,21 @@ class SandboxLife:
 
     async def open(self, epoch: int) -> None:
         started = workflow.time()
-        self._ref = await calls.open_anywhere(
-            OpenInput(rollout=self._rollout, epoch=epoch, life=self.lives),
-            SandboxRef,
-            summary=f"sandbox {self.lives + 1}",
+        opening = asyncio.create_task(
+            calls.open_anywhere(
+                OpenInput(rollout=self._rollout, epoch=epoch, life=self.lives),
+                SandboxRef,
+                summary=f"sandbox {self.lives + 1}",
+            )
         )
+        try:
+            self._ref = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            # The sandbox may have opened in the same breath: learn of it, so that it is closed.
+            opening.cancel()
+            [opened] = await asyncio.gather(opening, return_exceptions=True)
+            self._ref = None if isinstance(opened, BaseException) else opened
+            raise
         self.lives += 1
         self._spent("open", started)
 
