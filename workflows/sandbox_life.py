@@ -29,6 +29,8 @@ MAX_LIVES = 8
 """Sandboxes one rollout may use up; beyond that the fleet is sick, not the sandbox."""
 SHELL_GRACE_S = 30.0
 """On top of a command's own timeout: killing its group, reading its output, the database."""
+RESULT_HOPS = 10
+"""Turns of the event loop in which a resolved activity surely reaches its awaiting task."""
 SHORT_S = 60.0
 """Diff and close."""
 
@@ -57,7 +59,10 @@ class SandboxLife:
         try:
             self._ref = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            # The sandbox may have opened in the same breath: learn of it, so that it is closed.
+            # The sandbox may have opened in the same activation. Let that result pass through the
+            # SDK's tasks before cancelling, which would lose it and leak the sandbox.
+            for _ in range(RESULT_HOPS):
+                await asyncio.sleep(0)
             opening.cancel()
             [opened] = await asyncio.gather(opening, return_exceptions=True)
             self._ref = None if isinstance(opened, BaseException) else opened

@@ -3,7 +3,10 @@
 Exit codes: 0 done, 2 usage, 3 a service is missing or unfit, 4 the work failed, 130 interrupted.
 """
 
+import atexit
+import os
 import sys
+from typing import NoReturn
 
 import typer
 
@@ -23,17 +26,28 @@ for module in (quickstart, stack, campaign, rollout, worker, serve, db, doctor, 
     module.register(app)
 
 
-def main() -> None:
+def main() -> NoReturn:
     try:
         app()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code
     except MainspringError as error:
         typer.secho(f"error: {error.message}", fg=typer.colors.RED, err=True)
         if error.remedy:
             typer.echo(f"  {error.remedy}", err=True)
-        sys.exit(error.exit_code)
+        code = error.exit_code
     except KeyboardInterrupt:
         typer.echo("interrupted; run the same command again to go on", err=True)
-        sys.exit(INTERRUPTED)
+        code = INTERRUPTED
+    if not isinstance(code, int):
+        sys.exit(code)
+    # Not the interpreter's own shutdown: threads of Temporal's SDK abort it with SIGABRT now and
+    # then, after the work is done. What registered itself for the end of the process still runs.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":
