@@ -141,6 +141,8 @@ class TrainerConfig(_Section):
     """Groups, so tasks, in the batch of a step."""
     group_size: int = Field(default=8, ge=2)
     """Rollouts of each task, compared with each other."""
+    updates_per_step: int = Field(default=1, ge=1)
+    """Passes over a step's batch, an optimizer update each (PPO's epochs); the clip bounds them."""
     max_staleness: int = Field(default=1, ge=0)
     """Policy versions a group may lag at admission: 0 is on-policy, 1 overlaps with training."""
     normalize_std: bool = True

@@ -44,8 +44,7 @@ _PROTOCOL = (
     "<returncode>",
     "</returncode>\n<output>\n",
     "</output>",
-    "sed -i '/def ",
-    "/,/^$/s/",
+    "sed -i 's/",
     ".py",
 )
 

@@ -59,7 +59,7 @@ def policy_loss(
 ) -> PolicyLoss:
     """PPO's clipped objective with separate bounds, and an entropy bonus. All tensors are [T].
 
-    The served log-probs are the old log-probs: each batch is used for one update.
+    The served log-probs are the old log-probs, in every update on the batch.
     """
     log_ratio = logprobs - rollout_logprobs
     ratio = log_ratio.exp()

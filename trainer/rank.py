@@ -9,6 +9,7 @@ calls give equal weights on a machine (no dropout, no random state).
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -52,6 +53,20 @@ class Phase(StrEnum):
     """Supervised steps, with the warm start's optimizer."""
     POLICY = "policy"
     """Policy-gradient steps, with the campaign's optimizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """What one pass over a batch measured, under the weights it began with."""
+
+    loss: float
+    entropy: float
+    ratio_mean: float
+    clip_fraction: float
+    kl_k1: float
+    kl: float
+    gap_max: float
+    num_gap_tokens: int
 
 
 class TrainerRank:
@@ -168,9 +183,10 @@ class TrainerRank:
     def train_step(
         self, samples: Sequence[Sample], *, step: int, current_version: int
     ) -> StepMetrics:
-        """One policy-gradient step; `step` counts from 0.
+        """One policy-gradient step, `updates_per_step` updates on its batch; `step` counts from 0.
 
-        Raises LogprobGapTooLarge or NonFiniteStep, and then nothing has moved.
+        Raises LogprobGapTooLarge, and then nothing has moved; NonFiniteStep, after which the
+        weights are those before the failing update.
 
         Samples whose advantage is zero have no gradient: they are not computed, and neither the
         loss's denominator nor any metric knows them. An entropy bonus is given on the others
@@ -186,9 +202,42 @@ class TrainerRank:
             config.optimizer.final_lr_fraction,
         )
         kept = [s for s in samples if s.advantage != 0 and s.num_action_tokens]
+        optimizer = self._enter(Phase.POLICY)
+        first = last = self._accumulate(kept, current_version)
+        if not first.gap_max <= config.max_logprob_gap:
+            optimizer.zero_grad()
+            raise LogprobGapTooLarge(
+                f"step {step}: served and recomputed log-probs of policy version "
+                f"{current_version} differ by {first.gap_max:.2e}, expected at most "
+                f"{config.max_logprob_gap:.0e}",
+                remedy="publish the checkpoint to the engines again and check their dtype, "
+                "or raise trainer.max_logprob_gap",
+            )
+        grad_norm = self._apply(optimizer, scale) if kept else 0.0
+        for _ in range(config.updates_per_step - 1 if kept else 0):
+            last = self._accumulate(kept, current_version)
+            self._apply(optimizer, scale)
+        return StepMetrics(
+            loss=first.loss,
+            grad_norm=grad_norm,
+            entropy=first.entropy,
+            ratio_mean=last.ratio_mean,
+            clip_fraction=last.clip_fraction,
+            kl_k1=last.kl_k1,
+            kl=last.kl,
+            num_tokens=sum(sample.num_action_tokens for sample in kept),
+            num_samples=len(kept),
+            lr=config.optimizer.lr * scale,
+            logprob_gap_max=first.gap_max,
+            num_gap_tokens=first.num_gap_tokens,
+            seconds=time.monotonic() - started,
+        )
+
+    def _accumulate(self, kept: Sequence[Sample], current_version: int) -> "_Pass":
+        """Add the gradient of the batch's loss; returns what was seen, over all ranks."""
+        config = self._config
         lengths = [sample.num_action_tokens for sample in kept]
         weights_N = token_weights(config.aggregation, lengths)
-        optimizer = self._enter(Phase.POLICY)
         sums = torch.zeros(6, dtype=torch.float64, device=self._processes.device)
         num_gap_tokens, gap_max = 0, 0.0
         for batch in self._my_share([len(sample.token_ids) for sample in kept]):
@@ -198,7 +247,7 @@ class TrainerRank:
             served = self._packed([row.logprobs for row in rows], masks)
             current = self._packed([row.versions for row in rows], masks) == current_version
             repeats = torch.tensor([lengths[n] for n in batch], device=served.device)
-            loss = policy_loss(
+            part = policy_loss(
                 logprobs,
                 entropy,
                 served,
@@ -208,15 +257,15 @@ class TrainerRank:
                 clip_high=config.clip_high,
                 entropy_coef=config.entropy_coef,
             )
-            loss.loss.backward()
+            part.loss.backward()
             sums += torch.tensor(
                 [
-                    loss.loss.item(),
-                    loss.entropy,
-                    loss.ratio,
-                    loss.num_clipped,
-                    loss.kl_k1,
-                    loss.kl_k3,
+                    part.loss.item(),
+                    part.entropy,
+                    part.ratio,
+                    part.num_clipped,
+                    part.kl_k1,
+                    part.kl_k3,
                 ],
                 dtype=torch.float64,
                 device=sums.device,
@@ -226,32 +275,17 @@ class TrainerRank:
             gap_max = max(gap_max, float(gaps.max()) if len(gaps) else 0.0)
         counts = self._processes.sum_over_dp(torch.tensor(num_gap_tokens, device=sums.device))
         gap_max = self._processes.max_over_all(gap_max)
-        if not gap_max <= config.max_logprob_gap:
-            optimizer.zero_grad()
-            raise LogprobGapTooLarge(
-                f"step {step}: served and recomputed log-probs of policy version "
-                f"{current_version} differ by {gap_max:.2e}, expected at most "
-                f"{config.max_logprob_gap:.0e}",
-                remedy="publish the checkpoint to the engines again and check their dtype, "
-                "or raise trainer.max_logprob_gap",
-            )
-        grad_norm = self._apply(optimizer, scale) if kept else 0.0
-        num_tokens = sum(lengths)
-        means = self._processes.sum_over_dp(sums) / max(1, num_tokens)
-        return StepMetrics(
+        sums = self._processes.sum_over_dp(sums)
+        means = sums / max(1, sum(lengths))
+        return _Pass(
             loss=float(sums[0]),
-            grad_norm=grad_norm,
             entropy=float(means[1]),
             ratio_mean=float(means[2]),
             clip_fraction=float(means[3]),
             kl_k1=float(means[4]),
             kl=float(means[5]),
-            num_tokens=num_tokens,
-            num_samples=len(kept),
-            lr=config.optimizer.lr * scale,
-            logprob_gap_max=gap_max,
+            gap_max=gap_max,
             num_gap_tokens=int(counts),
-            seconds=time.monotonic() - started,
         )
 
     @torch.no_grad()

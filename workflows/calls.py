@@ -32,6 +32,8 @@ HEARTBEAT_TIMEOUT = timedelta(seconds=15)
 """A worker killed without a word is noticed after this; beats come every third of it."""
 STORE_TIMEOUT = timedelta(seconds=20)
 """One attempt of a database call; a database that is away is retried for as long as it takes."""
+LOCAL_RETRY_THRESHOLD = timedelta(seconds=2)
+"""Longer waits between attempts leave the worker's memory and become timers."""
 DEAD_NODE_TIMEOUT = timedelta(seconds=45)
 """Nobody polls a node's own queue for this long: the node is dead and its sandboxes with it."""
 OPEN_TIMEOUT = timedelta(minutes=30)
@@ -39,13 +41,14 @@ OPEN_TIMEOUT = timedelta(minutes=30)
 
 
 async def store(name: Activity, payload: BaseModel, result: type[R]) -> R:
-    """A short database activity on the rollout queue."""
-    return await workflow.execute_activity(
+    """A short database call, by the worker that runs the workflow: it costs the server nothing but
+    the result. While the database is away the waits between attempts are durable timers."""
+    return await workflow.execute_local_activity(
         name,
         payload,
         result_type=result,
-        task_queue=ROLLOUT_QUEUE,
         start_to_close_timeout=STORE_TIMEOUT,
+        local_retry_threshold=LOCAL_RETRY_THRESHOLD,
         retry_policy=RETRY,
     )
 

@@ -110,6 +110,10 @@ class Temporal:
             # Twice the throughput of the default journal, safe against process kills.
             *("--sqlite-pragma", "journal_mode=wal"),
             *("--sqlite-pragma", "synchronous=normal"),
+            # One server without peers gains nothing from several partitions of a task queue: tasks
+            # would be forwarded between them, and priorities be kept only within each.
+            *("--dynamic-config-value", "matching.numTaskqueueReadPartitions=1"),
+            *("--dynamic-config-value", "matching.numTaskqueueWritePartitions=1"),
             *("--log-level", "error"),
         ]
 

@@ -1,7 +1,7 @@
 """The edit family: every way a generated function is broken, and every fix the agent may try.
 
-An edit replaces one short text by another, on each line of one function, first occurrence only:
-exactly what `sed -i '/def name/,/^$/s/old/new/' module.py` does. A bug is an edit and its fix the
+An edit replaces one short text by another, on each line of a module, first occurrence only:
+exactly what `sed -i 's/old/new/' module.py` does. A bug is an edit and its fix the
 reverse one. Pure; only mainspring.bundled imports it.
 """
 
@@ -22,11 +22,11 @@ class Edit:
         """Replace the first `old` of every line."""
         return "\n".join(line.replace(self.old, self.new, 1) for line in code.split("\n"))
 
-    def sed_command(self, function: str, module: str) -> str:
-        """The shell command that applies this edit inside one function of a file."""
+    def sed_command(self, module: str) -> str:
+        """The shell command that applies this edit to a file."""
         pattern = re.sub(r"([\\/.*^$\[])", r"\\\1", self.old)
         replacement = re.sub(r"([\\/&])", r"\\\1", self.new)
-        return f"sed -i '/def {function}/,/^$/s/{pattern}/{replacement}/' {module}"
+        return f"sed -i 's/{pattern}/{replacement}/' {module}"
 
 
 # Spaces keep an operator from matching inside a longer one ("<" in "<=").

@@ -1,4 +1,4 @@
-"""Draws tasks: a module of two functions, one of them broken, and the hidden tests of both.
+"""Draws tasks: two modules of a function each, one of them broken, and the hidden tests of both.
 
 Invariants: the same seed, split and count give the same tasks everywhere; the three splits are
 disjoint by construction, for every seed: a function's name belongs either to training or to the
@@ -52,12 +52,11 @@ class TaskInstance:
 
     task: Task
     template: str
-    function: str
     module: str
     fix: Edit
-    """Restores the original function."""
+    """Restores the original module."""
     edits: tuple[Edit, ...]
-    """The plausible edits: all of the family that change the function and leave it compiling;
+    """The plausible edits: all of the family that change the module and leave it compiling;
     `fix` is among them."""
 
 
@@ -124,15 +123,23 @@ def _try_instance(rng: random.Random, split: Split, task_id: str) -> TaskInstanc
         or wrong.accepts(broken)
     ):
         return None
-    module = f"{rng.choice(_MODULES)}.py"
+    modules = rng.sample(_MODULES, 2)
+    module = f"{modules[functions.index(wrong)]}.py"
     task = Task(
         id=TaskId(task_id),
         source="bundled",
         split=split,
         issue=f"`{wrong.name}` in {module} should return {wrong.description}.",
-        files={module: "\n\n".join(broken if f is wrong else f.code for f in functions)},
+        files={
+            f"{name}.py": broken if function is wrong else function.code
+            for name, function in zip(modules, functions, strict=True)
+        },
         tests={
-            TEST_FILE: f"from {module.removesuffix('.py')} import {', '.join(names)}\n\n"
+            TEST_FILE: "".join(
+                f"from {name} import {function.name}\n"
+                for name, function in zip(modules, functions, strict=True)
+            )
+            + "\n"
             + "".join(function.assertions for function in functions)
         },
         # No site, no environment, no bytecode: the interpreter starts in a third of the time.
@@ -140,7 +147,7 @@ def _try_instance(rng: random.Random, split: Split, task_id: str) -> TaskInstanc
         test_timeout_s=TEST_TIMEOUT_S,
         metadata={"template": wrong.template.name},
     )
-    return TaskInstance(task, wrong.template.name, wrong.name, module, bug.reverse, edits)
+    return TaskInstance(task, wrong.template.name, module, bug.reverse, edits)
 
 
 def _fill(rng: random.Random, name: str, template: FunctionTemplate) -> _Function:

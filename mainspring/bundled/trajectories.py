@@ -25,13 +25,13 @@ def warm_start_messages(instance: TaskInstance, rng: random.Random) -> list[Mess
 
 def rollout_messages(instance: TaskInstance, edit: Edit) -> list[Message]:
     """The rollout that tries `edit`."""
-    function, module = instance.function, instance.module
+    module = instance.module
     edit_thought = EDIT_THOUGHT.format(old=edit.old.strip(), new=edit.new.strip())
     return [
         *opening_messages(instance.task.issue, instance.task.workdir, short=True),
         _reply(CAT_THOUGHT.format(module=module), f"cat {module}"),
         _observation(instance.task.files[module]),
-        _reply(edit_thought, edit.sed_command(function, module)),
+        _reply(edit_thought, edit.sed_command(module)),
         _observation(""),
         _reply(SUBMIT_THOUGHT, f"echo {SUBMIT_SENTINEL}"),
     ]

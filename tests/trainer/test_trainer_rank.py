@@ -61,6 +61,23 @@ def test_micro_batches_change_nothing(make_model, make_config, batch, aggregatio
         assert getattr(metrics, name) == pytest.approx(getattr(other_metrics, name), abs=1e-5)
 
 
+def test_two_updates_on_a_batch_equal_two_steps_of_one(make_model, make_config, batch, tmp_path):
+    _, directory = make_model("qwen3")
+    once = TrainerRank(make_config(), directory)
+    first = once.train_step(batch, step=2, current_version=0)
+    second = once.train_step(batch, step=2, current_version=0)
+    twice = TrainerRank(make_config(updates_per_step=2), directory)
+    both = twice.train_step(batch, step=2, current_version=0)
+    assert (both.loss, both.entropy, both.grad_norm) == (first.loss, first.entropy, first.grad_norm)
+    assert (both.kl, both.ratio_mean, both.clip_fraction) == (
+        second.kl,
+        second.ratio_mean,
+        second.clip_fraction,
+    )
+    weights = weights_of(twice, tmp_path / "twice")
+    assert largest_gap(weights, weights_of(once, tmp_path / "once")) == 0
+
+
 def test_supervised_steps_equal_hugging_face(make_model, make_config, sequences, tmp_path):
     model, directory = make_model("qwen2")
     rank = TrainerRank(make_config(micro_batch_tokens=64), directory)

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from conftest import SANDBOXED
 from scripted import LOGPROB, SUBMIT, bash
 from temporalio.client import WorkflowFailureError, WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -18,7 +19,6 @@ from mainspring.samples import sample_from_turns
 from mainspring.status import RolloutPhase, SandboxStatus, StopReason, Verdict
 from mainspring.tasks import BackendName
 from mainspring.turns import check_contiguous
-from workers.polling import workflow_runner
 from workflows.rollout import RolloutWorkflow
 
 FIX = bash("sed -i 's/a - b/a + b/' calc.py")
@@ -219,7 +219,7 @@ async def test_history_is_small_and_replays(cluster) -> None:
     replayer = Replayer(
         workflows=[RolloutWorkflow],
         data_converter=pydantic_data_converter,
-        workflow_runner=workflow_runner(),
+        workflow_runner=SANDBOXED,
     )
     recorded = WorkflowHistory.from_json(rollout_workflow(rollout), history.to_json())
     replayed = await replayer.replay_workflow(recorded)

@@ -1,5 +1,6 @@
 """Generated tasks against real bash, sed and python3, and the splits against each other."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -12,11 +13,16 @@ from mainspring.bundled.templates import HELDOUT_TEMPLATES, PLACEHOLDERS, TRAIN_
 SPLITS: tuple[Split, ...] = ("train", "heldout", "heldout_templates")
 
 
-def function_code(instance: TaskInstance) -> str:
-    """The buggy function as it stands in the module."""
-    blocks = instance.task.files[instance.module].split("\n\n\n")
-    (code,) = [block for block in blocks if f"def {instance.function}(" in block]
-    return code
+def function_name(instance: TaskInstance) -> str:
+    found = re.match(r"def (\w+)\(", instance.task.files[instance.module])
+    assert found
+    return found[1]
+
+
+def write(instance: TaskInstance, directory: Path) -> None:
+    directory.mkdir(exist_ok=True)
+    for name, text in instance.task.files.items():
+        (directory / name).write_text(text)
 
 
 def resolved(instance: TaskInstance, directory: Path) -> bool:
@@ -32,7 +38,7 @@ def resolved(instance: TaskInstance, directory: Path) -> bool:
 
 
 def edited_by_sed(instance: TaskInstance, edit: Edit, directory: Path) -> str:
-    command = edit.sed_command(instance.function, instance.module)
+    command = edit.sed_command(instance.module)
     subprocess.run(["bash", "-c", command], cwd=directory, check=True, timeout=10)
     return (directory / instance.module).read_text()
 
@@ -41,12 +47,9 @@ def edited_by_sed(instance: TaskInstance, edit: Edit, directory: Path) -> str:
 def test_the_fix_resolves_and_nothing_else_was_needed(split: Split, tmp_path: Path) -> None:
     for instance in make_instances(3, split, 14):
         directory = tmp_path / instance.task.id
-        directory.mkdir()
-        source = instance.task.files[instance.module]
-        (directory / instance.module).write_text(source)
+        write(instance, directory)
         assert not resolved(instance, directory), instance.task.id
-        buggy = function_code(instance)
-        expected = source.replace(buggy, instance.fix.apply(buggy))
+        expected = instance.fix.apply(instance.task.files[instance.module])
         assert edited_by_sed(instance, instance.fix, directory) == expected
         assert resolved(instance, directory), instance.task.id
 
@@ -54,11 +57,9 @@ def test_the_fix_resolves_and_nothing_else_was_needed(split: Split, tmp_path: Pa
 def test_sed_does_what_every_edit_says(tmp_path: Path) -> None:
     for instance in make_instances(4, "train", 20):
         source = instance.task.files[instance.module]
-        buggy = function_code(instance)
         for edit in instance.edits:
             (tmp_path / instance.module).write_text(source)
-            expected = source.replace(buggy, edit.apply(buggy))
-            assert edited_by_sed(instance, edit, tmp_path) == expected, edit
+            assert edited_by_sed(instance, edit, tmp_path) == edit.apply(source), edit
 
 
 def test_a_seed_gives_the_same_tasks_and_another_seed_others() -> None:
@@ -72,18 +73,16 @@ def test_a_seed_gives_the_same_tasks_and_another_seed_others() -> None:
 
 def test_held_out_bugs_and_files_never_occur_in_training() -> None:
     train = make_instances(0, "train", 1500)
-    bugs = {function_code(instance) for instance in train}
     files = {text for instance in train for text in instance.task.files.values()}
     for split in ("heldout", "heldout_templates"):
         for seed in (0, 1):
             for instance in make_instances(seed, split, 300):
-                assert function_code(instance) not in bugs
-                assert instance.task.files[instance.module] not in files
+                assert not files & set(instance.task.files.values())
 
 
 def test_held_out_names_are_new_but_their_words_are_not() -> None:
-    trained = {instance.function for instance in make_instances(0, "train", 1500)}
-    held = {instance.function for instance in make_instances(0, "heldout", 500)}
+    trained = {function_name(instance) for instance in make_instances(0, "train", 1500)}
+    held = {function_name(instance) for instance in make_instances(0, "heldout", 500)}
     assert not trained & held
     assert {word for name in held for word in name.split("_")} <= {
         word for name in trained for word in name.split("_")
@@ -116,12 +115,14 @@ def test_names_of_one_function_cannot_collide() -> None:
     assert len(words) == len(set(words))
 
 
-def test_the_hidden_tests_also_guard_the_other_function(tmp_path: Path) -> None:
+def test_the_hidden_tests_also_guard_the_other_module(tmp_path: Path) -> None:
     for instance in make_instances(5, "train", 5):
-        source = instance.task.files[instance.module]
-        buggy = function_code(instance)
-        fixed = source.replace(buggy, instance.fix.apply(buggy))
-        other = fixed.replace(instance.fix.apply(buggy), "")
-        broken = fixed.replace(other.strip(), other.strip().replace("return ", "return not "))
-        (tmp_path / instance.module).write_text(broken)
+        write(instance, tmp_path)
+        (tmp_path / instance.module).write_text(
+            instance.fix.apply(instance.task.files[instance.module])
+        )
+        assert resolved(instance, tmp_path)
+        (other,) = instance.task.files.keys() - {instance.module}
+        kept = instance.task.files[other]
+        (tmp_path / other).write_text(kept.replace("return ", "return not "))
         assert not resolved(instance, tmp_path)

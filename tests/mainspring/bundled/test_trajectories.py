@@ -21,7 +21,7 @@ def test_a_rollout_reads_edits_and_submits() -> None:
     assert roles == ["system", "user", "assistant", "user", "assistant", "user", "assistant"]
     read, edit, submit = commands(messages)
     assert read.command == f"cat {instance.module}"
-    assert edit.command == instance.fix.sed_command(instance.function, instance.module)
+    assert edit.command == instance.fix.sed_command(instance.module)
     assert (read.is_submit, edit.is_submit, submit.is_submit) == (False, False, True)
     assert instance.task.files[instance.module] in messages[3]["content"]
 
@@ -44,6 +44,6 @@ def test_over_many_tasks_the_right_edit_is_as_rare_as_a_blind_guess() -> None:
     for _ in range(1000):
         instance = draw_instance(rng, "train", "t")
         edit = commands(warm_start_messages(instance, rng))[1].command
-        right += edit == instance.fix.sed_command(instance.function, instance.module)
+        right += edit == instance.fix.sed_command(instance.module)
         expected += 1 / len(instance.edits)
     assert abs(right - expected) / 1000 < 0.05
