@@ -28,14 +28,13 @@ from infra.sandbox.protocol import (
 from infra.sandbox.select import Available, choose_backend
 from mainspring.agent.action import SUBMIT_SENTINEL, Command, parse_action
 from mainspring.config import SandboxConfig
-from mainspring.ids import NodeId, SandboxId, turn_id
+from mainspring.ids import NodeId, RolloutId, SandboxId, turn_id
 from mainspring.protocol.names import Activity
 from mainspring.protocol.rollout import (
     ExecuteInput,
     ExecuteResult,
     OpenInput,
     PatchResult,
-    RestoreInput,
     RolloutRef,
     SandboxInput,
     SandboxRef,
@@ -121,13 +120,13 @@ class SandboxActivities:
 
     @activity.defn(name=Activity.EXECUTE)
     async def execute(self, ask: ExecuteInput) -> ExecuteResult:
+        """A submission also has its patch stored and its sandbox closed."""
         with typed_faults():
             async with heartbeating(f"turn {ask.turn + 1}"):
                 command = await self._command(ask)
-                sandbox = self._holding(ask.sandbox)
                 done = await turns.put_intent(self._db, ask.rollout, ask.epoch, ask.turn, command)
                 if done is None:
-                    result = await sandbox.run(
+                    result = await self._holding(ask.sandbox).run(
                         turn_id(ask.rollout, ask.epoch, ask.turn), command, ask.timeout_s
                     )
                     done = await turns.put_execution(
@@ -144,16 +143,23 @@ class SandboxActivities:
                             wall_s=result.wall_s,
                         ),
                     )
+                submitted = done.returncode == 0 and _is_submission(done.output)
+                if submitted:
+                    await self._collect(ask.rollout, ask.epoch, ask.sandbox)
                 return ExecuteResult(
                     returncode=done.returncode,
                     timed_out=done.timed_out,
-                    submitted=done.returncode == 0 and _is_submission(done.output),
+                    submitted=submitted,
                     num_output_bytes=len(done.output),
                 )
 
     @activity.defn(name=Activity.RESTORE_SANDBOX)
-    async def restore_sandbox(self, ask: RestoreInput) -> RolloutRef:
-        """Run the recorded commands again; each must end and print as it did the first time."""
+    async def restore_sandbox(self, ask: SandboxInput) -> RolloutRef:
+        """Run all recorded commands again; each must end and print as it did the first time.
+
+        That includes the turn about to be executed when its result was recorded and its node died
+        before it could say so: `execute` will not run it again.
+        """
         with typed_faults():
             async with heartbeating("replaying") as beat:
                 sandbox = self._holding(ask.sandbox)
@@ -161,9 +167,7 @@ class SandboxActivities:
                 claim = await self._known.rollout(ask.rollout)
                 config = await self._known.config(claim.campaign)
                 for before in executions:
-                    if before.turn >= ask.num_turns:
-                        break
-                    beat.note = f"replaying turn {before.turn + 1} of {ask.num_turns}"
+                    beat.note = f"replaying turn {before.turn + 1} of {len(executions)}"
                     now = await sandbox.run(
                         turn_id(ask.rollout, ask.epoch, before.turn),
                         before.command,
@@ -180,15 +184,11 @@ class SandboxActivities:
 
     @activity.defn(name=Activity.COLLECT_PATCH)
     async def collect_patch(self, ask: SandboxInput) -> PatchResult:
-        """Store the patch, then close the sandbox: nobody needs it any more."""
+        """For rollouts that end without a submission."""
         with typed_faults():
             async with heartbeating("diff"):
-                patch = await rollouts.get_patch(self._db, ask.rollout, ask.epoch)
-                if patch is None:
-                    patch = await self._diff(ask)
-                    await rollouts.put_patch(self._db, ask.rollout, ask.epoch, patch)
-                await self._close(ask.sandbox)
-                return PatchResult(num_bytes=len(patch))
+                num_bytes = await self._collect(ask.rollout, ask.epoch, ask.sandbox)
+                return PatchResult(num_bytes=num_bytes)
 
     @activity.defn(name=Activity.CLOSE_SANDBOX)
     async def close_sandbox(self, ask: SandboxInput) -> RolloutRef:
@@ -219,13 +219,19 @@ class SandboxActivities:
         status = SandboxStatus.CLOSED if closed else SandboxStatus.LOST
         await sandboxes.close_lease(self._db, sandbox, self._node, status)
 
-    async def _diff(self, ask: SandboxInput) -> bytes:
-        try:
-            return await self._holding(ask.sandbox).diff()
-        except PatchRefused as refused:
-            # What the agent left cannot be a patch: that is its doing, not a fault.
-            activity.logger.info("%s: %s", ask.rollout, refused)
-            return b""
+    async def _collect(self, rollout: RolloutId, epoch: int, sandbox: SandboxId) -> int:
+        """Store the patch, then close the sandbox: nobody needs it any more. Bytes of the patch."""
+        patch = await rollouts.get_patch(self._db, rollout, epoch)
+        if patch is None:
+            try:
+                patch = await self._holding(sandbox).diff()
+            except PatchRefused as refused:
+                # What the agent left cannot be a patch: that is its doing, not a fault.
+                activity.logger.info("%s: %s", rollout, refused)
+                patch = b""
+            await rollouts.put_patch(self._db, rollout, epoch, patch)
+        await self._close(sandbox)
+        return len(patch)
 
     def _holding(self, sandbox: SandboxId) -> Sandbox:
         held = self._held.get(sandbox)

@@ -14,6 +14,9 @@ from datetime import timedelta
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
 GRACE = timedelta(seconds=10)
+NUM_POLLERS = 16
+"""Waiting at once for each kind of task. A task that finds nobody waiting is first written to the
+server's database; the SDK's default of 5 is too few for groups that start together."""
 HEARTBEAT_THROTTLE = timedelta(seconds=2)
 """Cancellation waits for the next heartbeat that is not throttled; the default allows 60 s."""
 

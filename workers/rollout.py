@@ -15,6 +15,7 @@ from mainspring.settings import load_settings
 from workers.polling import (
     GRACE,
     HEARTBEAT_THROTTLE,
+    NUM_POLLERS,
     end_process,
     poll_until_stopped,
     workflow_runner,
@@ -64,6 +65,8 @@ async def _run(home: Path | None) -> None:
             max_cached_workflows=CACHED_WORKFLOWS,
             graceful_shutdown_timeout=GRACE,
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+            max_concurrent_workflow_task_polls=NUM_POLLERS,
+            max_concurrent_activity_task_polls=NUM_POLLERS,
         )
         try:
             await poll_until_stopped([worker])

@@ -23,7 +23,13 @@ from infra.sandbox.select import available_backends
 from infra.temporal import connect
 from mainspring.ids import SANDBOX_QUEUE, NodeId, node_queue
 from mainspring.settings import load_settings
-from workers.polling import GRACE, HEARTBEAT_THROTTLE, end_process, poll_until_stopped
+from workers.polling import (
+    GRACE,
+    HEARTBEAT_THROTTLE,
+    NUM_POLLERS,
+    end_process,
+    poll_until_stopped,
+)
 
 log = structlog.get_logger()
 
@@ -55,6 +61,7 @@ async def _run(home: Path | None, capacity: int) -> None:
             client,
             graceful_shutdown_timeout=GRACE,
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+            max_concurrent_activity_task_polls=NUM_POLLERS,
         )
         shared = make(
             task_queue=SANDBOX_QUEUE,

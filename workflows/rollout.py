@@ -1,6 +1,7 @@
 """One rollout: an agent fixes one issue in one sandbox, turn by turn, and is graded.
 
-Two activities a turn (generate, execute), then patch, grade, reward. Every end is a StopReason;
+Two activities a turn (generate, execute), then patch (a submission's is collected by the command
+that submits), grade, reward. Every end is a StopReason;
 an infrastructure fault ends masked (invariant 5), the sandbox is closed on every path but
 `terminate` (invariant 7). State that matters is in Postgres; this workflow holds counters.
 """
@@ -75,9 +76,10 @@ class RolloutWorkflow:
     async def _play_and_grade(self, begin: BeginResult) -> RolloutResult:
         stop_reason = await self._play(begin)
         calls.raise_if_cancelled()
-        await self._sandbox.collect_patch(
-            self._epoch, self._turns, timeout_s=begin.command_timeout_s
-        )
+        if stop_reason is not StopReason.SUBMITTED:
+            await self._sandbox.collect_patch(
+                self._epoch, self._turns, timeout_s=begin.command_timeout_s
+            )
         search.phase(RolloutPhase.GRADING)
         grading_since = workflow.time()
         grade = await calls.anywhere(

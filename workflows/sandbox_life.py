@@ -16,7 +16,6 @@ with workflow.unsafe.imports_passed_through():
         ExecuteResult,
         OpenInput,
         PatchResult,
-        RestoreInput,
         RolloutInput,
         RolloutRef,
         SandboxInput,
@@ -73,7 +72,7 @@ class SandboxLife:
     async def execute(
         self, epoch: int, turn: int, *, timeout_s: float, summary: str
     ) -> ExecuteResult:
-        """Run the turn's command, in a rebuilt sandbox if need be.
+        """Run the turn's command, in a rebuilt sandbox if need be. A submission closes it.
 
         Raises ActivityError: SandboxDiverged, or the last loss when MAX_LIVES are used up.
         """
@@ -92,13 +91,15 @@ class SandboxLife:
                     ),
                     ExecuteResult,
                     node=ref.node,
-                    timeout_s=timeout_s + SHELL_GRACE_S,
+                    timeout_s=timeout_s + SHELL_GRACE_S + SHORT_S,
                     summary=summary,
                 )
             except ActivityError as error:
                 calls.raise_if_cancelled()
                 await self._rebuild_after(error, epoch, turn, timeout_s)
                 continue
+            if result.submitted:
+                self._ref = None
             calls.raise_if_cancelled()
             self._spent("execute", started)
             return result
@@ -154,12 +155,7 @@ class SandboxLife:
             try:
                 await calls.on_node(
                     Activity.RESTORE_SANDBOX,
-                    RestoreInput(
-                        rollout=self._rollout,
-                        epoch=epoch,
-                        sandbox=ref.sandbox,
-                        num_turns=num_turns,
-                    ),
+                    SandboxInput(rollout=self._rollout, epoch=epoch, sandbox=ref.sandbox),
                     RolloutRef,
                     node=ref.node,
                     timeout_s=(num_turns + 1) * (timeout_s + SHELL_GRACE_S),

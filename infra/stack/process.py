@@ -11,9 +11,11 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -67,7 +69,13 @@ class Daemon:
     def pid_file(self) -> Path:
         return self.home / "run" / f"{self.name}.json"
 
-    def start(self, command: list[str], *, account: Account | None = None) -> int:
+    def start(
+        self,
+        command: list[str],
+        *,
+        account: Account | None = None,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> int:
         """Start it detached; its pid. Raises ServiceError when it cannot even be started."""
         self._kill_strays()
         with self.log.open("ab") as log:
@@ -81,7 +89,7 @@ class Daemon:
                     stderr=log,
                     start_new_session=True,
                     cwd=self.folder,
-                    env=environment(),
+                    env={**environment(), **variables},
                     **(account.arguments if account else {}),
                 )
             except OSError as error:

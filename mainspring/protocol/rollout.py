@@ -103,16 +103,8 @@ class ExecuteResult(BaseModel):
     returncode: int
     timed_out: bool
     submitted: bool
-    """The submit command ran and succeeded."""
+    """The submit command ran and succeeded; the patch is stored and the sandbox closed."""
     num_output_bytes: int
-
-
-class RestoreInput(BaseModel):
-    rollout: RolloutId
-    epoch: int
-    sandbox: SandboxId
-    num_turns: int
-    """Commands of turns 0 to num_turns - 1 are replayed."""
 
 
 class SandboxInput(BaseModel):

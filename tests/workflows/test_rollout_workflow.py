@@ -52,7 +52,7 @@ async def test_a_fix_is_rewarded_and_stored_token_by_token(cluster) -> None:
     assert b"return a - b" in executions[0].output
     leases = await sandboxes.rollout_leases(cluster.db, rollout)
     assert {lease.status for lease in leases} == {SandboxStatus.CLOSED}
-    assert set(row.phase_s) >= {"open", "generate", "execute", "diff", "grade"}
+    assert set(row.phase_s) >= {"open", "generate", "execute", "grade"}
 
 
 async def test_a_wrong_edit_and_no_edit_get_zero(cluster) -> None:
@@ -119,6 +119,33 @@ async def test_a_lost_sandbox_is_rebuilt_and_the_rollout_goes_on(cluster) -> Non
     row = await cluster.row(rollout)
     assert (row.epoch, "restore" in row.phase_s) == (0, True)
     assert lost not in await cluster.open_sandboxes()
+
+
+async def test_a_node_that_dies_before_it_reports_a_result_loses_no_command(
+    cluster, monkeypatch
+) -> None:
+    cluster.policy.say = replies(bash("echo one >> calc.txt"), FIX, bash("cat calc.txt"), SUBMIT)
+    campaign, group, [rollout] = await cluster.make_rollouts()
+    store = turns.put_execution
+    died: list[int] = []
+
+    async def store_and_die(db, ident, epoch, execution):
+        done = await store(db, ident, epoch, execution)
+        if ident == rollout and execution.turn not in died and execution.turn in (0, 3):
+            died.append(execution.turn)
+            life = len(died) - 1
+            sandbox = SandboxId(f"{rollout.replace('/', '.')}.e{epoch}.s{life}")
+            await cluster.sandboxes.release(sandbox)
+            raise OSError("the node died")
+        return done
+
+    monkeypatch.setattr(turns, "put_execution", store_and_die)
+    result = await (await cluster.start(rollout, campaign, group)).result()
+    assert died == [0, 3]
+    assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.SUBMITTED, 1.0, 4)
+    _, done = await turns.history(cluster.db, rollout, 0)
+    assert done[2].output == b"one\n"
+    assert not [s for s in await cluster.open_sandboxes() if rollout.replace("/", ".") in s]
 
 
 async def test_a_replay_that_diverges_starts_a_new_epoch(cluster) -> None:
