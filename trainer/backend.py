@@ -8,6 +8,7 @@ restores it from its checkpoint whenever ranks or process were lost or another v
 import random
 import shutil
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -93,13 +94,20 @@ class RayTrainer:
         tokenizer = AutoTokenizer.from_pretrained(self._base(config))
         done = self._resume(directory)
         total = warm.copy_steps + warm.steps
-        for step in range(done, total):
-            batch, scale = _warm_start_batch(config.seed, step, warm, tokenizer)
-            loss = self._driver.supervised_step(batch, scale)
-            if step % REPORT_EVERY == 0:
-                progress(f"warm start {step} of {total}, loss {loss:.2f}")
-            if (step + 1) % SAVE_EVERY == 0:
-                self._driver.save(directory / f"{step + 1:05d}", version=0)
+        with ThreadPoolExecutor(max_workers=1) as ahead:  # draws a batch while the last one trains
+
+            def draw(step: int) -> "Future[tuple[list[WeightedSequence], float]]":
+                return ahead.submit(_warm_start_batch, config.seed, step, warm, tokenizer)
+
+            drawn = draw(done)
+            for step in range(done, total):
+                batch, scale = drawn.result()
+                drawn = draw(step + 1)
+                loss = self._driver.supervised_step(batch, scale)
+                if step % REPORT_EVERY == 0:
+                    progress(f"warm start {step} of {total}, loss {loss:.2f}")
+                if (step + 1) % SAVE_EVERY == 0:
+                    self._driver.save(directory / f"{step + 1:05d}", version=0)
 
     def _resume(self, directory: Path) -> int:
         """Load the newest checkpoint of the warm start; how many steps it has behind it."""

@@ -6,7 +6,6 @@ process: through Temporal, and as plain asyncio calling the same activities on t
 """
 
 import asyncio
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from infra.db.models import GenerationRow
 from infra.db.opening import open_database
 from infra.policy.protocol import Completion, SamplingParams
 from infra.sandbox.protocol import CommandResult, Sandbox, SandboxSpec
-from infra.stack.stack import down, up
+from infra.stack.stack import temporary
 from infra.temporal import connect
 from mainspring.config import AgentConfig, CampaignConfig, PolicyConfig
 from mainspring.ids import (
@@ -159,13 +158,8 @@ async def measure() -> dict[str, dict[str, Any]]:
     Runs on an embedded stack of its own, made for it and removed, so that no worker of a campaign
     takes the bench's work and no campaign disturbs its figures.
     """
-    with tempfile.TemporaryDirectory(prefix="mainspring-bench-") as directory:
-        home = Path(directory)
-        await up(home)
-        try:
-            return await _measure(load_settings(home))
-        finally:
-            await down(home)
+    async with temporary("mainspring-bench-") as stack:
+        return await _measure(load_settings(stack.home))
 
 
 async def _measure(settings: Settings) -> dict[str, dict[str, Any]]:
