@@ -211,12 +211,14 @@ class PolicyActivities:
         return served.tokenizer.next_prompt_ids(message, closed=closed)
 
 
-async def serve_over_http(db: Database, campaign: CampaignId) -> Served:
+async def serve_over_http(db: Database, campaign: CampaignId, api_key: str = "") -> Served:
     """The campaign's engines, and the tokenizer that lies beside its first policy."""
     config = (await campaigns.get(db, campaign)).config
     first = await policies.get_policy(db, campaign, 0)
     tokenizer = await asyncio.to_thread(ChatTokenizer, Path(first.path))
-    client = SGLangClient(list(config.policy.engines), timeout_s=config.policy.request_timeout_s)
+    client = SGLangClient(
+        list(config.policy.engines), timeout_s=config.policy.request_timeout_s, api_key=api_key
+    )
     return Served(config, client, tokenizer)
 
 

@@ -27,6 +27,8 @@ class Settings(BaseSettings):
     temporal_namespace: str = "default"
     temporal_ui: str = ""
     """Base URL of Temporal's web UI, for links."""
+    engine_api_key: str = Field(default="", repr=False)
+    """Bearer token of the policy engines; `mainspring serve` requires the same one."""
     node_id: str = Field(default_factory=socket.gethostname)
     """Stable name of this container host: a restarted node worker finds its sandboxes by it."""
 

@@ -1,12 +1,13 @@
 """The rollout worker: all workflows, replies, bookkeeping. Stateless; run any number."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 from temporalio.worker import Worker
 
 from activities.known import Known
-from activities.policy import PolicyActivities
+from activities.policy import PolicyActivities, serve_over_http
 from activities.rollouts import RolloutActivities
 from infra.db.opening import open_database
 from infra.temporal import connect
@@ -41,7 +42,8 @@ async def _run(home: Path | None) -> None:
     client = await connect(settings)
     async with open_database(settings) as db:
         known = Known(db)
-        policy = PolicyActivities(db, known)
+        serve = partial(serve_over_http, api_key=settings.engine_api_key)
+        policy = PolicyActivities(db, known, serve)
         bookkeeping = RolloutActivities(db, known)
         worker = Worker(
             client,

@@ -2,9 +2,11 @@
 
 A rollout's tokens are prompt_ids + completion + next_prompt_ids + completion + ...; earlier tokens
 are never rendered again, whatever the template would do to old messages (strip reasoning, trim).
+What a task or a command says is text: a special token named in it never becomes that token.
 Imports transformers when made; used by the rollout activities.
 """
 
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from mainspring.errors import ModelError
 
 REPLY = "reply-0f8c1d"
 """Stands for the assistant's reply when the template is rendered; occurs in no real prompt."""
+UNTRUSTED = "untrusted-0f8c1d"
+"""Stands for text that names special tokens while the template around it is rendered."""
 BASE: tuple[dict[str, str], ...] = (
     {"role": "user", "content": "question"},
     {"role": "assistant", "content": REPLY},
@@ -42,6 +46,9 @@ class ChatTokenizer:
         self._special_ids = frozenset(self._tokenizer.all_special_ids) | frozenset(
             index for index, token in self._tokenizer.added_tokens_decoder.items() if token.special
         )
+        self._special_texts = tuple(
+            self._tokenizer.convert_ids_to_tokens(index) for index in self._special_ids
+        )
         _ = self._closing_ids  # derived now, so that an unusable template shows at the start
 
     @cached_property
@@ -66,7 +73,9 @@ class ChatTokenizer:
     def prompt_ids(self, system: str, user: str) -> list[int]:
         """The first prompt, up to where the reply begins; an empty `system` is left out."""
         messages = [{"role": "system", "content": system}] if system else []
-        return self._encode(self._render([*messages, {"role": "user", "content": user}]))
+        return self._encode_around(
+            user, lambda text: self._render([*messages, {"role": "user", "content": text}])
+        )
 
     def next_prompt_ids(self, user_text: str, *, closed: bool) -> list[int]:
         """Only the tokens to append after a reply: the user's message and the next reply's
@@ -79,13 +88,28 @@ class ChatTokenizer:
         return self._tokenizer.decode(list(ids), skip_special_tokens=True)
 
     def _after_reply(self, user_text: str) -> list[int]:
-        text = self._render([*BASE, {"role": "user", "content": user_text}])
-        _, found, after = text.partition(REPLY)
+        def render(user: str) -> str:
+            text = self._render([*BASE, {"role": "user", "content": user}])
+            _, found, after = text.partition(REPLY)
+            if not found:
+                raise ModelError(
+                    f"model directory {self._directory}: the chat template drops earlier replies"
+                )
+            return after
+
+        return self._encode_around(user_text, render)
+
+    def _encode_around(self, content: str, render: Callable[[str], str]) -> list[int]:
+        """Tokens of `render(content)`, where the content has no special tokens."""
+        if not any(special in content for special in self._special_texts):
+            return self._encode(render(content))
+        before, found, after = render(UNTRUSTED).partition(UNTRUSTED)
         if not found:
             raise ModelError(
-                f"model directory {self._directory}: the chat template drops earlier replies"
+                f"model directory {self._directory}: the chat template drops the user's message"
             )
-        return self._encode(after)
+        plain = self._tokenizer.encode(content, add_special_tokens=False, split_special_tokens=True)
+        return [*self._encode(before), *plain, *self._encode(after)]
 
     def _render(self, messages: list[dict[str, str]]) -> str:
         from jinja2 import TemplateError
