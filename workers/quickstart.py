@@ -6,6 +6,7 @@ was; a finished quickstart only writes its report again.
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,11 @@ from infra.db.database import Database
 from infra.db.opening import open_database
 from infra.report.collect import collect
 from infra.report.summary import summary, write
-from infra.stack.stack import up
+from infra.stack.stack import revive, up
 from infra.temporal import connect
 from mainspring import layout
 from mainspring.config import CampaignConfig, load_campaign
-from mainspring.errors import WorkFailed
+from mainspring.errors import DatabaseError, WorkFailed
 from mainspring.ids import campaign_id
 from mainspring.settings import Settings, load_settings
 from mainspring.status import CampaignStatus
@@ -35,6 +36,8 @@ SANDBOXES = 128
 STEP_INTERVAL_MS = "50"
 """On two cores replies that share a step cost a fraction; a reply takes two seconds."""
 POLL_S = 0.5
+UNREACHABLE_S = 120.0
+"""A Postgres that was killed recovers its log before it answers again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +65,7 @@ async def run(home: Path | None, seed: int, say: Callable[[str], None]) -> Outco
             ) as fleet,
             Watch(db, client, campaign, settings.temporal_ui) as watch,
         ):
-            while (await watch.refresh()) not in _ENDS:
-                fleet.check()
-                await asyncio.sleep(POLL_S)
+            await _until_ended(watch, fleet, settings.home, say)
         record = await campaigns.get(db, campaign)
         if record.status is not CampaignStatus.FINISHED:
             raise WorkFailed(
@@ -75,6 +76,23 @@ async def run(home: Path | None, seed: int, say: Callable[[str], None]) -> Outco
         data = await collect(db, campaign, temporal_ui=settings.temporal_ui)
         report, _ = write(data, settings.home / "quickstart")
     return Outcome(summary(data, report), report, settings.temporal_ui)
+
+
+async def _until_ended(watch: Watch, fleet: Fleet, home: Path, say: Callable[[str], None]) -> None:
+    """Keep everything running meanwhile, Postgres and Temporal too."""
+    answered = time.monotonic()
+    while True:
+        try:
+            if await watch.refresh() in _ENDS:
+                return
+            answered = time.monotonic()
+        except DatabaseError:
+            if time.monotonic() - answered > UNREACHABLE_S:
+                raise
+        for name in await revive(home):
+            say(f"{name} ended: started again")
+        fleet.check()
+        await asyncio.sleep(POLL_S)
 
 
 _ENDS = frozenset({CampaignStatus.FINISHED, CampaignStatus.FAILED, CampaignStatus.CANCELLED})

@@ -96,6 +96,20 @@ async def down(home: Path) -> list[str]:
         return [s.daemon.name for s in services if await _thread(s.stop)]
 
 
+async def revive(home: Path) -> list[str]:
+    """Start again what ended of a stack that is up, at its old addresses; the names of it."""
+    home = home.absolute()
+    configured = configured_settings(home)
+    embedded = {
+        "postgres": not configured.database_url and Postgres(home).daemon.pid() is None,
+        "temporal": not configured.temporal_address and Temporal(home).daemon.pid() is None,
+    }
+    ended = [name for name, is_dead in embedded.items() if is_dead]
+    if ended:
+        await up(home)
+    return ended
+
+
 async def status(home: Path) -> list[ServiceState]:
     """What runs and answers, for the home folder's stack or the configured services."""
     home = home.absolute()

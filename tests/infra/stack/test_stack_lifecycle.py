@@ -24,7 +24,7 @@ from infra.stack import home as homes
 from infra.stack import postgres, temporal
 from infra.stack.ports import LOOPBACK
 from infra.stack.postgres import Postgres
-from infra.stack.stack import StackInfo, down, status, temporary, up
+from infra.stack.stack import StackInfo, down, revive, status, temporary, up
 from infra.stack.temporal import SEARCH_ATTRIBUTES, Temporal
 from mainspring.settings import load_settings
 
@@ -95,9 +95,11 @@ async def test_ports_in_use_are_avoided(own: StackInfo) -> None:
 async def test_both_killed_nothing_is_lost(own: StackInfo) -> None:
     info = await up(own.home)
     mark = await leave_mark(info.database_url, info.temporal_address)
+    assert await revive(own.home) == []
     for pid in pids(info):
         kill(pid)
     assert [(s.pid, s.problem) for s in await status(own.home)] == [(None, "is not running")] * 2
+    assert await revive(own.home) == ["postgres", "temporal"]
     assert await up(own.home) == info, "the same addresses: workers find it again"
     await check_mark(info.database_url, info.temporal_address, mark)
     assert all(state.healthy for state in await status(own.home))
