@@ -33,6 +33,7 @@ START_ATTEMPTS = 3
 GO_VARIABLES = {"GOGC": "400", "GOMEMLIMIT": "1GiB"}
 """Collect garbage four times less often, unless memory runs short: the server shares few cores
 with everything else."""
+POLLS_PER_S = 200
 SEARCH_ATTRIBUTES = {
     "CampaignId": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
     "TaskId": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
@@ -117,6 +118,9 @@ class Temporal:
             # would be forwarded between them, and priorities be kept only within each.
             *("--dynamic-config-value", "matching.numTaskqueueReadPartitions=1"),
             *("--dynamic-config-value", "matching.numTaskqueueWritePartitions=1"),
+            # The default lets a queue look for new tasks 20 times a second: every activity on another
+            # worker's queue, and every workflow task, would wait for up to 50 ms.
+            *("--dynamic-config-value", f"history.transferProcessorMaxPollRPS={POLLS_PER_S}"),
             *("--log-level", "error"),
         ]
 
