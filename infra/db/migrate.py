@@ -11,11 +11,13 @@ from pathlib import Path
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from sqlalchemy import Connection, NullPool, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import migrations
 from infra.db.database import CONNECT_TIMEOUT_S, Database, driver_url
+from mainspring.errors import DatabaseError
 
 _LOCK_KEY = 0x6D61696E  # "main": any constant that nobody else in the database uses
 
@@ -50,9 +52,17 @@ async def _upgrade(database_url: str) -> None:
     engine = create_async_engine(
         driver_url(database_url), poolclass=NullPool, connect_args={"timeout": CONNECT_TIMEOUT_S}
     )
-    async with Database(engine).transaction() as connection:
+    database = Database(engine)
+    async with database.transaction() as connection:
         await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
-        await connection.run_sync(lambda sync: command.upgrade(alembic_config(sync), "head"))
+        try:
+            await connection.run_sync(lambda sync: command.upgrade(alembic_config(sync), "head"))
+        except CommandError as error:
+            raise DatabaseError(
+                f"database {database.name} is at a migration this program, which needs {head()}, "
+                f"does not know: {error}",
+                remedy="run the version of Mainspring that made it, or use another database",
+            ) from None
 
 
 async def _current(database_url: str) -> str | None:

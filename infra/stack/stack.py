@@ -17,6 +17,7 @@ from typing import ParamSpec, TypeVar
 from infra.db.database import Database
 from infra.db.migrate import upgrade
 from infra.stack import home as homes
+from infra.stack import ports
 from infra.stack.ports import Forced
 from infra.stack.postgres import Postgres
 from infra.stack.temporal import Temporal, answers
@@ -55,6 +56,7 @@ class ServiceState:
 async def up(home: Path, forced: Forced | None = None) -> StackInfo:
     """Everything running, healthy and migrated. Raises MainspringErrors naming the service."""
     home, forced = home.absolute(), forced or Forced()
+    _check_ports(home, forced)
     homes.make(home)
     async with homes.locked(home):
         configured = configured_settings(home)
@@ -83,6 +85,18 @@ async def up(home: Path, forced: Forced | None = None) -> StackInfo:
                 ) from error
             raise
         return info
+
+
+def _check_ports(home: Path, forced: Forced) -> None:
+    """Before anything is made: a port somebody insists on is free, or its service has it."""
+    postgres, temporal = Postgres(home).daemon, Temporal(home).daemon
+    for service, port, daemon in (
+        ("Postgres", forced.postgres, postgres),
+        ("Temporal", forced.temporal, temporal),
+        ("Temporal's UI", forced.ui, temporal),
+    ):
+        if port is not None and daemon.pid() is None:
+            ports.choose(service, port, port)
 
 
 async def down(home: Path) -> list[str]:

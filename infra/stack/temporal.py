@@ -118,7 +118,7 @@ class Temporal:
             # would be forwarded between them, and priorities be kept only within each.
             *("--dynamic-config-value", "matching.numTaskqueueReadPartitions=1"),
             *("--dynamic-config-value", "matching.numTaskqueueWritePartitions=1"),
-            # The default lets a queue look for new tasks 20 times a second: every activity on another
+            # By default a queue looks for new tasks 20 times a second: every activity on another
             # worker's queue, and every workflow task, would wait for up to 50 ms.
             *("--dynamic-config-value", f"history.transferProcessorMaxPollRPS={POLLS_PER_S}"),
             *("--log-level", "error"),

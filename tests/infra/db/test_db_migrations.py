@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
@@ -9,6 +10,7 @@ from sqlalchemy import Connection, text
 from infra.db import migrate
 from infra.db.database import Database
 from infra.db.models import Base
+from mainspring.errors import DatabaseError
 
 CATALOG = {
     "columns": "SELECT table_name, column_name, data_type, is_nullable, column_default "
@@ -38,6 +40,15 @@ async def test_concurrent_upgrades_take_turns(fresh_database: str) -> None:
     assert await asyncio.to_thread(migrate.current, fresh_database) is None
     await asyncio.gather(*(asyncio.to_thread(migrate.upgrade, fresh_database) for _ in range(4)))
     assert await asyncio.to_thread(migrate.current, fresh_database) == migrate.head()
+
+
+async def test_a_database_of_a_newer_program_is_refused(fresh_database: str) -> None:
+    await asyncio.to_thread(migrate.upgrade, fresh_database)
+    async with Database.open(fresh_database) as db, db.transaction() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(DatabaseError, match="9999"):
+        await asyncio.to_thread(migrate.upgrade, fresh_database)
+    assert await asyncio.to_thread(migrate.current, fresh_database) == "9999"
 
 
 async def test_downgrade_leaves_nothing(fresh_database: str) -> None:

@@ -101,6 +101,7 @@ async def test_forced_port_in_use(home: Path, temporal_only: None) -> None:
         with pytest.raises(UsageError, match=f"Temporal: port {port} of 127.0.0.1 is in use"):
             await up(home, Forced(temporal=port))
     assert processes_of(home) == []
+    assert not (home / "postgres").exists(), "nothing was made before the port was looked at"
 
 
 async def test_forced_port_is_used_and_not_changed_under_a_running_service(
