@@ -82,6 +82,9 @@ async def _until_ended(watch: Watch, fleet: Fleet, home: Path, say: Callable[[st
     """Keep everything running meanwhile, Postgres and Temporal too."""
     answered = time.monotonic()
     while True:
+        for name in await revive(home):
+            say(f"{name} ended: started again")
+        fleet.check()
         try:
             if await watch.refresh() in _ENDS:
                 return
@@ -89,9 +92,6 @@ async def _until_ended(watch: Watch, fleet: Fleet, home: Path, say: Callable[[st
         except DatabaseError:
             if time.monotonic() - answered > UNREACHABLE_S:
                 raise
-        for name in await revive(home):
-            say(f"{name} ended: started again")
-        fleet.check()
         await asyncio.sleep(POLL_S)
 
 
