@@ -6,7 +6,12 @@ terminated goes on at its next step with the groups that are ready.
 """
 
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import (
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -26,6 +31,7 @@ from mainspring.ids import (
 from mainspring.protocol.campaign import CampaignPlan, CampaignState
 from mainspring.protocol.names import Workflow
 from mainspring.status import CampaignStatus, GroupKind, GroupStatus
+from workflows import search
 
 _OPEN = (GroupStatus.RUNNING, GroupStatus.READY)
 SPLITS: tuple[Split, ...] = ("train", "heldout", "heldout_templates")
@@ -69,6 +75,9 @@ async def start(client: Client, db: Database, campaign: CampaignId) -> WorkflowH
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             static_summary=f"campaign {campaign}",
+            search_attributes=TypedSearchAttributes(
+                [SearchAttributePair(search.CAMPAIGN, campaign)]
+            ),
         )
     except WorkflowAlreadyStartedError:
         return client.get_workflow_handle(campaign_workflow(campaign))

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import platform
 import subprocess
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +20,16 @@ from weakref import WeakValueDictionary
 
 import psutil
 
+from infra.sandbox import seccomp
 from infra.sandbox.confined_shell import ConfinedShell
-from infra.sandbox.confinement import Bind, accounts, command_line, make_etc, sandbox_uid
+from infra.sandbox.confinement import (
+    Bind,
+    accounts,
+    command_line,
+    filter_fds,
+    make_etc,
+    sandbox_uid,
+)
 from infra.sandbox.live import LiveSandbox
 from infra.sandbox.protocol import (
     BackendUnavailable,
@@ -35,18 +44,25 @@ from infra.sandbox.shell import OWN_PROCESSES, ShellGone, ShellSetup
 from mainspring.ids import SandboxId
 from mainspring.tasks import BackendName
 
+_FILTER = (
+    "no system calls for namespaces, mounts, keys, bpf, io_uring, modules or clocks, nor any newer "
+    "than the filter; no sockets but local, IP and netlink ones; no 32-bit programs (seccomp)"
+)
+_NO_FILTER = f"no seccomp filter for {platform.machine()}: every system call is reachable"
+_FILTERED = seccomp.program() is not None
 ENFORCED: tuple[str, ...] = (
     "no network, no capabilities, no host processes, environment or files beyond /usr and Python",
     "max_pids: processes of one sandbox (RLIMIT_NPROC)",
     "memory_mb: data of each process (RLIMIT_DATA), and each of /tmp, /dev/shm and home",
     "disk_mb: size of each file (RLIMIT_FSIZE)",
     "cpus: CPU time of each process, the command's timeout times cpus (RLIMIT_CPU)",
+    *([_FILTER] if _FILTERED else []),
 )
 NOT_ENFORCED: tuple[str, ...] = (
     "memory_mb summed over a sandbox's processes",
     "disk_mb summed over a sandbox's files",
     "cpus as a share of the machine at any moment",
-    "no seccomp filter: the kernel's whole system call surface is reachable",
+    *([] if _FILTERED else [_NO_FILTER]),
 )
 BOOT_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 5.0
@@ -80,19 +96,22 @@ class BwrapBackend:
 
     async def probe(self) -> None:
         """Run the programs tasks need in a real sandbox. Raises BackendUnavailable."""
-        argv = command_line(
-            sandbox_uid("probe"),
-            [self._etc],
-            tmp_mb=16,
-            command=["bash", "-c", "set -e; git --version; tar --version; python3 --version"],
-        )
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={"PATH": os.defpath},
-        )
+        check = "set -e; git --version; tar --version; python3 --version"
+        with filter_fds() as filters:
+            process = await asyncio.create_subprocess_exec(
+                *command_line(
+                    sandbox_uid("probe"),
+                    [self._etc],
+                    tmp_mb=16,
+                    command=["bash", "-c", check],
+                    filters=filters,
+                ),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=filters,
+                env={"PATH": os.defpath},
+            )
         said, _ = await process.communicate()
         if process.returncode != 0:
             raise BackendUnavailable(
@@ -240,19 +259,19 @@ class BwrapBackend:
             for path in (directory, *directory.rglob("*")):
                 os.chown(path, uid, uid)
         script = f"cd {PREPARED_DIR}; {COMMIT_SCRIPT}"
-        made = subprocess.run(
-            command_line(
-                uid,
-                [self._etc, Bind(directory, PREPARED_DIR, writable=True)],
-                tmp_mb=16,
-                command=["bash", "-c", script],
-            ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={"PATH": os.defpath},
-            check=False,
-        )
+        binds = [self._etc, Bind(directory, PREPARED_DIR, writable=True)]
+        with filter_fds() as filters:
+            made = subprocess.run(
+                command_line(
+                    uid, binds, tmp_mb=16, command=["bash", "-c", script], filters=filters
+                ),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=filters,
+                env={"PATH": os.defpath},
+                check=False,
+            )
         if made.returncode != 0:
             said = made.stdout.decode(errors="replace").strip()
             raise SandboxRefused(f"the task's files cannot be committed to git: {said}")

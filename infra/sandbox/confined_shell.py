@@ -16,7 +16,7 @@ from typing import Self
 
 import psutil
 
-from infra.sandbox.confinement import Bind, command_line
+from infra.sandbox.confinement import Bind, command_line, filter_fds
 from infra.sandbox.shell import CHANNEL_BYTES, Shell
 
 
@@ -39,16 +39,18 @@ class ConfinedShell:
         info_read, info_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         lifeline_read, lifeline_write = os.pipe2(os.O_CLOEXEC)
         try:
-            process = await asyncio.create_subprocess_exec(
-                *command_line(uid, binds, tmp_mb, ["bash", "--noprofile", "--norc"], info_write),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                limit=CHANNEL_BYTES,
-                pass_fds=(info_write, lifeline_read),
-                env={"PATH": os.defpath},
-                cwd="/",
-            )
+            with filter_fds() as filters:
+                bash = ["bash", "--noprofile", "--norc"]
+                process = await asyncio.create_subprocess_exec(
+                    *command_line(uid, binds, tmp_mb, bash, filters, info_write),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    limit=CHANNEL_BYTES,
+                    pass_fds=(info_write, lifeline_read, *filters),
+                    env={"PATH": os.defpath},
+                    cwd="/",
+                )
         except BaseException:
             os.close(info_read)
             os.close(lifeline_write)

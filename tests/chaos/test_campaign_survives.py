@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Replayer
 
 from infra.db import batches, campaigns, groups, policies, sandboxes, steps
 from infra.db.database import Database
@@ -35,9 +38,14 @@ from mainspring.ids import CampaignId
 from mainspring.samples import sample_from_turns
 from mainspring.settings import load_settings
 from mainspring.status import CampaignStatus, GroupKind, GroupStatus, StepStatus
+from tests.sandboxed import SANDBOXED
 from workers import campaigns as launch
 from workers.fleet import Fleet
 from workers.quickstart import free_port, members
+from workflows.campaign import CampaignWorkflow
+from workflows.evaluation import EvaluationWorkflow
+from workflows.group import GroupWorkflow
+from workflows.rollout import RolloutWorkflow
 
 NUM_STEPS = 4
 GROUPS_PER_STEP = 2
@@ -101,6 +109,7 @@ async def test_a_campaign_survives_the_death_of_each_process(
             await asyncio.wait_for(handle.result(), TIMEOUT_S)
         assert set(restarted) == {"rollout", "trainer", "engine"}
         await check_everything_happened_once(db, campaign)
+        await check_histories_replay(client, campaign)
         _, summary = write(await collect(db, campaign), tmp_path / "report")
         assert summary.exists()
 
@@ -146,6 +155,21 @@ async def check_everything_happened_once(db: Database, campaign: CampaignId) -> 
     gaps = [policy.logprob_gap_max for policy in await policies.list_policies(db, campaign)]
     assert gaps[0] is not None and gaps[-1] is not None
     assert max(gaps[0], gaps[-1]) < 1e-3
+
+
+async def check_histories_replay(client: Client, campaign: CampaignId) -> None:
+    """One history of each workflow, as the killed and restarted workers wrote it."""
+    kinds = (CampaignWorkflow, GroupWorkflow, EvaluationWorkflow, RolloutWorkflow)
+    replayer = Replayer(
+        workflows=kinds, data_converter=pydantic_data_converter, workflow_runner=SANDBOXED
+    )
+    seen = set[str]()
+    async for listed in client.list_workflows(f'CampaignId = "{campaign}"'):
+        if listed.workflow_type not in seen:
+            seen.add(listed.workflow_type)
+            handle = client.get_workflow_handle(listed.id, run_id=listed.run_id)
+            await replayer.replay_workflow(await handle.fetch_history())
+    assert len(seen) == len(kinds), seen
 
 
 async def rollouts_are_running(db: Database, campaign: CampaignId) -> bool:

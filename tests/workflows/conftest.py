@@ -10,7 +10,6 @@ import pytest
 from scripted import ByteText, ScriptedPolicy
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.grading import GradingActivities
 from activities.known import Known
@@ -43,21 +42,11 @@ from mainspring.protocol.rollout import RolloutInput, RolloutResult
 from mainspring.settings import load_settings
 from mainspring.status import GroupKind
 from mainspring.tasks import BackendName, Task
+from tests.sandboxed import SANDBOXED
 from workers.polling import HEARTBEAT_THROTTLE
 from workflows.group import GroupWorkflow
 from workflows.rollout import RolloutWorkflow
 
-SANDBOXED = SandboxedWorkflowRunner(
-    restrictions=SandboxRestrictions.default.with_passthrough_modules(
-        "mainspring",
-        "pydantic",
-        "workflows.calls",
-        "workflows.sandbox_life",
-        "workflows.search",
-    )
-)
-"""The SDK's check for workflow code that would not replay; workers run without it. Modules that
-hold no state are shared."""
 NODE = NodeId("test-node")
 BUGGY = "def add(a, b):\n    return a - b\n"
 TEST = "from calc import add\nassert add(2, 3) == 5\n"

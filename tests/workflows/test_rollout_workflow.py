@@ -4,7 +4,6 @@ import asyncio
 import json
 
 import pytest
-from conftest import SANDBOXED
 from scripted import LOGPROB, SUBMIT, bash
 from temporalio.client import WorkflowFailureError, WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -19,6 +18,7 @@ from mainspring.samples import sample_from_turns
 from mainspring.status import RolloutPhase, SandboxStatus, StopReason, Verdict
 from mainspring.tasks import BackendName
 from mainspring.turns import check_contiguous
+from tests.sandboxed import SANDBOXED
 from workflows.rollout import RolloutWorkflow
 
 FIX = bash("sed -i 's/a - b/a + b/' calc.py")
