@@ -1,6 +1,6 @@
 """Sandboxes by Docker: one container per sandbox from the task's image, with bash as its process 1.
 
-The host talks to that bash over the container's attached stdin and stdout, about twenty times
+The host talks to that bash over the container's attached stdin and stdout, about ten times
 faster than an exec per command. Labels name the sandbox, its owner and the node's state directory:
 whoever comes after a crash finds containers by them. Podman's Docker API works too. The SDK blocks,
 so its calls run in threads. Imported by the sandbox activities through `infra.sandbox.select`.

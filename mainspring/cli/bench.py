@@ -75,8 +75,9 @@ def register(app: typer.Typer) -> None:
         from rich.table import Table
 
         table = Table(
-            "backend", "at once", "open", "exec p50", "p95", "diff", "close", "cycles/s", "alive"
+            "backend", "at once", "open", "exec", "exec p95", "diff", "close", "cycles/s", "alive"
         )
+        table.caption = "milliseconds, medians where not p95"
         columns = ("open_p50_ms", "exec_p50_ms", "exec_p95_ms", "diff_p50_ms", "close_p50_ms")
         skipped: list[str] = []
         for backend, by_concurrency in figures.items():
@@ -90,7 +91,7 @@ def register(app: typer.Typer) -> None:
                 table.add_row(
                     backend,
                     concurrency,
-                    *(f"{row[column]:.1f} ms" for column in columns),
+                    *(f"{row[column]:.1f}" for column in columns),
                     f"{row['cycles_per_s']:.1f}",
                     str(row["max_alive"]),
                 )
