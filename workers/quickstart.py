@@ -27,7 +27,7 @@ from mainspring.settings import Settings, load_settings
 from mainspring.status import CampaignStatus
 from workers import campaigns as launch
 from workers.fleet import Fleet, Member
-from workers.watch import Watch
+from workers.watch import ENDS, Watch
 
 TEMPLATE = Path(mainspring.bundled.__file__).parent / "quickstart.toml"
 ENGINE_HOST = "127.0.0.1"
@@ -86,16 +86,13 @@ async def _until_ended(watch: Watch, fleet: Fleet, home: Path, say: Callable[[st
             say(f"{name} ended: started again")
         fleet.check()
         try:
-            if await watch.refresh() in _ENDS:
+            if await watch.refresh() in ENDS:
                 return
             answered = time.monotonic()
         except DatabaseError:
             if time.monotonic() - answered > UNREACHABLE_S:
                 raise
         await asyncio.sleep(POLL_S)
-
-
-_ENDS = frozenset({CampaignStatus.FINISHED, CampaignStatus.FAILED, CampaignStatus.CANCELLED})
 
 
 async def stored_config(db: Database, seed: int) -> CampaignConfig:
