@@ -5,6 +5,7 @@ Invariant: a task never changes under its id; changed content needs another id.
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import ARRAY, Text, any_, func, insert, literal, select, text
 
@@ -17,6 +18,21 @@ from mainspring.tasks import Task
 
 _NUM_NAMED = 5
 """Ids named in an error; more would hide the message."""
+_IMAGE = TaskRow.spec["image"].astext
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    source: str
+    split: str
+    num_tasks: int
+    num_with_image: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskImage:
+    image: str
+    num_tasks: int
 
 
 async def put_tasks(database: Database, tasks: Sequence[Task]) -> int:
@@ -102,6 +118,38 @@ async def task_ids(
             .limit(limit)
         )
         return [TaskId(id) for id in ids]
+
+
+async def list_splits(database: Database) -> list[Split]:
+    """What is stored, by source and split."""
+    async with database.transaction() as connection:
+        rows = await connection.execute(
+            select(TaskRow.source, TaskRow.split, func.count(), func.count(_IMAGE))
+            .group_by(TaskRow.source, TaskRow.split)
+            .order_by(TaskRow.source, TaskRow.split)
+        )
+        return [Split(*row) for row in rows]
+
+
+async def list_images(
+    database: Database,
+    *,
+    source: str | None = None,
+    split: str | None = None,
+    first: int | None = None,
+) -> list[TaskImage]:
+    """Distinct images, in the order of the tasks that name them; of each split's `first` tasks."""
+    query = select(_IMAGE, func.count()).where(_IMAGE.is_not(None))
+    if source is not None:
+        query = query.where(TaskRow.source == source)
+    if split is not None:
+        query = query.where(TaskRow.split == split)
+    if first is not None:
+        query = query.where(TaskRow.position < first)
+    order = (func.min(TaskRow.source), func.min(TaskRow.split), func.min(TaskRow.position), _IMAGE)
+    async with database.transaction() as connection:
+        rows = await connection.execute(query.group_by(_IMAGE).order_by(*order))
+        return [TaskImage(*row) for row in rows]
 
 
 def _checked_hashes(tasks: Sequence[Task]) -> dict[TaskId, str]:

@@ -1,0 +1,108 @@
+"""`mainspring tasks ...`: the tasks that are stored, and the images they need on this machine."""
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+T = TypeVar("T")
+Home = Annotated[Path | None, typer.Option(help="State folder (default .mainspring).")]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+
+def register(app: typer.Typer) -> None:
+    tasks = typer.Typer(help="Issues to fix.", no_args_is_help=True)
+    app.add_typer(tasks, name="tasks")
+
+    @tasks.command("list")
+    def list_(home: Home = None, as_json: Json = False) -> None:
+        """How many tasks are stored, by source and split."""
+        from dataclasses import asdict
+
+        from infra.db.tasks import list_splits
+
+        rows = [asdict(split) for split in _with_database(home, list_splits)]
+        if as_json:
+            typer.echo(json.dumps(rows))
+            return
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table("source", "split", "tasks", "with an image")
+        for row in rows:
+            table.add_row(*(str(value) for value in row.values()))
+        Console().print(table)
+
+    @tasks.command()
+    def images(
+        source: Annotated[str | None, typer.Option(help="Only tasks from there.")] = None,
+        split: Annotated[str | None, typer.Option(help="Only tasks of this split.")] = None,
+        first: Annotated[
+            int | None, typer.Option(min=1, help="Only so many tasks of each split.")
+        ] = None,
+        pull: Annotated[bool, typer.Option("--pull", help="Pull those that are missing.")] = False,
+        mirror: Annotated[
+            list[str] | None,
+            typer.Option(help="Pull from there first, as in mirror.example/hub; repeatable."),
+        ] = None,
+        home: Home = None,
+        as_json: Json = False,
+    ) -> None:
+        """Docker images of the stored tasks: which are on this machine.
+
+        --pull goes on after a failure and, run again, with what is missing. Without --mirror it
+        asks MAINSPRING_IMAGE_MIRRORS.
+        """
+        import asyncio
+        from dataclasses import asdict
+
+        from infra.db.tasks import list_images
+        from infra.sandbox.image_names import parse_mirrors
+        from mainspring.errors import WorkFailed
+        from mainspring.settings import load_settings
+        from workers.images import open_store, pull_missing, survey
+
+        settings = load_settings(home)
+        mirrors = parse_mirrors(mirror or settings.image_mirrors)
+
+        async def read(db: Any) -> Any:
+            return await list_images(db, source=source, split=split, first=first)
+
+        found: list[Any] = []
+        if wanted := _with_database(home, read):
+            store = open_store(settings.home, mirrors)
+            found = asyncio.run((pull_missing if pull else survey)(store, wanted))
+        if as_json:
+            typer.echo(json.dumps([asdict(status) for status in found]))
+        else:
+            _print(found)
+        if failed := [status for status in found if status.error]:
+            raise WorkFailed(
+                f"{len(failed)} of {len(found)} images could not be pulled:\n"
+                + "\n".join(f"  {status.error}" for status in failed),
+                remedy="run the same command again to try those alone",
+            )
+
+
+def _print(found: list[Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("image", "tasks", "here", "MB")
+    for status in found:
+        missing = status.num_bytes is None
+        size = "" if missing else f"{status.num_bytes / 1e6:.0f}"
+        table.add_row(status.image, str(status.num_tasks), "no" if missing else "yes", size)
+    num_missing = sum(status.num_bytes is None for status in found)
+    table.caption = f"{len(found)} images, {num_missing} missing"
+    Console().print(table)
+
+
+def _with_database(home: Path | None, call: Callable[[Any], Awaitable[T]]) -> T:
+    import asyncio
+
+    from workers.services import with_database
+
+    return asyncio.run(with_database(home, call))
