@@ -14,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from mainspring.protocol.names import Activity, Workflow
     from workflows import calls
-    from workflows.group import run_rollout
+    from workflows.group import EVALUATION_PRIORITY, run_rollout
 
 
 @workflow.defn(name=Workflow.EVALUATION)
@@ -28,7 +28,12 @@ class EvaluationWorkflow:
         async def one(index: int) -> float | None:
             async with slots:
                 result = await run_rollout(
-                    start.campaign, made.group, index, start.policy_version, summary
+                    start.campaign,
+                    made.group,
+                    index,
+                    start.policy_version,
+                    summary,
+                    priority=EVALUATION_PRIORITY,
                 )
                 return None if result is None else result.reward
 

@@ -1,11 +1,13 @@
 """A group: n rollouts of one task, started together, closed together, told to the campaign.
 
 A straggler delays only its group. Rollouts that end masked stay in the group without a reward.
+Rollouts that wait for a worker or a node are served in turn, campaign by campaign.
 """
 
 import asyncio
 
 from temporalio import workflow
+from temporalio.common import Priority
 from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureError
 
 with workflow.unsafe.imports_passed_through():
@@ -28,6 +30,11 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.protocol.rollout import RolloutInput, RolloutResult
     from workflows import calls, search
 
+TRAINING_PRIORITY = 3
+"""Temporal's own default; smaller numbers go first."""
+EVALUATION_PRIORITY = 2
+"""Ahead of training: the campaign takes no step until the evaluation is in."""
+
 
 async def run_rollout(
     campaign: CampaignId,
@@ -36,8 +43,13 @@ async def run_rollout(
     policy_version: int,
     summary: str,
     task: TaskId | None = None,
+    *,
+    priority: int = TRAINING_PRIORITY,
 ) -> RolloutResult | None:
-    """Run the group's `index`-th rollout as a child; None when its workflow failed."""
+    """Run the group's `index`-th rollout as a child; None when its workflow failed.
+
+    Its activities inherit its priority: the smallest number first, and among equals a turn for
+    every campaign."""
     rollout = rollout_id(group, index)
     try:
         return await workflow.execute_child_workflow(
@@ -53,6 +65,7 @@ async def run_rollout(
             parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
             search_attributes=search.at_start(campaign, group, policy_version, task),
             static_summary=summary,
+            priority=Priority(priority_key=priority, fairness_key=campaign),
         )
     except ChildWorkflowError as error:
         # A workflow that failed has written no reward: the group's close treats it as masked.

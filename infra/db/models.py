@@ -31,6 +31,7 @@ from mainspring.status import (
     CampaignStatus,
     GroupKind,
     GroupStatus,
+    Refusal,
     RolloutPhase,
     SandboxStatus,
     StepStatus,
@@ -215,7 +216,11 @@ class ExecutionRow(Base):
 
 class SandboxRow(Base):
     __tablename__ = "sandboxes"
-    __table_args__ = (Index(None, "node", "status"), Index(None, "rollout_id"))
+    __table_args__ = (
+        Index(None, "node", "status"),
+        Index(None, "rollout_id"),
+        Index("ix_sandboxes_open", "rollout_id", postgresql_where=text("status = 'open'")),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     rollout_id: Mapped[str] = mapped_column(ForeignKey("rollouts.id"))
@@ -226,6 +231,23 @@ class SandboxRow(Base):
     status: Mapped[SandboxStatus] = word("status", SandboxStatus)
     opened_at: Mapped[datetime] = mapped_column(server_default=func.now())
     closed_at: Mapped[datetime | None]
+
+
+class NodeRow(Base):
+    __tablename__ = "nodes"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    capacity: Mapped[int]
+    num_open: Mapped[int]
+    refusal: Mapped[Refusal | None] = word("refusal", Refusal)
+    draining: Mapped[bool] = mapped_column(server_default=text("false"))
+    backends: Mapped[list[str]]
+    images: Mapped[list[str]]
+    disk_free_mb: Mapped[int]
+    memory_free_mb: Mapped[int]
+    version: Mapped[str]
+    started_at: Mapped[datetime]
+    seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class StepRow(Base):

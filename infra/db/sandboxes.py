@@ -1,18 +1,22 @@
 """Leases: which sandboxes exist as far as anyone has said, on which node, and for which rollout.
 
 Invariants: a sandbox has one lease, held by the node that opened it last; only that node closes it.
-Reapers compare leases with what is really there and remove what no lease of theirs names.
+Reapers compare leases with what is really there and remove what no lease of theirs names. However
+many nodes open at once, a capped campaign holds no more agent sandboxes than its cap.
 """
 
+import random
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, or_, select, update
+from sqlalchemy import ColumnElement, func, or_, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
 from infra.db.fence import fenced_insert, refuse_finished, refuse_older
-from infra.db.models import RolloutRow, SandboxPurpose, SandboxRow
+from infra.db.models import NodeRow, RolloutRow, SandboxPurpose, SandboxRow
+from mainspring.errors import SandboxError
 from mainspring.ids import NodeId, RolloutId, SandboxId
 from mainspring.status import RolloutPhase, SandboxStatus
 from mainspring.tasks import BackendName
@@ -37,6 +41,38 @@ _OPEN_LEASE = fenced_insert(
     ),
     returning=["id"],
 )
+_LOCK_CAMPAIGN = text(
+    "SELECT pg_advisory_xact_lock(hashtextextended('sandboxes of ' || campaign_id, 0)) "
+    "FROM rollouts WHERE id = :rollout"
+)
+# Words and not parameters: only then Postgres uses the small index of open leases.
+_OTHERS_OPEN = text(
+    "SELECT count(DISTINCT other.id) FROM rollouts AS mine "
+    "JOIN rollouts AS other ON other.campaign_id = mine.campaign_id AND other.id <> mine.id "
+    "JOIN sandboxes ON sandboxes.rollout_id = other.id "
+    f"WHERE mine.id = :rollout AND sandboxes.status = '{SandboxStatus.OPEN}' "
+    f"AND sandboxes.purpose = '{SandboxPurpose.AGENT}'"
+)
+_CLAIMED = text(
+    "SELECT count(*) FROM rollouts WHERE run_id IS NOT NULL "
+    "AND campaign_id = (SELECT campaign_id FROM rollouts WHERE id = :rollout) AND phase IN ("
+    + ", ".join(f"'{phase}'" for phase in RolloutPhase if phase is not RolloutPhase.DONE)
+    + ")"
+)
+GONE_AFTER = timedelta(minutes=10)
+"""By then a sandbox that hears nothing of its node has ended itself."""
+TRIES_PER_S = 5.0
+"""At a full campaign, however many wait: so often somebody sees that a sandbox has been closed."""
+MIN_WAIT_S = 1.0
+MAX_WAIT_S = 30.0
+
+
+class CampaignFull(SandboxError):
+    """The campaign has as many sandboxes as it may have; ask again after `retry_after_s`."""
+
+    def __init__(self, message: str, *, remedy: str, retry_after_s: float) -> None:
+        super().__init__(message, remedy=remedy)
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +97,13 @@ async def open_lease(
     purpose: SandboxPurpose,
     node: NodeId,
     backend: BackendName,
+    max_open: int | None = None,
 ) -> None:
     """Write this before the sandbox is made, so that a crash in between leaves a lease and never a
-    sandbox that nobody knows. Opening again moves the lease here. Raises Fenced."""
+    sandbox that nobody knows. Opening again moves the lease here.
+
+    Raises Fenced, and CampaignFull when `max_open` other rollouts of the campaign have an agent
+    sandbox. The rollout's own do not count: it opens the next one because the last is lost."""
     values = {
         "id": sandbox,
         "rollout_id": rollout,
@@ -74,6 +114,8 @@ async def open_lease(
         "status": SandboxStatus.OPEN,
     }
     async with database.transaction() as connection:
+        if max_open is not None:
+            await _refuse_over(connection, rollout, max_open)
         if await connection.scalar(_OPEN_LEASE, values) is None:
             await refuse_older(connection, rollout, epoch)
             refuse_finished(rollout)
@@ -117,6 +159,12 @@ async def leases_without_live_rollout(
     )
 
 
+async def leases_on_dead_nodes(database: Database) -> list[Lease]:
+    """Open leases on nodes that have not beat for GONE_AFTER: nobody there can close them."""
+    gone = select(NodeRow.id).where(NodeRow.seen_at < func.now() - GONE_AFTER)
+    return await _leases(database, None, SandboxRow.node.in_(gone))
+
+
 async def rollout_leases(database: Database, rollout: RolloutId) -> list[Lease]:
     """Every sandbox the rollout ever had, oldest first."""
     async with database.transaction() as connection:
@@ -126,6 +174,23 @@ async def rollout_leases(database: Database, rollout: RolloutId) -> list[Lease]:
             .order_by(SandboxRow.opened_at, SandboxRow.id)
         )
         return [Lease(*row) for row in rows]
+
+
+async def _refuse_over(connection: AsyncConnection, rollout: RolloutId, max_open: int) -> None:
+    """Until the transaction ends nobody else opens a sandbox of this campaign under a cap."""
+    mine = {"rollout": rollout}
+    await connection.execute(_LOCK_CAMPAIGN, mine)
+    num_open = await connection.scalar(_OTHERS_OPEN, mine) or 0
+    if num_open < max_open:
+        return
+    num_waiting = (await connection.scalar(_CLAIMED, mine) or 0) - num_open
+    wait_s = min(max(num_waiting / TRIES_PER_S, MIN_WAIT_S), MAX_WAIT_S)
+    raise CampaignFull(
+        f"rollout {rollout}: {num_open} other sandboxes of its campaign are open",
+        remedy=f"sandbox.max_open is {max_open}; the next one opens when one is closed",
+        # Not all at the same moment.
+        retry_after_s=wait_s * random.uniform(0.5, 1.5),
+    )
 
 
 async def _leases(

@@ -118,6 +118,8 @@ class Temporal:
             # would be forwarded between them, and priorities be kept only within each.
             *("--dynamic-config-value", "matching.numTaskqueueReadPartitions=1"),
             *("--dynamic-config-value", "matching.numTaskqueueWritePartitions=1"),
+            # Without it a campaign waits until all that another one has queued is served.
+            *("--dynamic-config-value", "matching.enableFairness=true"),
             # By default a queue looks for new tasks 20 times a second: every activity on another
             # worker's queue, and every workflow task, would wait for up to 50 ms.
             *("--dynamic-config-value", f"history.transferProcessorMaxPollRPS={POLLS_PER_S}"),

@@ -1,0 +1,177 @@
+"""Campaigns that wait for the same nodes take turns, and evaluations go ahead of training."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import yaml
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import Worker
+
+from activities.known import Known
+from activities.rollouts import RolloutActivities
+from infra.db import campaigns, rollouts, tasks
+from infra.db.database import Database
+from infra.stack.stack import StackInfo
+from infra.stack.temporal import Temporal
+from infra.temporal import connect
+from mainspring.config import CampaignConfig, PolicyConfig, TasksConfig, TrainerConfig
+from mainspring.ids import (
+    ROLLOUT_QUEUE,
+    SANDBOX_QUEUE,
+    CampaignId,
+    TaskId,
+    eval_group_id,
+    evaluation_workflow,
+    group_id,
+    group_workflow,
+)
+from mainspring.protocol.campaign import EvaluationInput, GroupInput
+from mainspring.protocol.names import Activity, Workflow
+from mainspring.protocol.rollout import OpenInput, SandboxRef
+from mainspring.settings import load_settings
+from mainspring.status import FaultKind
+from mainspring.tasks import Task
+from workers.polling import workflow_runner
+from workflows.evaluation import EvaluationWorkflow
+from workflows.group import GroupWorkflow
+from workflows.rollout import RolloutWorkflow
+
+ROOT = Path(__file__).parents[2]
+NUM_LARGE, NUM_SMALL, NUM_EVALUATED = 24, 6, 3
+SCHEDULED_S = 1.0
+"""From a rollout's claim until its open is in the queue."""
+
+
+class Node:
+    """One slot; it writes down whom it would serve and refuses the task."""
+
+    def __init__(self) -> None:
+        self.served: list[str] = []
+
+    @activity.defn(name=Activity.OPEN_SANDBOX)
+    async def open_sandbox(self, ask: OpenInput) -> SandboxRef:
+        self.served.append(ask.rollout)
+        raise ApplicationError("no", type=FaultKind.TASK_INVALID, non_retryable=True)
+
+
+@pytest.fixture
+async def db(stack: StackInfo) -> AsyncIterator[Database]:
+    async with Database.open(stack.database_url) as database:
+        yield database
+
+
+async def make_campaign(db: Database, group_size: int) -> CampaignId:
+    name = f"f-{uuid.uuid4().hex[:8]}"
+    made = [
+        Task(
+            id=TaskId(f"{name}-{split}-{n}"),
+            source=name,
+            split=split,
+            issue="-",
+            files={"a.py": ""},
+            test_command="true",
+        )
+        for split, size in (("train", 1), ("heldout", NUM_EVALUATED))
+        for n in range(size)
+    ]
+    await tasks.put_tasks(db, made)
+    config = CampaignConfig(
+        name=name,
+        tasks=TasksConfig(source=name),
+        policy=PolicyConfig(model="none"),
+        trainer=TrainerConfig(group_size=group_size),
+    )
+    await campaigns.create(db, config)
+    return CampaignId(name)
+
+
+async def start_group(client: Client, campaign: CampaignId):
+    return await client.start_workflow(
+        Workflow.GROUP,
+        GroupInput(campaign=campaign, index=0, policy_version=0),
+        id=group_workflow(group_id(campaign, 0)),
+        task_queue=ROLLOUT_QUEUE,
+    )
+
+
+async def start_evaluation(client: Client, campaign: CampaignId):
+    return await client.start_workflow(
+        Workflow.EVALUATION,
+        EvaluationInput(
+            campaign=campaign, policy_version=0, split="heldout", greedy=True, concurrency=8
+        ),
+        id=evaluation_workflow(eval_group_id(campaign, "heldout", "greedy", 0)),
+        task_queue=ROLLOUT_QUEUE,
+    )
+
+
+async def until_queued(db: Database, campaign: CampaignId, number: int) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            stored = await rollouts.list_rollouts(db, campaign=campaign)
+            if len([each for each in stored if each.run_id]) == number:
+                break
+            await asyncio.sleep(0.1)
+    await asyncio.sleep(SCHEDULED_S)
+
+
+async def test_the_second_campaign_does_not_wait_for_the_first(
+    stack: StackInfo, db: Database
+) -> None:
+    client = await connect(load_settings(stack.home))
+    large, small = await make_campaign(db, NUM_LARGE), await make_campaign(db, NUM_SMALL)
+    bookkeeping, node = RolloutActivities(db, Known(db)), Node()
+    async with Worker(
+        client,
+        task_queue=ROLLOUT_QUEUE,
+        workflows=[RolloutWorkflow, GroupWorkflow, EvaluationWorkflow],
+        workflow_runner=workflow_runner(),
+        activities=[
+            bookkeeping.begin_rollout,
+            bookkeeping.finish_rollout,
+            bookkeeping.create_group,
+            bookkeeping.create_evaluation,
+            bookkeeping.finish_group,
+        ],
+    ):
+        begun = [await start_group(client, large)]
+        await until_queued(db, large, NUM_LARGE)
+        begun.append(await start_group(client, small))
+        await until_queued(db, small, NUM_SMALL)
+        begun.append(await start_evaluation(client, large))
+        await until_queued(db, large, NUM_LARGE + NUM_EVALUATED)
+        async with Worker(
+            client,
+            task_queue=SANDBOX_QUEUE,
+            activities=[node.open_sandbox],
+            max_concurrent_activities=1,
+        ):
+            await asyncio.gather(*(each.result() for each in begun))
+    assert len(node.served) == NUM_LARGE + NUM_SMALL + NUM_EVALUATED
+    # One may have been handed out before the evaluation's were seen.
+    evaluated = [n for n, each in enumerate(node.served) if "/eval-" in each]
+    assert max(evaluated) <= NUM_EVALUATED
+    training = [each for each in node.served if "/eval-" not in each]
+    turns = [n for n, each in enumerate(training) if each.startswith(f"{small}/")]
+    assert max(turns) < 2 * NUM_SMALL + 4, turns
+
+
+def test_the_composed_server_is_set_like_the_embedded_one(tmp_path: Path) -> None:
+    embedded = dict(
+        word.split("=")
+        for word in Temporal(tmp_path)._command(1, 2)
+        if word.startswith("matching.")
+    )
+    composed = yaml.safe_load((ROOT / "infra/deploy/temporal.yaml").read_text())
+    for key, value in embedded.items():
+        assert [{"value": yaml.safe_load(value)}] == composed[key], key
+    service = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    [mounted] = service["services"]["temporal"]["configs"]
+    path = service["services"]["temporal"]["environment"]["DYNAMIC_CONFIG_FILE_PATH"]
+    assert mounted["target"] == path
+    assert (ROOT / service["configs"][mounted["source"]]["file"]).exists()
