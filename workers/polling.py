@@ -27,24 +27,25 @@ def workflow_runner() -> WorkflowRunner:
     return UnsandboxedWorkflowRunner()
 
 
-async def poll_until_stopped(
-    workers: list[Worker], beside: Callable[[], Awaitable[None]] | None = None
-) -> None:
-    """Run `workers` (and the coroutine `beside`, e.g. a reaper's timer) until a signal comes."""
+async def poll_until_stopped(workers: list[Worker], *beside: Callable[[], Awaitable[None]]) -> None:
+    """Run `workers` (and the coroutines `beside`, e.g. a reaper's timer) until a signal comes."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     tasks = [asyncio.create_task(worker.run()) for worker in workers]
-    side = [asyncio.ensure_future(beside())] if beside else []
+    side = [asyncio.ensure_future(start()) for start in beside]
     stopped = asyncio.create_task(stop.wait())
     try:
         done, _ = await asyncio.wait([*tasks, *side, stopped], return_when=asyncio.FIRST_COMPLETED)
         for task in done - {stopped}:
             task.result()
     finally:
+        # First what runs beside: it may have workers of its own to drain, at the same time.
+        for task in [*side, stopped]:
+            task.cancel()
         await asyncio.gather(*(worker.shutdown() for worker in workers))
-        for task in [*tasks, *side, stopped]:
+        for task in tasks:
             task.cancel()
         await asyncio.wait([*tasks, *side, stopped])
 

@@ -1,0 +1,216 @@
+"""Workers for all queues in one process: real Temporal, Postgres and bubblewrap."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from scripted import ByteText, ScriptedPolicy
+from temporalio.client import Client, WorkflowHandle
+from temporalio.worker import Worker
+
+from activities.held import HeldSandboxes
+from activities.known import Known
+from activities.policy import PolicyActivities, Served
+from activities.reaper import Reaper
+from activities.rollouts import RolloutActivities
+from infra.db import campaigns, groups, rollouts, tasks
+from infra.db.database import Database
+from infra.sandbox.protocol import BackendUnavailable
+from infra.sandbox.select import Available, available_backends
+from infra.stack.stack import StackInfo
+from infra.temporal import connect
+from mainspring.config import AgentConfig, CampaignConfig, PolicyConfig
+from mainspring.ids import (
+    ROLLOUT_QUEUE,
+    CampaignId,
+    GroupId,
+    NodeId,
+    RolloutId,
+    TaskId,
+    group_id,
+    rollout_id,
+    rollout_workflow,
+)
+from mainspring.protocol.names import Workflow
+from mainspring.protocol.rollout import RolloutInput, RolloutResult
+from mainspring.settings import load_settings
+from mainspring.status import GroupKind
+from mainspring.tasks import BackendName, Task
+from tests.sandboxed import SANDBOXED
+from workers import node_beat
+from workers.polling import HEARTBEAT_THROTTLE
+from workers.sandbox import SandboxNode, make_node
+from workflows.group import GroupWorkflow
+from workflows.rollout import RolloutWorkflow
+
+BEAT_S = 0.2
+BUGGY = "def add(a, b):\n    return a - b\n"
+TEST = "from calc import add\nassert add(2, 3) == 5\n"
+
+
+@dataclass(slots=True)
+class Cluster:
+    client: Client
+    db: Database
+    policy: ScriptedPolicy
+    policy_activities: PolicyActivities
+    nodes: Mapping[NodeId, SandboxNode]
+    hosts: Mapping[NodeId, "Host"]
+    configs: dict[str, CampaignConfig] = field(default_factory=dict)
+
+    @property
+    def held(self) -> HeldSandboxes:
+        """Of the first node, as are the next two."""
+        return next(iter(self.nodes.values())).held
+
+    @property
+    def reaper(self) -> Reaper:
+        return next(iter(self.nodes.values())).reaper
+
+    @property
+    def backends(self) -> Available:
+        return next(iter(self.hosts.values())).backends
+
+    async def make_rollouts(
+        self,
+        size: int = 1,
+        *,
+        step_limit: int = 8,
+        max_context: int = 100_000,
+        image: str | None = None,
+    ) -> tuple[CampaignId, GroupId, list[RolloutId]]:
+        """A campaign of its own with one task (a wrong operator) and one group."""
+        name = f"t-{uuid.uuid4().hex[:8]}"
+        config = CampaignConfig(
+            name=name,
+            agent=AgentConfig(step_limit=step_limit, max_format_errors=2, command_timeout_s=20.0),
+            policy=PolicyConfig(
+                model="scripted", max_context=max_context, max_new_tokens=max_context // 4
+            ),
+        )
+        task = Task(
+            id=TaskId(name),
+            source="tests",
+            split="train",
+            issue="add subtracts",
+            image=image,
+            files={"calc.py": BUGGY},
+            tests={"hidden_test.py": TEST},
+            test_command="python3 hidden_test.py",
+        )
+        await campaigns.create(self.db, config)
+        await tasks.put_tasks(self.db, [task])
+        campaign = CampaignId(name)
+        group = group_id(campaign, 0)
+        ids = [rollout_id(group, n) for n in range(size)]
+        await groups.create_group(
+            self.db,
+            group,
+            campaign,
+            GroupKind.TRAIN,
+            policy_version=0,
+            split="train",
+            index=0,
+            task=task.id,
+            rollouts=[groups.NewRollout(r, task.id, n, 1.0) for n, r in enumerate(ids)],
+        )
+        return campaign, group, ids
+
+    async def start(
+        self, rollout: RolloutId, campaign: CampaignId, group: GroupId
+    ) -> WorkflowHandle[RolloutWorkflow, RolloutResult]:
+        return await self.client.start_workflow(
+            Workflow.ROLLOUT,
+            RolloutInput(rollout=rollout, campaign=campaign, group=group),
+            id=rollout_workflow(rollout),
+            task_queue=ROLLOUT_QUEUE,
+            result_type=RolloutResult,
+        )
+
+    async def play(self, **options: int) -> tuple[RolloutId, RolloutResult]:
+        campaign, group, [rollout] = await self.make_rollouts(**options)
+        handle = await self.start(rollout, campaign, group)
+        return rollout, await handle.result()
+
+    async def open_sandboxes(self) -> list[str]:
+        backend = self.backends[BackendName.BWRAP]
+        assert not isinstance(backend, BackendUnavailable)
+        return list(await backend.list_open())
+
+    async def row(self, rollout: RolloutId) -> rollouts.RolloutRecord:
+        return await rollouts.get(self.db, rollout)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a node of a test cluster is made from."""
+
+    backends: Available
+    capacity: int
+    images: tuple[str, ...] = ()
+
+
+async def bwrap_or_skip(state_dir: Path) -> Available:
+    backends = await available_backends(state_dir)
+    unavailable = backends[BackendName.BWRAP]
+    if isinstance(unavailable, BackendUnavailable):
+        pytest.skip(f"no bubblewrap here: {unavailable}")
+    return backends
+
+
+@asynccontextmanager
+async def cluster_of(stack: StackInfo, hosts: Mapping[NodeId, Host]) -> AsyncIterator[Cluster]:
+    """One rollout worker and these nodes (or none), put together as their own processes would."""
+    settings = load_settings(stack.home)
+    client = await connect(settings)
+    policy = ScriptedPolicy()
+    async with Database.open(stack.database_url) as db:
+        known = Known(db)
+
+        async def serve(db: Database, campaign: CampaignId) -> Served:
+            return Served((await campaigns.get(db, campaign)).config, policy, ByteText())
+
+        async def node(name: NodeId, host: Host) -> SandboxNode:
+            # The machine that runs the tests may be short of memory: that is not what they test.
+            here = settings.model_copy(update={"node_id": name, "node_min_free_memory_mb": 0})
+            # A client each, as in processes of their own: on one, a queue has one worker.
+            own = await connect(settings)
+            return make_node(own, db, here, host.backends, host.capacity, lambda: list(host.images))
+
+        bookkeeping = RolloutActivities(db, known)
+        asking = PolicyActivities(db, known, serve)
+        nodes = {name: await node(name, host) for name, host in hosts.items()}
+        rollout_worker = Worker(
+            client,
+            task_queue=ROLLOUT_QUEUE,
+            workflows=[RolloutWorkflow, GroupWorkflow],
+            workflow_runner=SANDBOXED,
+            activities=[
+                asking.generate,
+                bookkeeping.begin_rollout,
+                bookkeeping.new_epoch,
+                bookkeeping.finish_rollout,
+                bookkeeping.create_group,
+                bookkeeping.finish_group,
+            ],
+            max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        )
+        polling = [rollout_worker, *(each.own for each in nodes.values())]
+        running = [asyncio.create_task(worker.run()) for worker in polling]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(node_beat, "BEAT_S", BEAT_S)
+            beats = [asyncio.create_task(each.beat.run_forever()) for each in nodes.values()]
+            try:
+                yield Cluster(client, db, policy, asking, nodes, hosts)
+            finally:
+                for beat in beats:
+                    beat.cancel()
+                ends = await asyncio.gather(*beats, return_exceptions=True)
+                assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
+                await asyncio.gather(*(worker.shutdown() for worker in polling))
+                await asyncio.gather(*running)
+                await asyncio.gather(*(each.held.release_all() for each in nodes.values()))

@@ -1,0 +1,68 @@
+"""Draining a node as an operator sees it: ask, then watch until nothing is open on it."""
+
+import asyncio
+import time
+
+from rich.console import Console
+
+from infra.db import nodes, sandboxes
+from infra.db.database import Database
+from infra.db.nodes import NodeRecord
+from mainspring.errors import WorkFailed
+from mainspring.ids import NodeId
+from mainspring.status import NodeStatus
+
+LOOK_EVERY_S = 1.0
+NUM_NAMED = 10
+"""Rollouts named when the time is up; more would hide the remedy."""
+
+
+async def drain(db: Database, node: NodeId, *, undo: bool, wait_s: float | None) -> NodeRecord:
+    """Ask the node to drain, or to take work again; with `wait_s`, return when it is drained.
+
+    Raises UsageError for an unknown node, and WorkFailed when the time is up or the node is dead.
+    """
+    await nodes.set_draining(db, node, not undo)
+    record = await _record(db, node)
+    if wait_s is None:
+        return record
+    deadline = time.monotonic() + wait_s
+    console = Console(stderr=True)
+    said = ""
+    with console.status(f"draining node {node}") as shown:
+        while record.status is not NodeStatus.DRAINED:
+            if record.status is NodeStatus.DEAD:
+                raise WorkFailed(
+                    f"node {node} was last seen {record.seen_s:.0f} s ago: it cannot say that "
+                    "it is empty",
+                    remedy="start its worker again; it stays draining, and what was lost on it is "
+                    "rebuilt on other nodes",
+                )
+            if time.monotonic() > deadline:
+                raise WorkFailed(
+                    f"node {node} is not empty after {wait_s:.0f} s: {await _open_on(db, node)}",
+                    remedy="run the same command again to go on waiting, or "
+                    f"`mainspring node drain {node} --undo`",
+                )
+            saying = f"draining node {node}: {record.num_leased} sandboxes open"
+            shown.update(saying)
+            if saying != said and not console.is_terminal:
+                console.print(saying, highlight=False)
+            said = saying
+            await asyncio.sleep(LOOK_EVERY_S)
+            record = await _record(db, node)
+    return record
+
+
+async def _record(db: Database, node: NodeId) -> NodeRecord:
+    [record] = [each for each in await nodes.list_nodes(db) if each.said.id == node]
+    return record
+
+
+async def _open_on(db: Database, node: NodeId) -> str:
+    leases = await sandboxes.open_leases(db, node)
+    if not leases:
+        return "it has not said that it heard"
+    named = [f"{lease.rollout} ({lease.purpose})" for lease in leases[:NUM_NAMED]]
+    more = f" and {len(leases) - NUM_NAMED} more" if len(leases) > NUM_NAMED else ""
+    return ", ".join(named) + more
