@@ -11,12 +11,12 @@ from temporalio import activity
 
 from activities.faults import typed_faults
 from activities.heartbeat import heartbeating
+from activities.held import sandbox_spec
 from activities.known import Known
-from activities.sandbox import sandbox_spec
 from infra.db import rollouts, sandboxes
 from infra.db.database import Database
 from infra.db.models import SandboxPurpose
-from infra.sandbox.protocol import Sandbox, SandboxLost, SandboxRefused
+from infra.sandbox.protocol import Sandbox, SandboxBroken, SandboxLost, SandboxRefused
 from infra.sandbox.select import Available, choose_backend
 from mainspring.ids import NodeId, SandboxId
 from mainspring.protocol.names import Activity
@@ -43,32 +43,28 @@ class GradingActivities:
         known: Known,
         node: NodeId,
         backends: Available,
-        concurrency: int,
     ) -> None:
         self._db = db
         self._known = known
         self._node = node
         self._backends = backends
-        self._slots = asyncio.Semaphore(concurrency)
 
     @activity.defn(name=Activity.GRADE)
     async def grade(self, ref: RolloutRef) -> GradeResult:
         with typed_faults():
-            async with heartbeating("waiting for a slot") as beat:
+            async with heartbeating("testing"):
                 stored = await rollouts.get(self._db, ref.rollout)
                 if stored.epoch == ref.epoch and stored.verdict is not None:
                     return GradeResult(verdict=stored.verdict, fault=stored.fault)
                 patch = await rollouts.get_patch(self._db, ref.rollout, ref.epoch)
                 if not patch:
                     return await self._store(ref, Verdict.NO_PATCH, "")
-                async with self._slots:
-                    beat.note = "testing"
-                    try:
-                        verdict, output = await self._judge(ref, patch)
-                    except (SandboxLost, SandboxRefused) as error:
-                        if activity.info().attempt < MAX_ATTEMPTS:
-                            raise RuntimeError(f"grading sandbox failed: {error}") from error
-                        return await self._store(ref, Verdict.FAULT, "", fault=str(error))
+                try:
+                    verdict, output = await self._judge(ref, patch)
+                except (SandboxBroken, SandboxLost, SandboxRefused) as error:
+                    if activity.info().attempt < MAX_ATTEMPTS:
+                        raise RuntimeError(f"grading sandbox failed: {error}") from error
+                    return await self._store(ref, Verdict.FAULT, "", fault=str(error))
                 return await self._store(ref, verdict, output)
 
     async def _judge(self, ref: RolloutRef, patch: bytes) -> tuple[Verdict, str]:

@@ -9,11 +9,12 @@ import asyncio
 
 import structlog
 
-from activities.sandbox import SandboxActivities
+from activities.held import HeldSandboxes
 from infra.db import sandboxes
 from infra.db.database import Database
 from infra.sandbox.protocol import BackendUnavailable
 from infra.sandbox.select import Available
+from mainspring.errors import DatabaseError, SandboxError
 from mainspring.ids import NodeId
 from mainspring.status import SandboxStatus
 
@@ -28,18 +29,12 @@ class Reaper:
         db: Database,
         node: NodeId,
         backends: Available,
-        held: SandboxActivities,
+        held: HeldSandboxes,
     ) -> None:
         self._db = db
         self._node = node
         self._backends = [b for b in backends.values() if not isinstance(b, BackendUnavailable)]
         self._held = held
-
-    async def reap_predecessor(self) -> int:
-        """At start nothing is held yet: what exists belonged to a process that died."""
-        for lease in await sandboxes.open_leases(self._db, self._node):
-            await sandboxes.close_lease(self._db, lease.sandbox, self._node, SandboxStatus.LOST)
-        return await self.reap()
 
     async def reap(self) -> int:
         """Remove what nobody owns; the number of sandboxes removed."""
@@ -47,13 +42,17 @@ class Reaper:
         for lease in await sandboxes.leases_without_live_rollout(self._db, self._node):
             await self._held.release(lease.sandbox)
             await sandboxes.close_lease(self._db, lease.sandbox, self._node, SandboxStatus.REAPED)
+        # Held without a lease: its rollout ended while it was being opened.
+        existing = [(sandbox, None) for sandbox in self._held.ids()]
         for backend in self._backends:
-            existing = await backend.list_open()
-            owned = {lease.sandbox for lease in await sandboxes.open_leases(self._db, self._node)}
-            for sandbox in existing:
-                if sandbox not in owned and not await self._held.release(sandbox):
+            existing += [(sandbox, backend) for sandbox in await backend.list_open()]
+        owned = {lease.sandbox for lease in await sandboxes.open_leases(self._db, self._node)}
+        for sandbox, backend in existing:
+            if sandbox not in owned:
+                released = await self._held.release(sandbox)
+                if not released and backend is not None:
                     await backend.remove(sandbox)
-                    num_removed += 1
+                num_removed += 1
         if num_removed:
             log.info("reaped", node=self._node, sandboxes=num_removed)
         return num_removed
@@ -61,4 +60,8 @@ class Reaper:
     async def run_forever(self) -> None:
         while True:
             await asyncio.sleep(REAP_EVERY_S)
-            await self.reap()
+            await self._held.ping()
+            try:
+                await self.reap()
+            except (DatabaseError, SandboxError) as error:
+                log.warning("nothing reaped this time", node=self._node, reason=error.message)

@@ -4,7 +4,7 @@ from temporalio import activity
 
 from activities.faults import typed_faults
 from activities.known import Known
-from infra.db import campaigns, groups, rollouts, steps, tasks
+from infra.db import campaigns, groups, nodes, rollouts, steps, tasks
 from infra.db.database import Database
 from infra.db.models import Sampling
 from mainspring.curriculum import task_position
@@ -44,6 +44,7 @@ class RolloutActivities:
         claim = await rollouts.claim(self._db, ask.rollout, ask.run_id)
         config = await self._known.config(claim.campaign)
         task = await self._known.task(claim.task)
+        prefer = None if task.image is None else await nodes.with_image(self._db, task.image)
         return BeginResult(
             epoch=claim.epoch,
             task=claim.task,
@@ -53,6 +54,7 @@ class RolloutActivities:
             request_timeout_s=config.policy.request_timeout_s,
             rollout_timeout_s=config.agent.rollout_timeout_s,
             test_timeout_s=task.test_timeout_s,
+            prefer=prefer,
         )
 
     @activity.defn(name=Activity.NEW_EPOCH)
@@ -109,6 +111,8 @@ class RolloutActivities:
         ids = await tasks.task_ids(
             self._db, config.task_source, ask.split, limit=config.split_size(ask.split)
         )
+        if ask.greedy:
+            ids = ids[: config.evaluation.greedy_tasks]
         sampling = Sampling.GREEDY if ask.greedy else Sampling.SAMPLED
         group = eval_group_id(ask.campaign, ask.split, sampling, ask.policy_version)
         await groups.create_group(

@@ -75,7 +75,7 @@ def _sections(path: str, model: type[BaseModel], *, optional: bool = False) -> I
         cells = (
             f"`{name}`",
             _type(field.annotation),
-            "required" if field.is_required() else f"`{_toml(field.default)}`",
+            "required" if field.is_required() else _default(field.default),
             _bounds(field),
             meanings.get(name, ""),
         )
@@ -142,6 +142,10 @@ def _bounds(field: FieldInfo) -> str:
             if (value := getattr(constraint, name, None)) is not None:
                 found.append(f"{symbol} {value:g}" if value < 1e6 else f"{symbol} {value:,}")
     return ", ".join(found)
+
+
+def _default(value: object) -> str:
+    return "unset" if value is None else f"`{_toml(value)}`"
 
 
 def _toml(value: object) -> str:

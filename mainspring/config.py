@@ -186,6 +186,8 @@ class EvalConfig(_Section):
     """Splits for the first and the last evaluation; in between only the first one, sampled."""
     greedy: bool = True
     """Also at temperature 0, before and after."""
+    greedy_tasks: int | None = Field(default=None, ge=1)
+    """The first so many tasks of the split are played greedily; unset: all."""
     concurrency: int = Field(default=32, ge=1)
     """Rollouts of one evaluation in flight at once."""
 
@@ -201,6 +203,8 @@ class SandboxConfig(_Section):
     """Disk one sandbox may fill, where the backend can limit it."""
     output_bytes: int = Field(default=1 << 20, ge=1024)
     """Most that is kept of one command's output."""
+    max_open: int | None = Field(default=None, ge=1)
+    """Sandboxes of this campaign alive at once over all nodes; unset: as many as the nodes hold."""
 
 
 class CampaignConfig(_Section):

@@ -18,6 +18,7 @@ NodeId = NewType("NodeId", str)
 
 ROLLOUT_QUEUE = "rollout"
 SANDBOX_QUEUE = "sandbox"
+GRADE_QUEUE = "grade"
 
 _CAMPAIGN_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,47}")
 
@@ -63,7 +64,8 @@ def evaluation_workflow(group: GroupId) -> str:
 
 
 def node_queue(node: NodeId) -> str:
-    """The queue only this node polls: exec, diff and close go where the sandbox is."""
+    """The queue only this node polls: exec, diff and close go where the sandbox is, and an open
+    where its image is."""
     return f"sandbox/{node}"
 
 

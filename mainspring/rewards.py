@@ -5,7 +5,7 @@ Invariant 5: only what the agent did is scored; a fault or a cancellation gives 
 
 from mainspring.status import StopReason, Verdict
 
-_MASKED_ENDS = frozenset({StopReason.CANCELLED, StopReason.INFRA_FAULT})
+_MASKED_ENDS = frozenset({StopReason.CANCELLED, StopReason.INFRA_FAULT, StopReason.TERMINATED})
 
 
 def outcome_reward(stop_reason: StopReason, verdict: Verdict | None) -> float | None:

@@ -31,6 +31,13 @@ class Settings(BaseSettings):
     """Bearer token of the policy engines; `mainspring serve` requires the same one."""
     node_id: str = Field(default_factory=socket.gethostname)
     """Stable name of this container host: a restarted node worker finds its sandboxes by it."""
+    node_min_free_memory_mb: int = Field(default=512, ge=0)
+    """A node with less free memory takes no new sandbox; 0 switches the check off."""
+    node_min_free_disk_mb: int = Field(default=2048, ge=0)
+    """The same for the disk that holds the node's state folder."""
+    image_mirrors: str = ""
+    """Where task images are pulled from before their own registry: "mirror.example/hub", several
+    separated by commas, asked in this order."""
 
     @property
     def stack_file(self) -> Path:

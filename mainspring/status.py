@@ -40,6 +40,8 @@ class StopReason(StrEnum):
     """A person or the campaign cancelled it; never scored."""
     INFRA_FAULT = "infra_fault"
     """Infrastructure failed beyond its retries; masked, never scored."""
+    TERMINATED = "terminated"
+    """Its workflow was ended from outside (terminated, timed out); never scored."""
 
 
 class Verdict(StrEnum):
@@ -72,6 +74,8 @@ class FaultKind(StrEnum):
     """A newer epoch of the rollout exists; this attempt must stop."""
     POLICY_REFUSED = "PolicyRefused"
     """The policy engine rejects the request for good (prompt too long, unknown field)."""
+    NODE_FULL = "NodeFull"
+    """The node took nothing new when it was asked to open; the only fault that is retried."""
 
 
 class GroupKind(StrEnum):
@@ -127,3 +131,29 @@ class SandboxStatus(StrEnum):
     """Its node or process died under it."""
     REAPED = "reaped"
     """Removed by a reaper: no live workflow owned it."""
+
+
+class NodeStatus(StrEnum):
+    """Of a container host; derived from what it last said, when, and what it was asked."""
+
+    UP = "up"
+    """Said so lately."""
+    DRAINING = "draining"
+    """Asked to take nothing new; something is still open on it, or it has not heard yet."""
+    DRAINED = "drained"
+    """Takes nothing new and holds nothing: it may be stopped."""
+    DEAD = "dead"
+    """Has not been heard of for as long as workflows wait for it."""
+
+
+class Refusal(StrEnum):
+    """Why a node takes no new sandbox now."""
+
+    DRAINING = "draining"
+    """An operator asked it to drain."""
+    FULL = "full"
+    """It holds as many as it may."""
+    LOW_MEMORY = "low memory"
+    """Less is free than `node_min_free_memory_mb`."""
+    LOW_DISK = "low disk"
+    """Less is free than `node_min_free_disk_mb`."""

@@ -19,7 +19,9 @@ from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import Worker
 
+from activities.admission import Admission
 from activities.grading import GradingActivities
+from activities.held import HeldSandboxes
 from activities.known import Known
 from activities.policy import PolicyActivities, Served
 from activities.rollouts import RolloutActivities
@@ -34,6 +36,7 @@ from infra.stack.stack import temporary
 from infra.temporal import connect
 from mainspring.config import AgentConfig, CampaignConfig, PolicyConfig
 from mainspring.ids import (
+    GRADE_QUEUE,
     ROLLOUT_QUEUE,
     SANDBOX_QUEUE,
     CampaignId,
@@ -135,6 +138,9 @@ class NoSandbox:
     async def diff(self) -> bytes:
         return b""
 
+    async def ping(self) -> None:
+        return None
+
     async def close(self) -> None:
         return None
 
@@ -143,6 +149,12 @@ class NoBackend:
     name = BackendName.BWRAP
 
     async def open(self, spec: SandboxSpec) -> Sandbox:
+        return NoSandbox(spec.id)
+
+    async def attach(self, spec: SandboxSpec, busy_s: float) -> Sandbox:
+        return NoSandbox(spec.id)
+
+    async def rename(self, sandbox: SandboxId, spec: SandboxSpec) -> Sandbox:
         return NoSandbox(spec.id)
 
     async def list_open(self) -> list[SandboxId]:
@@ -168,6 +180,8 @@ async def _measure(settings: Settings) -> dict[str, dict[str, Any]]:
         await tasks.put_tasks(db, [TASK])
         known = Known(db)
         backends = {BackendName.BWRAP: NoBackend()}
+        held = HeldSandboxes(db, known, NODE, backends)
+        admission = Admission(NODE, max(PLAN), lambda: len(held), settings)
 
         async def serve(db: Database, campaign: CampaignId) -> Served:
             config = (await campaigns.get(db, campaign)).config
@@ -178,8 +192,8 @@ async def _measure(settings: Settings) -> dict[str, dict[str, Any]]:
             db,
             RolloutActivities(db, known),
             PolicyActivities(db, known, serve),
-            SandboxActivities(db, known, NODE, backends, capacity=max(PLAN)),
-            GradingActivities(db, known, NODE, backends, concurrency=max(PLAN)),
+            SandboxActivities(db, known, NODE, backends, held, admission),
+            GradingActivities(db, known, NODE, backends),
         )
         figures: dict[str, dict[str, Any]] = {}
         workers = bench.workers()
@@ -221,7 +235,13 @@ class Bench:
         shared = Worker(
             self.client,
             task_queue=SANDBOX_QUEUE,
-            activities=[self.sandbox.open_sandbox, self.grading.grade],
+            activities=[self.sandbox.open_sandbox],
+            max_concurrent_activities=2 * max(PLAN),
+        )
+        grade = Worker(
+            self.client,
+            task_queue=GRADE_QUEUE,
+            activities=[self.grading.grade],
             max_concurrent_activities=2 * max(PLAN),
         )
         own = Worker(
@@ -234,7 +254,7 @@ class Bench:
             ],
             max_concurrent_activities=2 * max(PLAN),
         )
-        return [rollout, shared, own]
+        return [rollout, shared, grade, own]
 
     async def run(
         self,

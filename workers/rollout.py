@@ -9,6 +9,7 @@ from temporalio.worker import Worker
 from activities.known import Known
 from activities.policy import PolicyActivities, serve_over_http
 from activities.rollouts import RolloutActivities
+from activities.sweep import SweepActivities
 from infra.db.opening import open_database
 from infra.temporal import connect
 from mainspring.ids import ROLLOUT_QUEUE
@@ -21,10 +22,12 @@ from workers.polling import (
     poll_until_stopped,
     workflow_runner,
 )
+from workers.sweeping import ensure_schedule
 from workflows.campaign import CampaignWorkflow
 from workflows.evaluation import EvaluationWorkflow
 from workflows.group import GroupWorkflow
 from workflows.rollout import RolloutWorkflow
+from workflows.sweep import SweepWorkflow
 
 MAX_ACTIVITIES = 1000
 """Replies in flight; they only wait. The SDK's default of 100 would be the real bound."""
@@ -48,7 +51,13 @@ async def _run(home: Path | None) -> None:
         worker = Worker(
             client,
             task_queue=ROLLOUT_QUEUE,
-            workflows=[RolloutWorkflow, GroupWorkflow, EvaluationWorkflow, CampaignWorkflow],
+            workflows=[
+                RolloutWorkflow,
+                GroupWorkflow,
+                EvaluationWorkflow,
+                CampaignWorkflow,
+                SweepWorkflow,
+            ],
             workflow_runner=workflow_runner(),
             activities=[
                 policy.generate,
@@ -61,6 +70,7 @@ async def _run(home: Path | None) -> None:
                 bookkeeping.finish_group,
                 bookkeeping.set_campaign_status,
                 bookkeeping.plan_step,
+                SweepActivities(db, client).sweep,
             ],
             max_concurrent_activities=MAX_ACTIVITIES,
             max_concurrent_workflow_tasks=MAX_WORKFLOW_TASKS,
@@ -70,6 +80,7 @@ async def _run(home: Path | None) -> None:
             max_concurrent_workflow_task_polls=NUM_POLLERS,
             max_concurrent_activity_task_polls=NUM_POLLERS,
         )
+        await ensure_schedule(client)
         try:
             await poll_until_stopped([worker])
         finally:

@@ -1,28 +1,43 @@
 """The sandbox node: a container host as a Temporal worker, without an open port.
 
-Two workers on one client: opens and gradings from the shared queue, everything that must happen in
-a sandbox this node holds from the node's own queue. The queue's name is the node's stable id, so a
-restarted process hears of the sandboxes its predecessor lost.
+Three queues on one client. Shared with all nodes: opens, polled while there is room, and gradings,
+polled always, so that a node full of agents still grades; a node that drains polls neither. The
+node's own queue has everything that must happen in a sandbox it holds, and opens that would like
+its images. That queue's name is the node's stable id, so a restarted process hears of the sandboxes
+its predecessor left.
 """
 
 import asyncio
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import structlog
+from temporalio.client import Client
 from temporalio.worker import Worker
 
+from activities.admission import Admission, SandboxSlots
 from activities.grading import GradingActivities
+from activities.held import HeldSandboxes
 from activities.known import Known
-from activities.reaper import REAP_EVERY_S, Reaper
+from activities.readiness import Readiness
+from activities.reaper import Reaper
 from activities.sandbox import SandboxActivities
+from infra.db.database import Database
 from infra.db.opening import open_database
+from infra.sandbox.docker import DockerBackend
+from infra.sandbox.image_names import parse_mirrors
+from infra.sandbox.images import present_images
+from infra.sandbox.pool import WarmPool
 from infra.sandbox.protocol import BackendUnavailable
-from infra.sandbox.select import available_backends
+from infra.sandbox.select import Available, available_backends
 from infra.temporal import connect
-from mainspring.ids import SANDBOX_QUEUE, NodeId, node_queue
-from mainspring.settings import load_settings
+from mainspring.ids import GRADE_QUEUE, SANDBOX_QUEUE, NodeId, node_queue
+from mainspring.settings import Settings, load_settings
+from mainspring.tasks import BackendName
+from workers.node_beat import NodeBeat
 from workers.polling import (
     GRACE,
     HEARTBEAT_THROTTLE,
@@ -31,17 +46,114 @@ from workers.polling import (
     poll_until_stopped,
 )
 
+GRADINGS = os.cpu_count() or 1
+"""Hidden tests are work for a core; more at once would only time out."""
+
 log = structlog.get_logger()
 
 
-def main(home: Path | None, capacity: int) -> None:
-    asyncio.run(_run(home, capacity))
+def main(home: Path | None, capacity: int, num_warm: int, leave_sandboxes: bool) -> None:
+    asyncio.run(_run(home, capacity, num_warm, leave_sandboxes))
     end_process(0)
 
 
-async def _run(home: Path | None, capacity: int) -> None:
+@dataclass(frozen=True, slots=True)
+class SandboxNode:
+    """One node, put together and not yet polling."""
+
+    own: Worker
+    """Of the node's own queue. Those of the shared queues belong to the beat."""
+    beat: NodeBeat
+    reaper: Reaper
+    held: HeldSandboxes
+    admission: Admission
+    readiness: Readiness
+
+
+def make_node(
+    client: Client,
+    db: Database,
+    settings: Settings,
+    backends: Available,
+    capacity: int,
+    images: Callable[[], list[str]] = present_images,
+    num_warm: int = 0,
+) -> SandboxNode:
+    node = NodeId(settings.node_id)
+    docker = backends[BackendName.DOCKER]
+    by_docker = docker if isinstance(docker, DockerBackend) else None
+    pools = {
+        name: WarmPool(backend, num_warm)
+        for name, backend in backends.items()
+        if num_warm and not isinstance(backend, BackendUnavailable)
+    }
+    backends = {**backends, **pools}
+    known = Known(db)
+    held = HeldSandboxes(db, known, node, backends)
+    admission = Admission(node, capacity, lambda: len(held), settings)
+    sandboxes = SandboxActivities(db, known, node, backends, held, admission)
+    grading = GradingActivities(db, known, node, backends)
+    make = partial(
+        Worker,
+        client,
+        graceful_shutdown_timeout=GRACE,
+        max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        max_concurrent_activity_task_polls=NUM_POLLERS,
+    )
+
+    def shared() -> list[Worker]:
+        return [
+            make(
+                task_queue=SANDBOX_QUEUE,
+                activities=[sandboxes.open_sandbox],
+                tuner=SandboxSlots(admission).tuner(),
+            ),
+            make(
+                task_queue=GRADE_QUEUE,
+                activities=[grading.grade],
+                max_concurrent_activities=GRADINGS,
+            ),
+        ]
+
+    own = make(
+        task_queue=node_queue(node),
+        activities=[
+            sandboxes.open_sandbox,
+            sandboxes.execute,
+            sandboxes.restore_sandbox,
+            sandboxes.collect_patch,
+            sandboxes.close_sandbox,
+        ],
+        max_concurrent_activities=capacity * 4,
+    )
+    return SandboxNode(
+        own,
+        NodeBeat(
+            db,
+            admission,
+            backends,
+            list if isinstance(by_docker, BackendUnavailable) else images,
+            shared,
+        ),
+        Reaper(db, node, backends, held),
+        held,
+        admission,
+        Readiness(
+            db,
+            known,
+            admission,
+            pools,
+            by_docker.images if by_docker else None,
+            settings.node_min_free_disk_mb,
+        ),
+    )
+
+
+async def _run(home: Path | None, capacity: int, num_warm: int, leave_sandboxes: bool) -> None:
     settings = load_settings(home)
-    backends = await available_backends(settings.home / "sandboxes")
+    backends = await available_backends(
+        settings.home / "sandboxes", parse_mirrors(settings.image_mirrors)
+    )
     if all(isinstance(backend, BackendUnavailable) for backend in backends.values()):
         raise BackendUnavailable(
             "no sandbox backend works on this machine:\n"
@@ -49,37 +161,15 @@ async def _run(home: Path | None, capacity: int) -> None:
             remedy="see `mainspring doctor`",
         )
     client = await connect(settings)
-    node = NodeId(settings.node_id)
     async with open_database(settings) as db:
-        known = Known(db)
-        sandboxes = SandboxActivities(db, known, node, backends, capacity)
-        grading = GradingActivities(db, known, node, backends, concurrency=os.cpu_count() or 1)
-        reaper = Reaper(db, node, backends, sandboxes)
-        await reaper.reap_predecessor()
-        make = partial(
-            Worker,
-            client,
-            graceful_shutdown_timeout=GRACE,
-            max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
-            max_concurrent_activity_task_polls=NUM_POLLERS,
-        )
-        shared = make(
-            task_queue=SANDBOX_QUEUE,
-            activities=[sandboxes.open_sandbox, grading.grade],
-            max_concurrent_activities=capacity * 2,
-        )
-        own = make(
-            task_queue=node_queue(node),
-            activities=[
-                sandboxes.execute,
-                sandboxes.restore_sandbox,
-                sandboxes.collect_patch,
-                sandboxes.close_sandbox,
-            ],
-            max_concurrent_activities=capacity * 4,
-        )
-        log.info("node is up", node=node, capacity=capacity, reap_every_s=REAP_EVERY_S)
+        node = make_node(client, db, settings, backends, capacity, num_warm=num_warm)
+        adopted = await node.held.adopt()
+        await node.reaper.reap()
+        log.info("node is up", node=settings.node_id, capacity=capacity, adopted=adopted)
+        beside = (node.reaper, node.beat, node.readiness)
         try:
-            await poll_until_stopped([shared, own], reaper.run_forever)
+            await poll_until_stopped([node.own], *(each.run_forever for each in beside))
         finally:
-            await sandboxes.close_all()
+            await node.readiness.close()
+            if not leave_sandboxes:
+                await node.held.release_all()

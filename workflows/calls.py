@@ -26,7 +26,7 @@ RETRY = RetryPolicy(
     backoff_coefficient=2.0,
     maximum_interval=timedelta(seconds=15),
     maximum_attempts=0,
-    non_retryable_error_types=list(FaultKind),
+    non_retryable_error_types=[kind for kind in FaultKind if kind is not FaultKind.NODE_FULL],
 )
 HEARTBEAT_TIMEOUT = timedelta(seconds=15)
 """A worker killed without a word is noticed after this; beats come every third of it."""
@@ -37,7 +37,9 @@ LOCAL_RETRY_THRESHOLD = timedelta(seconds=2)
 DEAD_NODE_TIMEOUT = timedelta(seconds=45)
 """Nobody polls a node's own queue for this long: the node is dead and its sandboxes with it."""
 OPEN_TIMEOUT = timedelta(minutes=30)
-"""One attempt at opening, the wait for a free slot and an image pull included."""
+"""One attempt at opening, an image pull included."""
+PREFER_TIMEOUT = timedelta(seconds=3)
+"""A node that has the image but does not take the open by then is not worth waiting for."""
 
 
 async def store(name: Activity, payload: BaseModel, result: type[R]) -> R:
@@ -83,6 +85,22 @@ async def open_anywhere(payload: BaseModel, result: type[R], *, summary: str) ->
         result,
         queue=SANDBOX_QUEUE,
         timeout_s=OPEN_TIMEOUT.total_seconds(),
+        summary=summary,
+    )
+
+
+async def open_on(node: NodeId, payload: BaseModel, result: type[R], *, summary: str) -> R:
+    """One attempt, on `node`. Fails when the node is full, drains, is dead, or is stopped."""
+    return await workflow.execute_activity(
+        Activity.OPEN_SANDBOX,
+        payload,
+        result_type=result,
+        task_queue=node_queue(node),
+        schedule_to_start_timeout=PREFER_TIMEOUT,
+        start_to_close_timeout=OPEN_TIMEOUT,
+        heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        retry_policy=RetryPolicy(maximum_attempts=1),
         summary=summary,
     )
 

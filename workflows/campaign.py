@@ -8,7 +8,7 @@ report by signal, so continue-as-new at a step's end orphans nothing. State is o
 import asyncio
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from mainspring.admission import num_admissible_groups
@@ -70,7 +70,7 @@ class CampaignWorkflow:
                     admitter.cancel()
                     await workflow.wait_condition(workflow.all_handlers_finished)
                     workflow.continue_as_new(state)
-        except (ActivityError, ApplicationError, asyncio.CancelledError) as error:
+        except (FailureError, asyncio.CancelledError) as error:
             admitter.cancel()
             cancelled = is_cancelled_exception(error)
             await self._cancel_groups()

@@ -12,6 +12,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
+    from mainspring.ids import GRADE_QUEUE
     from mainspring.protocol.names import Activity, Workflow
     from mainspring.protocol.rollout import (
         BeginInput,
@@ -86,7 +87,7 @@ class RolloutWorkflow:
             Activity.GRADE,
             RolloutRef(rollout=self._start.rollout, epoch=self._epoch),
             GradeResult,
-            queue=calls.SANDBOX_QUEUE,
+            queue=GRADE_QUEUE,
             timeout_s=begin.test_timeout_s + GRADE_GRACE_S,
             summary="hidden tests in a fresh sandbox",
         )
@@ -97,7 +98,7 @@ class RolloutWorkflow:
         """Take turns until something ends the rollout; start over when a replay diverges."""
         for attempt in range(MAX_EPOCHS):
             try:
-                await self._sandbox.open(self._epoch)
+                await self._sandbox.open(self._epoch, prefer=begin.prefer)
                 return await self._take_turns(begin)
             except ActivityError as error:
                 diverged = calls.fault_of(error) is FaultKind.SANDBOX_DIVERGED

@@ -10,6 +10,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
+    from mainspring.ids import NodeId
     from mainspring.protocol.names import Activity
     from mainspring.protocol.rollout import (
         ExecuteInput,
@@ -46,12 +47,13 @@ class SandboxLife:
     def backend(self) -> str:
         return self._ref.backend.value if self._ref else "-"
 
-    async def open(self, epoch: int) -> None:
+    async def open(self, epoch: int, *, prefer: NodeId | None = None) -> None:
+        """On the node `prefer` if that has room, for the first sandbox; else on any."""
         started = workflow.time()
         opening = asyncio.create_task(
-            calls.open_anywhere(
+            self._open(
                 OpenInput(rollout=self._rollout, epoch=epoch, life=self.lives),
-                SandboxRef,
+                prefer if self.lives == 0 else None,
                 summary=f"sandbox {self.lives + 1}",
             )
         )
@@ -68,6 +70,14 @@ class SandboxLife:
             raise
         self.lives += 1
         self._spent("open", started)
+
+    async def _open(self, ask: OpenInput, prefer: NodeId | None, *, summary: str) -> SandboxRef:
+        if prefer is not None:
+            try:
+                return await calls.open_on(prefer, ask, SandboxRef, summary=summary)
+            except ActivityError:
+                calls.raise_if_cancelled()
+        return await calls.open_anywhere(ask, SandboxRef, summary=summary)
 
     async def execute(
         self, epoch: int, turn: int, *, timeout_s: float, summary: str

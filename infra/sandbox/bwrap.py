@@ -1,14 +1,13 @@
 """Sandboxes by bubblewrap: the host's own programs, read-only, around a working tree on its disk.
 
 For tasks without an image, where no Docker daemon is needed. One bwrap per sandbox, with bash as
-process 1 of its namespaces; it dies with the process that opened it. Each sandbox is a directory
-under `<state_dir>/open`, named by its id, so that whoever comes after a crash finds and removes it.
+process 1 of its namespaces. Each sandbox is a directory under `<state_dir>/open`, named by its id,
+so that whoever comes after a crash goes on with it or removes it.
 Imported by the sandbox activities through `infra.sandbox.select`.
 """
 
 import asyncio
 import contextlib
-import json
 import os
 import platform
 import subprocess
@@ -18,10 +17,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
 
-import psutil
-
 from infra.sandbox import seccomp
-from infra.sandbox.confined_shell import ConfinedShell
+from infra.sandbox.confined_shell import ConfinedShell, NoProcess, kill_leftover
 from infra.sandbox.confinement import (
     Bind,
     accounts,
@@ -35,12 +32,13 @@ from infra.sandbox.protocol import (
     BackendUnavailable,
     Limits,
     Sandbox,
+    SandboxBroken,
     SandboxLost,
     SandboxRefused,
     SandboxSpec,
 )
 from infra.sandbox.repository import COMMIT_SCRIPT, RepositoryCache
-from infra.sandbox.shell import OWN_PROCESSES, ShellGone, ShellSetup
+from infra.sandbox.shell import OWN_PROCESSES, ShellSetup
 from mainspring.ids import SandboxId
 from mainspring.tasks import BackendName
 
@@ -65,9 +63,6 @@ NOT_ENFORCED: tuple[str, ...] = (
     *([] if _FILTERED else [_NO_FILTER]),
 )
 BOOT_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 5.0
-CLOCK_SLACK_S = 2.0
-"""Processes' start times are told against a boot time that the clock's corrections move."""
 RUN_DIR = "/run/mainspring/run"
 PREPARED_DIR = "/run/mainspring/prepared"
 MAX_NAME_BYTES = 255
@@ -145,8 +140,32 @@ class BwrapBackend:
             except BaseException:
                 await self._discard(spec.id)
                 raise
-            self._live[spec.id] = sandbox
             return sandbox
+
+    async def attach(self, spec: SandboxSpec, busy_s: float) -> Sandbox:
+        async with self._lock(spec.id):
+            home = self._home(spec.id)
+            try:
+                process = await ConfinedShell.adopt(home)
+                sandbox = self._register(home, process, spec)
+            except (NoProcess, FileNotFoundError) as gone:
+                raise SandboxLost(
+                    f"sandbox {spec.id} is not on this node any more: {gone}",
+                    remedy="open it again and replay the recorded commands",
+                ) from None
+            sandbox.rejoin(busy_s)
+            return sandbox
+
+    async def rename(self, sandbox: SandboxId, spec: SandboxSpec) -> Sandbox:
+        async with self._lock(spec.id):
+            await self._discard(spec.id)
+            live = self._live.pop(sandbox, None)
+            if live is None:
+                raise SandboxLost(f"sandbox {sandbox}, to become {spec.id}, is gone")
+            self._live[spec.id] = live
+            live.rename(spec)
+            self._home(sandbox).rename(self._home(spec.id))
+            return live
 
     async def list_open(self) -> list[SandboxId]:
         return [SandboxId(unquote(path.name)[1:]) for path in self._open_dir.iterdir()]
@@ -190,40 +209,49 @@ class BwrapBackend:
             Bind(home / "run", RUN_DIR, writable=True),
             Bind(home / "work", spec.workdir, writable=True),
         ]
-        inode = home.stat().st_ino
-        process = await ConfinedShell.spawn(uid, binds, spec.limits.memory_mb)
         setup = ShellSetup(
             workdir=spec.workdir,
             run_dir=RUN_DIR,
             limits=_ulimits(spec.limits),
             output_bytes=spec.limits.output_bytes,
             prepared=PREPARED_DIR,
-            lifeline_fd=process.lifeline_fd,
         )
         try:
-            status, said = await process.shell.boot(setup, BOOT_TIMEOUT_S)
-            if status != 0:
-                raise ShellGone("its shell cannot start", said)
-            owner = {"labels": dict(spec.labels), **process.identity()}
-            (home / "owner.json").write_text(json.dumps(owner))
-        except ShellGone as gone:
-            await process.kill()
-            said = gone.said.decode(errors="replace").strip()
+            process = await ConfinedShell.spawn(home, uid, binds, spec.limits.memory_mb)
+        except NoProcess as ended:
+            if not str(ended):
+                raise SandboxBroken(f"sandbox {spec.id}: bwrap was killed") from None
             raise SandboxRefused(
-                f"sandbox {spec.id} at {spec.workdir}: {gone}: {said}",
+                f"sandbox {spec.id} at {spec.workdir}: {ended}",
+                remedy="run `mainspring doctor` on this node",
+            ) from None
+        sandbox = self._register(home, process, spec)
+        try:
+            await sandbox.boot(setup, BOOT_TIMEOUT_S)
+        except SandboxBroken as broken:
+            await sandbox.close()
+            if "bwrap: " not in broken.message:  # the shell itself says nothing there
+                raise
+            raise SandboxRefused(
+                f"{broken.message} (working tree {spec.workdir})",
                 remedy="run `mainspring doctor` on this node",
             ) from None
         except BaseException:
-            await process.kill()
+            await sandbox.close()
             raise
+        return sandbox
+
+    def _register(self, home: Path, process: ConfinedShell, spec: SandboxSpec) -> LiveSandbox:
+        inode = home.stat().st_ino
 
         async def destroy() -> None:
             await process.kill()
-            self._delete_home(home, inode)
-            if self._live.get(spec.id) is sandbox:
-                del self._live[spec.id]
+            self._delete_home(self._home(sandbox.id), inode)
+            if self._live.get(sandbox.id) is sandbox:
+                del self._live[sandbox.id]
 
         sandbox = LiveSandbox(spec, RUN_DIR, process.shell, destroy)
+        self._live[spec.id] = sandbox
         return sandbox
 
     async def _discard(self, sandbox: SandboxId) -> None:
@@ -232,7 +260,7 @@ class BwrapBackend:
             await live.close()
         home = self._home(sandbox)
         if home.exists():
-            await asyncio.to_thread(_kill_owner, home)
+            await kill_leftover(home)
             self._delete_home(home)
 
     def _delete_home(self, home: Path, inode: int | None = None) -> None:
@@ -280,21 +308,3 @@ class BwrapBackend:
 def _ulimits(limits: Limits) -> str:
     pids = limits.max_pids + OWN_PROCESSES
     return f"ulimit -c 0 -u {pids} -d {limits.memory_mb << 10} -f {limits.disk_mb << 10}"
-
-
-def _kill_owner(home: Path) -> None:
-    """Kill the first process of a sandbox another process opened, if it still lives."""
-    try:
-        owner = json.loads((home / "owner.json").read_text())
-        process = psutil.Process(owner["pid"])
-        if abs(process.create_time() - owner["created"]) > CLOCK_SLACK_S:
-            return  # another process got the number
-        process.kill()
-        process.wait(STOP_TIMEOUT_S)
-    except (FileNotFoundError, ValueError, psutil.NoSuchProcess):
-        return  # never started, or gone with its owner
-    except psutil.TimeoutExpired as error:
-        raise SandboxLost(
-            f"{home}: process {error.pid} does not die",
-            remedy="look for processes in uninterruptible sleep on this node",
-        ) from None

@@ -136,7 +136,8 @@ def command_line(
     filters: tuple[int, ...],
     info_fd: int | None = None,
 ) -> list[str]:
-    """argv that runs `command` confined; it dies with the process that started it.
+    """argv that runs `command` confined. With `info_fd`, where bwrap writes its number, it outlives
+    the process that started it; without, it dies with that one.
 
     `filters` are from `filter_fds`, and for the process to inherit.
     """
@@ -148,11 +149,10 @@ def command_line(
     argv += ["--proc", "/proc", "--dev", "/dev"]
     argv += [*tmpfs, "/dev/shm", "--remount-ro", "/dev", *tmpfs, "/tmp", *tmpfs, HOME]
     argv += ["--remount-ro", "/", "--hostname", "sandbox"]
-    argv += ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
+    argv += ["--new-session", "--as-pid-1", "--cap-drop", "ALL"]
     for fd in filters:
         argv += ["--seccomp", str(fd)]
-    if info_fd is not None:
-        argv += ["--info-fd", str(info_fd)]
+    argv += ["--die-with-parent"] if info_fd is None else ["--info-fd", str(info_fd)]
     if uid is None:
         inside = str(INSIDE_ID)
         argv += ["--unshare-all", "--unshare-user", "--disable-userns"]
@@ -164,7 +164,9 @@ def command_line(
     for capability in ("cap_setuid", "cap_setgid", "cap_setpcap"):
         argv += ["--cap-add", capability]
     argv += ["--", "setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
-    argv += ["--inh-caps=-all", "--bounding-set=-all", "--pdeathsig", "KILL", "--no-new-privs"]
+    argv += ["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
+    if info_fd is None:
+        argv += ["--pdeathsig", "KILL"]  # --die-with-parent does not reach who gave up root
     return [*argv, *command]
 
 

@@ -1,29 +1,41 @@
 """Sandboxes by Docker: one container per sandbox from the task's image, with bash as its process 1.
 
 The host talks to that bash over the container's attached stdin and stdout, about ten times
-faster than an exec per command. Labels name the sandbox, its owner and the node's state directory:
-whoever comes after a crash finds containers by them. Podman's Docker API works too. The SDK blocks,
+faster than an exec per command. A container's name is made from the node's state directory and the
+sandbox's id, so that whoever comes after a crash goes on with it or removes it; labels name its
+owner. One that ends itself is removed by the daemon. Podman's Docker API works too. The SDK blocks,
 so its calls run in threads. Imported by the sandbox activities through `infra.sandbox.select`.
 """
 
 import asyncio
+import hashlib
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 import docker
-from docker.errors import APIError, DockerException, ImageNotFound
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
 from docker.types import LogConfig
 from requests.exceptions import RequestException
 
 from infra.sandbox.attachment import Attachment
+from infra.sandbox.image_faults import FIT_REMEDY, daemon_lost, start_fault, text_of
+from infra.sandbox.images import ImageStore
 from infra.sandbox.live import LiveSandbox
-from infra.sandbox.protocol import BackendUnavailable, Sandbox, SandboxRefused, SandboxSpec
-from infra.sandbox.shell import OWN_PROCESSES, Shell, ShellGone, ShellSetup
+from infra.sandbox.protocol import (
+    ImageUnfit,
+    Sandbox,
+    SandboxBroken,
+    SandboxLost,
+    SandboxRefused,
+    SandboxSpec,
+)
+from infra.sandbox.shell import OWN_PROCESSES, Shell, ShellSetup
 from mainspring.ids import SandboxId
 from mainspring.tasks import BackendName
 
@@ -43,9 +55,11 @@ STARTS_AT_ONCE = 2 * (os.cpu_count() or 1)
 """More starts at once only wait for each other in the daemon."""
 THREADS = 32
 RUN_DIR = "/tmp/.mainspring"  # inside the container
-ID_LABEL = "mainspring.sandbox"
-STATE_LABEL = "mainspring.state"
-IMAGE_REMEDY = "an image needs bash, git, tar and the repository at the task's workdir"
+LABEL = "mainspring"
+STATE_LABEL = f"{LABEL}.state"
+NAME_TAKEN = 409
+IMAGES_DIR = "images"
+"""In the node's state directory: what ImageStore knows of the images it pulled."""
 ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "PAGER": "cat",
@@ -64,13 +78,14 @@ T = TypeVar("T")
 
 
 class DockerBackend:
-    """All containers of one daemon whose state label is `state_dir`."""
+    """All containers of one daemon that carry the label of `state_dir`."""
 
     name = BackendName.DOCKER
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, mirrors: Sequence[str] = ()) -> None:
         """Blocks for up to PING_TIMEOUT_S. Raises BackendUnavailable."""
         self._state = str(state_dir.absolute())
+        self._prefix = f"{LABEL}-{hashlib.sha256(self._state.encode()).hexdigest()[:8]}-"
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="docker")
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
         self._live: dict[SandboxId, LiveSandbox] = {}
@@ -80,7 +95,8 @@ class DockerBackend:
             self._client = docker.from_env(timeout=PING_TIMEOUT_S, max_pool_size=THREADS)
             self._client.api.timeout = CALL_TIMEOUT_S
         except DockerException as error:
-            raise _no_daemon(error) from None
+            raise daemon_lost(error) from None
+        self.images = ImageStore(self._client, state_dir / IMAGES_DIR, mirrors)
 
     async def probe(self) -> None:
         """Ask the daemon for a sign of life. Raises BackendUnavailable."""
@@ -100,30 +116,76 @@ class DockerBackend:
                 f"sandbox {spec.id}: Docker needs an image, and the task names none",
                 remedy="give the task an image, or run it on a node with bubblewrap",
             )
+        # Before taking a turn to start: a pull must not hold up others.
+        image = await self.images.ensure(spec.image)
         async with self._lock(spec.id), self._starts:
+            await self._close_live(spec.id)
             try:
-                await self._discard(spec.id)
-                container = await self._create(spec, spec.image)
+                container = await self._create(spec, image)
                 try:
-                    sandbox = await self._start(container, spec)
+                    return await self._start(container, spec)
                 except BaseException:
                     await self._call(self._remove, str(container.id))
                     raise
             except APIError as error:
-                raise SandboxRefused(
-                    f"sandbox {spec.id}: image {spec.image} cannot run: {error.explanation}",
-                    remedy=IMAGE_REMEDY,
-                ) from None
-            self._live[spec.id] = sandbox
+                raise start_fault(spec.image, text_of(error)) from None
+
+    async def attach(self, spec: SandboxSpec, busy_s: float) -> Sandbox:
+        async with self._lock(spec.id):
+            try:
+                container = await self._call(self._client.containers.get, self._name(spec.id))
+                if container.status != "running":
+                    raise SandboxLost(f"sandbox {spec.id}: its container is {container.status}")
+                sandbox = await self._register(container, spec)
+            except NotFound:
+                raise SandboxLost(f"sandbox {spec.id}: its container is gone") from None
+            sandbox.rejoin(busy_s)
             return sandbox
 
+    async def rename(self, sandbox: SandboxId, spec: SandboxSpec) -> Sandbox:
+        names = self._name(sandbox), self._name(spec.id)
+        async with self._lock(spec.id):
+            live = self._live.pop(sandbox, None)
+            if live is None:
+                raise SandboxLost(f"sandbox {sandbox}, to become {spec.id}, is gone")
+            try:
+                try:
+                    await self._call(self._client.api.rename, *names)
+                except APIError as error:
+                    if error.status_code != NAME_TAKEN:
+                        raise
+                    await self._discard(spec.id)
+                    await self._call(self._client.api.rename, *names)
+            except APIError as error:
+                await live.close()
+                raise SandboxLost(f"sandbox {sandbox} cannot be taken: {text_of(error)}") from None
+            live.rename(spec)
+            self._live[spec.id] = live
+            self.images.touch(str(spec.image))
+            return live
+
     async def list_open(self) -> list[SandboxId]:
-        found = await self._call(self._containers, {STATE_LABEL: self._state})
-        return [SandboxId(container["Labels"][ID_LABEL]) for container in found]
+        label = {"label": f"{STATE_LABEL}={self._state}"}
+        found = await self._call(self._client.api.containers, all=True, filters=label)
+        return [self._id(container["Names"][0]) for container in found if container["Names"]]
 
     async def remove(self, sandbox: SandboxId) -> None:
         async with self._lock(sandbox):
             await self._discard(sandbox)
+
+    def _name(self, sandbox: SandboxId) -> str:
+        return (
+            self._prefix
+            + re.sub(
+                rb"[^a-zA-Z0-9.-]", lambda found: b"_%02x" % found[0][0], sandbox.encode()
+            ).decode()
+        )
+
+    def _id(self, name: str) -> SandboxId:
+        quoted = name.removeprefix("/").removeprefix(self._prefix).encode()
+        return SandboxId(
+            re.sub(rb"_(..)", lambda found: bytes([int(found[1], 16)]), quoted).decode()
+        )
 
     def _lock(self, sandbox: SandboxId) -> asyncio.Lock:
         return self._locks.setdefault(sandbox, asyncio.Lock())
@@ -132,12 +194,18 @@ class DockerBackend:
         def create() -> Container:
             return self._client.containers.create(
                 image,
+                name=self._name(spec.id),
+                auto_remove=True,
                 entrypoint=["bash", "-l"],
                 command=[],
                 stdin_open=True,
+                detach=True,  # or else its stdin would end with the first process that attaches
                 working_dir=spec.workdir,
                 environment=ENVIRONMENT,
-                labels={**spec.labels, ID_LABEL: spec.id, STATE_LABEL: self._state},
+                labels={
+                    **{f"{LABEL}.{name}": value for name, value in spec.labels.items()},
+                    STATE_LABEL: self._state,
+                },
                 network_mode="none",
                 cap_drop=["ALL"],
                 security_opt=["no-new-privileges"],
@@ -151,34 +219,16 @@ class DockerBackend:
 
         try:
             return await self._call(create)
-        except ImageNotFound:
-            await self._pull(spec, image)
+        except ImageNotFound:  # collected a moment ago
+            image = await self.images.ensure(image)
+        except APIError as error:
+            if error.status_code != NAME_TAKEN:
+                raise
+            await self._discard(spec.id)
         return await self._call(create)
 
-    async def _pull(self, spec: SandboxSpec, image: str) -> None:
-        try:
-            await self._call(self._client.images.pull, image)
-        except APIError as error:
-            raise SandboxRefused(
-                f"sandbox {spec.id}: image {image} is not on this node and cannot be pulled: "
-                f"{error.explanation}",
-                remedy="check the name, log in to its registry, or load it with `docker load`",
-            ) from None
-
     async def _start(self, container: Container, spec: SandboxSpec) -> LiveSandbox:
-        attached = await Attachment.opened(await self._call(Attachment.attach, container))
-
-        async def send(data: bytes) -> None:
-            await self._call(attached.send, data)
-
-        async def destroy() -> None:
-            attached.close()
-            await self._call(self._remove, str(container.id))
-            if self._live.get(spec.id) is sandbox:
-                del self._live[spec.id]
-
-        shell = Shell(attached.reader, send)
-        sandbox = LiveSandbox(spec, RUN_DIR, shell, destroy)
+        sandbox = await self._register(container, spec)
         setup = ShellSetup(
             workdir=spec.workdir,
             run_dir=RUN_DIR,
@@ -187,39 +237,55 @@ class DockerBackend:
         )
         try:
             await self._call(container.start)
-            status, said = await shell.boot(setup, BOOT_TIMEOUT_S)
-            if status != 0:
-                raise ShellGone("it lacks what a sandbox needs", said)
-        except ShellGone as gone:
+            await sandbox.boot(setup, BOOT_TIMEOUT_S)
+        except SandboxRefused as unfit:
             await sandbox.close()
-            raise SandboxRefused(
-                f"sandbox {spec.id}: image {spec.image}: {gone}: "
-                f"{gone.said.decode(errors='replace').strip()[-500:]}",
-                remedy=IMAGE_REMEDY,
-            ) from None
+            raise ImageUnfit(f"image {spec.image}: {unfit.message}", remedy=FIT_REMEDY) from None
+        except SandboxBroken as broken:
+            await sandbox.close()
+            fault = start_fault(str(spec.image), broken.message)
+            raise fault if isinstance(fault, ImageUnfit) else broken from None
         except BaseException:
             await sandbox.close()
             raise
         return sandbox
 
-    async def _discard(self, sandbox: SandboxId) -> None:
+    async def _register(self, container: Container, spec: SandboxSpec) -> LiveSandbox:
+        """Attached before the container starts, nothing it writes is missed."""
+        attached = await Attachment.opened(await self._call(Attachment.attach, container))
+
+        async def send(data: bytes) -> None:
+            await self._call(attached.send, data)
+
+        async def destroy() -> None:
+            attached.close()
+            await self._call(self._remove, str(container.id))
+            if self._live.get(sandbox.id) is sandbox:
+                del self._live[sandbox.id]
+
+        sandbox = LiveSandbox(spec, RUN_DIR, Shell(attached.reader, send), destroy)
+        self._live[spec.id] = sandbox
+        return sandbox
+
+    async def _close_live(self, sandbox: SandboxId) -> None:
         if (live := self._live.pop(sandbox, None)) is not None:
             await live.close()
-        labels = {STATE_LABEL: self._state, ID_LABEL: sandbox}
-        for container in await self._call(self._containers, labels):
-            await self._call(self._remove, container["Id"])
 
-    def _containers(self, labels: dict[str, str]) -> list[dict[str, Any]]:
-        wanted = [f"{name}={value}" for name, value in labels.items()]
-        return self._client.api.containers(all=True, filters={"label": wanted})
+    async def _discard(self, sandbox: SandboxId) -> None:
+        await self._close_live(sandbox)
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            while not await self._call(self._remove, self._name(sandbox)):
+                await asyncio.sleep(0.1)
 
-    def _remove(self, container: str) -> None:
-        """With its volumes; gone already, or on its way out, is fine."""
+    def _remove(self, container: str) -> bool:
+        """With its volumes; False when that is under way already."""
         try:
             self._client.api.remove_container(container, force=True, v=True)
         except APIError as error:
             if error.status_code not in (404, 409):
                 raise
+            return error.status_code == 404
+        return True
 
     async def _call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
@@ -228,11 +294,4 @@ class DockerBackend:
         except APIError:
             raise
         except (DockerException, RequestException) as error:
-            raise _no_daemon(error) from None
-
-
-def _no_daemon(error: Exception) -> BackendUnavailable:
-    return BackendUnavailable(
-        f"no Docker daemon answers: {error}",
-        remedy="start Docker (or Podman's socket), or set DOCKER_HOST to where it listens",
-    )
+            raise daemon_lost(error) from None

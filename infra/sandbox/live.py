@@ -1,8 +1,9 @@
 """One open sandbox, whatever isolates it: turns that run once, files in, the patch out.
 
-Invariants: a turn id starts its command once and all who ask share its result; a sandbox whose
-shell is gone is destroyed at once and every later call raises SandboxLost; `close` runs `destroy`
-until it succeeds. Built by the sandbox backends; everyone else sees the protocol's Sandbox.
+Invariants: a turn id starts its command once and all who ask share its result, also those who come
+after this process died (the sandbox itself remembers); a sandbox whose shell is gone is destroyed
+at once and every later call raises SandboxLost; `close` runs `destroy` until it succeeds. Built by
+the sandbox backends; everyone else sees the protocol's Sandbox.
 """
 
 import asyncio
@@ -10,14 +11,22 @@ import contextlib
 import io
 import math
 import tarfile
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import PurePosixPath
+from typing import TypeVar
 
-from infra.sandbox.protocol import CommandResult, SandboxLost, SandboxRefused, SandboxSpec
-from infra.sandbox.shell import Shell, ShellGone, ShellStuck
+from infra.sandbox.protocol import (
+    CommandResult,
+    SandboxBroken,
+    SandboxLost,
+    SandboxRefused,
+    SandboxSpec,
+)
+from infra.sandbox.shell import Answer, Shell, ShellGone, ShellSetup, ShellStuck
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
+
+T = TypeVar("T")
 
 ANSWER_GRACE_S = 20.0
 """Beyond a command's own timeout: a loaded machine answers late, a wedged shell never."""
@@ -27,6 +36,8 @@ ARGUMENT_BYTES = 96 << 10
 """The kernel refuses a single argument over 128 KiB; longer commands go by file."""
 CUT = b"\n[... output cut here ...]\n"
 TIMED_OUT = -1
+FORGOTTEN = -2
+"""shell.sh ran the turn, and a later one has taken the place of its output."""
 
 
 class PatchRefused(SandboxRefused):
@@ -45,9 +56,9 @@ class LiveSandbox:
         self._destroy = destroy
         self._turns: dict[str, asyncio.Task[CommandResult]] = {}
         self._one_command = asyncio.Lock()
-        self._sequence = 0
         self._gone = ""
         self._closing: asyncio.Task[None] | None = None
+        self._rejoining: asyncio.Task[None] | None = None
 
     @property
     def id(self) -> SandboxId:
@@ -56,7 +67,7 @@ class LiveSandbox:
     async def run(self, turn_id: str, command: str, timeout_s: float) -> CommandResult:
         task = self._turns.get(turn_id)
         if task is None:
-            task = asyncio.create_task(self._run_once(command, timeout_s))
+            task = asyncio.create_task(self._run_once(turn_id, command, timeout_s))
             # Whoever asked may be cancelled: the command goes on, and its error is not "unheard".
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._turns[turn_id] = task
@@ -66,12 +77,12 @@ class LiveSandbox:
         payload = _archive(files)
         untar = ("tar", "-x", "-m", "--no-same-owner", "-C", self._spec.workdir)
         async with self._one_command:
-            status, said = await self._call(
+            took = await self._call(
                 "take", str(len(payload)), *untar, payload=payload, timeout_s=FILES_TIMEOUT_S
             )
-        if status != 0:
+        if took.status != 0:
             raise SandboxRefused(
-                f"sandbox {self.id}: cannot write {len(files)} files: {_tell(said)}",
+                f"sandbox {self.id}: cannot write {len(files)} files: {_tell(took.output)}",
                 remedy="give the sandbox more disk_mb, or the node more space",
             )
 
@@ -79,20 +90,54 @@ class LiveSandbox:
         """Raises PatchRefused also for a patch too large or too slow, which ends the sandbox."""
         async with self._one_command:
             try:
-                status, patch = await self._call(
+                patch = await self._call(
                     "patch", f"{PATCH_TIMEOUT_S:.0f}", timeout_s=PATCH_TIMEOUT_S
                 )
             except SandboxLost as lost:
                 if isinstance(lost.__cause__, ShellStuck):
                     raise PatchRefused(f"sandbox {self.id}: no patch: {lost.__cause__}") from None
                 raise
-        if status != 0:
+        if patch.status != 0:
             raise PatchRefused(
                 f"sandbox {self.id}: git cannot compare the working tree with the base commit "
-                f"(status {status})",
+                f"(status {patch.status})",
                 remedy="the agent destroyed the repository: grade the rollout as without a patch",
             )
-        return patch
+        return patch.output
+
+    async def boot(self, setup: ShellSetup, timeout_s: float) -> None:
+        """Make a new sandbox ready. Raises SandboxRefused when it lacks what it needs, and
+        SandboxBroken."""
+        try:
+            booted = await self._shell.boot(setup, timeout_s)
+        except ShellGone as gone:
+            raise SandboxBroken(
+                f"sandbox {self.id}: {gone} while it started: {_tell(gone.said)}",
+                remedy="when it happens again: does the image's login profile end the shell, or "
+                "does the node lack memory?",
+            ) from None
+        if booted.status != 0:
+            raise SandboxRefused(f"sandbox {self.id}: {_tell(booted.output)}")
+
+    async def ping(self) -> None:
+        if not self._one_command.locked():
+            async with self._one_command:
+                await self._call("stay", timeout_s=ANSWER_GRACE_S)
+
+    def rejoin(self, busy_s: float) -> None:
+        """Go on with a sandbox another process opened; what is asked of it waits until the command
+        that process left running has ended, for `busy_s` at most."""
+
+        async def first() -> None:
+            async with self._one_command:
+                await self._talk(self._shell.rejoin(busy_s + ANSWER_GRACE_S))
+
+        self._rejoining = asyncio.create_task(first())
+        self._rejoining.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def rename(self, spec: SandboxSpec) -> None:
+        """From a pool: it becomes the sandbox `spec` asks for."""
+        self._spec = spec
 
     async def close(self) -> None:
         self._gone = self._gone or "it was closed"
@@ -100,26 +145,26 @@ class LiveSandbox:
             self._closing = asyncio.ensure_future(self._destroy())
         await asyncio.shield(self._closing)
 
-    async def _run_once(self, command: str, timeout_s: float) -> CommandResult:
+    async def _run_once(self, turn_id: str, command: str, timeout_s: float) -> CommandResult:
         async with self._one_command:
-            self._sequence += 1
             raw = _encode(command)
             if len(raw) > ARGUMENT_BYTES:
                 raw = await self._leave_in_file(raw)
-            started = time.monotonic()
-            status, output = await self._call(
+            ran = await self._call(
                 "turn",
-                str(self._sequence),
+                turn_id,
                 f"{max(timeout_s, 0.001):.3f}",
                 str(math.ceil(timeout_s * self._spec.limits.cpus) + 1),
                 raw,
                 timeout_s=timeout_s + ANSWER_GRACE_S,
             )
-            wall_s = time.monotonic() - started
+            if ran.status == FORGOTTEN:
+                raise self._lost(f"turn {turn_id} ran, and its output is gone")
+            output = ran.output
             truncated = len(output) > self._spec.limits.output_bytes
             if truncated:
                 output = await self._head_and_tail(output)
-        return CommandResult(status, output, truncated, status == TIMED_OUT, wall_s)
+        return CommandResult(ran.status, output, truncated, ran.status == TIMED_OUT, ran.wall_s)
 
     async def _leave_in_file(self, command: bytes) -> bytes:
         await self._call(
@@ -136,27 +181,32 @@ class LiveSandbox:
     async def _head_and_tail(self, head: bytes) -> bytes:
         room = self._spec.limits.output_bytes - len(CUT)
         tail_bytes = room // 2
-        _, tail = await self._call("last_bytes", str(tail_bytes), timeout_s=ANSWER_GRACE_S)
-        return head[: room - tail_bytes] + CUT + tail
+        tail = await self._call("last_bytes", str(tail_bytes), timeout_s=ANSWER_GRACE_S)
+        return head[: room - tail_bytes] + CUT + tail.output
 
     async def _call(
         self, function: str, *arguments: str | bytes, payload: bytes = b"", timeout_s: float
-    ) -> tuple[int, bytes]:
-        cause = None
-        if not self._gone:
-            try:
-                return await self._shell.call(
-                    function, *arguments, payload=payload, timeout_s=timeout_s
-                )
-            except ShellGone as gone:
-                cause = gone
-                self._gone = self._gone or str(gone)
-                with contextlib.suppress(SandboxError):  # what is left is the reaper's
-                    await self.close()
-        raise SandboxLost(
-            f"sandbox {self.id} is gone: {self._gone}",
+    ) -> Answer:
+        if self._gone:
+            raise self._lost(self._gone)
+        return await self._talk(
+            self._shell.call(function, *arguments, payload=payload, timeout_s=timeout_s)
+        )
+
+    async def _talk(self, talking: Awaitable[T]) -> T:
+        try:
+            return await talking
+        except ShellGone as gone:
+            self._gone = self._gone or str(gone)
+            with contextlib.suppress(SandboxError):  # what is left is the reaper's
+                await self.close()
+            raise self._lost(self._gone) from gone
+
+    def _lost(self, reason: str) -> SandboxLost:
+        return SandboxLost(
+            f"sandbox {self.id} is gone: {reason}",
             remedy="open it again and replay the recorded commands",
-        ) from cause
+        )
 
 
 def _encode(command: str) -> bytes:

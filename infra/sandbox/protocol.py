@@ -1,9 +1,10 @@
 """The seam between rollouts and whatever isolates their commands.
 
 Invariants: a command runs once under its turn id (a second `run` of the same id re-attaches or
-returns the recorded result, it never starts the command again); a command that times out is killed
-with its whole process group; nothing of a sandbox outlives `close`; the agent reaches neither the
-network, nor the host's files and environment, nor the hidden tests.
+returns the recorded result, it never starts the command again), also across the death of the node's
+process, which sandboxes survive (`attach`); a command that times out is killed with its whole
+process group; nothing of a sandbox outlives `close`; the agent reaches neither the network, nor the
+host's files and environment, nor the hidden tests.
 Imported by the sandbox activities and by the backends beside this file.
 """
 
@@ -25,7 +26,31 @@ class SandboxLost(SandboxError):
 
 
 class SandboxRefused(SandboxError):
-    """The sandbox cannot be made as asked (unknown image, no bash or git, disk full)."""
+    """The sandbox cannot be made as asked, on no node: the task is at fault, not the machine."""
+
+
+class SandboxBroken(SandboxError):
+    """Its first process died while it started. May well work the next time."""
+
+
+class ImageUnknown(SandboxRefused):
+    """No registry has the image, or nothing can have that name."""
+
+
+class ImageDenied(SandboxRefused):
+    """A registry refuses the image to this node; many say so of what they do not have."""
+
+
+class ImageUnfit(SandboxRefused):
+    """The image is there and cannot run as a sandbox: no bash, no git, another architecture."""
+
+
+class ImageUnreachable(SandboxError):
+    """The image cannot be had now: a registry does not answer. Worth asking again."""
+
+
+class DiskFull(ImageUnreachable):
+    """Docker has no room on this node's disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +106,10 @@ class Sandbox(Protocol):
         """The working tree against the base commit as a git patch, binary files included."""
         ...
 
+    async def ping(self) -> None:
+        """Say that its node lives: a sandbox that hears nothing for ten minutes ends itself."""
+        ...
+
     async def close(self) -> None:
         """Remove the sandbox and everything in it. Closing twice is fine."""
         ...
@@ -92,6 +121,16 @@ class SandboxBackend(Protocol):
 
     async def open(self, spec: SandboxSpec) -> Sandbox:
         """Raises SandboxRefused, or BackendUnavailable."""
+        ...
+
+    async def attach(self, spec: SandboxSpec, busy_s: float) -> Sandbox:
+        """Go on with the sandbox `spec.id`, opened by a process that died. What is asked of it
+        waits for the command it still runs, for `busy_s` at most. Raises SandboxLost."""
+        ...
+
+    async def rename(self, sandbox: SandboxId, spec: SandboxSpec) -> Sandbox:
+        """Give a sandbox that this process opened, from a spec alike but for the id, to the owner
+        `spec` names. Raises SandboxLost."""
         ...
 
     async def list_open(self) -> list[SandboxId]:

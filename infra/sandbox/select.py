@@ -5,7 +5,7 @@ sandbox and really asks the daemon. Imported by the sandbox node and by `mainspr
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
 
@@ -18,9 +18,10 @@ Available = Mapping[BackendName, SandboxBackend | BackendUnavailable]
 """Each backend, or why it cannot run here."""
 
 
-async def available_backends(state_dir: Path) -> Available:
-    """`state_dir` is the node's own: it holds, or names, all its sandboxes."""
-    found = await asyncio.gather(*(_probe(name, state_dir) for name in BackendName))
+async def available_backends(state_dir: Path, mirrors: Sequence[str] = ()) -> Available:
+    """`state_dir` is the node's own: it holds, or names, all its sandboxes. Images are pulled from
+    `mirrors` first."""
+    found = await asyncio.gather(*(_probe(name, state_dir, mirrors) for name in BackendName))
     return dict(zip(BackendName, found, strict=True))
 
 
@@ -39,13 +40,15 @@ def choose_backend(image: str | None, available: Available) -> SandboxBackend:
     )
 
 
-async def _probe(name: BackendName, state_dir: Path) -> SandboxBackend | BackendUnavailable:
+async def _probe(
+    name: BackendName, state_dir: Path, mirrors: Sequence[str]
+) -> SandboxBackend | BackendUnavailable:
     try:
         match name:
             case BackendName.BWRAP:
                 backend = BwrapBackend(state_dir)
             case BackendName.DOCKER:
-                backend = await asyncio.to_thread(DockerBackend, state_dir)
+                backend = await asyncio.to_thread(DockerBackend, state_dir, mirrors)
             case _:
                 assert_never(name)
         await backend.probe()

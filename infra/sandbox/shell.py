@@ -1,12 +1,14 @@
 """Calls to the shell that runs inside a sandbox as its first process (shell.sh).
 
-Owns the framing: one call a line on the shell's stdin, its output and a status back, ended by a
-nonce no output can contain by chance. One call at a time; a shell that ends, floods its channel or
-does not answer in time is gone for good. Knows nothing of bubblewrap or Docker. Imported by the
-sandbox backends only.
+Owns the framing: a call to the shell's stdin, its output and a status back, ended by a nonce no
+output can contain by chance. One call at a time; a shell that ends, floods its channel or does not
+answer in time is gone for good. A process that dies leaves the shell running: the next one makes a
+Shell of its own for it and begins with `rejoin`. Knows nothing of bubblewrap or Docker. Imported by
+the sandbox backends only.
 """
 
 import asyncio
+import contextlib
 import secrets
 import shlex
 from collections.abc import Awaitable, Callable
@@ -20,6 +22,10 @@ OWN_PROCESSES = 6
 """What shell.sh itself needs beside a command's processes."""
 CHANNEL_BYTES = 32 << 20
 """More than any answer: what exceeds it is an attack on the channel."""
+ORPHAN_S = 600
+"""A sandbox that hears nothing for so long ends itself: its node is gone. Nodes say `stay`."""
+LAST_WORDS_S = 1.0
+_GO = b"\ngo\0"
 
 
 class ShellGone(Exception):
@@ -47,9 +53,6 @@ class ShellSetup:
     prepared: str = ""
     """Repository to copy to `workdir`; empty: the one found there is the base."""
 
-    lifeline_fd: int | None = None
-    """A pipe the shell inherited; when its other end closes, every command is killed."""
-
     def encode(self, nonce: str) -> bytes:
         values = {
             "NONCE": nonce,
@@ -58,11 +61,19 @@ class ShellSetup:
             "LIMITS": self.limits,
             "SPOOL_KB": str(SPOOL_KB),
             "OUTPUT_BYTES": str(self.output_bytes),
-            "LIFELINE": "" if self.lifeline_fd is None else str(self.lifeline_fd),
             "PREPARED": self.prepared,
+            "ORPHAN_S": str(ORPHAN_S),
         }
         lines = (f"{name}={shlex.quote(value)}\n" for name, value in values.items())
-        return "".join(lines).encode() + PROGRAM
+        return "".join(lines).encode() + PROGRAM + b"serve\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    output: bytes
+    wall_s: float
+    """What the call took inside, where the shell measures it (turns), else 0."""
 
 
 class Shell:
@@ -79,37 +90,55 @@ class Shell:
         self._nonce = secrets.token_hex(16)
         self._one_call = asyncio.Lock()
 
-    async def boot(self, setup: ShellSetup, timeout_s: float) -> tuple[int, bytes]:
-        return await self._whole(setup.encode(self._nonce) + b"boot\n", timeout_s)
+    async def boot(self, setup: ShellSetup, timeout_s: float) -> Answer:
+        return await self._whole(setup.encode(self._nonce) + b"boot" + _GO, timeout_s)
+
+    async def rejoin(self, timeout_s: float) -> None:
+        """Take over a shell that another process talked to, once it is done with what that process
+        asked for last. Raises ShellGone."""
+        hello = b"hello " + self._nonce.encode() + _GO
+        await self._whole(b"\0" + hello, timeout_s)  # the first byte ends a half-sent call
 
     async def call(
         self, function: str, *arguments: str | bytes, payload: bytes = b"", timeout_s: float
-    ) -> tuple[int, bytes]:
-        """Status and output of a function of shell.sh. Raises ShellGone."""
-        line = b" ".join([function.encode(), *map(_quote, arguments)]) + b"\n"
-        return await self._whole(line + payload, timeout_s)
+    ) -> Answer:
+        """Call a function of shell.sh. Raises ShellGone."""
+        line = b" ".join([function.encode(), *map(_quote, arguments)])
+        return await self._whole(line + _GO + payload, timeout_s)
 
-    async def _whole(self, message: bytes, timeout_s: float) -> tuple[int, bytes]:
+    async def _whole(self, message: bytes, timeout_s: float) -> Answer:
         exchange = asyncio.create_task(self._exchange(message, timeout_s))
         exchange.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(exchange)
 
-    async def _exchange(self, message: bytes, timeout_s: float) -> tuple[int, bytes]:
+    async def _exchange(self, message: bytes, timeout_s: float) -> Answer:
         async with self._one_call:
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._send(message)
                     output = await self._reader.readuntil(self._nonce.encode())
-                    status = await self._reader.readline()
-                return int(status), output[: -len(self._nonce)]
+                    status, microseconds = (await self._reader.readline()).split()
+                return Answer(int(status), output[: -len(self._nonce)], int(microseconds) / 1e6)
             except asyncio.IncompleteReadError as error:
                 raise ShellGone("its shell ended", error.partial) from None
             except TimeoutError:
                 raise ShellStuck(f"its shell did not answer within {timeout_s:.0f} s") from None
             except asyncio.LimitOverrunError:
                 raise ShellStuck(f"its shell answered over {CHANNEL_BYTES >> 20} MiB") from None
-            except (OSError, ValueError) as error:
+            except ValueError as error:
                 raise ShellGone(f"its shell cannot be talked to: {error}") from None
+            except OSError as error:
+                said = await self._last_words()
+                raise ShellGone(f"its shell cannot be talked to: {error}", said) from None
+
+    async def _last_words(self) -> bytes:
+        """What it wrote before it closed its end."""
+        said = b""
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(LAST_WORDS_S):
+                while piece := await self._reader.read(1 << 16):
+                    said += piece
+        return said
 
 
 def _quote(argument: str | bytes) -> bytes:

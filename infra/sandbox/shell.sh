@@ -1,25 +1,48 @@
-# The program of a sandbox's first process: bash reads it, and after it one call a line, from stdin.
+# The program of a sandbox's first process: bash reads it, then `serve` takes calls from stdin.
 #
-# Set before it by the host: NONCE RUN WORKDIR PREPARED LIMITS SPOOL_KB OUTPUT_BYTES LIFELINE.
-# Every call answers with its output and then "<NONCE> <status>". As process 1 of its namespace this
-# shell cannot be killed from inside, so a command can end everything but the sandbox.
+# Set before it by the host: NONCE RUN WORKDIR PREPARED LIMITS SPOOL_KB OUTPUT_BYTES ORPHAN_S.
+# A call ends with the line "go" and a NUL: one whose sender died in the middle is never begun.
+# Every call answers with its output and then "<NONCE> <status> <microseconds>". The process that
+# sends them may die and another go on (`hello`); what was begun runs on meanwhile. As process 1 of
+# its namespace this shell cannot be killed from inside, so a command can end everything else only.
 
 exec 2>/dev/null
 umask 022
 LC_ALL=C
 spool=/dev/null
+last_turn=''
+declare -A ended # by turn id: status and microseconds
+readonly FORGOTTEN=-2
 base_tree=HEAD
 # Unlike ignoring them, handlers are not inherited by commands.
-trap : HUP INT QUIT TERM ALRM USR1 USR2
+trap : HUP INT QUIT TERM ALRM USR1 USR2 PIPE
 exec {drained_fd}<> <(:)
-# The host's end of this pipe closes with the host: then nothing here goes on, and the end of stdin
-# ends this shell.
-if [[ $LIFELINE ]]; then
-  (exec {drained_fd}>&- >&- && read -r -u "$LIFELINE"; kill -9 -1) &
-  eval "exec $LIFELINE<&-"
-fi
 
-reply() { printf '%s %d\n' "$NONCE" "$1"; }
+serve() {
+  local call
+  while IFS= read -r -d '' -t "$ORPHAN_S" call; do
+    [[ $call == *$'\ngo' ]] && eval "${call%go}"
+  done
+  # Nobody has said a word for ORPHAN_S: the node is gone, and so is the sandbox.
+  exit
+}
+
+reply() { # status microseconds
+  printf '%s %d %d\n' "$NONCE" "$1" "${2:-0}"
+}
+
+# From a new sender: answers under the old nonce are not for it.
+hello() {
+  NONCE=$1
+  reply 0
+}
+
+stay() { reply 0; }
+
+clock() { # sets `microseconds`
+  microseconds=${EPOCHREALTIME:-$SECONDS.000000} # before bash 5: whole seconds
+  microseconds=${microseconds/[.,]/}
+}
 
 # Runs a command that reads the call's payload of $1 bytes; what it leaves unread is drained, so
 # that a full disk never turns payload into calls.
@@ -35,10 +58,16 @@ collect() {
   echo "$2" >&"$drained_fd"
 }
 
-turn() { # sequence timeout_s cpu_s command
+turn() { # turn_id timeout_s cpu_s command
+  if [[ ${ended[$1]-} ]]; then
+    again "$1"
+    return
+  fi
   : >"$spool"
-  spool="$RUN/$1"
-  local pipe watch group status='' timed_out=0 drained
+  spool="$RUN/${#ended[@]}"
+  local microseconds began pipe watch group status='' timed_out=0 drained
+  clock
+  began=$microseconds
   exec {pipe}> >(collect "$spool" "$1")
   exec {watch}< <(
     exec {report}>&1 >&"$pipe" 2>&1 </dev/null {pipe}>&- {drained_fd}>&-
@@ -61,9 +90,21 @@ turn() { # sequence timeout_s cpu_s command
   exec {pipe}>&- {watch}<&-
   # A daemon may hold the pipe open for ever; what the command itself wrote is through by then.
   while read -r -t 0.25 -u "$drained_fd" drained && [[ $drained != "$1" ]]; do :; done
-  show_spool
+  clock
   # No status: the command killed even the process that waited for it.
-  reply "$((timed_out ? -1 : ${status:-137}))"
+  last_turn=$1
+  ended[$1]="$((timed_out ? -1 : ${status:-137})) $((microseconds - began))"
+  again "$1"
+}
+
+# The answer of a turn that ran; its command never runs again.
+again() { # turn_id
+  if [[ $1 == "$last_turn" ]]; then
+    show_spool
+    reply ${ended[$1]}
+  else
+    reply $FORGOTTEN
+  fi
 }
 
 # bash itself shows short output without NULs, which saves starting a program.

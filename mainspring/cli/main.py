@@ -10,7 +10,19 @@ from typing import NoReturn
 
 import typer
 
-from mainspring.cli import bench, campaign, db, doctor, quickstart, rollout, serve, stack, worker
+from mainspring.cli import (
+    bench,
+    campaign,
+    db,
+    doctor,
+    node,
+    quickstart,
+    rollout,
+    serve,
+    stack,
+    tasks,
+    worker,
+)
 from mainspring.errors import MainspringError
 
 INTERRUPTED = 130
@@ -22,7 +34,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for module in (quickstart, stack, campaign, rollout, worker, serve, db, doctor, bench):
+for module in (quickstart, stack, tasks, campaign, rollout, worker, node, serve, db, doctor, bench):
     module.register(app)
 
 

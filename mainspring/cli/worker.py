@@ -23,11 +23,21 @@ def register(app: typer.Typer) -> None:
     def sandbox(
         home: Home = None,
         capacity: Annotated[int, typer.Option(min=1, help="Sandboxes alive at once.")] = 32,
+        warm: Annotated[
+            int, typer.Option(min=0, help="Sandboxes kept ready for what campaigns need next.")
+        ] = 0,
+        leave_sandboxes: Annotated[
+            bool,
+            typer.Option(
+                "--leave-sandboxes",
+                help="When stopped, leave sandboxes to the next process on this node.",
+            ),
+        ] = False,
     ) -> None:
         """A container host: opens sandboxes and runs the agents' commands in them."""
         from workers.sandbox import main
 
-        main(home, capacity)
+        main(home, capacity, warm, leave_sandboxes)
 
     @worker.command("trainer")
     def trainer(

@@ -42,6 +42,8 @@ class Activity(StrEnum):
     """One optimizer step on the planned batch, committed with its checkpoint."""
     CHECK_LOGPROBS = "check_logprobs"
     """Recompute an evaluation's log-probs under the same weights."""
+    SWEEP = "sweep"
+    """End in the store what Temporal does not run any more."""
 
 
 class Workflow(StrEnum):
@@ -49,3 +51,4 @@ class Workflow(StrEnum):
     GROUP = "group"
     EVALUATION = "evaluation"
     CAMPAIGN = "campaign"
+    SWEEP = "sweep"

@@ -46,6 +46,8 @@ class BeginResult(BaseModel):
     request_timeout_s: float
     rollout_timeout_s: float
     test_timeout_s: float
+    prefer: NodeId | None = None
+    """A node that has the task's image and room, for the first sandbox."""
 
 
 class NewEpochInput(BaseModel):

@@ -1,18 +1,14 @@
 """The backends under test, the repository in their sandboxes, and how tests run commands.
 
-Docker takes part when a daemon answers and holds the image MAINSPRING_TEST_IMAGE names (default
-"mainspring-test"): any image with bash, git and tar.
+Docker takes part when a daemon answers; tests/docker_image.py makes the image it runs.
 """
 
 import io
-import os
 import tarfile
 import time
 from pathlib import Path
 
 import docker
-import pytest
-from docker.errors import DockerException, ImageNotFound
 
 from infra.sandbox.bwrap import BwrapBackend
 from infra.sandbox.docker import DockerBackend
@@ -24,6 +20,7 @@ from infra.sandbox.protocol import (
 )
 from mainspring.ids import SandboxId
 from mainspring.tasks import BackendName
+from tests.docker_image import base_image
 
 FILES = {
     "README.md": "one\ntwo\nthree\n",
@@ -51,14 +48,8 @@ def make_spec(name: str, id: str, limits: Limits = LIMITS) -> SandboxSpec:
 
 def build_image() -> None:
     """The same repository as an image. Skips where that is impossible."""
-    base = os.environ.get("MAINSPRING_TEST_IMAGE", "mainspring-test")
-    try:
-        client = docker.from_env(timeout=60)
-        client.images.get(base)
-    except ImageNotFound:
-        pytest.skip(f"Docker has no image {base} (MAINSPRING_TEST_IMAGE)")
-    except DockerException as error:
-        pytest.skip(f"no Docker daemon answers: {error}")
+    base = base_image()
+    client = docker.from_env(timeout=60)
     recipe = (
         f"FROM {base}\nCOPY repository {WORKDIR}\nRUN cd {WORKDIR} && git init -q && git add -A "
         "&& git -c user.name=a -c user.email=b commit -qm base\n"

@@ -135,7 +135,7 @@ async def test_a_node_that_dies_before_it_reports_a_result_loses_no_command(
             died.append(execution.turn)
             life = len(died) - 1
             sandbox = SandboxId(f"{rollout.replace('/', '.')}.e{epoch}.s{life}")
-            await cluster.sandboxes.release(sandbox)
+            await cluster.held.release(sandbox)
             raise OSError("the node died")
         return done
 
