@@ -128,7 +128,10 @@ class DockerBackend:
                     await self._call(self._remove, str(container.id))
                     raise
             except APIError as error:
-                raise start_fault(spec.image, text_of(error)) from None
+                fault = start_fault(spec.image, text_of(error))
+                raise type(fault)(
+                    f"sandbox {spec.id}: {fault.message}", remedy=fault.remedy
+                ) from None
 
     async def attach(self, spec: SandboxSpec, busy_s: float) -> Sandbox:
         async with self._lock(spec.id):

@@ -76,7 +76,8 @@ _NO_PROGRAM = re.compile(
     # Of bash only: the daemon also says so of a runtime it lacks.
     r"exec:? [\"'`]?(/\S*)?bash\b.*(not found|no such file|permission denied|format error)"
     r"|executable file `bash` not found|exec user process caused|exec format error"
-    r"|Cannot mkdir: .* is not a directory",
+    # Of the task's workdir.
+    r"|Cannot mkdir: .* is not a directory|container init: mkdir /",
     re.I,
 )
 
