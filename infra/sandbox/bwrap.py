@@ -302,6 +302,8 @@ class BwrapBackend:
             )
         if made.returncode != 0:
             said = made.stdout.decode(errors="replace").strip()
+            if not said:  # it was killed: git and bwrap name their reasons
+                raise SandboxBroken(f"committing a task's files ended with {made.returncode}")
             raise SandboxRefused(f"the task's files cannot be committed to git: {said}")
 
 

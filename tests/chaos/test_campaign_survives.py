@@ -42,6 +42,7 @@ from tests.sandboxed import SANDBOXED
 from workers import campaigns as launch
 from workers.fleet import Fleet
 from workers.quickstart import free_port, members
+from workers.sweeping import SCHEDULE
 from workflows.campaign import CampaignWorkflow
 from workflows.evaluation import EvaluationWorkflow
 from workflows.group import GroupWorkflow
@@ -107,6 +108,8 @@ async def test_a_campaign_survives_the_death_of_each_process(
             await wait_until(lambda: rollouts_are_running(db, campaign))
             kill(fleet, "engine")
             await asyncio.wait_for(handle.result(), TIMEOUT_S)
+        # Later tests' workers do not know the sweep that this fleet's rollout worker scheduled.
+        await client.get_schedule_handle(SCHEDULE).delete()
         assert set(restarted) == {"rollout", "trainer", "engine"}
         await check_everything_happened_once(db, campaign)
         await check_histories_replay(client, campaign)

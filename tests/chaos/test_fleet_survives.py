@@ -39,11 +39,11 @@ from mainspring.ids import NodeId, RolloutId
 from mainspring.protocol.rollout import RolloutResult
 from tests.dockerd import Dockerd, own_dockerd, reason_for_none
 
-NUM_ROLLOUTS = int(os.environ.get("MAINSPRING_CHAOS_ROLLOUTS", "60"))
+NUM_ROLLOUTS = int(os.environ.get("MAINSPRING_CHAOS_ROLLOUTS", "40"))
 """A multiple of GROUP_SIZE. More are the better test, and take longer: 200 about three minutes."""
 GROUP_SIZE = 20
 NUM_TURNS = 4
-TIMEOUT_S = 60.0 + 1.5 * NUM_ROLLOUTS
+TIMEOUT_S = 90.0 + 1.5 * NUM_ROLLOUTS
 KILL_EVERY_S = 1.5
 NODE_KILL_EVERY_S = 15.0
 """A node needs a second or two to be up again; more often would only test the interpreter."""

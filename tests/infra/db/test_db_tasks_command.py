@@ -6,6 +6,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import docker
@@ -175,7 +176,11 @@ async def test_interrupted_it_ends_at_once_and_goes_on_later(
     await stored.put_tasks(db, [make_task("1", image)])
     command = (sys.executable, "-m", "mainspring", "tasks", "images", "--pull")
     front.open.clear()
-    process = await asyncio.create_subprocess_exec(*command, stderr=PIPE, stdout=PIPE)
+    # Whoever runs the tests in the background has made them deaf to it.
+    hear = partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    process = await asyncio.create_subprocess_exec(
+        *command, stderr=PIPE, stdout=PIPE, preexec_fn=hear
+    )
     async with asyncio.timeout(60):
         while not front.num_waiting:
             await asyncio.sleep(0.05)
