@@ -11,8 +11,8 @@ from pathlib import Path
 import docker
 from docker.errors import DockerException
 
-START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 180.0
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ import pytest
 from docker.errors import DockerException, ImageNotFound
 
 PROGRAM = "docker-registry"
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 90.0
 NAMED = "mainspring-pulled-"
 LAYER_BYTES = 200_000
 _LIST_TYPE = "application/vnd.docker.distribution.manifest.list.v2+json"

@@ -68,11 +68,11 @@ def build_image() -> None:
     client.close()
 
 
-async def run(sandbox: Sandbox, command: str, timeout_s: float = 20) -> CommandResult:
+async def run(sandbox: Sandbox, command: str, timeout_s: float = 60) -> CommandResult:
     return await sandbox.run(f"t{time.monotonic_ns()}", command, timeout_s)
 
 
-async def output(sandbox: Sandbox, command: str, timeout_s: float = 20) -> bytes:
+async def output(sandbox: Sandbox, command: str, timeout_s: float = 60) -> bytes:
     result = await run(sandbox, command, timeout_s)
     assert result.returncode == 0, result
     return result.output

@@ -203,12 +203,12 @@ async def test_a_sandbox_gets_another_name(backend):
 
 
 async def test_without_a_word_from_its_node_a_sandbox_ends(backend, monkeypatch):
-    monkeypatch.setattr("infra.sandbox.shell.ORPHAN_S", 2)
+    monkeypatch.setattr("infra.sandbox.shell.ORPHAN_S", 5)
     sandbox = await backend.open(make_spec(backend.name, "orphan"))
-    for _ in range(4):
-        await asyncio.sleep(0.8)
+    for _ in range(3):
+        await asyncio.sleep(2)
         await sandbox.ping()
-    await asyncio.sleep(4)
+    await asyncio.sleep(7)
     with pytest.raises(SandboxLost, match="orphan"):
         await run(sandbox, "true")
     await sandbox.close()

@@ -11,16 +11,10 @@ import psutil
 import pytest
 
 from mainspring.errors import WorkFailed
+from tests.waiting import until
 from workers.fleet import Fleet, Member
 
 ROOT = Path(__file__).parents[2]
-
-
-async def until(condition, timeout_s: float = 30.0) -> None:
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, "the condition never held"
-        await asyncio.sleep(0.05)
 
 
 async def test_a_member_that_cannot_run_ends_the_fleet_with_its_log(tmp_path: Path) -> None:

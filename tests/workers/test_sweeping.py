@@ -14,6 +14,7 @@ from mainspring.ids import ROLLOUT_QUEUE
 from mainspring.protocol.sweep import SweepResult
 from mainspring.settings import load_settings
 from tests.sandboxed import SANDBOXED
+from tests.waiting import DEADLINE_S
 from workers.sweeping import SCHEDULE, ensure_schedule
 from workflows.sweep import SweepWorkflow
 
@@ -45,7 +46,7 @@ async def test_any_number_of_workers_make_one_schedule_that_sweeps(stack: StackI
             ),
         ):
             await handle.trigger()
-            result = await asyncio.wait_for(_next_result(client), 30)
+            result = await asyncio.wait_for(_next_result(client), DEADLINE_S)
         assert result.num_leases_lost == 0
     finally:
         await handle.delete()

@@ -87,7 +87,7 @@ class Cluster:
         name = f"t-{uuid.uuid4().hex[:8]}"
         config = CampaignConfig(
             name=name,
-            agent=AgentConfig(step_limit=step_limit, max_format_errors=2, command_timeout_s=20.0),
+            agent=AgentConfig(step_limit=step_limit, max_format_errors=2, command_timeout_s=60.0),
             policy=PolicyConfig(
                 model="scripted", max_context=max_context, max_new_tokens=max_context // 4
             ),

@@ -20,6 +20,7 @@ from mainspring.ids import NodeId, RolloutId
 from mainspring.protocol.rollout import RolloutResult
 from mainspring.status import NodeStatus, Refusal, RolloutPhase
 from mainspring.tasks import BackendName
+from tests.waiting import until
 
 A, B, GHOST = NodeId("admission-a"), NodeId("admission-b"), NodeId("admission-ghost")
 IMAGE = "node-admission/task:1"
@@ -102,13 +103,6 @@ async def taken(cluster: Cluster, ids: list[RolloutId]) -> list[tuple[NodeId, Sa
 async def record(cluster: Cluster, node: NodeId) -> NodeRecord:
     [found] = [each for each in await nodes.list_nodes(cluster.db) if each.said.id == node]
     return found
-
-
-async def until(condition, timeout_s: float = 30.0) -> None:
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while not await condition():
-        assert asyncio.get_running_loop().time() < deadline, "the condition never held"
-        await asyncio.sleep(0.05)
 
 
 def all_hold_one(cluster: Cluster):

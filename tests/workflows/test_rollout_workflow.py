@@ -19,6 +19,7 @@ from mainspring.status import RolloutPhase, SandboxStatus, StopReason, Verdict
 from mainspring.tasks import BackendName
 from mainspring.turns import check_contiguous
 from tests.sandboxed import SANDBOXED
+from tests.waiting import until
 from workflows.rollout import RolloutWorkflow
 
 FIX = bash("sed -i 's/a - b/a + b/' calc.py")
@@ -27,13 +28,6 @@ MAX_PAYLOAD_BYTES = 4096
 
 def replies(*texts: str):
     return lambda rollout, turn: texts[min(turn, len(texts) - 1)]
-
-
-async def wait_until(condition, timeout_s: float = 30.0) -> None:
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while not await condition():
-        assert asyncio.get_running_loop().time() < deadline, "the condition never held"
-        await asyncio.sleep(0.05)
 
 
 async def test_a_fix_is_rewarded_and_stored_token_by_token(cluster) -> None:
@@ -103,7 +97,7 @@ async def test_a_lost_sandbox_is_rebuilt_and_the_rollout_goes_on(cluster) -> Non
             cluster.policy.gate.clear()
         return len(done) >= 1
 
-    await wait_until(second_turn_done)
+    await until(second_turn_done)
     lost = SandboxId(f"{rollout.replace('/', '.')}.e0.s0")
     backend = cluster.backends[BackendName.BWRAP]
     assert not isinstance(backend, BackendUnavailable)
@@ -161,7 +155,7 @@ async def test_a_replay_that_diverges_starts_a_new_epoch(cluster) -> None:
             cluster.policy.gate.clear()
         return bool(done)
 
-    await wait_until(first_turn_done)
+    await until(first_turn_done)
     backend = cluster.backends[BackendName.BWRAP]
     assert not isinstance(backend, BackendUnavailable)
     await backend.remove(SandboxId(f"{rollout.replace('/', '.')}.e0.s0"))
@@ -181,7 +175,7 @@ async def test_cancel_closes_the_sandbox_and_masks(cluster) -> None:
     async def sandbox_is_open() -> bool:
         return any(rollout.replace("/", ".") in s for s in await cluster.open_sandboxes())
 
-    await wait_until(sandbox_is_open)
+    await until(sandbox_is_open)
     await handle.cancel()
     with pytest.raises(WorkflowFailureError):
         await handle.result()
@@ -198,7 +192,7 @@ async def test_the_reaper_removes_what_terminate_leaves(cluster) -> None:
     async def sandbox_is_open() -> bool:
         return any(rollout.replace("/", ".") in s for s in await cluster.open_sandboxes())
 
-    await wait_until(sandbox_is_open)
+    await until(sandbox_is_open)
     await handle.terminate()
     # Terminated workflows run no clean-up: the rollout is ended with its group, then reaped.
     await rollouts.finish(

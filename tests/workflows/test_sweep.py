@@ -42,16 +42,11 @@ from mainspring.status import GroupStatus, RolloutPhase, SandboxStatus, StopReas
 from mainspring.tasks import Task
 from mainspring.turns import Execution
 from tests.sandboxed import SANDBOXED
+from tests.waiting import until
 from workflows.campaign import CampaignWorkflow
 
 FIX = bash("sed -i 's/a - b/a + b/' calc.py")
 Sweep = Callable[[], Awaitable[SweepResult]]
-
-
-async def wait_until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 30.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not await condition():
-            await asyncio.sleep(0.05)
 
 
 @pytest.fixture
@@ -82,7 +77,7 @@ async def in_the_middle_of_a_command(cluster, size: int = 1):
     async def begun() -> bool:
         return await commands_begun(cluster, group) == size
 
-    await wait_until(begun)
+    await until(begun)
     return group, ids, handles
 
 
@@ -141,7 +136,7 @@ async def test_a_healthy_rollout_is_left_alone(cluster, sweep: Sweep) -> None:
     async def claimed() -> bool:
         return (await cluster.row(rollout)).run_id is not None
 
-    await wait_until(claimed)
+    await until(claimed)
     before = await cluster.row(rollout)
     found = await sweep()
     assert (found.num_rollouts_ended, found.num_rollouts_alive) == (0, 1)
@@ -207,14 +202,14 @@ async def test_a_terminated_group_is_closed_and_its_campaign_goes_on(cluster, sw
             id=campaign_workflow(campaign),
             task_queue=campaign,
         )
-        await wait_until(begun)
+        await until(begun)
         await cluster.client.get_workflow_handle(group_workflow(first)).terminate()
         # Its rollouts are cancelled by Temporal and end by themselves.
-        await wait_until(is_closed)
+        await until(is_closed)
         assert (await groups.get(cluster.db, first)).status is GroupStatus.CANCELLED
         reasons = {(await cluster.row(rollout_id(first, n))).stop_reason for n in range(2)}
         assert reasons == {StopReason.CANCELLED}
-        await wait_until(replaced)
+        await until(replaced)
         await handle.terminate()
 
 

@@ -19,6 +19,7 @@ from infra.db.database import Database
 from infra.db.fence import Fenced, UnknownId
 from mainspring.ids import RolloutId
 from mainspring.status import RolloutPhase, StopReason, Verdict
+from tests.waiting import DEADLINE_S
 
 
 async def test_the_owner_claims_as_often_as_it_likes(db: Database) -> None:
@@ -78,7 +79,7 @@ async def test_a_write_that_waits_for_a_claim_sees_what_it_decided(db: Database)
             asyncio.create_task(put_two_turns(db, rollout, 0, "")),
             asyncio.create_task(finish(db, rollout, 0, 1.0)),
         ]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             while await _num_waiting(db) < len(writes):
                 await asyncio.sleep(0.01)
     for result in await asyncio.gather(*writes, return_exceptions=True):

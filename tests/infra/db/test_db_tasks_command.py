@@ -31,6 +31,7 @@ from tests.image_registry import (
     running_front,
     running_registry,
 )
+from tests.waiting import DEADLINE_S
 
 NO_DOCKER = "unix:///nonexistent/docker.sock"
 
@@ -181,7 +182,7 @@ async def test_interrupted_it_ends_at_once_and_goes_on_later(
     process = await asyncio.create_subprocess_exec(
         *command, stderr=PIPE, stdout=PIPE, preexec_fn=hear
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(DEADLINE_S):
         while not front.num_waiting:
             await asyncio.sleep(0.05)
         process.send_signal(signal.SIGINT)

@@ -15,6 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from infra.policy.engine.server import EngineOptions, EngineServer
+from tests.waiting import DEADLINE_S
 
 COMMAND = (
     "import typer; from mainspring.cli import serve; "
@@ -60,7 +61,7 @@ def serving_process(directory: Path) -> Iterator[tuple[str, subprocess.Popen[str
 
 
 def wait_until_healthy(url: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + DEADLINE_S
     while True:
         try:
             httpx.get(url + "/health").raise_for_status()
@@ -72,7 +73,7 @@ def wait_until_healthy(url: str) -> None:
 
 async def until(http: httpx.AsyncClient, holds: Callable[[dict[str, Any]], bool]) -> None:
     """Wait until the engine's state (see /server_info) is as asked."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_S):
         while not holds((await http.get("/server_info")).json()["internal_states"][0]):
             await asyncio.sleep(0.01)
 

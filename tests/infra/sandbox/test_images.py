@@ -6,7 +6,7 @@ import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import docker
@@ -35,6 +35,7 @@ from tests.image_registry import (
     running_front,
     running_registry,
 )
+from tests.waiting import until
 
 UNREACHABLE = "127.0.0.1:1"
 NEVER_ENOUGH_MB = 1 << 40
@@ -314,9 +315,3 @@ def age(state_dir: Path, ages_s: dict[str, float]) -> None:
         uses[name] = dataclasses.replace(uses[name], used_at=time.time() - age_s)
     stored = {image: dataclasses.asdict(use) for image, use in uses.items()}
     (state_dir / "images.json").write_text(json.dumps(stored))
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not holds():
-            await asyncio.sleep(0.05)

@@ -146,7 +146,7 @@ def test_an_unprivileged_owner(tmp_path_factory):
             cwd="/",
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
         )
     finally:
         shutil.rmtree(state, ignore_errors=True)

@@ -154,7 +154,7 @@ def test_the_filter_of_another_machine_kills(backend, monkeypatch):
     with confinement.filter_fds() as filters:
         uid = confinement.sandbox_uid("foreign")
         done = subprocess.run(
-            confinement.command_line(uid, [], 16, ["true"], filters), pass_fds=filters, timeout=20
+            confinement.command_line(uid, [], 16, ["true"], filters), pass_fds=filters, timeout=120
         )
     assert done.returncode == 128 + signal.SIGSYS
 

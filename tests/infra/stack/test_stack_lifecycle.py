@@ -43,7 +43,7 @@ def pids(info: StackInfo) -> tuple[int | None, int | None]:
 def kill(pid: int | None) -> None:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=5)
+    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=60)
 
 
 async def test_addresses_are_recorded_for_their_owner_alone(own: StackInfo) -> None:
@@ -184,7 +184,7 @@ async def test_down_leaves_no_process_and_keeps_the_data(own: StackInfo) -> None
     started = time.monotonic()
     await down(own.home)
     assert time.monotonic() - started < 10
-    assert not psutil.wait_procs(running, timeout=5)[1]
+    assert not psutil.wait_procs(running, timeout=60)[1]
     assert processes_of(own.home) == []
     assert await down(own.home) == []
     assert await up(own.home) == info

@@ -12,6 +12,7 @@ import pytest
 from infra.stack import home as homes
 from infra.stack.process import Daemon
 from mainspring.errors import ServiceError
+from tests.waiting import DEADLINE_S
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def daemon(tmp_path: Path):
 def run(daemon: Daemon, program: str) -> int:
     """Start it and wait until it has printed `ready`."""
     pid = daemon.start([str(Path(sys.executable).resolve()), "-uc", program])
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + DEADLINE_S
     while "ready" not in daemon.log_tail():
         assert time.monotonic() < deadline, daemon.log_tail()
         time.sleep(0.02)
@@ -67,7 +68,7 @@ def test_one_that_ignores_sigterm_is_killed_with_its_children(daemon: Daemon) ->
     pid = run(daemon, STUBBORN)
     child = int(daemon.log_tail().split("child ")[1].split()[0])
     assert daemon.stop(timeout_s=0.3) is True
-    _, alive = psutil.wait_procs([psutil.Process(p) for p in (pid, child) if lives(p)], timeout=5)
+    _, alive = psutil.wait_procs([psutil.Process(p) for p in (pid, child) if lives(p)], timeout=60)
     assert not alive
 
 

@@ -10,6 +10,7 @@ from mainspring.bundled.bugs import EDITS, Edit
 from mainspring.bundled.generator import Split, TaskInstance, make_instances, make_tasks
 from mainspring.bundled.templates import HELDOUT_TEMPLATES, PLACEHOLDERS, TRAIN_TEMPLATES
 
+WAIT_S = 120.0
 SPLITS: tuple[Split, ...] = ("train", "heldout", "heldout_templates")
 
 
@@ -32,14 +33,14 @@ def resolved(instance: TaskInstance, directory: Path) -> bool:
         ["bash", "-c", instance.task.test_command],
         cwd=directory,
         capture_output=True,
-        timeout=instance.task.test_timeout_s,
+        timeout=WAIT_S,
     )
     return ran.returncode == 0
 
 
 def edited_by_sed(instance: TaskInstance, edit: Edit, directory: Path) -> str:
     command = edit.sed_command(instance.module)
-    subprocess.run(["bash", "-c", command], cwd=directory, check=True, timeout=10)
+    subprocess.run(["bash", "-c", command], cwd=directory, check=True, timeout=WAIT_S)
     return (directory / instance.module).read_text()
 
 
