@@ -72,6 +72,9 @@ def register(app: typer.Typer) -> None:
             os.execv(command[0], command)
         if context.args:
             raise typer.BadParameter(f"unknown arguments for the CPU engine: {context.args}")
+        from infra.policy.model_files import check_model_directory
+
+        check_model_directory(model)  # before torch is imported, which takes seconds
         # Idle OpenMP threads must not spin: the machine is shared with sandboxes and a trainer.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
