@@ -1,0 +1,71 @@
+"""A socket that listens inside a sandbox, held by this process outside.
+
+Sandboxes have a network of their own with nothing in it but loopback. A short-lived child enters
+that network, listens there and hands the socket back; neither this process nor the sandbox ever
+sees the other's network. Needs root, or to own the sandbox's user namespace. Imported by
+`infra.sandbox.egress`.
+"""
+
+import asyncio
+import socket
+import subprocess
+import sys
+from contextlib import closing
+
+from mainspring.errors import SandboxError
+
+ENTER_TIMEOUT_S = 30.0
+BACKLOG = 128
+_PROGRAM = """
+import ctypes, errno, os, socket, sys
+pid, port, backlog, channel = map(int, sys.argv[1:])
+libc = ctypes.CDLL(None, use_errno=True)
+network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+user = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)
+def enter(namespace):
+    return libc.setns(namespace, 0) == 0
+# An unprivileged owner has no say over the network before it is in the user namespace.
+if not (enter(network) or (enter(user) and enter(network))):
+    sys.exit(os.strerror(ctypes.get_errno()))
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind(("127.0.0.1", port))
+listener.listen(backlog)
+socket.send_fds(socket.socket(fileno=channel), [b"."], [listener.fileno()])
+"""
+
+
+class NoEntry(SandboxError):
+    """This process cannot listen in the sandbox's network."""
+
+
+async def listen_inside(pid: int, port: int) -> socket.socket:
+    """A listening TCP socket at 127.0.0.1:`port` of the network that process `pid` is in.
+
+    Raises NoEntry.
+    """
+    ours, theirs = socket.socketpair()
+    with closing(ours), closing(theirs):
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-I", "-S", "-c", _PROGRAM),
+            *(str(number) for number in (pid, port, BACKLOG, theirs.fileno())),
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(ENTER_TIMEOUT_S):
+                _, said = await child.communicate()
+        except BaseException:
+            child.kill()
+            await child.wait()
+            raise
+        if child.returncode != 0:
+            reason = said.decode(errors="replace").strip().rpartition("\n")[2]
+            raise NoEntry(
+                f"cannot listen in the network of process {pid}: {reason}",
+                remedy="run the node's worker as root, or give the task no network",
+            )
+        _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+    return socket.socket(fileno=fds[0])
