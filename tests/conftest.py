@@ -1,4 +1,4 @@
-"""One embedded stack for the whole test run: real Postgres, real Temporal, in its own folder."""
+"""One embedded stack for each test process: real Postgres, real Temporal, in its own folder."""
 
 import os
 import uuid
@@ -11,6 +11,19 @@ from infra.stack.stack import StackInfo, temporary
 
 for variable in ("MAINSPRING_DATABASE_URL", "MAINSPRING_TEMPORAL_ADDRESS", "MAINSPRING_HOME"):
     os.environ.pop(variable, None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Which tests one process of `pytest -n` keeps together: a file's, all that share Docker's
+    images, all that share the trainer's ranks."""
+    docker = {item.path for item in items if item.get_closest_marker("docker")}
+    for item in items:
+        group = str(item.path)
+        if item.path in docker:
+            group = "docker"
+        elif item.path.parent.name == "trainer":
+            group = "trainer"
+        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")
