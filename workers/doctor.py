@@ -1,11 +1,14 @@
-"""What `mainspring doctor` finds: services, sandbox backends, disk. Reads only."""
+"""What `mainspring doctor` finds: services, sandbox backends and their limits, disk.
+
+Leaves everything as it was.
+"""
 
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from infra.db.opening import open_database
-from infra.sandbox import bwrap, docker
+from infra.sandbox import bwrap, cgroup, docker
 from infra.sandbox.protocol import BackendUnavailable
 from infra.sandbox.select import available_backends
 from infra.temporal import connect
@@ -17,6 +20,7 @@ _NOT_ENFORCED = {
     BackendName.BWRAP: bwrap.NOT_ENFORCED,
     BackendName.DOCKER: docker.NOT_ENFORCED,
 }
+_DELEGATE = "give the worker's service a group of its own (Delegate=yes, DelegateSubgroup=worker)"
 MIN_FREE_GB = 2.0
 """A quickstart writes about half of this; Postgres stops dead on a full disk."""
 
@@ -42,12 +46,28 @@ async def examine(home: Path | None) -> list[Finding]:
         works = not isinstance(backend, BackendUnavailable)
         found = f"works; not enforced: {'; '.join(_NOT_ENFORCED[name])}" if works else str(backend)
         findings.append(Finding(f"sandbox {name}", works, found, required=False))
+        if works and name is BackendName.BWRAP:
+            findings += group_findings(cgroup.available())
     if all(isinstance(backend, BackendUnavailable) for backend in backends.values()):
         findings.append(Finding("sandbox", False, "no backend works on this machine"))
     free_gb = shutil.disk_usage(_existing(settings.home)).free / 1e9
     findings.append(
         Finding("disk", free_gb >= MIN_FREE_GB, f"{free_gb:.1f} GB free at {settings.home}")
     )
+    return findings
+
+
+def group_findings(groups: cgroup.Cgroups) -> list[Finding]:
+    """What control groups limit of bubblewrap's sandboxes, for a worker started as we were."""
+    findings: list[Finding] = []
+    for controller, what in cgroup.CONTROLLERS.items():
+        reason = groups.missing.get(controller)
+        found = f"enforced: {what}"
+        if reason is not None:
+            found = f"not enforced: {what}: {reason}\n  {_DELEGATE}"
+        findings.append(
+            Finding(f"control group {controller}", reason is None, found, required=False)
+        )
     return findings
 
 

@@ -27,6 +27,7 @@ from activities.reaper import Reaper
 from activities.sandbox import SandboxActivities
 from infra.db.database import Database
 from infra.db.opening import open_database
+from infra.sandbox import cgroup
 from infra.sandbox.docker import DockerBackend
 from infra.sandbox.image_names import parse_mirrors
 from infra.sandbox.images import present_images
@@ -165,7 +166,13 @@ async def _run(home: Path | None, capacity: int, num_warm: int, leave_sandboxes:
         node = make_node(client, db, settings, backends, capacity, num_warm=num_warm)
         adopted = await node.held.adopt()
         await node.reaper.reap()
-        log.info("node is up", node=settings.node_id, capacity=capacity, adopted=adopted)
+        log.info(
+            "node is up",
+            node=settings.node_id,
+            capacity=capacity,
+            adopted=adopted,
+            without_control_groups=dict(cgroup.available().missing),
+        )
         beside = (node.reaper, node.beat, node.readiness)
         try:
             await poll_until_stopped([node.own], *(each.run_forever for each in beside))

@@ -2,7 +2,7 @@
 
 For tasks without an image, where no Docker daemon is needed. One bwrap per sandbox, with bash as
 process 1 of its namespaces. Each sandbox is a directory under `<state_dir>/open`, named by its id,
-so that whoever comes after a crash goes on with it or removes it.
+so that whoever comes after a crash goes on with it or removes it, and its control group with it.
 Imported by the sandbox activities through `infra.sandbox.select`.
 """
 
@@ -17,7 +17,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
 
-from infra.sandbox import seccomp
+from infra.sandbox import cgroup, seccomp
+from infra.sandbox.cgroup import Cgroup
 from infra.sandbox.confined_shell import ConfinedShell, NoProcess, kill_leftover
 from infra.sandbox.confinement import (
     Bind,
@@ -51,17 +52,21 @@ _FILTERED = seccomp.program() is not None
 ENFORCED: tuple[str, ...] = (
     "no network, no capabilities, no host processes, environment or files beyond /usr and Python",
     "max_pids: processes of one sandbox (RLIMIT_NPROC)",
-    "memory_mb: data of each process (RLIMIT_DATA), and each of /tmp, /dev/shm and home",
+    "memory_mb: data of each process (RLIMIT_DATA), a quarter of it each /tmp, /dev/shm and home",
     "disk_mb: size of each file (RLIMIT_FSIZE)",
     "cpus: CPU time of each process, the command's timeout times cpus (RLIMIT_CPU)",
     *([_FILTER] if _FILTERED else []),
 )
+"""On every machine. What `cgroup.available()` has comes on top, and what it lacks is missing."""
 NOT_ENFORCED: tuple[str, ...] = (
-    "memory_mb summed over a sandbox's processes",
     "disk_mb summed over a sandbox's files",
-    "cpus as a share of the machine at any moment",
     *([] if _FILTERED else [_NO_FILTER]),
 )
+MEMORY_PER_TMP = 4
+"""How much more memory_mb is than each of the three file systems in memory. A control group counts
+both, and were it full of files, killing processes would free nothing, and end with the shell."""
+SPARE_PIDS = 2
+"""Of a control group beyond RLIMIT_NPROC, so that a full sandbox fails as it would without one."""
 BOOT_TIMEOUT_S = 30.0
 RUN_DIR = "/run/mainspring/run"
 PREPARED_DIR = "/run/mainspring/prepared"
@@ -84,10 +89,12 @@ class BwrapBackend:
         self._etc = Bind(state_dir / f"etc-{version}", "/etc")
         make_etc(self._etc.source)
         self._repositories = RepositoryCache(state_dir / "repositories", self._commit)
+        self._groups = cgroup.available()
         self._live: dict[SandboxId, LiveSandbox] = {}
         self._locks: WeakValueDictionary[SandboxId, asyncio.Lock] = WeakValueDictionary()
         self._deleter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trash")
         self._deleter.submit(self._empty_trash)
+        self._deleter.submit(self._groups.sweep)
 
     async def probe(self) -> None:
         """Run the programs tasks need in a real sandbox. Raises BackendUnavailable."""
@@ -217,7 +224,8 @@ class BwrapBackend:
             prepared=PREPARED_DIR,
         )
         try:
-            process = await ConfinedShell.spawn(home, uid, binds, spec.limits.memory_mb)
+            tmp_mb = max(1, spec.limits.memory_mb // MEMORY_PER_TMP)
+            process = await ConfinedShell.spawn(home, uid, binds, tmp_mb)
         except NoProcess as ended:
             if not str(ended):
                 raise SandboxBroken(f"sandbox {spec.id}: bwrap was killed") from None
@@ -227,7 +235,10 @@ class BwrapBackend:
             ) from None
         sandbox = self._register(home, process, spec)
         try:
-            await sandbox.boot(setup, BOOT_TIMEOUT_S)
+            # At once: the kernel takes its time to move a process, which boots meanwhile.
+            await asyncio.gather(
+                self._enclose(home, process, spec), sandbox.boot(setup, BOOT_TIMEOUT_S)
+            )
         except SandboxBroken as broken:
             await sandbox.close()
             if "bwrap: " not in broken.message:  # the shell itself says nothing there
@@ -241,12 +252,26 @@ class BwrapBackend:
             raise
         return sandbox
 
+    async def _enclose(self, home: Path, process: ConfinedShell, spec: SandboxSpec) -> None:
+        """Before the shell has commands to run: all it starts is in the group with it."""
+        try:
+            await asyncio.to_thread(
+                self._groups.enclose, home, process.pid, spec.limits, OWN_PROCESSES + SPARE_PIDS
+            )
+        except ProcessLookupError:
+            pass  # what it said when it ended is still to be read
+        except OSError as error:
+            raise SandboxBroken(
+                f"sandbox {spec.id}: it cannot have a control group: {error}",
+                remedy="run `mainspring doctor` on this node",
+            ) from error
+
     def _register(self, home: Path, process: ConfinedShell, spec: SandboxSpec) -> LiveSandbox:
         inode = home.stat().st_ino
 
         async def destroy() -> None:
             await process.kill()
-            self._delete_home(self._home(sandbox.id), inode)
+            await self._delete_home(self._home(sandbox.id), inode)
             if self._live.get(sandbox.id) is sandbox:
                 del self._live[sandbox.id]
 
@@ -261,19 +286,23 @@ class BwrapBackend:
         home = self._home(sandbox)
         if home.exists():
             await kill_leftover(home)
-            self._delete_home(home)
+            await self._delete_home(home)
 
-    def _delete_home(self, home: Path, inode: int | None = None) -> None:
+    async def _delete_home(self, home: Path, inode: int | None = None) -> None:
         """The name is free at once; `inode` spares a successor under the same name."""
         doomed = self._trash / uuid.uuid4().hex
         with contextlib.suppress(FileNotFoundError):
             if inode is None or home.stat().st_ino == inode:
+                group = Cgroup.load(home)
                 home.rename(doomed)
+                await asyncio.to_thread(group.remove)
                 self._deleter.submit(self._empty_trash)
 
     def _empty_trash(self) -> None:
         # A program and not rmtree: it takes no turn of this interpreter, and no depth stops it.
         if doomed := [str(path) for path in self._trash.iterdir()]:
+            for path in doomed:
+                Cgroup.load(Path(path)).remove()  # who threw it away may have died before that
             remove = ["rm", "-rf", "--", *doomed]
             if subprocess.run(remove, check=False, capture_output=True).returncode != 0:
                 # directories an agent made unreadable for its own user

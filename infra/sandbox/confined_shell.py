@@ -106,6 +106,11 @@ class ConfinedShell:
         self._bwrap = bwrap
         self.shell = Shell(reader, self._send)
 
+    @property
+    def pid(self) -> int:
+        """Of its first process, as the host counts."""
+        return self._first.pid
+
     @classmethod
     async def spawn(cls, directory: Path, uid: int | None, binds: list[Bind], tmp_mb: int) -> Self:
         """`directory`, out of the sandbox's sight, gets its pipes and its record. Raises NoProcess
