@@ -26,6 +26,12 @@ ORPHAN_S = 600
 """A sandbox that hears nothing for so long ends itself: its node is gone. Nodes say `stay`."""
 LAST_WORDS_S = 1.0
 _GO = b"\ngo\0"
+_HIDE = b"""RUN=%s; shopt -s execfail
+mkdir -p "$RUN" && cp "/proc/$$/exe" "$RUN/shell" && chmod 111 "$RUN/shell" &&
+exec "$RUN/shell" --noprofile --norc 2>/dev/null
+"""
+"""A shell whose program its user cannot read: the kernel lets nobody into its memory and pipes, so
+that no command learns the nonce, answers in its place or takes its calls. Else it goes on as is."""
 
 
 class ShellGone(Exception):
@@ -65,7 +71,8 @@ class ShellSetup:
             "ORPHAN_S": str(ORPHAN_S),
         }
         lines = (f"{name}={shlex.quote(value)}\n" for name, value in values.items())
-        return "".join(lines).encode() + PROGRAM + b"serve\n"
+        hide = _HIDE % shlex.quote(self.run_dir).encode()
+        return hide + "".join(lines).encode() + PROGRAM + b"serve\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,32 @@
 """A sandbox under attack, a neighbour that must not notice, and the table of what happened."""
 
 import os
-from pathlib import Path
 
 import pytest
 
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.tasks import BackendName
+from tests.adversarial.attack_table import TABLE, merged
+from tests.adversarial.attacks import ATTACKS, SEALED
 from tests.conformance.sandbox_backend import build_image, make_backend, make_spec, output
 
-TABLE = Path(__file__).parents[2] / "docs" / "sandbox-security.md"
 ROWS: dict[tuple[str, str], str] = {}
 
 
+@pytest.fixture(scope="module")
+def sealed_environment():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("MAINSPRING_DATABASE_URL", SEALED)
+        yield
+
+
 @pytest.fixture(scope="module", params=["bwrap", pytest.param("docker", marks=pytest.mark.docker)])
-async def backend(request, tmp_path_factory):
+async def backend(request, tmp_path_factory, sealed_environment):
     if request.param == BackendName.DOCKER:
         build_image()
-    backend = make_backend(request.param, tmp_path_factory.mktemp("sandboxes"))
+    state = tmp_path_factory.mktemp("sandboxes")
+    (state / "a file of the host").write_text(SEALED)
+    backend = make_backend(request.param, state)
     try:
         await backend.probe()
     except BackendUnavailable as unavailable:
@@ -29,14 +38,17 @@ async def backend(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 async def neighbour(backend):
+    """Grades at this moment, as far as files tell."""
     sandbox = await backend.open(make_spec(backend.name, "neighbour"))
+    await sandbox.write_files({f"tests/test_{SEALED}.py": f"# {SEALED}\n".encode()})
     yield sandbox
     await sandbox.close()
 
 
 @pytest.fixture
 async def victim(backend, neighbour, request):
-    sandbox = await backend.open(make_spec(backend.name, request.node.name))
+    limits = request.node.callspec.params["attack"].limits
+    sandbox = await backend.open(make_spec(backend.name, request.node.name, limits))
     yield sandbox
     await sandbox.close()
     assert await output(neighbour, "echo alive") == b"alive\n"
@@ -53,13 +65,6 @@ def happened(backend, request):
 
 
 def pytest_sessionfinish():
-    if not os.environ.get("MAINSPRING_WRITE_TABLE") or not ROWS:
-        return
-    names = list(BackendName)
-    lines = ["# What was tried against the sandboxes", ""]
-    lines += ["Written by `MAINSPRING_WRITE_TABLE=1 python -m pytest tests/adversarial`.", ""]
-    lines += [f"| tried | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
-    for tried in dict.fromkeys(tried for tried, _ in ROWS):
-        cells = [ROWS.get((tried, name), "not run") for name in names]
-        lines.append(f"| {tried} | {' | '.join(cells)} |")
-    TABLE.write_text("\n".join(lines) + "\n")
+    if os.environ.get("MAINSPRING_WRITE_TABLE") and ROWS:
+        attacks = [attack.tried for attack in ATTACKS]
+        TABLE.write_text(merged(TABLE.read_text(), attacks, ROWS))
