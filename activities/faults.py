@@ -1,19 +1,21 @@
-"""Where errors become typed Temporal failures: the one place that classifies.
+"""Where errors become typed Temporal failures that name what failed: the one place that classifies.
 
 A FaultKind is never retried by Temporal, except a full node's: that open goes to another node.
 Everything else is retried, for as long as it takes.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from activities.known import Known
 from infra.db.fence import Fenced
 from infra.db.sandboxes import CampaignFull
 from infra.sandbox.protocol import SandboxLost, SandboxRefused
-from mainspring.errors import EngineError, MainspringError
+from mainspring.errors import EngineError, MainspringError, SandboxError
+from mainspring.ids import NodeId, RolloutId, SandboxId
 from mainspring.status import FaultKind
 
 
@@ -60,3 +62,20 @@ def typed_faults() -> Iterator[None]:
             if isinstance(error, kind_of_error):
                 raise ApplicationError(str(error), type=fault, non_retryable=True) from error
         raise
+
+
+@asynccontextmanager
+async def naming(
+    known: Known, node: NodeId, rollout: RolloutId, sandbox: SandboxId
+) -> AsyncIterator[None]:
+    """Let every error about the sandbox say which it was, on which node, for which task."""
+    try:
+        yield
+    except CampaignFull:
+        raise
+    except (SandboxError, SandboxDiverged) as error:
+        task = (await known.rollout(rollout)).task
+        names = (f"task {task}", f"sandbox {sandbox}", f"node {node}")
+        where = ", ".join(name for name in names if name not in error.message)
+        message = f"{where}: {error.message}" if where else error.message
+        raise type(error)(message, remedy=error.remedy) from error

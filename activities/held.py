@@ -7,10 +7,13 @@ takes over (`adopt`) those whose rollouts go on. Used by the sandbox activities 
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 import structlog
 
+from activities.faults import naming
+from activities.heartbeat import Beat, heartbeating
 from activities.known import Known
 from infra.db import sandboxes
 from infra.db.database import Database
@@ -76,6 +79,14 @@ class HeldSandboxes:
         if held is None:
             raise SandboxLost(f"sandbox {sandbox} is not on node {self._node} any more")
         return held
+
+    @asynccontextmanager
+    async def working(
+        self, note: str, rollout: RolloutId, sandbox: SandboxId
+    ) -> AsyncIterator[Beat]:
+        """Heartbeats while an activity works on the sandbox; what goes wrong names it."""
+        async with heartbeating(note) as beat, naming(self._known, self._node, rollout, sandbox):
+            yield beat
 
     async def open(
         self,

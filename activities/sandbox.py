@@ -2,7 +2,7 @@
 
 Invariants 3, 6 and 7: the intent is written before the command runs; a second attempt re-attaches
 through the sandbox's own record of the turn id; a sandbox this process does not hold is lost, and
-the workflow rebuilds it.
+the workflow rebuilds it, from the newest snapshot where the campaign keeps them.
 """
 
 import hashlib
@@ -13,15 +13,15 @@ from temporalio import activity
 
 from activities.admission import Admission
 from activities.faults import SandboxDiverged, typed_faults
-from activities.heartbeat import heartbeating
 from activities.held import HeldSandboxes, sandbox_spec
 from activities.known import Known
-from infra.db import rollouts, turns
+from infra.db import rollouts, snapshots, turns
 from infra.db.database import Database
 from infra.sandbox.live import PatchRefused
-from infra.sandbox.protocol import SandboxBroken, SandboxRefused
+from infra.sandbox.protocol import Sandbox, SandboxBroken, SandboxLost, SandboxRefused
 from infra.sandbox.select import Available, choose_backend
 from mainspring.agent.action import SUBMIT_SENTINEL, Command, parse_action
+from mainspring.errors import MainspringError, SandboxError
 from mainspring.ids import NodeId, RolloutId, SandboxId, turn_id
 from mainspring.protocol.names import Activity
 from mainspring.protocol.rollout import (
@@ -58,13 +58,13 @@ class SandboxActivities:
 
     @activity.defn(name=Activity.OPEN_SANDBOX)
     async def open_sandbox(self, ask: OpenInput) -> SandboxRef:
+        sandbox = SandboxId(f"{ask.rollout.replace('/', '.')}.e{ask.epoch}.s{ask.life}")
         with typed_faults():
-            async with heartbeating("opening"):
+            async with self._held.working("opening", ask.rollout, sandbox):
                 claim = await self._known.rollout(ask.rollout)
                 task = await self._known.task(claim.task)
                 config = await self._known.config(claim.campaign)
                 backend = choose_backend(task.image, self._backends)
-                sandbox = SandboxId(f"{ask.rollout.replace('/', '.')}.e{ask.epoch}.s{ask.life}")
                 labels = {
                     "campaign": claim.campaign,
                     "rollout": ask.rollout,
@@ -81,32 +81,32 @@ class SandboxActivities:
 
     @activity.defn(name=Activity.EXECUTE)
     async def execute(self, ask: ExecuteInput) -> ExecuteResult:
-        """A submission also has its patch stored and its sandbox closed."""
+        """A submission also has its patch stored and its sandbox closed; other turns, now and then,
+        a snapshot taken."""
         with typed_faults():
-            async with heartbeating(f"turn {ask.turn + 1}"):
+            async with self._held.working(f"turn {ask.turn + 1}", ask.rollout, ask.sandbox):
                 command = await self._command(ask)
                 done = await turns.put_intent(self._db, ask.rollout, ask.epoch, ask.turn, command)
+                ours = None
                 if done is None:
                     result = await self._held.get(ask.sandbox).run(
                         turn_id(ask.rollout, ask.epoch, ask.turn), command, ask.timeout_s
                     )
-                    done = await turns.put_execution(
-                        self._db,
-                        ask.rollout,
-                        ask.epoch,
-                        Execution(
-                            turn=ask.turn,
-                            command=command,
-                            returncode=result.returncode,
-                            output=result.output,
-                            truncated=result.truncated,
-                            timed_out=result.timed_out,
-                            wall_s=result.wall_s,
-                        ),
+                    ours = Execution(
+                        turn=ask.turn,
+                        command=command,
+                        returncode=result.returncode,
+                        output=result.output,
+                        truncated=result.truncated,
+                        timed_out=result.timed_out,
+                        wall_s=result.wall_s,
                     )
+                    done = await turns.put_execution(self._db, ask.rollout, ask.epoch, ours)
                 submitted = done.returncode == 0 and _is_submission(done.output)
                 if submitted:
                     await self._collect(ask.rollout, ask.epoch, ask.sandbox)
+                elif done == ours:  # else another sandbox is the one whose results count
+                    await self._keep_snapshot(ask)
                 return ExecuteResult(
                     returncode=done.returncode,
                     timed_out=done.timed_out,
@@ -116,18 +116,22 @@ class SandboxActivities:
 
     @activity.defn(name=Activity.RESTORE_SANDBOX)
     async def restore_sandbox(self, ask: SandboxInput) -> RolloutRef:
-        """Run all recorded commands again; each must end and print as it did the first time.
+        """Run all recorded commands again, or those after the newest snapshot; each must end and
+        print as it did the first time.
 
         That includes the turn about to be executed when its result was recorded and its node died
         before it could say so: `execute` will not run it again.
         """
         with typed_faults():
-            async with heartbeating("replaying") as beat:
+            async with self._held.working("replaying", ask.rollout, ask.sandbox) as beat:
                 sandbox = self._held.get(ask.sandbox)
+                num_restored = await self._put_back_snapshot(ask, sandbox)
                 _, executions = await turns.history(self._db, ask.rollout, ask.epoch)
                 claim = await self._known.rollout(ask.rollout)
                 config = await self._known.config(claim.campaign)
                 for before in executions:
+                    if before.turn < num_restored:
+                        continue
                     beat.note = f"replaying turn {before.turn + 1} of {len(executions)}"
                     now = await sandbox.run(
                         turn_id(ask.rollout, ask.epoch, before.turn),
@@ -147,7 +151,7 @@ class SandboxActivities:
     async def collect_patch(self, ask: SandboxInput) -> PatchResult:
         """For rollouts that end without a submission."""
         with typed_faults():
-            async with heartbeating("diff"):
+            async with self._held.working("diff", ask.rollout, ask.sandbox):
                 num_bytes = await self._collect(ask.rollout, ask.epoch, ask.sandbox)
                 return PatchResult(num_bytes=num_bytes)
 
@@ -155,6 +159,37 @@ class SandboxActivities:
     async def close_sandbox(self, ask: SandboxInput) -> RolloutRef:
         await self._held.close(ask.sandbox)
         return RolloutRef(rollout=ask.rollout, epoch=ask.epoch)
+
+    async def _keep_snapshot(self, ask: ExecuteInput) -> None:
+        """Every so many turns. The rollout goes on without one when that fails."""
+        claim = await self._known.rollout(ask.rollout)
+        config = (await self._known.config(claim.campaign)).sandbox
+        num_turns = ask.turn + 1
+        if config.snapshot_every_turns is None or num_turns % config.snapshot_every_turns:
+            return
+        try:
+            data = await self._held.get(ask.sandbox).snapshot(
+                turn_id(ask.rollout, ask.epoch, ask.turn), config.snapshot_mb << 20
+            )
+            if data is not None:
+                await snapshots.put(self._db, ask.rollout, ask.epoch, num_turns, data)
+        except MainspringError as error:
+            activity.logger.warning("%s, turn %d: no snapshot: %s", ask.rollout, ask.turn, error)
+
+    async def _put_back_snapshot(self, ask: SandboxInput, sandbox: Sandbox) -> int:
+        """Turns that need not run again. One that fails is not tried twice."""
+        snapshot = await snapshots.newest(self._db, ask.rollout, ask.epoch)
+        if snapshot is None:
+            return 0
+        try:
+            await sandbox.restore(snapshot.data)
+        except SandboxError as error:
+            await snapshots.drop(self._db, ask.rollout)
+            raise SandboxLost(
+                f"sandbox {ask.sandbox} could not be restored: {error.message}",
+                remedy="another one is opened and all commands run again",
+            ) from error
+        return snapshot.num_turns
 
     async def _collect(self, rollout: RolloutId, epoch: int, sandbox: SandboxId) -> int:
         """Store the patch, then close the sandbox: nobody needs it any more. Bytes of the patch."""

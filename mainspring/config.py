@@ -205,6 +205,11 @@ class SandboxConfig(_Section):
     """Most that is kept of one command's output."""
     max_open: int | None = Field(default=None, ge=1)
     """Sandboxes of this campaign alive at once over all nodes; unset: as many as the nodes hold."""
+    snapshot_every_turns: int | None = Field(default=None, ge=1)
+    """Keep a sandbox's files after every so many turns, so that a lost one is rebuilt from them and
+    only later commands run again; unset: all run again."""
+    snapshot_mb: int = Field(default=16, ge=1, le=30)
+    """Most one rollout's kept files may hold, compressed. Larger ones are not kept."""
 
 
 class CampaignConfig(_Section):

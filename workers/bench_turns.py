@@ -138,6 +138,12 @@ class NoSandbox:
     async def diff(self) -> bytes:
         return b""
 
+    async def snapshot(self, after: str, max_bytes: int) -> bytes | None:
+        return None
+
+    async def restore(self, snapshot: bytes) -> None:
+        return None
+
     async def ping(self) -> None:
         return None
 

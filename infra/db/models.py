@@ -214,6 +214,16 @@ class ExecutionRow(Base):
     finished_at: Mapped[datetime | None]
 
 
+class SnapshotRow(Base):
+    __tablename__ = "snapshots"
+
+    rollout_id: Mapped[str] = mapped_column(ForeignKey("rollouts.id"), primary_key=True)
+    epoch: Mapped[int]
+    num_turns: Mapped[int]
+    data: Mapped[bytes]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
 class SandboxRow(Base):
     __tablename__ = "sandboxes"
     __table_args__ = (

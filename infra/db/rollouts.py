@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Row, func, null, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from infra.db import snapshots
 from infra.db.database import Database
 from infra.db.fence import Fenced, unknown, update_rollout, write_once
 from infra.db.models import GroupRow, RolloutRow
@@ -203,7 +204,9 @@ async def finish(
         "phase_s": phase_s,
         "finished_at": func.now(),
     }
-    return await update_rollout(database, rollout, epoch, values, returning=RolloutRow.reward)
+    reward = await update_rollout(database, rollout, epoch, values, returning=RolloutRow.reward)
+    await snapshots.drop(database, rollout)
+    return reward
 
 
 async def get(database: Database, rollout: RolloutId) -> RolloutRecord:

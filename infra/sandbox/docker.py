@@ -57,6 +57,8 @@ THREADS = 32
 RUN_DIR = "/tmp/.mainspring"  # inside the container
 LABEL = "mainspring"
 STATE_LABEL = f"{LABEL}.state"
+CHANGE_KINDS = "CAD"
+"""As shell.sh has them, in the order of the API's numbers: changed, added, deleted."""
 NAME_TAKEN = 409
 IMAGES_DIR = "images"
 """In the node's state directory: what ImageStore knows of the images it pulled."""
@@ -266,9 +268,31 @@ class DockerBackend:
             if self._live.get(sandbox.id) is sandbox:
                 del self._live[sandbox.id]
 
-        sandbox = LiveSandbox(spec, RUN_DIR, Shell(attached.reader, send), destroy)
+        async def list_changes() -> bytes | None:
+            return await self._list_changes(container)
+
+        shell = Shell(attached.reader, send)
+        sandbox = LiveSandbox(spec, RUN_DIR, shell, destroy, list_changes)
         self._live[spec.id] = sandbox
         return sandbox
+
+    async def _list_changes(self, container: Container) -> bytes | None:
+        """None with volumes, which the daemon does not compare with the image, and with names that
+        are not UTF-8, which it mangles."""
+        if container.attrs["Mounts"]:
+            return None
+        try:
+            found = await self._call(container.diff) or []
+        except APIError as error:
+            raise daemon_lost(error) from None
+        changes = {str(each["Path"]): CHANGE_KINDS[int(each["Kind"])] for each in found}
+        if any("\N{REPLACEMENT CHARACTER}" in path for path in changes):
+            return None
+        return b"".join(
+            f"{kind}{path}\0".encode()
+            for path, kind in changes.items()
+            if path != RUN_DIR and not path.startswith(f"{RUN_DIR}/")
+        )
 
     async def _close_live(self, sandbox: SandboxId) -> None:
         if (live := self._live.pop(sandbox, None)) is not None:

@@ -8,6 +8,7 @@ the sandbox backends; everyone else sees the protocol's Sandbox.
 
 import asyncio
 import contextlib
+import hashlib
 import io
 import math
 import tarfile
@@ -15,23 +16,32 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import PurePosixPath
 from typing import TypeVar
 
+import structlog
+
 from infra.sandbox.protocol import (
     CommandResult,
     SandboxBroken,
     SandboxLost,
     SandboxRefused,
     SandboxSpec,
+    SnapshotUnfit,
 )
 from infra.sandbox.shell import Answer, Shell, ShellGone, ShellSetup, ShellStuck
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
 
 T = TypeVar("T")
+log = structlog.get_logger()
 
 ANSWER_GRACE_S = 20.0
 """Beyond a command's own timeout: a loaded machine answers late, a wedged shell never."""
 FILES_TIMEOUT_S = 120.0
 PATCH_TIMEOUT_S = 60.0
+PACK_CPU_S = 10
+PACK_TIMEOUT_S = 60.0
+"""Below what a turn has left when its command took all its time. The processor's time runs out
+first, which costs the snapshot and not the sandbox."""
+UNPACK_CPU_S = 30
 ARGUMENT_BYTES = 96 << 10
 """The kernel refuses a single argument over 128 KiB; longer commands go by file."""
 CUT = b"\n[... output cut here ...]\n"
@@ -44,16 +54,30 @@ class PatchRefused(SandboxRefused):
     """No patch can be made of what the agent left: too large, or the repository is destroyed."""
 
 
+async def _none_listed() -> bytes:
+    return b""
+
+
 class LiveSandbox:
-    """Implements the Sandbox protocol on a booted shell."""
+    """Implements the Sandbox protocol on a booted shell.
+
+    `list_changes`, where the sandbox's root is an image's: what differs from the image, as shell.sh
+    reads it; None when it cannot be said.
+    """
 
     def __init__(
-        self, spec: SandboxSpec, run_dir: str, shell: Shell, destroy: Callable[[], Awaitable[None]]
+        self,
+        spec: SandboxSpec,
+        run_dir: str,
+        shell: Shell,
+        destroy: Callable[[], Awaitable[None]],
+        list_changes: Callable[[], Awaitable[bytes | None]] = _none_listed,
     ) -> None:
         self._spec = spec
-        self._command_file = f"{run_dir}/command"
+        self._run_dir = run_dir
         self._shell = shell
         self._destroy = destroy
+        self._list_changes = list_changes
         self._turns: dict[str, asyncio.Task[CommandResult]] = {}
         self._one_command = asyncio.Lock()
         self._gone = ""
@@ -105,6 +129,37 @@ class LiveSandbox:
             )
         return patch.output
 
+    async def snapshot(self, after: str, max_bytes: int) -> bytes | None:
+        async with self._one_command:
+            # Before the changes are listed: from here on nothing can add to them.
+            if (await self._call("settle", after, timeout_s=ANSWER_GRACE_S)).status != 0:
+                return self._no_snapshot("a process in it still runs, or a later turn has run")
+            if not await self._leave_changes():
+                return self._no_snapshot("what changed in it cannot be listed")
+            packed = await self._call(
+                "pack", str(PACK_CPU_S), str(max_bytes), timeout_s=PACK_TIMEOUT_S
+            )
+        if packed.status != 0 or len(packed.output) > max_bytes:
+            return self._no_snapshot(f"its files are too many or unfit (status {packed.status})")
+        return packed.output
+
+    async def restore(self, snapshot: bytes) -> None:
+        digest = hashlib.sha256(snapshot).hexdigest()
+        async with self._one_command:
+            if await self._leave_changes() and await self._leave_in_file("snapshot", snapshot):
+                put_back = await self._call(
+                    "restore", str(UNPACK_CPU_S), digest, timeout_s=FILES_TIMEOUT_S
+                )
+                if put_back.status == 0:
+                    return
+                reason = _tell(put_back.output) or f"status {put_back.status}"
+            else:
+                reason = "there is no room for it"
+        raise SnapshotUnfit(
+            f"sandbox {self.id}: the snapshot cannot be put back: {reason}",
+            remedy="replay all commands in another sandbox",
+        )
+
     async def boot(self, setup: ShellSetup, timeout_s: float) -> None:
         """Make a new sandbox ready. Raises SandboxRefused when it lacks what it needs, and
         SandboxBroken."""
@@ -149,7 +204,8 @@ class LiveSandbox:
         async with self._one_command:
             raw = _encode(command)
             if len(raw) > ARGUMENT_BYTES:
-                raw = await self._leave_in_file(raw)
+                await self._leave_in_file("command", raw)
+                raw = f". {self._run_dir}/command".encode()
             ran = await self._call(
                 "turn",
                 turn_id,
@@ -166,17 +222,25 @@ class LiveSandbox:
                 output = await self._head_and_tail(output)
         return CommandResult(ran.status, output, truncated, ran.status == TIMED_OUT, ran.wall_s)
 
-    async def _leave_in_file(self, command: bytes) -> bytes:
-        await self._call(
+    async def _leave_in_file(self, name: str, content: bytes) -> bool:
+        """In the shell's own directory. False when there is no room."""
+        took = await self._call(
             "take",
-            str(len(command)),
+            str(len(content)),
             "dd",
-            f"of={self._command_file}",
+            f"of={self._run_dir}/{name}",
             "status=none",
-            payload=command,
+            payload=content,
             timeout_s=FILES_TIMEOUT_S,
         )
-        return f". {self._command_file}".encode()
+        return took.status == 0
+
+    async def _leave_changes(self) -> bool:
+        changes = await self._list_changes()
+        return changes is not None and await self._leave_in_file("changed", changes)
+
+    def _no_snapshot(self, reason: str) -> None:
+        log.info("no snapshot", sandbox=self.id, reason=reason)
 
     async def _head_and_tail(self, head: bytes) -> bytes:
         room = self._spec.limits.output_bytes - len(CUT)

@@ -53,6 +53,10 @@ class DiskFull(ImageUnreachable):
     """Docker has no room on this node's disk."""
 
 
+class SnapshotUnfit(SandboxError):
+    """It cannot be put back. The sandbox is neither fresh nor restored now: close it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     memory_mb: int = 1024
@@ -104,6 +108,27 @@ class Sandbox(Protocol):
 
     async def diff(self) -> bytes:
         """The working tree against the base commit as a git patch, binary files included."""
+        ...
+
+    async def snapshot(self, after: str, max_bytes: int) -> bytes | None:
+        """All files that commands may have changed until the turn `after` ended, for `restore`, in
+        no form that others read.
+
+        It holds the working tree with its .git, /tmp, /dev/shm, the home directory and, where an
+        image's root is writable, whatever else differs from the image: deletions, links, modes and
+        times included; extended attributes and System V IPC are not. None, and never a wrong one,
+        when it would be larger, when a later turn has run, when a process of the agent's still runs
+        (files cannot bring that back), or when what changed cannot be put back: files that nobody
+        can read or another user owns, the files Docker mounts over /etc, devices, volumes, and in
+        an image names that are not UTF-8.
+        """
+        ...
+
+    async def restore(self, snapshot: bytes) -> None:
+        """Bring a sandbox that was just opened from the same image or files to where another one
+        was; once, a second `restore` of the same snapshot finds it done. The agent made the
+        snapshot: nothing of it is read but inside the sandbox. `diff` is against the same base as
+        ever, and of earlier turns the sandbox knows nothing. Raises SnapshotUnfit."""
         ...
 
     async def ping(self) -> None:

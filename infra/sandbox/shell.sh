@@ -13,6 +13,7 @@ spool=/dev/null
 last_turn=''
 declare -A ended # by turn id: status and microseconds
 readonly FORGOTTEN=-2
+restored='' # digest of the snapshot this sandbox began with
 base_tree=HEAD
 # Unlike ignoring them, handlers are not inherited by commands.
 trap : HUP INT QUIT TERM ALRM USR1 USR2 PIPE
@@ -141,8 +142,136 @@ patch() { # cpu_s
   reply $?
 }
 
+# Succeeds when this turn was the last one and nothing but this shell runs any more; what a command
+# left behind gets a second to end.
+settle() { # turn_id
+  local tries ignored
+  for tries in {1..10}; do
+    [[ $1 == "$last_turn" ]] || break
+    others_run || { reply 0; return; }
+    read -r -t 0.1 -u "$drained_fd" ignored
+  done
+  reply 1
+}
+
+others_run() {
+  local file stat
+  for file in /proc/[0-9]*/stat; do
+    [[ $file != "/proc/$$/stat" ]] && read -r stat <"$file" && [[ ${stat##*) } != Z* ]] && return
+  done
+  return 1
+}
+
+# Sets `places`: directories no list of changes covers. Where the root is an image's, the host lists
+# what changed in it: $RUN/changed has "<C|A|D><path>" and a NUL for what was changed, added or
+# deleted. Elsewhere these are all an agent can write, and the list is empty.
+find_places() {
+  places=(/dev/shm)
+  [[ ! $PREPARED ]] || places+=("$WORKDIR" /tmp "$HOME")
+}
+
+# Shows an archive of all that commands may have changed, or fails.
+pack() { # cpu_s max_bytes
+  (
+    exec </dev/null {drained_fd}>&-
+    eval "$LIMITS"
+    ulimit -t "$1"
+    set -o pipefail
+    list_changes || exit
+    {
+      # Directories after what they hold: root without its powers cannot fill a read-only one.
+      archive --no-recursion -T "$RUN/files" && archive -T "$RUN/whole" &&
+        archive --no-recursion -T "$RUN/directories"
+    } | compress | head -c $(($2 + 1)) >"$RUN/snapshot"
+  ) && cat "$RUN/snapshot"
+  reply $?
+  : >"$RUN/snapshot"
+}
+
+archive() {
+  # This format has whole names and times; sparse files stay so.
+  tar -c -f - -P -S --format=posix --pax-option=delete=atime,delete=ctime --numeric-owner --null "$@"
+}
+
+compress() { if type -P gzip >/dev/null; then gzip -1; else cat; fi; }
+
+# Writes what to pack: `files`, `directories` without what is in them, `whole` ones, and what is to
+# be `gone` before unpacking (with a slash at the end: if it is no directory).
+list_changes() {
+  local places place path entry
+  shopt -s dotglob nullglob
+  find_places
+  # The container's own mounts, where nothing can be put back.
+  for place in /dev /etc/hosts /etc/hostname /etc/resolv.conf; do
+    [[ ! $place -nt $RUN/booted ]] || return
+  done
+  {
+    note 3 "$RUN/gone"
+    for place in "${places[@]}"; do
+      [[ -r $place && -x $place ]] || return
+      [[ ! -O $place ]] || note 4 "$place"
+      for path in "$place"/*; do note 5 "$path"; done
+    done
+    while IFS= read -r -d '' entry; do
+      path=${entry:1}
+      if [[ -d $path && ! -L $path ]]; then
+        [[ -r $path && -x $path ]] || return
+        # Another user's directory stays as it is; only entries of it can have changed.
+        [[ ! -O $path ]] || note 4 "$path"
+        [[ $entry == D* ]] || path+=/ # not a new one in the place of another
+      elif [[ $entry != D* || -e $path || -L $path ]]; then
+        [[ -O $path || -L $path ]] || return
+        note 3 "$path"
+      fi
+      note 6 "$path"
+    done <"$RUN/changed"
+  } 3>"$RUN/files" 4>"$RUN/directories" 5>"$RUN/whole" 6>"$RUN/gone"
+}
+
+note() { # descriptor path
+  printf '%s\0' "$2" >&"$1" || exit # a list cut short would make a wrong snapshot
+}
+
+# Unpacks $RUN/snapshot in a fresh sandbox, whose own $RUN/changed is what its start added. Once:
+# whoever asks again, not knowing that it was done, may have run turns since.
+restore() { # cpu_s digest
+  if [[ $restored == "$2" ]]; then
+    reply 0
+  elif [[ $restored ]] || ((${#ended[@]})); then
+    echo "it is not fresh"
+    reply 1
+  else
+    unpack "$1" 2>&1
+    local status=$?
+    restored=$2
+    ((status == 0)) || restored=failed
+    reply "$status"
+  fi
+  : >"$RUN/snapshot"
+}
+
+unpack() ( # cpu_s
+  exec </dev/null {drained_fd}>&-
+  eval "$LIMITS"
+  ulimit -t "$1"
+  shopt -s dotglob nullglob
+  find_places
+  for place in "${places[@]}"; do rm -rf -- "$place"/* || exit; done
+  while IFS= read -r -d '' entry; do
+    [[ $entry != A* ]] || rm -rf -- "${entry:1}" || exit
+  done <"$RUN/changed"
+  tar -x -i -P -f "$RUN/snapshot" "$RUN/gone" || exit
+  while IFS= read -r -d '' path; do
+    [[ $path == */ && -d ${path%/} && ! -L ${path%/} ]] && continue
+    path=${path%/}
+    [[ ! -e $path && ! -L $path ]] || rm -rf -- "$path" || exit
+  done <"$RUN/gone"
+  tar -x -i -P -p --no-same-owner --delay-directory-restore -f "$RUN/snapshot"
+)
+
 boot() {
   local program missing=()
+  mkdir -p "$RUN" && : >"$RUN/booted"
   for program in cat cp dd git head mkdir tail tar; do
     type -P "$program" >/dev/null || missing+=("$program")
   done
@@ -164,7 +293,7 @@ boot() {
 # An image brings its repository: what its working tree holds now is the base.
 adopt_repository() {
   local git_dir
-  mkdir -p "$RUN" && cd -- "$WORKDIR" &&
+  cd -- "$WORKDIR" &&
     git_dir=$(git -c safe.directory='*' rev-parse --git-dir) && git_dir=$(cd "$git_dir" && pwd) &&
     cd / && base_git init -q && cp "$git_dir/index" "$RUN/base/index" &&
     echo "$git_dir/objects" >"$RUN/base/objects/info/alternates" || return

@@ -27,6 +27,8 @@ FILES = {
     "pkg/calc.py": "def add(a, b):\n    return a - b\n",
     "pkg/doomed.py": "x = 1\n",
     "pkg/moved.py": "".join(f"line {i}\n" for i in range(30)),
+    "pkg/data.bin": "\0\1\2" * 100,
+    "pkg/dos.txt": "one\r\ntwo\r\n",
     "tool.sh": "#!/bin/sh\necho tool\n",
     ".gitignore": "*.log\n",
 }

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from scripted import ByteText, ScriptedPolicy
@@ -23,7 +24,7 @@ from infra.sandbox.protocol import BackendUnavailable
 from infra.sandbox.select import Available, available_backends
 from infra.stack.stack import StackInfo
 from infra.temporal import connect
-from mainspring.config import AgentConfig, CampaignConfig, PolicyConfig
+from mainspring.config import AgentConfig, CampaignConfig, PolicyConfig, SandboxConfig
 from mainspring.ids import (
     ROLLOUT_QUEUE,
     CampaignId,
@@ -82,6 +83,8 @@ class Cluster:
         step_limit: int = 8,
         max_context: int = 100_000,
         image: str | None = None,
+        workdir: str = "/testbed",
+        sandbox: SandboxConfig | None = None,
     ) -> tuple[CampaignId, GroupId, list[RolloutId]]:
         """A campaign of its own with one task (a wrong operator) and one group."""
         name = f"t-{uuid.uuid4().hex[:8]}"
@@ -91,6 +94,7 @@ class Cluster:
             policy=PolicyConfig(
                 model="scripted", max_context=max_context, max_new_tokens=max_context // 4
             ),
+            sandbox=sandbox or SandboxConfig(),
         )
         task = Task(
             id=TaskId(name),
@@ -98,6 +102,7 @@ class Cluster:
             split="train",
             issue="add subtracts",
             image=image,
+            workdir=workdir,
             files={"calc.py": BUGGY},
             tests={"hidden_test.py": TEST},
             test_command="python3 hidden_test.py",
@@ -131,7 +136,7 @@ class Cluster:
             result_type=RolloutResult,
         )
 
-    async def play(self, **options: int) -> tuple[RolloutId, RolloutResult]:
+    async def play(self, **options: Any) -> tuple[RolloutId, RolloutResult]:
         campaign, group, [rollout] = await self.make_rollouts(**options)
         handle = await self.start(rollout, campaign, group)
         return rollout, await handle.result()
