@@ -6,10 +6,13 @@ verdict about the agent. Grading twice gives the stored verdict.
 """
 
 import asyncio
+import shlex
+from collections.abc import Iterable
+from pathlib import PurePosixPath
 
 from temporalio import activity
 
-from activities.faults import typed_faults
+from activities.faults import naming, typed_faults
 from activities.heartbeat import heartbeating
 from activities.held import sandbox_spec
 from activities.known import Known
@@ -24,14 +27,42 @@ from mainspring.protocol.rollout import GradeResult, RolloutRef
 from mainspring.status import Verdict
 from mainspring.tasks import Task
 
-MAX_ATTEMPTS = 4
+MAX_ATTEMPTS = 10
 """Sandboxes one grading may use up before the rollout is masked."""
 PATCH_FILE = ".mainspring.patch"
 APPLY_TIMEOUT_S = 60.0
-APPLY = (
-    f"git apply --whitespace=nowarn {PATCH_FILE} || git apply --3way {PATCH_FILE}"
-    f" || patch --batch --fuzz=5 -p1 -i {PATCH_FILE}; code=$?; rm -f {PATCH_FILE}; exit $code"
-)
+APPLY = f"""
+patch={PATCH_FILE}
+# For a patch against other versions of the files; tried aside first: a conflict would leave marks.
+three_way() {{
+  cp -- "$(git rev-parse --git-path index)" $patch.index &&
+    GIT_INDEX_FILE=$PWD/$patch.index git apply --3way --cached $patch || return
+  git update-index -q --refresh # or else the times of a copied tree count as changes
+  git apply --3way $patch
+}}
+# For inexact context. Unlike git itself it would also write into .git.
+fuzzy() {{
+  local fuzzy=(patch --batch --fuzz=5 -p1 -i $patch)
+  ! "${{fuzzy[@]}}" --dry-run | grep -qi "file.*[ '/]\\.git/" && "${{fuzzy[@]}}"
+}}
+# Where the hidden tests' folders are when links are followed.
+places() {{ realpath -m -- "${{folders[@]}}" 2>/dev/null; }}
+
+before=$(places)
+declare -A links
+for folder in "${{folders[@]}}"; do [[ -L $folder ]] && links[$folder]=1; done
+git apply --whitespace=nowarn $patch || three_way || fuzzy
+applied=$?
+rm -f $patch $patch.index
+((applied == 0)) || exit $applied
+# What the patch put where the tests go makes way for them.
+for folder in "${{folders[@]}}"; do
+  [[ -d $folder && ( ! -L $folder || ${{links[$folder]-}} ) ]] || rm -f -- "$folder"
+done
+rm -rf -- "${{tests[@]}}"
+[[ $(places) == "$before" ]] || {{ echo "the patch moves the hidden tests' folder"; exit 1; }}
+"""
+"""After `tests` and `folders`: paths of the hidden tests, and of folders on the way to them."""
 OUTPUT_CHARS = 4000
 """Kept of the tests' output: its end."""
 
@@ -84,11 +115,14 @@ class GradingActivities:
             backend=backend.name,
         )
         labels = {"campaign": claim.campaign, "rollout": ref.rollout, "node": self._node}
-        sandbox = await backend.open(sandbox_spec(sandbox_id, task, config.sandbox, labels))
         try:
-            return await judge(sandbox, task, patch)
+            async with naming(self._known, self._node, ref.rollout, sandbox_id):
+                sandbox = await backend.open(sandbox_spec(sandbox_id, task, config.sandbox, labels))
+                try:
+                    return await judge(sandbox, task, patch)
+                finally:
+                    await asyncio.shield(sandbox.close())
         finally:
-            await asyncio.shield(sandbox.close())
             await sandboxes.close_lease(self._db, sandbox_id, self._node)
 
     async def _store(
@@ -104,7 +138,7 @@ async def judge(sandbox: Sandbox, task: Task, patch: bytes) -> tuple[Verdict, st
     Returns the verdict and the end of what the deciding command printed. Raises SandboxLost.
     """
     await sandbox.write_files({PATCH_FILE: patch})
-    applied = await sandbox.run("apply", APPLY, APPLY_TIMEOUT_S)
+    applied = await sandbox.run("apply", _lists(task.tests) + APPLY, APPLY_TIMEOUT_S)
     if applied.returncode != 0:
         return Verdict.PATCH_FAILED, _end(applied.output)
     await sandbox.write_files({path: text.encode() for path, text in task.tests.items()})
@@ -113,6 +147,14 @@ async def judge(sandbox: Sandbox, task: Task, patch: bytes) -> tuple[Verdict, st
         return Verdict.TESTS_TIMED_OUT, _end(tested.output)
     verdict = Verdict.RESOLVED if tested.returncode == 0 else Verdict.NOT_RESOLVED
     return verdict, _end(tested.output)
+
+
+def _lists(tests: Iterable[str]) -> str:
+    """The bash arrays that APPLY begins with; folders before what they hold."""
+    paths = sorted(map(PurePosixPath, tests))
+    parents = {parent for path in paths for parent in path.parents[:-1]}
+    arrays = {"tests": paths, "folders": sorted(parents)}
+    return "".join(f"{name}=({shlex.join(map(str, each))})\n" for name, each in arrays.items())
 
 
 def _end(output: bytes) -> str:
