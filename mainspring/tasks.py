@@ -7,8 +7,10 @@ import hashlib
 from enum import StrEnum
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from mainspring.allow_list import AllowList
+from mainspring.errors import UsageError
 from mainspring.ids import TaskId
 
 
@@ -39,6 +41,8 @@ class Task(BaseModel):
     test_command: str
     """Run with bash in `workdir` at grading; exit code 0 means resolved."""
     test_timeout_s: float = Field(default=30.0, gt=0)
+    allow_hosts: tuple[str, ...] = ()
+    """All its sandboxes may reach, as `mainspring.allow_list` reads it: "pypi.org:443"."""
     metadata: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
@@ -47,7 +51,18 @@ class Task(BaseModel):
             raise ValueError(f"task {self.id!r} has neither an image nor files")
         return self
 
+    @field_validator("allow_hosts")
+    @classmethod
+    def _hosts_can_be_meant(cls, allow_hosts: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            AllowList.parse(allow_hosts)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        return allow_hosts
+
     @property
     def content_hash(self) -> str:
         """sha256 over everything but the id: equal hashes mean equal tasks."""
-        return hashlib.sha256(self.model_dump_json(exclude={"id"}).encode()).hexdigest()
+        # A task without a network hashes as it did before there was one to name.
+        left_out = {"id"} if self.allow_hosts else {"id", "allow_hosts"}
+        return hashlib.sha256(self.model_dump_json(exclude=left_out).encode()).hexdigest()
