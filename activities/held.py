@@ -44,6 +44,7 @@ def sandbox_spec(
         image=task.image,
         files=task.files,
         labels=labels,
+        allow_hosts=task.allow_hosts,
         limits=Limits(
             memory_mb=config.memory_mb,
             max_pids=config.max_pids,

@@ -28,6 +28,7 @@ from infra.sandbox.confinement import (
     make_etc,
     sandbox_uid,
 )
+from infra.sandbox.egress import EXPORTS
 from infra.sandbox.live import LiveSandbox
 from infra.sandbox.protocol import (
     BackendUnavailable,
@@ -50,7 +51,8 @@ _FILTER = (
 _NO_FILTER = f"no seccomp filter for {platform.machine()}: every system call is reachable"
 _FILTERED = seccomp.program() is not None
 ENFORCED: tuple[str, ...] = (
-    "no network, no capabilities, no host processes, environment or files beyond /usr and Python",
+    "no network beyond a task's allow_hosts, no capabilities",
+    "no host processes, environment or files beyond /usr and Python",
     "max_pids: processes of one sandbox (RLIMIT_NPROC)",
     "memory_mb: data of each process (RLIMIT_DATA), a quarter of it each /tmp, /dev/shm and home",
     "disk_mb: size of each file (RLIMIT_FSIZE)",
@@ -155,6 +157,7 @@ class BwrapBackend:
             try:
                 process = await ConfinedShell.adopt(home)
                 sandbox = self._register(home, process, spec)
+                await sandbox.let_out(process.pid)
             except (NoProcess, FileNotFoundError) as gone:
                 raise SandboxLost(
                     f"sandbox {spec.id} is not on this node any more: {gone}",
@@ -219,7 +222,7 @@ class BwrapBackend:
         setup = ShellSetup(
             workdir=spec.workdir,
             run_dir=RUN_DIR,
-            limits=_ulimits(spec.limits),
+            limits=_ulimits(spec.limits) + (EXPORTS if spec.allow_hosts else ""),
             output_bytes=spec.limits.output_bytes,
             prepared=PREPARED_DIR,
         )
@@ -239,6 +242,7 @@ class BwrapBackend:
             await asyncio.gather(
                 self._enclose(home, process, spec), sandbox.boot(setup, BOOT_TIMEOUT_S)
             )
+            await sandbox.let_out(process.pid)
         except SandboxBroken as broken:
             await sandbox.close()
             if "bwrap: " not in broken.message:  # the shell itself says nothing there

@@ -24,9 +24,11 @@ from docker.types import LogConfig
 from requests.exceptions import RequestException
 
 from infra.sandbox.attachment import Attachment
+from infra.sandbox.egress import EXPORTS
 from infra.sandbox.image_faults import FIT_REMEDY, daemon_lost, start_fault, text_of
 from infra.sandbox.images import ImageStore
 from infra.sandbox.live import LiveSandbox
+from infra.sandbox.netns import NoEntry
 from infra.sandbox.protocol import (
     ImageUnfit,
     Sandbox,
@@ -40,7 +42,8 @@ from mainspring.ids import SandboxId
 from mainspring.tasks import BackendName
 
 ENFORCED: tuple[str, ...] = (
-    "no network, no capabilities, no new privileges, Docker's seccomp filter",
+    "no network beyond a task's allow_hosts, no capabilities, no new privileges",
+    "Docker's seccomp filter",
     "max_pids, memory_mb (no swap) and cpus of the whole container (cgroup)",
     "disk_mb: size of each file (RLIMIT_FSIZE)",
 )
@@ -142,6 +145,7 @@ class DockerBackend:
                 if container.status != "running":
                     raise SandboxLost(f"sandbox {spec.id}: its container is {container.status}")
                 sandbox = await self._register(container, spec)
+                await self._let_out(sandbox, container, spec)
             except NotFound:
                 raise SandboxLost(f"sandbox {spec.id}: its container is gone") from None
             sandbox.rejoin(busy_s)
@@ -237,12 +241,14 @@ class DockerBackend:
         setup = ShellSetup(
             workdir=spec.workdir,
             run_dir=RUN_DIR,
-            limits=f"ulimit -c 0 -f {spec.limits.disk_mb << 10}",
+            limits=f"ulimit -c 0 -f {spec.limits.disk_mb << 10}"
+            + (EXPORTS if spec.allow_hosts else ""),
             output_bytes=spec.limits.output_bytes,
         )
         try:
             await self._call(container.start)
             await sandbox.boot(setup, BOOT_TIMEOUT_S)
+            await self._let_out(sandbox, container, spec)
         except SandboxRefused as unfit:
             await sandbox.close()
             raise ImageUnfit(f"image {spec.image}: {unfit.message}", remedy=FIT_REMEDY) from None
@@ -275,6 +281,11 @@ class DockerBackend:
         sandbox = LiveSandbox(spec, RUN_DIR, shell, destroy, list_changes)
         self._live[spec.id] = sandbox
         return sandbox
+
+    async def _let_out(self, sandbox: LiveSandbox, container: Container, spec: SandboxSpec) -> None:
+        if spec.allow_hosts:
+            await self._call(container.reload)
+            await sandbox.let_out(_process_here(container))
 
     async def _list_changes(self, container: Container) -> bytes | None:
         """None with volumes, which the daemon does not compare with the image, and with names that
@@ -322,3 +333,18 @@ class DockerBackend:
             raise
         except (DockerException, RequestException) as error:
             raise daemon_lost(error) from None
+
+
+def _process_here(container: Container) -> int:
+    """The container's first process as this machine counts. Raises NoEntry when the daemon counts
+    otherwise: it runs elsewhere, or this process in a container itself."""
+    pid = int(container.attrs["State"]["Pid"])
+    try:
+        if str(container.id) in Path(f"/proc/{pid}/mountinfo").read_text():
+            return pid
+    except OSError:
+        pass
+    raise NoEntry(
+        f"container {container.name}: its processes cannot be seen from here",
+        remedy="run the worker as root beside its Docker daemon, or give the task no network",
+    )

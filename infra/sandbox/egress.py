@@ -7,6 +7,7 @@ way is shut until a successor opens it again. Imported by the sandbox backends.
 
 import asyncio
 import contextlib
+import shlex
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ ENVIRONMENT = {
     **dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1"),
 }
 """What a command must know to find the way."""
+EXPORTS = "; export " + " ".join(f"{k}={shlex.quote(v)}" for k, v in ENVIRONMENT.items())
+"""The same, at the end of a bash line."""
 
 
 class _Refused(Exception):

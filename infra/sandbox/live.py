@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import structlog
 
+from infra.sandbox.egress import Egress
 from infra.sandbox.protocol import (
     CommandResult,
     SandboxBroken,
@@ -78,6 +79,7 @@ class LiveSandbox:
         self._shell = shell
         self._destroy = destroy
         self._list_changes = list_changes
+        self._egress: Egress | None = None
         self._turns: dict[str, asyncio.Task[CommandResult]] = {}
         self._one_command = asyncio.Lock()
         self._gone = ""
@@ -174,6 +176,12 @@ class LiveSandbox:
         if booted.status != 0:
             raise SandboxRefused(f"sandbox {self.id}: {_tell(booted.output)}")
 
+    async def let_out(self, pid: int) -> None:
+        """Open a way to what its task may reach, if anything; `pid` is a process in it. Raises
+        NoEntry."""
+        if self._spec.allow_hosts:
+            self._egress = await Egress.opened(pid, self._spec.allow_hosts, self.id)
+
     async def ping(self) -> None:
         if not self._one_command.locked():
             async with self._one_command:
@@ -197,8 +205,13 @@ class LiveSandbox:
     async def close(self) -> None:
         self._gone = self._gone or "it was closed"
         if self._closing is None or (self._closing.done() and self._closing.exception()):
-            self._closing = asyncio.ensure_future(self._destroy())
+            self._closing = asyncio.ensure_future(self._end())
         await asyncio.shield(self._closing)
+
+    async def _end(self) -> None:
+        if self._egress is not None:
+            await self._egress.close()
+        await self._destroy()
 
     async def _run_once(self, turn_id: str, command: str, timeout_s: float) -> CommandResult:
         async with self._one_command:

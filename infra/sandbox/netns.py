@@ -17,15 +17,16 @@ from mainspring.errors import SandboxError
 ENTER_TIMEOUT_S = 30.0
 BACKLOG = 128
 _PROGRAM = """
-import ctypes, errno, os, socket, sys
+import ctypes, fcntl, os, socket, sys
 pid, port, backlog, channel = map(int, sys.argv[1:])
 libc = ctypes.CDLL(None, use_errno=True)
 network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
-user = os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)
 def enter(namespace):
     return libc.setns(namespace, 0) == 0
-# An unprivileged owner has no say over the network before it is in the user namespace.
-if not (enter(network) or (enter(user) and enter(network))):
+def enter_owner():
+    return enter(fcntl.ioctl(network, 0xb701))  # NS_GET_USERNS
+# An unprivileged owner has no say over the network before it is in its user namespace.
+if not (enter(network) or (enter_owner() and enter(network))):
     sys.exit(os.strerror(ctypes.get_errno()))
 listener = socket.socket()
 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -126,4 +126,10 @@ class WarmPool:
 
 def _kind(spec: SandboxSpec) -> Hashable:
     """What two sandboxes must share for one to stand for the other."""
-    return spec.image, spec.workdir, tuple(sorted(spec.files.items())), spec.limits
+    return (
+        spec.image,
+        spec.workdir,
+        tuple(sorted(spec.files.items())),
+        spec.limits,
+        spec.allow_hosts,
+    )

@@ -3,8 +3,8 @@
 Invariants: a command runs once under its turn id (a second `run` of the same id re-attaches or
 returns the recorded result, it never starts the command again), also across the death of the node's
 process, which sandboxes survive (`attach`); a command that times out is killed with its whole
-process group; nothing of a sandbox outlives `close`; the agent reaches neither the network, nor the
-host's files and environment, nor the hidden tests.
+process group; nothing of a sandbox outlives `close`; the agent reaches neither the network (but for
+hosts its task names), nor the host's files and environment, nor the hidden tests.
 Imported by the sandbox activities and by the backends beside this file.
 """
 
@@ -78,6 +78,8 @@ class SandboxSpec:
     """Without an image: the repository's files, committed to git as the base commit."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Owner: campaign, rollout, epoch, node."""
+    allow_hosts: tuple[str, ...] = ()
+    """What it may reach, as `mainspring.allow_list` reads it. Empty: no network at all."""
     limits: Limits = Limits()
 
 

@@ -54,7 +54,7 @@ class ShellSetup:
     run_dir: str
     """Directory for output and the base repository, outside the working tree."""
     limits: str
-    """A bash line of ulimits, evaluated in every command's subshell."""
+    """A bash line of ulimits and exports, evaluated in every command's subshell."""
     output_bytes: int
     prepared: str = ""
     """Repository to copy to `workdir`; empty: the one found there is the base."""

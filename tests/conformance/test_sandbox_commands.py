@@ -131,7 +131,7 @@ async def test_daemons_live_on_and_block_nothing(fresh):
     started = time.monotonic()
     assert await output(fresh, "(sleep 0.6; echo late; sleep 600) & echo up") == b"up\n"
     assert await output(fresh, "setsid sleep 601 & echo up") == b"up\n"
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
     await asyncio.sleep(0.8)
     assert await output(fresh, "grep -l 60[01] /proc/[0-9]*/cmdline | wc -l") == b"2\n"
     assert await output(fresh, "echo clean") == b"clean\n"

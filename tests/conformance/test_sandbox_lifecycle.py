@@ -140,7 +140,7 @@ async def test_leftovers_are_found_and_removed(backend, tmp_path, end):
     with owner_of_a_sandbox(backend.name, tmp_path, marker, end) as owner:
         try:
             if end == DIE:
-                assert owner.wait(10) == -signal.SIGKILL
+                assert owner.wait(120) == -signal.SIGKILL
             successor = make_backend(backend.name, tmp_path)
             assert await successor.list_open() == ["left/over"]
             assert SandboxId("left/over") not in await backend.list_open()
@@ -157,13 +157,13 @@ async def test_a_sandbox_survives_its_owner(backend, tmp_path):
     """The turn in flight is not run again; those before it are remembered; daemons live on."""
     marker = f"1234.{os.getpid()}"
     with owner_of_a_sandbox(backend.name, tmp_path, marker, DIE, SLOW) as owner:
-        assert owner.wait(10) == -signal.SIGKILL
+        assert owner.wait(120) == -signal.SIGKILL
     successor = make_backend(backend.name, tmp_path)
     spec = make_spec(backend.name, "left/over")
     sandbox = await successor.attach(spec, busy_s=20)
     in_flight = await sandbox.run("t1", SLOW, 20)
     assert (in_flight.output.strip(), in_flight.returncode) == (b"1", 0)
-    assert 1.4 < in_flight.wall_s < 5
+    assert 1.4 < in_flight.wall_s < 60
     assert (await sandbox.run("t1", SLOW, 20)).output.strip() == b"1"
     assert await output(sandbox, "grep -la ^sleep /proc/[0-9]*/cmdline | wc -l") == b"1\n"
     await output(sandbox, "echo more >> README.md")
@@ -175,7 +175,7 @@ async def test_a_sandbox_survives_its_owner(backend, tmp_path):
 
 async def test_a_turn_whose_output_is_gone_is_not_run_again(backend, tmp_path):
     with owner_of_a_sandbox(backend.name, tmp_path, "1", DIE) as owner:
-        assert owner.wait(10) == -signal.SIGKILL
+        assert owner.wait(120) == -signal.SIGKILL
     sandbox = await make_backend(backend.name, tmp_path).attach(
         make_spec(backend.name, "left/over"), busy_s=20
     )

@@ -115,14 +115,22 @@ from infra.sandbox.protocol import Limits, SandboxSpec
 async def main():
     backend = BwrapBackend(pathlib.Path(sys.argv[1]))
     await backend.probe()
-    spec = SandboxSpec("n", "/testbed", files={"a": "a\\n"}, limits=Limits(max_pids=16))
+    spec = SandboxSpec(
+        "n",
+        "/testbed",
+        files={"a": "a\\n"},
+        limits=Limits(max_pids=16),
+        allow_hosts=("example.com:443",),
+    )
     sandbox = await backend.open(spec)
     command = "id -un; id -u; echo b >> a; (for i in {1..40}; do sleep 5 & done) 2>&1 | tail -1"
     result = await sandbox.run("t", command, 20)
-    nested = await sandbox.run("u", "unshare --user true", 5)
+    nested = await sandbox.run("u", "unshare --user true", 60)
+    proxy = await sandbox.run("p", "exec 3<>/dev/tcp/127.0.0.1/3128", 60)
     patch = await sandbox.diff()
     await sandbox.close()
-    print(json.dumps([os.geteuid(), result.output.decode(), nested.returncode, patch.decode()]))
+    ended = nested.returncode, patch.decode(), proxy.returncode
+    print(json.dumps([os.geteuid(), result.output.decode(), *ended]))
 asyncio.run(main())
 """
 
@@ -153,7 +161,7 @@ def test_an_unprivileged_owner(tmp_path_factory):
     if "Permission denied" in done.stderr and "ModuleNotFoundError" in done.stderr:
         pytest.skip("the checkout is where only root can read")
     assert done.returncode == 0, done.stderr
-    uid, output, nested, patch = json.loads(done.stdout)
+    uid, output, nested, patch, proxy = json.loads(done.stdout)
     assert uid == NOBODY and output.startswith("agent\n1000\n")
     assert "fork" in output
-    assert nested != 0 and "+b" in patch
+    assert nested != 0 and "+b" in patch and proxy == 0
