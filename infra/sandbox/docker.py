@@ -45,7 +45,7 @@ ENFORCED: tuple[str, ...] = (
     "no network beyond a task's allow_hosts, no capabilities, no new privileges",
     "Docker's seccomp filter",
     "max_pids, memory_mb (no swap) and cpus of the whole container (cgroup)",
-    "disk_mb: size of each file (RLIMIT_FSIZE)",
+    "disk_mb: size of each file (RLIMIT_FSIZE), of all files where the storage driver has quotas",
 )
 NOT_ENFORCED: tuple[str, ...] = (
     "disk_mb summed over a container's files, unless the storage driver has quotas",
@@ -57,6 +57,8 @@ BOOT_TIMEOUT_S = 120.0
 STARTS_AT_ONCE = 2 * (os.cpu_count() or 1)
 """More starts at once only wait for each other in the daemon."""
 THREADS = 32
+_NO_QUOTA = re.compile("storage-opt|quota", re.IGNORECASE)
+"""How storage drivers refuse a size: overlay by the option's name, others by the quota's."""
 RUN_DIR = "/tmp/.mainspring"  # inside the container
 LABEL = "mainspring"
 STATE_LABEL = f"{LABEL}.state"
@@ -92,6 +94,7 @@ class DockerBackend:
         self._state = str(state_dir.absolute())
         self._prefix = f"{LABEL}-{hashlib.sha256(self._state.encode()).hexdigest()[:8]}-"
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="docker")
+        self._has_quotas = True  # until the storage driver refuses one
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
         self._live: dict[SandboxId, LiveSandbox] = {}
         self._locks: WeakValueDictionary[SandboxId, asyncio.Lock] = WeakValueDictionary()
@@ -224,6 +227,7 @@ class DockerBackend:
                 nano_cpus=int(spec.limits.cpus * 1e9),
                 # what passes through stdout is ours already; the daemon need not keep it
                 log_config=LogConfig(type="none"),
+                storage_opt={"size": f"{spec.limits.disk_mb}m"} if self._has_quotas else None,
             )
 
         try:
@@ -231,6 +235,9 @@ class DockerBackend:
         except ImageNotFound:  # collected a moment ago
             image = await self.images.ensure(image)
         except APIError as error:
+            if self._has_quotas and _NO_QUOTA.search(text_of(error)):
+                self._has_quotas = False
+                return await self._create(spec, image)
             if error.status_code != NAME_TAKEN:
                 raise
             await self._discard(spec.id)
