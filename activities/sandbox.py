@@ -5,9 +5,8 @@ through the sandbox's own record of the turn id; a sandbox this process does not
 the workflow rebuilds it, from the newest snapshot where the campaign keeps them.
 """
 
+import asyncio
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from temporalio import activity
 
@@ -18,7 +17,14 @@ from activities.known import Known
 from infra.db import rollouts, snapshots, turns
 from infra.db.database import Database
 from infra.sandbox.live import PatchRefused
-from infra.sandbox.protocol import Sandbox, SandboxBroken, SandboxLost, SandboxRefused
+from infra.sandbox.protocol import (
+    Sandbox,
+    SandboxBackend,
+    SandboxBroken,
+    SandboxLost,
+    SandboxRefused,
+    SandboxSpec,
+)
 from infra.sandbox.select import Available, choose_backend
 from mainspring.agent.action import SUBMIT_SENTINEL, Command, parse_action
 from mainspring.errors import MainspringError, SandboxError
@@ -36,7 +42,9 @@ from mainspring.protocol.rollout import (
 from mainspring.turns import Execution
 
 MAX_STARTS = 6
-"""Attempts at one opening that end with a sandbox whose first process died."""
+"""In a row, of a sandbox whose first process dies: then the task is at fault, not bad luck."""
+RESTART_S = 0.2
+"""Before the second start, and twice as long before each further one."""
 
 
 class SandboxActivities:
@@ -73,11 +81,21 @@ class SandboxActivities:
                 }
                 if sandbox not in self._held:
                     spec = sandbox_spec(sandbox, task, config.sandbox, labels)
-                    with self._admission.opening(), _bounded():
-                        await self._held.open(
-                            backend, spec, ask.rollout, ask.epoch, config.sandbox.max_open
-                        )
+                    with self._admission.opening():
+                        await self._start(backend, spec, ask, config.sandbox.max_open)
                 return SandboxRef(sandbox=sandbox, node=self._node, backend=backend.name)
+
+    async def _start(
+        self, backend: SandboxBackend, spec: SandboxSpec, ask: OpenInput, max_open: int | None
+    ) -> None:
+        # Not by Temporal's attempts: those count full nodes and killed workers, too.
+        for start in range(MAX_STARTS):
+            try:
+                return await self._held.open(backend, spec, ask.rollout, ask.epoch, max_open)
+            except SandboxBroken as broken:
+                if start + 1 == MAX_STARTS:
+                    raise SandboxRefused(broken.message, remedy=broken.remedy) from broken
+            await asyncio.sleep(RESTART_S * 2**start)
 
     @activity.defn(name=Activity.EXECUTE)
     async def execute(self, ask: ExecuteInput) -> ExecuteResult:
@@ -211,17 +229,6 @@ class SandboxActivities:
         action = parse_action(generation.text)
         assert isinstance(action, Command), f"{ask.rollout}, turn {ask.turn}: no command to run"
         return action.command
-
-
-@contextmanager
-def _bounded() -> Iterator[None]:
-    """What keeps dying while it starts is the task's fault, not bad luck."""
-    try:
-        yield
-    except SandboxBroken as broken:
-        if activity.info().attempt < MAX_STARTS:
-            raise
-        raise SandboxRefused(broken.message, remedy=broken.remedy) from broken
 
 
 def _is_submission(output: bytes) -> bool:

@@ -13,6 +13,7 @@ for variable in ("MAINSPRING_DATABASE_URL", "MAINSPRING_TEMPORAL_ADDRESS", "MAIN
     os.environ.pop(variable, None)
 
 
+@pytest.hookimpl(tryfirst=True)  # before the group is read
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Which tests one process of `pytest -n` keeps together: a file's, all that share Docker's
     images, all that share the trainer's ranks."""

@@ -225,7 +225,9 @@ def test_systemd_accepts_the_service(tmp_path: Path) -> None:
     verified = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True
     )
-    assert UNIT.name not in verified.stderr and verified.returncode == 0, verified.stderr
+    # Before systemd 254: it says that it goes on without.
+    said = [line for line in verified.stderr.splitlines() if "DelegateSubgroup" not in line]
+    assert verified.returncode == 0 and not any(UNIT.name in line for line in said), said
 
 
 def test_compose_runs_a_node_that_the_example_describes() -> None:
