@@ -28,6 +28,7 @@ from infra.sandbox.confinement import (
     make_etc,
     sandbox_uid,
 )
+from infra.sandbox.disk_guard import guard
 from infra.sandbox.egress import EXPORTS
 from infra.sandbox.live import LiveSandbox
 from infra.sandbox.protocol import (
@@ -55,13 +56,13 @@ ENFORCED: tuple[str, ...] = (
     "no host processes, environment or files beyond /usr and Python",
     "max_pids: processes of one sandbox (RLIMIT_NPROC)",
     "memory_mb: data of each process (RLIMIT_DATA), a quarter of it each /tmp, /dev/shm and home",
-    "disk_mb: size of each file (RLIMIT_FSIZE)",
+    "disk_mb: size of each file (RLIMIT_FSIZE); of all together by killing commands, in seconds",
     "cpus: CPU time of each process, the command's timeout times cpus (RLIMIT_CPU)",
     *([_FILTER] if _FILTERED else []),
 )
 """On every machine. What `cgroup.available()` has comes on top, and what it lacks is missing."""
 NOT_ENFORCED: tuple[str, ...] = (
-    "disk_mb summed over a sandbox's files",
+    "disk_mb of deleted files that a process holds open",
     *([] if _FILTERED else [_NO_FILTER]),
 )
 MEMORY_PER_TMP = 4
@@ -72,6 +73,8 @@ SPARE_PIDS = 2
 BOOT_TIMEOUT_S = 30.0
 RUN_DIR = "/run/mainspring/run"
 PREPARED_DIR = "/run/mainspring/prepared"
+_WRITABLE = ("work", "run")
+"""What of a sandbox's directory its commands can write to."""
 MAX_NAME_BYTES = 255
 
 
@@ -198,7 +201,7 @@ class BwrapBackend:
         prepared = self._repositories.find(spec.files)
         if prepared is None:
             prepared = await asyncio.to_thread(self._repositories.prepare, spec.files)
-        for directory in (home, home / "work", home / "run"):
+        for directory in (home, *(home / name for name in _WRITABLE)):
             directory.mkdir()
             directory.chmod(0o755)
             if uid is not None and directory != home:
@@ -273,7 +276,13 @@ class BwrapBackend:
     def _register(self, home: Path, process: ConfinedShell, spec: SandboxSpec) -> LiveSandbox:
         inode = home.stat().st_ino
 
+        def find() -> list[Path]:
+            return [self._home(sandbox.id) / name for name in _WRITABLE]
+
+        guarding = asyncio.create_task(guard(find, process.pid, spec.limits.disk_mb))
+
         async def destroy() -> None:
+            guarding.cancel()
             await process.kill()
             await self._delete_home(self._home(sandbox.id), inode)
             if self._live.get(sandbox.id) is sandbox:

@@ -43,6 +43,20 @@ async def test_the_user_is_never_root(backend):
     await sandbox.close()
 
 
+async def test_many_small_files_do_not_fill_the_disk(backend, monkeypatch):
+    monkeypatch.setattr("infra.sandbox.disk_guard.CHECK_S", 0.2)
+    sandbox = await backend.open(spec("greedy", limits=Limits(disk_mb=8)))
+    grow = "while :; do ((i++)); head -c 256K /dev/zero >f$i; sleep 0.02; done"
+    for turn in ("t0", "t1"):  # the second may have no more than it finds there
+        grown = await sandbox.run(turn, grow, 120)
+        assert (grown.returncode, grown.timed_out) == (137, False)
+    removed = await sandbox.run("t2", "rm f* && echo hello", 60)
+    assert removed.output == b"hello\n"
+    kept = await sandbox.run("t3", "head -c 6M /dev/zero >f && sleep 1 && echo kept", 60)
+    assert kept.output == b"kept\n"
+    await sandbox.close()
+
+
 async def test_only_what_programs_need_is_visible(backend):
     sandbox = await backend.open(spec("look"))
     listed = (await sandbox.run("t", "ls / /home /etc; python3 -c 'import json'", 10)).output
