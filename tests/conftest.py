@@ -13,20 +13,6 @@ for variable in ("MAINSPRING_DATABASE_URL", "MAINSPRING_TEMPORAL_ADDRESS", "MAIN
     os.environ.pop(variable, None)
 
 
-@pytest.hookimpl(tryfirst=True)  # before the group is read
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Which tests one process of `pytest -n` keeps together: a file's, all that share Docker's
-    images, all that share the trainer's ranks."""
-    docker = {item.path for item in items if item.get_closest_marker("docker")}
-    for item in items:
-        group = str(item.path)
-        if item.path in docker:
-            group = "docker"
-        elif item.path.parent.name == "trainer":
-            group = "trainer"
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
 @pytest.fixture(scope="session")
 async def stack() -> AsyncIterator[StackInfo]:
     """Up once; its database is migrated. Tests share it and name their things apart."""

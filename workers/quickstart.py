@@ -5,7 +5,6 @@ was; a finished quickstart only writes its report again.
 """
 
 import asyncio
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from infra.db.database import Database
 from infra.db.opening import open_database
 from infra.report.collect import collect
 from infra.report.summary import summary, write
+from infra.stack import ports
 from infra.stack.stack import revive, up
 from infra.temporal import connect
 from mainspring import layout
@@ -102,7 +102,7 @@ async def stored_config(db: Database, seed: int) -> CampaignConfig:
         if record.id == name:
             return record.config
     template = load_campaign(TEMPLATE)
-    engine = f"http://{ENGINE_HOST}:{free_port()}"
+    engine = f"http://{ENGINE_HOST}:{ports.pick()}"
     return template.model_copy(
         update={
             "name": name,
@@ -141,9 +141,3 @@ def members(settings: Settings, config: CampaignConfig) -> list[Member]:
             environment=single,
         ),
     ]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((ENGINE_HOST, 0))
-        return probe.getsockname()[1]

@@ -203,6 +203,8 @@ class DockerBackend:
         return self._locks.setdefault(sandbox, asyncio.Lock())
 
     async def _create(self, spec: SandboxSpec, image: str) -> Container:
+        sized = self._has_quotas
+
         def create() -> Container:
             return self._client.containers.create(
                 image,
@@ -227,7 +229,7 @@ class DockerBackend:
                 nano_cpus=int(spec.limits.cpus * 1e9),
                 # what passes through stdout is ours already; the daemon need not keep it
                 log_config=LogConfig(type="none"),
-                storage_opt={"size": f"{spec.limits.disk_mb}m"} if self._has_quotas else None,
+                storage_opt={"size": f"{spec.limits.disk_mb}m"} if sized else None,
             )
 
         try:
@@ -235,7 +237,7 @@ class DockerBackend:
         except ImageNotFound:  # collected a moment ago
             image = await self.images.ensure(image)
         except APIError as error:
-            if self._has_quotas and _NO_QUOTA.search(text_of(error)):
+            if sized and _NO_QUOTA.search(text_of(error)):
                 self._has_quotas = False
                 return await self._create(spec, image)
             if error.status_code != NAME_TAKEN:

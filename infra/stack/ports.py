@@ -1,11 +1,15 @@
 """Ports on the loopback interface, and which of them the services of one stack get."""
 
+import random
 import socket
 from dataclasses import dataclass
 
 from mainspring.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
+TRIES = 100
+_PERMANENT = range(15000, 32768)
+"""Above the well-known ones, below Linux's usual ip_local_port_range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ def is_free(port: int) -> bool:
 
 
 def choose(service: str, forced: int | None, preferred: int) -> int:
-    """`forced` or nothing; else `preferred` when it is free, else one that the kernel picks.
+    """`forced` or nothing; else `preferred` when it is free, else another one.
 
     Raises UsageError when `forced` is taken.
     """
@@ -40,6 +44,15 @@ def choose(service: str, forced: int | None, preferred: int) -> int:
             f"{service}: port {port} of {LOOPBACK} is in use by another process",
             remedy="stop that process, or leave the port out and a free one is chosen",
         )
+    return pick()
+
+
+def pick() -> int:
+    """A free port, likely to be free again when its service restarts: none that the kernel gives to
+    outgoing connections, of which there are thousands."""
+    for port in random.SystemRandom().sample(_PERMANENT, TRIES):
+        if is_free(port):
+            return port
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return probe.getsockname()[1]

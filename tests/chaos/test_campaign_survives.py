@@ -20,6 +20,7 @@ from infra.db.database import Database
 from infra.db.models import ExecutionRow, ExecutionState, GenerationRow, RolloutRow
 from infra.report.collect import collect
 from infra.report.summary import write
+from infra.stack import ports
 from infra.stack.stack import StackInfo
 from infra.temporal import connect
 from mainspring.config import (
@@ -41,7 +42,7 @@ from tests.sandboxed import SANDBOXED
 from tests.waiting import until
 from workers import campaigns as launch
 from workers.fleet import Fleet
-from workers.quickstart import free_port, members
+from workers.quickstart import members
 from workers.sweeping import SCHEDULE
 from workflows.campaign import CampaignWorkflow
 from workflows.evaluation import EvaluationWorkflow
@@ -60,7 +61,7 @@ def small_campaign() -> CampaignConfig:
         tasks=TasksConfig(num_train=16, num_heldout=6, num_heldout_templates=0),
         agent=AgentConfig(step_limit=4, max_format_errors=2, short_prompts=True),
         policy=PolicyConfig(
-            engines=(f"http://127.0.0.1:{free_port()}",), max_context=512, max_new_tokens=48
+            engines=(f"http://127.0.0.1:{ports.pick()}",), max_context=512, max_new_tokens=48
         ),
         trainer=TrainerConfig(
             num_steps=NUM_STEPS,
