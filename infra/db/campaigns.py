@@ -21,7 +21,7 @@ from mainspring.errors import ConfigError, UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus
 
-_ENDS = (CampaignStatus.FINISHED, CampaignStatus.CANCELLED, CampaignStatus.FAILED)
+ENDS = (CampaignStatus.FINISHED, CampaignStatus.CANCELLED, CampaignStatus.FAILED)
 _COLUMNS = (
     CampaignRow.id,
     CampaignRow.config,
@@ -95,7 +95,7 @@ async def set_status(
         written = await connection.scalar(
             update(CampaignRow)
             .where(CampaignRow.id == campaign, CampaignRow.status != CampaignStatus.FINISHED)
-            .values(status=status, error=error, finished_at=ended_at if status in _ENDS else None)
+            .values(status=status, error=error, finished_at=ended_at if status in ENDS else None)
             .returning(CampaignRow.status)
         )
     return written or (await get(database, campaign)).status

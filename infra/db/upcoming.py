@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import exists, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from infra.db.campaigns import ENDS
 from infra.db.database import Database
 from infra.db.models import CampaignRow, GroupRow, RolloutRow, SandboxPurpose, SandboxRow, TaskRow
 from mainspring.config import CampaignConfig
@@ -44,7 +45,9 @@ async def _waiting(connection: AsyncConnection, limit: int) -> list[Upcoming]:
     has_sandbox = exists().where(SandboxRow.rollout_id == RolloutRow.id)
     rows = await connection.execute(
         select(RolloutRow.campaign_id, RolloutRow.task_id)
+        .join(CampaignRow, CampaignRow.id == RolloutRow.campaign_id)
         .where(
+            CampaignRow.status.not_in(ENDS),
             RolloutRow.phase != RolloutPhase.DONE,
             RolloutRow.run_id.is_not(None),
             ~has_sandbox,

@@ -48,6 +48,14 @@ async def a_running_campaign(cluster: Cluster, name: str, num_tasks: int) -> Cam
     return config
 
 
+@pytest.fixture(autouse=True)
+async def no_other_campaign_runs(cluster):
+    """What tests before these left in the store would be got ready, too."""
+    for record in await campaigns.list_all(cluster.db):
+        if record.status not in campaigns.ENDS:
+            await campaigns.set_status(cluster.db, record.id, CampaignStatus.CANCELLED)
+
+
 @pytest.fixture
 def pool(tmp_path):
     return WarmPool(BwrapBackend(tmp_path), size=3)
