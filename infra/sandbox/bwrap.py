@@ -29,7 +29,7 @@ from infra.sandbox.confinement import (
     sandbox_uid,
 )
 from infra.sandbox.disk_guard import guard
-from infra.sandbox.egress import EXPORTS
+from infra.sandbox.egress import exports
 from infra.sandbox.live import LiveSandbox
 from infra.sandbox.protocol import (
     BackendUnavailable,
@@ -225,7 +225,7 @@ class BwrapBackend:
         setup = ShellSetup(
             workdir=spec.workdir,
             run_dir=RUN_DIR,
-            limits=_ulimits(spec.limits) + (EXPORTS if spec.allow_hosts else ""),
+            limits=_ulimits(spec.limits) + exports(spec.allow_hosts),
             output_bytes=spec.limits.output_bytes,
             prepared=PREPARED_DIR,
         )

@@ -46,13 +46,13 @@ def _used(directories: list[Path]) -> int:
             for entry in entries:
                 with contextlib.suppress(OSError):  # it went away, or nobody may look
                     stat = entry.stat(follow_symlinks=False)
-                    if stat.st_nlink > 1 and not entry.is_dir(follow_symlinks=False):
-                        if stat.st_ino in seen:
-                            continue
-                        seen.add(stat.st_ino)
-                    total += stat.st_blocks * 512
                     if entry.is_dir(follow_symlinks=False):
                         left.append(entry.path)
+                    elif stat.st_ino in seen:
+                        continue
+                    elif stat.st_nlink > 1:
+                        seen.add(stat.st_ino)
+                    total += stat.st_blocks * 512
     return total
 
 

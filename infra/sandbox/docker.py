@@ -24,7 +24,7 @@ from docker.types import LogConfig
 from requests.exceptions import RequestException
 
 from infra.sandbox.attachment import Attachment
-from infra.sandbox.egress import EXPORTS
+from infra.sandbox.egress import exports
 from infra.sandbox.image_faults import FIT_REMEDY, daemon_lost, start_fault, text_of
 from infra.sandbox.images import ImageStore
 from infra.sandbox.live import LiveSandbox
@@ -250,8 +250,7 @@ class DockerBackend:
         setup = ShellSetup(
             workdir=spec.workdir,
             run_dir=RUN_DIR,
-            limits=f"ulimit -c 0 -f {spec.limits.disk_mb << 10}"
-            + (EXPORTS if spec.allow_hosts else ""),
+            limits=f"ulimit -c 0 -f {spec.limits.disk_mb << 10}" + exports(spec.allow_hosts),
             output_bytes=spec.limits.output_bytes,
         )
         try:

@@ -36,8 +36,13 @@ ENVIRONMENT = {
     **dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1"),
 }
 """What a command must know to find the way."""
-EXPORTS = "; export " + " ".join(f"{k}={shlex.quote(v)}" for k, v in ENVIRONMENT.items())
-"""The same, at the end of a bash line."""
+
+
+def exports(allow_hosts: Sequence[str]) -> str:
+    """The same, to put at the end of a bash line; nothing for a sandbox without a way out."""
+    if not allow_hosts:
+        return ""
+    return "; export " + " ".join(f"{k}={shlex.quote(v)}" for k, v in ENVIRONMENT.items())
 
 
 class _Refused(Exception):

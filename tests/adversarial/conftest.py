@@ -4,11 +4,10 @@ import os
 
 import pytest
 
-from infra.sandbox.protocol import BackendUnavailable
 from mainspring.tasks import BackendName
 from tests.adversarial.attack_table import TABLE, merged
 from tests.adversarial.attacks import ATTACKS, SEALED
-from tests.conformance.sandbox_backend import build_image, make_backend, make_spec, output
+from tests.conformance.sandbox_backend import build_image, cleared, make_backend, make_spec, output
 
 ROWS: dict[tuple[str, str], str] = {}
 
@@ -27,13 +26,8 @@ async def backend(request, tmp_path_factory, sealed_environment):
     state = tmp_path_factory.mktemp("sandboxes")
     (state / "a file of the host").write_text(SEALED)
     backend = make_backend(request.param, state)
-    try:
-        await backend.probe()
-    except BackendUnavailable as unavailable:
-        pytest.skip(str(unavailable))
-    yield backend
-    for left in await backend.list_open():
-        await backend.remove(left)
+    async with cleared(backend):
+        yield backend
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,8 @@
 """Every sandbox backend that runs here, and sandboxes in it."""
 
 import pytest
-from sandbox_backend import build_image, make_backend, make_spec
+from sandbox_backend import build_image, cleared, make_backend, make_spec
 
-from infra.sandbox.protocol import (
-    BackendUnavailable,
-)
 from mainspring.tasks import BackendName
 
 
@@ -14,13 +11,8 @@ async def backend(request, tmp_path_factory):
     if request.param == BackendName.DOCKER:
         build_image()
     backend = make_backend(request.param, tmp_path_factory.mktemp("sandboxes"))
-    try:
-        await backend.probe()
-    except BackendUnavailable as unavailable:
-        pytest.skip(str(unavailable))
-    yield backend
-    for left in await backend.list_open():
-        await backend.remove(left)
+    async with cleared(backend):
+        yield backend
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,17 @@ Docker takes part when a daemon answers; tests/docker_image.py makes the image i
 import io
 import tarfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import docker
+import pytest
 
 from infra.sandbox.bwrap import BwrapBackend
 from infra.sandbox.docker import DockerBackend
 from infra.sandbox.protocol import (
+    BackendUnavailable,
     CommandResult,
     Limits,
     Sandbox,
@@ -39,6 +43,18 @@ IMAGE = "mainspring-conformance"
 
 def make_backend(name: str, state: Path) -> BwrapBackend | DockerBackend:
     return BwrapBackend(state) if name == BackendName.BWRAP else DockerBackend(state)
+
+
+@asynccontextmanager
+async def cleared(backend: BwrapBackend | DockerBackend) -> AsyncIterator[None]:
+    """Whatever is open in `backend` is removed in the end. Skips where it cannot run."""
+    try:
+        await backend.probe()
+    except BackendUnavailable as unavailable:
+        pytest.skip(str(unavailable))
+    yield
+    for left in await backend.list_open():
+        await backend.remove(left)
 
 
 def make_spec(name: str, id: str, limits: Limits = LIMITS) -> SandboxSpec:

@@ -4,15 +4,14 @@ import asyncio
 import dataclasses
 import signal
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from sandbox_backend import make_backend, make_spec, output, run
 
 from infra.sandbox.protocol import SandboxSpec
+from tests.web_server import Answer, serving
 
 ASK = """python3 - <<'END'
 import urllib.error, urllib.request
@@ -35,22 +34,15 @@ HERE = Path(__file__).parent
 DIRECT = "exec 3<>/dev/tcp/%s"
 
 
-class Hello(BaseHTTPRequestHandler):
+class Hello(Answer):
     def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"hello")
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+        self.answer(b"hello")
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hello) as serving:
-        threading.Thread(target=serving.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{serving.server_port}"
-        serving.shutdown()
+    with serving(Hello) as address:
+        yield address
 
 
 def networked(name: str, id: str, server: str) -> SandboxSpec:

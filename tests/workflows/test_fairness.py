@@ -36,7 +36,7 @@ from mainspring.protocol.rollout import OpenInput, SandboxRef
 from mainspring.settings import load_settings
 from mainspring.status import FaultKind
 from mainspring.tasks import Task
-from tests.waiting import DEADLINE_S
+from tests.waiting import until
 from workers.polling import workflow_runner
 from workflows.evaluation import EvaluationWorkflow
 from workflows.group import GroupWorkflow
@@ -112,12 +112,11 @@ async def start_evaluation(client: Client, campaign: CampaignId):
 
 
 async def until_queued(db: Database, campaign: CampaignId, number: int) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while True:
-            stored = await rollouts.list_rollouts(db, campaign=campaign)
-            if len([each for each in stored if each.run_id]) == number:
-                break
-            await asyncio.sleep(0.1)
+    async def are_claimed() -> bool:
+        stored = await rollouts.list_rollouts(db, campaign=campaign)
+        return len([each for each in stored if each.run_id]) == number
+
+    await until(are_claimed)
     await asyncio.sleep(SCHEDULED_S)
 
 

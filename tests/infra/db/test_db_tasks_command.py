@@ -31,7 +31,7 @@ from tests.image_registry import (
     running_front,
     running_registry,
 )
-from tests.waiting import DEADLINE_S
+from tests.waiting import DEADLINE_S, until
 
 NO_DOCKER = "unix:///nonexistent/docker.sock"
 
@@ -182,10 +182,9 @@ async def test_interrupted_it_ends_at_once_and_goes_on_later(
     process = await asyncio.create_subprocess_exec(
         *command, stderr=PIPE, stdout=PIPE, preexec_fn=hear
     )
+    await until(lambda: front.num_waiting > 0)
+    process.send_signal(signal.SIGINT)
     async with asyncio.timeout(DEADLINE_S):
-        while not front.num_waiting:
-            await asyncio.sleep(0.05)
-        process.send_signal(signal.SIGINT)
         _, said = await process.communicate()
     assert process.returncode == 130
     assert b"Traceback" not in said

@@ -2,9 +2,7 @@
 
 import asyncio
 import socket
-import threading
 from collections.abc import AsyncIterator, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
@@ -12,29 +10,18 @@ import pytest
 from infra.sandbox.egress import Egress
 from infra.sandbox.netns import NoEntry, listen_inside
 from mainspring.allow_list import AllowList
+from tests.web_server import Answer, serving
 
 
-class Echo(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
+class Echo(Answer):
     def do_GET(self) -> None:
-        body = f"{self.path} {self.headers['Host']} {self.headers['Connection']}".encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+        self.answer(f"{self.path} {self.headers['Host']} {self.headers['Connection']}".encode())
 
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    """host:port of a web server on this machine."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as serving:
-        threading.Thread(target=serving.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{serving.server_port}"
-        serving.shutdown()
+    with serving(Echo) as address:
+        yield address
 
 
 @pytest.fixture

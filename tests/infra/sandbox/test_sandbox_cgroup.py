@@ -14,9 +14,10 @@ from infra.sandbox import cgroup
 from infra.sandbox.bwrap import SPARE_PIDS, BwrapBackend
 from infra.sandbox.cgroup import ABANDONED_S, PREFIX, Cgroup, Cgroups, parse_mounts, settings
 from infra.sandbox.pool import WarmPool
-from infra.sandbox.protocol import BackendUnavailable, Limits, SandboxSpec
+from infra.sandbox.protocol import Limits, SandboxSpec
 from infra.sandbox.shell import OWN_PROCESSES
 from mainspring.ids import SandboxId
+from tests.conformance.sandbox_backend import cleared
 from tests.waiting import until
 from workers.doctor import group_findings
 
@@ -140,13 +141,8 @@ def any_groups() -> Cgroups:
 @pytest.fixture
 async def backend(tmp_path):
     backend = BwrapBackend(tmp_path)
-    try:
-        await backend.probe()
-    except BackendUnavailable as unavailable:
-        pytest.skip(str(unavailable))
-    yield backend
-    for left in await backend.list_open():
-        await backend.remove(left)
+    async with cleared(backend):
+        yield backend
 
 
 def spec(id: str, limits: Limits = LIMITS) -> SandboxSpec:
