@@ -18,6 +18,7 @@ base_tree=HEAD
 # Unlike ignoring them, handlers are not inherited by commands.
 trap : HUP INT QUIT TERM ALRM USR1 USR2 PIPE
 exec {drained_fd}<> <(:)
+orders='' watch='' # to and from who runs the commands, once there is one
 
 serve() {
   local call
@@ -38,7 +39,10 @@ hello() {
   reply 0
 }
 
-stay() { reply 0; }
+stay() {
+  reply 0
+  get_ready
+}
 
 clock() { # sets `microseconds`
   microseconds=${EPOCHREALTIME:-$SECONDS.000000} # before bash 5: whole seconds
@@ -52,22 +56,79 @@ take() {
   reply "${PIPESTATUS[1]}"
 }
 
-# Keeps the first SPOOL_KB of a command's output and drains the rest. A pipe and not the file itself
-# is the command's stdout, because opening /dev/stderr anew would truncate a file. What a quick
-# command says in few bytes is written by bash itself, which saves starting a program.
-collect() { # spool turn_id
-  local few status
-  exec >"$1"
+make_pipe() { # sets `from` and `into`
+  local both
+  exec {both}<> <(:)
+  exec {from}<"/dev/fd/$both" {into}>"/dev/fd/$both" {both}>&-
+}
+
+# Two processes serve all turns, so that a turn starts none but its command. Not before the first
+# call after `boot`: by then the host has put limits on this shell and all it starts.
+get_ready() {
+  [[ ! $watch ]] || return 0
+  local from into
+  make_pipe
+  exec {watch}< <(attend <&"$from")
+  exec {from}<&-
+  orders=$into
+}
+
+# What a command left behind may have hold of it, or is not to: the next turn gets another.
+stand_down() {
+  [[ $watch ]] || return 0
+  exec {orders}>&-
+  read -r -t 1 -u "$watch" # its end
+  exec {watch}<&-
+  watch=''
+}
+
+# Runs the commands it is told, and says of each: a line once it is sure to begin, its process
+# group, its status. A pipe and not the file itself is a command's stdout, because opening
+# /dev/stderr anew would truncate a file; each opens the pipe for itself, so that it ends with the
+# command and what that left behind.
+attend() {
+  local spool cpu_s command nothing begin sink
+  exec {into}>&- {from}<&- {nothing}</dev/null
+  make_pipe
+  exec {into}>&-
+  exec {begin}> >(collect)
+  set -m # a command gets a process group of its own
+  eval "$LIMITS"
+  while read -r -d '' spool && read -r -d '' cpu_s && IFS= read -r -d '' command; do
+    exec {sink}>"/dev/fd/$from"
+    echo "$spool" >&"$begin" && echo || return
+    {
+      ulimit -t "$cpu_s"
+      cd -- "$WORKDIR" || cd /
+      exec bash -c "$command"
+    } <&"$nothing" >&"$sink" 2>&1 \
+      {nothing}<&- {sink}>&- {from}<&- {begin}>&- {drained_fd}>&- &
+    exec {sink}>&-
+    echo $!
+    wait $!
+    echo $?
+  done
+}
+
+# Keeps the first SPOOL_KB of each command's output and drains the rest. What a quick command says
+# in few bytes is written by bash itself, which saves starting a program.
+collect() {
+  local spool few status
+  exec >&2
   ulimit -f "$SPOOL_KB"
   trap '' XFSZ
-  IFS= read -r -d '' -n "$FEW_BYTES" -t 0.02 few
-  status=$?
-  printf %s "$few"
-  # It stopped at a NUL, which it took.
-  ((status != 0 || ${#few} == FEW_BYTES)) || printf '\0'
-  # Not at the end: there may be more.
-  ((status == 1)) || cat || cat >/dev/null
-  echo "$2" >&"$drained_fd"
+  while read -r spool; do
+    exec >"$spool"
+    IFS= read -r -d '' -n "$FEW_BYTES" -t 0.02 -u "$from" few
+    status=$?
+    printf %s "$few"
+    # It stopped at a NUL, which it took.
+    ((status != 0 || ${#few} == FEW_BYTES)) || printf '\0'
+    # Not at the end: there may be more.
+    ((status == 1)) || cat <&"$from" || cat <&"$from" >&2
+    exec >&2
+    echo "$spool" >&"$drained_fd"
+  done
 }
 
 turn() { # turn_id timeout_s cpu_s command
@@ -77,21 +138,15 @@ turn() { # turn_id timeout_s cpu_s command
   fi
   : >"$spool"
   spool="$RUN/${#ended[@]}"
-  local microseconds began pipe watch group status='' timed_out=0 drained
+  local microseconds began group status='' timed_out=0 drained tries
   clock
   began=$microseconds
-  exec {pipe}> >(collect "$spool" "$1")
-  exec {watch}< <(
-    exec {report}>&1 >&"$pipe" 2>&1 </dev/null {pipe}>&- {drained_fd}>&-
-    set -m # the command gets a process group of its own
-    eval "$LIMITS"
-    ulimit -t "$3"
-    cd -- "$WORKDIR" || cd /
-    bash -c "$4" {report}>&- &
-    echo $! >&"$report"
-    wait $!
-    echo $? >&"$report"
-  )
+  for tries in 1 2; do
+    get_ready
+    printf '%s\0' "$spool" "$3" "$4" >&"$orders"
+    read -r -u "$watch" && break
+    stand_down # it was killed before, by what an earlier command left behind
+  done
   read -r -u "$watch" group
   read -r -t "$2" -u "$watch" status
   if (($? > 128)); then
@@ -99,14 +154,15 @@ turn() { # turn_id timeout_s cpu_s command
     kill -9 -- "-$group"
     read -r -t 1 -u "$watch" status
   fi
-  exec {pipe}>&- {watch}<&-
   # A daemon may hold the pipe open for ever; what the command itself wrote is through by then.
-  while read -r -t 0.25 -u "$drained_fd" drained && [[ $drained != "$1" ]]; do :; done
+  while read -r -t 0.25 -u "$drained_fd" drained && [[ $drained != "$spool" ]]; do :; done
   clock
   # No status: the command killed even the process that waited for it.
   last_turn=$1
   ended[$1]="$((timed_out ? -1 : ${status:-137})) $((microseconds - began))"
   again "$1"
+  [[ $status && $drained == "$spool" ]] || stand_down
+  get_ready
 }
 
 # The answer of a turn that ran; its command never runs again.
@@ -142,6 +198,7 @@ base_git() {
 add_all() { base_git add -A --ignore-errors . >/dev/null; }
 
 patch() { # cpu_s
+  stand_down
   (
     exec </dev/null {drained_fd}>&-
     eval "$LIMITS"
@@ -157,6 +214,7 @@ patch() { # cpu_s
 # left behind gets a second to end.
 settle() { # turn_id
   local tries ignored
+  stand_down
   for tries in {1..10}; do
     [[ $1 == "$last_turn" ]] || break
     others_run || { reply 0; return; }
@@ -197,6 +255,7 @@ pack() { # cpu_s max_bytes
   ) && cat "$RUN/snapshot"
   reply $?
   : >"$RUN/snapshot"
+  get_ready
 }
 
 archive() {
@@ -246,6 +305,7 @@ note() { # descriptor path
 # Unpacks $RUN/snapshot in a fresh sandbox, whose own $RUN/changed is what its start added. Once:
 # whoever asks again, not knowing that it was done, may have run turns since.
 restore() { # cpu_s digest
+  stand_down
   if [[ $restored == "$2" ]]; then
     reply 0
   elif [[ $restored ]] || ((${#ended[@]})); then
@@ -259,6 +319,7 @@ restore() { # cpu_s digest
     reply "$status"
   fi
   : >"$RUN/snapshot"
+  get_ready
 }
 
 unpack() ( # cpu_s

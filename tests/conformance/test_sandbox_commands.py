@@ -164,6 +164,17 @@ async def test_the_sandbox_survives_its_commands(fresh, command):
     assert await output(fresh, "echo alive; git status --short") == b"alive\n"
 
 
+@pytest.mark.parametrize(
+    "victims", ["-1", "$PPID", "$(grep -l ^PPid:.$PPID$ /proc/[0-9]*/status | tr -dc '0-9\\n')"]
+)
+async def test_what_runs_commands_is_replaced_when_killed_between_two(fresh, victims):
+    killing = f"victims=\"{victims}\"; (sleep 0.3; kill -9 $victims) & echo up"
+    assert await output(fresh, killing) == b"up\n"
+    await asyncio.sleep(0.6)
+    assert await output(fresh, "echo alive") == b"alive\n"
+    assert await output(fresh, "echo alive") == b"alive\n"
+
+
 async def test_no_network(shared):
     async with await asyncio.start_server(lambda r, w: w.close(), "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
