@@ -251,6 +251,7 @@ class BwrapBackend:
                 self._enclose(home, process, spec), sandbox.boot(setup, BOOT_TIMEOUT_S)
             )
             await sandbox.let_out(process.pid)
+            await sandbox.ping()  # what serves its turns starts now
         except SandboxBroken as broken:
             await sandbox.close()
             if "bwrap: " not in broken.message:  # the shell itself says nothing there

@@ -264,6 +264,7 @@ class DockerBackend:
             await self._call(container.start)
             await sandbox.boot(setup, BOOT_TIMEOUT_S)
             await self._let_out(sandbox, container, spec)
+            await sandbox.ping()  # what serves its turns starts now
         except SandboxRefused as unfit:
             await sandbox.close()
             raise ImageUnfit(f"image {spec.image}: {unfit.message}", remedy=FIT_REMEDY) from None

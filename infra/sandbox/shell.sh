@@ -40,8 +40,8 @@ hello() {
 }
 
 stay() {
-  reply 0
   get_ready
+  reply 0
 }
 
 clock() { # sets `microseconds`
