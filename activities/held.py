@@ -18,6 +18,7 @@ from activities.known import Known
 from infra.db import sandboxes
 from infra.db.database import Database
 from infra.db.models import SandboxPurpose
+from infra.sandbox.alteration import Alteration
 from infra.sandbox.protocol import (
     BackendUnavailable,
     Limits,
@@ -43,6 +44,7 @@ def sandbox_spec(
         workdir=task.workdir,
         image=task.image,
         files=task.files,
+        alteration=Alteration(task.base_patch, task.hidden_files),
         labels=labels,
         allow_hosts=task.allow_hosts,
         limits=Limits(

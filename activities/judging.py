@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple, assert_never
 
 from infra import swebench
+from infra.sandbox.alteration import Alteration
 from infra.sandbox.protocol import CommandResult, Sandbox, SandboxSpec
 from infra.sandbox.shell import CHANNEL_BYTES
 from mainspring import reward_file
@@ -94,6 +95,8 @@ class Judged(NamedTuple):
 
 def for_grading(spec: SandboxSpec, task: Task) -> SandboxSpec:
     """`spec` with what the task's judge needs beyond an agent's sandbox."""
+    if task.hidden_files:
+        spec = dataclasses.replace(spec, alteration=Alteration(task.base_patch))
     if isinstance(task.judge, RewardFile) or any(path.startswith("/") for path in task.tests):
         spec = dataclasses.replace(spec, writable_dirs=(TESTS_DIR, reward_file.FOLDER))
     if isinstance(task.judge, TestLog):

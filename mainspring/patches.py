@@ -61,9 +61,9 @@ def paths(patch: bytes) -> set[str]:
 
 
 def hidden_paths(task: Task) -> set[str]:
-    """Of the task's own tests: laid over the repository, patched in, or patched in by a test
-    command that brings the patch with it."""
-    laid_over = {path for path in task.tests if not path.startswith("/")}
+    """Of the task's own tests: hidden in the image, laid over the repository, patched in, or
+    patched in by a test command that brings the patch with it."""
+    laid_over = {path for path in (*task.tests, *task.hidden_files) if not path.startswith("/")}
     return laid_over | paths(task.test_patch.encode()) | _in_script(task)
 
 

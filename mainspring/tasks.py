@@ -5,6 +5,7 @@ Pure data. Hidden tests never enter the agent's sandbox; only grading writes the
 
 import hashlib
 from enum import StrEnum
+from pathlib import PurePosixPath
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -37,6 +38,12 @@ class Task(BaseModel):
     workdir: str = "/testbed"
     files: dict[str, str] = Field(default_factory=dict)
     """Repository-relative path to text, for tasks without an image."""
+    base_patch: str = ""
+    """Git patch that makes the image's repository the task's: it brings the bug. The repository's
+    history then begins with its result."""
+    hidden_files: tuple[str, ...] = ()
+    """Files and folders of the image that the agent does not get: relative to the repository, or
+    absolute. Grading has them."""
     tests: dict[str, str] = Field(default_factory=dict)
     """Hidden test files laid over the repository at grading."""
     test_patch: str = ""
@@ -59,6 +66,8 @@ class Task(BaseModel):
     def _has_a_repository(self) -> Self:
         if self.image is None and not self.files:
             raise ValueError(f"task {self.id!r} has neither an image nor files")
+        if self.image is None and (self.base_patch or self.hidden_files):
+            raise ValueError(f"task {self.id!r}: base_patch and hidden_files are for images")
         return self
 
     @field_validator("allow_hosts")
@@ -70,11 +79,23 @@ class Task(BaseModel):
             raise ValueError(str(error)) from None
         return allow_hosts
 
+    @field_validator("hidden_files")
+    @classmethod
+    def _hidden_files_are_below(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
+        for path in paths:
+            parts = PurePosixPath(path).parts
+            if not set(parts) - {"/"} or ".." in parts or ".git" in parts or "\0" in path:
+                raise ValueError(f"{path!r} is no file or folder that can be hidden")
+        return paths
+
     @property
     def content_hash(self) -> str:
         """sha256 over everything but the id: equal hashes mean equal tasks."""
         # A task that leaves them alone hashes as it did before they were there.
-        newer = ("allow_hosts", "test_patch", "judge", "gold_patch", "solution", "agent_name")
+        newer = (
+            *("allow_hosts", "test_patch", "judge", "gold_patch", "solution", "agent_name"),
+            *("base_patch", "hidden_files"),
+        )
         fields = type(self).model_fields
         left_out = {"id"} | {
             name

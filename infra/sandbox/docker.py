@@ -127,7 +127,7 @@ class DockerBackend:
                 remedy="give the task an image, or run it on a node with bubblewrap",
             )
         # Before taking a turn to start: a pull must not hold up others.
-        image = await self._sealed(spec.image, spec.workdir)
+        image = await self._sealed(spec)
         async with self._lock(spec.id), self._starts:
             await self._close_live(spec.id)
             try:
@@ -187,8 +187,9 @@ class DockerBackend:
         async with self._lock(sandbox):
             await self._discard(sandbox)
 
-    async def _sealed(self, image: str, workdir: str) -> str:
-        return await self._seals.sealed(await self.images.ensure(image), workdir)
+    async def _sealed(self, spec: SandboxSpec) -> str:
+        image = await self.images.ensure(str(spec.image))
+        return await self._seals.sealed(image, spec.workdir, spec.alteration)
 
     def _name(self, sandbox: SandboxId) -> str:
         return (
@@ -242,7 +243,7 @@ class DockerBackend:
             return await self._call(create)
         except ImageNotFound:  # collected a moment ago
             self._seals.forget()
-            image = await self._sealed(str(spec.image), spec.workdir)
+            image = await self._sealed(spec)
         except APIError as error:
             if sized and _NO_QUOTA.search(text_of(error)):
                 self._has_quotas = False

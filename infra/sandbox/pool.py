@@ -130,6 +130,7 @@ def _kind(spec: SandboxSpec) -> Hashable:
         spec.image,
         spec.workdir,
         tuple(sorted(spec.files.items())),
+        spec.alteration,
         spec.limits,
         spec.allow_hosts,
         spec.writable_dirs,

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from infra.sandbox.alteration import NO_ALTERATION, Alteration
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
 from mainspring.tasks import BackendName
@@ -76,6 +77,8 @@ class SandboxSpec:
     image: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     """Without an image: the repository's files, committed to git as the base commit."""
+    alteration: Alteration = NO_ALTERATION
+    """Of the image: the sandbox begins with its result."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Owner: campaign, rollout, epoch, node."""
     allow_hosts: tuple[str, ...] = ()

@@ -1,7 +1,8 @@
 """Task images without a future: the git history an agent finds ends with the image's HEAD.
 
 What lies beyond it (later commits, other branches, stashes, reflogs, objects nobody points to) may
-hold the fix. Invariants: an image whose history goes further is never run, but another one made of
+hold the fix. Where a task has its image altered, that is done first, in the same go. Invariants: an
+image whose history goes further is never run, but another one made of
 it, in which a second look found nothing; HEAD keeps its id and its ancestors with their tags. Both
 the images made and those that were fine as they were are known to Docker by a name of their own,
 SEALED with a tag made from image and workdir, so that each image is looked at once on a node and a
@@ -16,7 +17,7 @@ import shlex
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import docker
 import structlog
@@ -24,6 +25,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
 from requests.exceptions import RequestException
 
+from infra.sandbox.alteration import ALTERED, NO_ALTERATION, Alteration
 from infra.sandbox.image_faults import FIT_REMEDY, daemon_lost, start_fault, text_of
 from infra.sandbox.protocol import ImageUnfit
 
@@ -32,6 +34,8 @@ VERSION = "1"
 """Of the scripts below: another one looks at every image again."""
 LIFE_S = 3600
 """Most that a look and a rewrite take, of the largest repositories; then the container ends."""
+SEALS_AT_ONCE = 4
+"""On a node: repacking a repository takes a processor."""
 CLEAN, DIRTY, ABSENT = "history: clean", "history: dirty", "history: absent"
 
 _BEGIN = r"""
@@ -92,64 +96,81 @@ if [[ $owner != 0:0 ]]; then find "$shared" -user 0 -exec chown -h "$owner" {} +
 log = structlog.get_logger()
 
 
+class _Wanted(NamedTuple):
+    image: str
+    workdir: str
+    alteration: Alteration
+
+    def tag(self, image_id: str) -> str:
+        place = f"{VERSION} {self.workdir}"
+        if self.alteration:
+            place += f" {self.alteration!r}"
+        return f"{_prefix(image_id)}{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+
+
 class Seals:
     """Of one daemon. The SDK blocks, so its calls run in threads."""
 
     def __init__(self, client: docker.DockerClient) -> None:
         self._client = client
-        self._known: dict[tuple[str, str], str] = {}
-        self._running: dict[tuple[str, str], asyncio.Task[str]] = {}
+        self._known: dict[_Wanted, str] = {}
+        self._running: dict[_Wanted, asyncio.Task[str]] = {}
+        self._at_once = asyncio.Semaphore(SEALS_AT_ONCE)
 
-    async def sealed(self, image: str, workdir: str) -> str:
+    async def sealed(self, image: str, workdir: str, alteration: Alteration = NO_ALTERATION) -> str:
         """The image to run for `image`, which is here. Looks and rewrites once, however many ask,
         and goes on when they are cancelled. Raises ImageUnfit and what a container's start does."""
-        key = image, workdir
-        if key in self._known:
-            return self._known[key]
-        task = self._running.get(key)
+        wanted = _Wanted(image, workdir, alteration)
+        if wanted in self._known:
+            return self._known[wanted]
+        task = self._running.get(wanted)
         if task is None:
-            task = asyncio.create_task(self._seal(image, workdir), name=f"seal {image}")
-            self._running[key] = task
-            task.add_done_callback(partial(self._ended, key))
+            task = asyncio.create_task(self._seal(wanted), name=f"seal {image}")
+            self._running[wanted] = task
+            task.add_done_callback(partial(self._ended, wanted))
         return await asyncio.shield(task)
 
     def forget(self) -> None:
         """Ask Docker again: something that was here has been removed."""
         self._known.clear()
 
-    def _ended(self, key: tuple[str, str], task: asyncio.Task[str]) -> None:
-        del self._running[key]
+    def _ended(self, wanted: _Wanted, task: asyncio.Task[str]) -> None:
+        del self._running[wanted]
         if not task.cancelled() and task.exception() is None:
-            self._known[key] = task.result()
+            self._known[wanted] = task.result()
 
-    async def _seal(self, image: str, workdir: str) -> str:
+    async def _seal(self, wanted: _Wanted) -> str:
         try:
-            return await asyncio.to_thread(self._seal_blocking, image, workdir)
+            async with self._at_once:
+                return await asyncio.to_thread(self._seal_blocking, wanted)
         except APIError as error:
-            raise start_fault(image, text_of(error)) from None
+            raise start_fault(wanted.image, text_of(error)) from None
         except (DockerException, RequestException) as error:
             raise daemon_lost(error) from None
 
-    def _seal_blocking(self, image: str, workdir: str) -> str:
-        tag = _tag(str(self._client.api.inspect_image(image)["Id"]), workdir)
+    def _seal_blocking(self, wanted: _Wanted) -> str:
+        tag = wanted.tag(str(self._client.api.inspect_image(wanted.image)["Id"]))
         name = f"{SEALED}:{tag}"
         try:
             self._client.api.inspect_image(name)
             return name
         except ImageNotFound:
             pass
-        found = self._in_container(image, partial(self._cut, image, workdir, tag))
+        found = self._in_container(wanted.image, partial(self._cut, wanted, tag))
         if found == CLEAN:
-            self._client.api.tag(image, SEALED, tag)
+            self._client.api.tag(wanted.image, SEALED, tag)
         # Without a repository it is left to whoever opens it: they say so better.
-        return image if found == ABSENT else name
+        return wanted.image if found == ABSENT else name
 
-    def _cut(self, image: str, workdir: str, tag: str, container: Container) -> str:
-        """What was found at first; what was DIRTY is sealed then."""
-        found = self._look_at(image, workdir, container)
+    def _cut(self, wanted: _Wanted, tag: str, container: Container) -> str:
+        """What was found at first; what was DIRTY, or is to be altered, is sealed then."""
+        image, workdir, alteration = wanted
+        found = DIRTY if alteration else self._look_at(image, workdir, container)
         if found != DIRTY:
             return found
         began = time.monotonic()
+        if alteration:
+            _alter(wanted, container)
         _run(container, workdir, REWRITE)
         container.reload()
         tops = [f"{mount['Destination']}/" for mount in container.attrs["Mounts"]]
@@ -161,10 +182,10 @@ class Seals:
                 remedy="build the image with nothing but the base commit and its ancestors, and "
                 "no volume around it",
             )
-        container.commit(SEALED, tag)
-        log.info(
-            "history beyond HEAD removed", image=image, seconds=round(time.monotonic() - began, 1)
-        )
+        user = self._client.api.inspect_image(image)["Config"].get("User")
+        container.commit(SEALED, tag, changes=f"USER {user}" if user else None)
+        done = "altered for a task" if alteration else "history beyond HEAD removed"
+        log.info(done, image=image, seconds=round(time.monotonic() - began, 1))
         return found
 
     def _in_container(self, image: str, work: Callable[[Container], str]) -> str:
@@ -172,6 +193,7 @@ class Seals:
             image,
             entrypoint=["bash", "-c", f"sleep {LIFE_S}"],
             command=[],
+            user="0",  # an exec as root is without powers where this is another
             auto_remove=True,
             network_mode="none",
             cap_drop=["ALL"],
@@ -198,7 +220,7 @@ class Seals:
 
 def seals_of(client: docker.DockerClient, image_id: str) -> list[str]:
     """Names under which what was made of an image, or the image itself, is known as sealed."""
-    prefix = f"{SEALED}:{_tag(image_id, '').partition('-')[0]}-"
+    prefix = f"{SEALED}:{_prefix(image_id)}"
     return [
         name
         for each in client.api.images(name=SEALED)
@@ -207,9 +229,19 @@ def seals_of(client: docker.DockerClient, image_id: str) -> list[str]:
     ]
 
 
-def _tag(image_id: str, workdir: str) -> str:
-    place = hashlib.sha256(f"{VERSION} {workdir}".encode()).hexdigest()
-    return f"{image_id.rpartition(':')[2][:40]}-{place[:16]}"
+def _prefix(image_id: str) -> str:
+    return f"{image_id.rpartition(':')[2][:40]}-"
+
+
+def _alter(wanted: _Wanted, container: Container) -> None:
+    container.put_archive("/", wanted.alteration.archive())
+    said, complaints = _run(container, wanted.workdir, _BEGIN + wanted.alteration.script())
+    if not said.endswith(ALTERED):
+        raise ImageUnfit(
+            f"image {wanted.image}: its repository at {wanted.workdir} cannot be altered as the "
+            f"task wants: {complaints[-500:]}",
+            remedy="compare the task's base_patch and hidden_files with what the image holds",
+        )
 
 
 def _run(container: Container, workdir: str, script: str) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from itertools import takewhile
 from mainspring.patches import split
 
 _HUNK = re.compile(r"@@ -(\d+(?:,(\d+))?) \+(\d+(?:,(\d+))?) @@")
+_INDEX = re.compile(r"index ([0-9a-f]+)\.\.([0-9a-f]+)")
 _BINARY = ("GIT binary patch", "Binary files ")
 _SAYS_SOMETHING = (*_BINARY, "@@ ", "new file", "deleted file", "old mode", "rename from", "copy")
 
@@ -51,19 +52,30 @@ def read_patch(patch: str) -> PatchFiles:
 
 
 def reversed_patch(patch: str) -> str:
-    """The patch that undoes `patch`, which changes texts and nothing else. Raises ValueError."""
-    files = read_patch(patch)
+    """The patch that undoes `patch`, which changes, adds and deletes texts and nothing else. Raises
+    ValueError."""
+    read_patch(patch)
     lines = patch.split("\n")
     outside = set(_outside_hunks(lines))
-    if files.created or files.before != files.after:
-        raise ValueError("it does not only change files, and cannot be turned round")
     for i, line in enumerate(lines):
         if i not in outside:
             lines[i] = {"+": "-", "-": "+"}.get(line[:1], line[:1]) + line[1:]
-        elif line.startswith((*_BINARY, "old mode")):
-            raise ValueError("it does not only change text, and cannot be turned round")
+        elif line.startswith((*_BINARY, "old mode", "rename from", "copy from")):
+            raise ValueError("it does more than change, add and delete texts")
         elif hunk := _HUNK.match(line):
             lines[i] = f"@@ -{hunk[3]} +{hunk[1]} @@{line[hunk.end() :]}"
+        elif line.startswith("--- "):
+            old, new = line[4:], lines[i + 1][4:]
+            lines[i : i + 2] = (
+                f"--- {re.sub('^b/', 'a/', new)}",
+                f"+++ {re.sub('^a/', 'b/', old)}",
+            )
+        elif line.startswith("new file mode "):
+            lines[i] = line.replace("new", "deleted", 1)
+        elif line.startswith("deleted file mode "):
+            lines[i] = line.replace("deleted", "new", 1)
+        elif ids := _INDEX.match(line):
+            lines[i] = f"index {ids[2]}..{ids[1]}{line[ids.end() :]}"
     return "\n".join(lines)
 
 

@@ -1,4 +1,6 @@
-"""R2E-Gym rows: the image holds the hidden tests and `run_tests.sh`; the row says how each ends.
+"""R2E-Gym rows: the image holds the tests and `run_tests.sh`; the row says how each ends.
+
+Agents get the image without them.
 
 A task is solved when exactly the expected tests ran and each ended as expected, which no log parser
 of SWE-bench says; a small program run after the tests does, and its exit code is the verdict. A row
@@ -13,7 +15,8 @@ import shlex
 from infra.sources.fields import Row, from_json, patch, text, text_or
 from infra.sources.protocol import RowError, RowProblem
 
-_RUN_TESTS = "bash run_tests.sh"
+_RUN_TESTS = "[[ -e r2e_tests || ! -e /r2e_tests ]] || ln -s /r2e_tests .; bash run_tests.sh"
+_HIDDEN_FILES = ("run_tests.sh", "r2e_tests", "/r2e_tests", "/root/r2e_tests")
 # Test ids in the expectation have no file, and dots in the place of colons.
 _CHECK = r"""
 import json, re, sys
@@ -37,6 +40,7 @@ def task_fields(row: Row) -> dict[str, object]:
         "id": text_or(row, "instance_id", "") or _id(row),
         "issue": text(row, "problem_statement"),
         "test_command": _test_command(row),
+        "hidden_files": _HIDDEN_FILES if row.get("expected_output_json") else (),
         "gold_patch": patch(row, "patch")[0] if row.get("patch") else None,
         "metadata": {
             name: text(row, field)

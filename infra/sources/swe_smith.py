@@ -1,14 +1,15 @@
 """SWE-smith rows: `patch` is the bug, and undoing it is the fix.
 
-The data set keeps the bug on a branch of the repository and not in the image, where it would have
-to be before an agent begins. So these rows need images that were made from theirs with that branch
-checked out, named by --image-template. Pure. Imported by `rows`.
+An image holds a repository without any bug, for all rows of it. The bug is put in before an agent
+begins, and the files with the tests that fail of it are taken away, as on the data set's branches.
+Pure. Imported by `rows`.
 """
 
 import shlex
+from collections.abc import Sequence
 
 from infra.sources.fields import Row, names, text
-from infra.sources.image_rules import image_for
+from infra.sources.image_rules import IMAGE_FIELDS, image_for
 from infra.sources.patch_files import reversed_patch
 from infra.sources.protocol import ImportOptions, RowError, RowProblem
 from infra.sources.specs import END, START, WORKDIR, with_exit_code
@@ -16,24 +17,23 @@ from mainspring.grading import TestLog
 
 REPO_PREFIX = "swesmith/"
 PARSER = "parse_log_pytest"
+IMAGE = "docker.io/jyangballin/swesmith.x86_64.{repo_1776}:latest"
+"""Where the row names none."""
 
 
 def task_fields(row: Row, options: ImportOptions) -> dict[str, object]:
     """Without what all SWE-bench rows have alike. Raises RowError."""
     task_id = text(row, "instance_id")
-    if options.image_template is None:
-        raise RowError(
-            RowProblem.UNSUPPORTED,
-            "a SWE-smith row's image has the repository without the bug",
-            remedy="build images with the branch of the row's id checked out, and name them by "
-            "--image-template",
-        )
+    bug = text(row, "patch")
     try:
-        gold_patch = reversed_patch(text(row, "patch"))
+        gold_patch = reversed_patch(bug)
     except ValueError as error:
         raise RowError(RowProblem.NOT_A_PATCH, f"patch is not a git patch: {error}") from None
+    if not any(row.get(field) for field in IMAGE_FIELDS):
+        repo = text(row, "repo").removeprefix(REPO_PREFIX).lower()
+        row = {**row, "image_name": IMAGE.format(repo_1776=repo.replace("__", "_1776_"))}
     fail_to_pass, pass_to_pass = names(row, "FAIL_TO_PASS"), names(row, "PASS_TO_PASS")
-    files = dict.fromkeys(test.partition("::")[0] for test in (*fail_to_pass, *pass_to_pass))
+    files = _files((*fail_to_pass, *pass_to_pass))
     lines = [
         "set -uxo pipefail",
         "source /opt/miniconda3/bin/activate",
@@ -45,7 +45,13 @@ def task_fields(row: Row, options: ImportOptions) -> dict[str, object]:
     ]
     return {
         "image": image_for(row, task_id, None, options.image_template),
+        "base_patch": bug,
+        "hidden_files": _files(fail_to_pass),
         "gold_patch": gold_patch,
         "test_command": with_exit_code("\n".join(lines) + "\n"),
         "judge": TestLog(parser=PARSER, fail_to_pass=fail_to_pass, pass_to_pass=pass_to_pass),
     }
+
+
+def _files(tests: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(test.partition("::")[0] for test in tests))

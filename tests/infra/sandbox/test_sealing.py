@@ -1,6 +1,7 @@
 """What the agent finds of an image's git history: all before HEAD, nothing beyond it."""
 
 import asyncio
+import dataclasses
 import io
 import tarfile
 from collections.abc import AsyncIterator, Iterator
@@ -10,10 +11,17 @@ import pytest
 from docker.errors import ImageNotFound
 from sandbox_backend import cleared, make_backend, output
 
+from activities.held import sandbox_spec
+from activities.judging import for_grading, judge
+from infra.sandbox.alteration import Alteration
 from infra.sandbox.docker import DockerBackend
 from infra.sandbox.protocol import ImageUnfit, SandboxSpec
 from infra.sandbox.sealing import seals_of
-from mainspring.ids import SandboxId
+from infra.sources.patch_files import reversed_patch
+from mainspring.config import SandboxConfig
+from mainspring.ids import SandboxId, TaskId
+from mainspring.status import Verdict
+from mainspring.tasks import Task
 from tests.docker_image import base_image
 
 pytestmark = pytest.mark.docker
@@ -134,6 +142,112 @@ async def test_a_rewritten_image_is_made_once_and_goes_with_its_original(client,
     assert seals_of(client, str(gone.id)) == []
     with pytest.raises(ImageNotFound):
         client.images.get(made[0])
+
+
+BUG = """diff --git a/pkg/it.py b/pkg/it.py
+--- a/pkg/it.py
++++ b/pkg/it.py
+@@ -1 +1 @@
+-right = 1
++wrong = 2
+"""
+REPOSITORY = (
+    PAST
+    + """
+mkdir pkg pkg/__pycache__ hidden; echo right = 1 >pkg/it.py; echo secret >hidden/t.py
+touch pkg/__pycache__/{it,other}.cpython-39.pyc; echo '*.pyc' >.gitignore
+git add .; git commit -qm right; mkdir /elsewhere; echo secret >/elsewhere/t.py
+git config --system safe.directory '*'; chown -R 1000 .
+"""
+)
+
+
+async def test_an_altered_image_has_the_bug_and_not_its_story(client, backend):
+    build(client, "fixed", recipe() + "USER 1000\n", REPOSITORY)
+    plain = spec("plain", "fixed")
+    absent = ("hidden", "/elsewhere", "nothing")
+    altered = dataclasses.replace(plain, alteration=Alteration(BUG, absent))
+    graded = dataclasses.replace(plain, alteration=Alteration(BUG))
+    heads = set()
+    for id, what, seen in (
+        ("altered", altered, b"wrong = 2\npkg/it.py\n"),
+        ("graded", graded, b"wrong = 2\n/elsewhere/t.py\nhidden/t.py\npkg/it.py\n"),
+        ("plain", plain, b"right = 1\n/elsewhere/t.py\nhidden/t.py\npkg/it.py\n"),
+    ):
+        sandbox = await backend.open(dataclasses.replace(what, id=SandboxId(id)))
+        try:
+            listed = "cat pkg/it.py; ls -1 /elsewhere/*.py hidden/*.py pkg/*.py 2>/dev/null; true"
+            assert await output(sandbox, listed) == seen
+            assert await output(sandbox, "git status --porcelain; git fsck --full 2>&1") == b""
+            assert await sandbox.diff() == b""
+            log = await output(
+                sandbox, "git log --all --reflog --format=%s; git tag; ! ls /*.patch"
+            )
+            objects = await output(sandbox, "git cat-file --batch-all-objects --batch")
+            compiled = await output(sandbox, "ls pkg/__pycache__")
+            if what is plain:
+                assert b"release 1" in objects and b"\nv1\n" in log
+                assert compiled == b"it.cpython-39.pyc\nother.cpython-39.pyc\n"
+                continue
+            assert b"right" not in objects and (b"secret" in objects) is (what is graded)
+            assert log.startswith(b"base\n") and b"v1" not in log
+            assert compiled == b"other.cpython-39.pyc\n"
+            assert await output(sandbox, "find . ! -uid 1000") == b""
+            heads.add((what.alteration, await output(sandbox, "git rev-parse HEAD")))
+        finally:
+            await sandbox.close()
+    assert len(heads) == 2
+    # Another node comes to the same commits.
+    for name in seals_of(client, str(client.images.get(f"{PREFIX}fixed").id)):
+        client.images.remove(name)
+    backend._seals.forget()
+    sandbox = await backend.open(altered)
+    assert (altered.alteration, await output(sandbox, "git rev-parse HEAD")) in heads
+    await sandbox.close()
+
+
+async def test_the_agent_gets_the_bug_and_grading_the_hidden_tests(client, backend):
+    build(client, "fixed", recipe() + "USER 1000\n", REPOSITORY)
+    task = Task(
+        id=TaskId("it__it.1"),
+        source="smith",
+        split="train",
+        issue="it is wrong",
+        image=f"{PREFIX}fixed",
+        base_patch=BUG,
+        hidden_files=("hidden/t.py",),
+        gold_patch=reversed_patch(BUG),
+        test_command="grep -q secret hidden/t.py && ! [[ -e sneaked ]] && grep right pkg/it.py",
+    )
+    plain = sandbox_spec(SandboxId("agent"), task, SandboxConfig(), {})
+    agent = await backend.open(plain)
+    assert b"hidden" not in await output(agent, "git ls-files; ls; git log --stat")
+    await output(agent, "echo 'right = 1' >pkg/it.py; mkdir hidden; echo mine >hidden/t.py")
+    patch = await agent.diff()
+    await agent.close()
+    assert task.gold_patch and task.gold_patch.encode() != patch
+    for given, verdict, dropped in (
+        (patch, Verdict.RESOLVED, ("hidden/t.py",)),
+        (task.gold_patch.encode(), Verdict.RESOLVED, ()),
+        (b"", Verdict.NOT_RESOLVED, ()),
+    ):
+        fresh = await backend.open(for_grading(plain, task))
+        judged = await judge(fresh, task, given, run_empty=True)
+        assert (judged.verdict, judged.report.dropped_paths) == (verdict, dropped)
+        await fresh.close()
+
+
+@pytest.mark.parametrize(
+    ("image", "reason"), [("clean", "pkg/it.py: does not exist"), ("bare", "not a git repository")]
+)
+async def test_an_image_that_cannot_be_altered_is_unfit(client, backend, image, reason):
+    if image == "bare":
+        build(client, "bare", recipe(), "echo >file")
+    before = num_containers(client)
+    wanted = dataclasses.replace(spec("wrong", image), alteration=Alteration(BUG))
+    with pytest.raises(ImageUnfit, match=reason):
+        await backend.open(wanted)
+    assert num_containers(client) == before
 
 
 async def test_history_that_cannot_be_cut_makes_the_image_unfit(client, backend):

@@ -22,6 +22,7 @@ from source_rows import (
 
 from infra.sources.exporting import eval_line
 from infra.sources.hub import HubSource
+from infra.sources.patch_files import reversed_patch
 from infra.sources.protocol import ImportOptions, Place
 from infra.sources.rows import read_row
 from mainspring.grading import EvalType, ExitCode, RewardFile, TestLog
@@ -60,6 +61,7 @@ def test_an_r2e_row_is_solved_when_tests_end_as_expected(
     file = write_lines(tmp_path / "r.jsonl", r2e_row("cat log; exit 1"))
     [task] = tasks_of(read(file))
     assert task.id == "tornado__abc123" and task.image == "namanjain12/tornado_final:abc123"
+    assert "r2e_tests" in task.hidden_files
     assert task.judge == ExitCode() and task.metadata["base_commit"] == "abc123"
     run = subprocess.run(["bash", "-c", task.test_command], cwd=tmp_path, capture_output=True)
     assert (run.returncode == 0) is solved, run.stdout
@@ -75,23 +77,47 @@ def test_rows_with_an_image_and_a_command_are_judged_by_exit_code(tmp_path: Path
     assert (task.test_command, task.agent_name) == ("make test", "mini")
 
 
-def test_a_swe_smith_row_is_solved_by_undoing_its_bug(tmp_path: Path) -> None:
-    bug = SKLEARN["patch"]
-    smith = SKLEARN | {"repo": "swesmith/scikit-learn__scikit-learn.3d99", "version": None}
-    file = write_lines(tmp_path / "smith.jsonl", smith)
-    assert errors_of(read(file)) == ["unsupported"]
-    [task] = tasks_of(read(file, image_template="mine/smith.{id_1776}"))
-    assert task.image == "mine/smith.scikit-learn_1776_scikit-learn-14141"
+def test_a_swe_smith_row_brings_its_bug_and_hides_what_fails_of_it(tmp_path: Path) -> None:
+    smith = SKLEARN | {"repo": "swesmith/scikit-learn__Scikit-learn.3d99", "version": None}
+    [task] = tasks_of(read(write_lines(tmp_path / "smith.jsonl", smith)))
+    assert (
+        task.image
+        == "docker.io/jyangballin/swesmith.x86_64.scikit-learn_1776_scikit-learn.3d99:latest"
+    )
+    assert task.base_patch == SKLEARN["patch"]
+    assert task.hidden_files == ("sklearn/utils/tests/test_show_versions.py",)
     assert "-rA sklearn/utils/tests/test_show_versions.py\n" in task.test_command
+    named = smith | {"image_name": "elsewhere/smith"}
+    [task] = tasks_of(read(write_lines(tmp_path / "named.jsonl", named)))
+    assert task.image == "elsewhere/smith"
+    renames = "diff --git a/x b/y\nsimilarity index 100%\nrename from x\nrename to y\n"
+    file = write_lines(tmp_path / "renames.jsonl", smith | {"patch": renames})
+    assert errors_of(read(file)) == ["not_a_patch"]
 
-    path = tmp_path / "sklearn/utils/_show_versions.py"
-    path.parent.mkdir(parents=True)
-    hunk = [line for line in bug.splitlines() if line[:1] in (" ", "-")]
-    before = "\n" * 47 + "".join(line[1:] + "\n" for line in hunk if line[:3] != "---")
-    path.write_text(before)
-    for patch in (bug, task.gold_patch or ""):
-        subprocess.run(["git", "apply"], input=patch.encode(), cwd=tmp_path, check=True)
-        assert (path.read_text() == before) is (patch != bug)
+
+def test_a_reversed_patch_undoes_changed_added_and_deleted_files(tmp_path: Path) -> None:
+    def git(*words: str, stdin: str = "") -> str:
+        command = ["git", "-c", "user.name=a", "-c", "user.email=b", *words]
+        done = subprocess.run(
+            command, input=stdin, text=True, cwd=tmp_path, check=True, capture_output=True
+        )
+        return done.stdout
+
+    (tmp_path / "kept").write_text("".join(f"{n}\n" for n in range(40)) + "-- no end")
+    (tmp_path / "old").write_text("--- here\n+++ there\n")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "base")
+    (tmp_path / "kept").write_text("zero\n" + "".join(f"{n}\n" for n in range(1, 39)) + "++ end\n")
+    (tmp_path / "old").unlink()
+    (tmp_path / "new").write_text("fresh\n")
+    (tmp_path / "empty").touch()
+    git("add", ".")
+    patch = git("diff", "--cached")
+    git("apply", "--index", stdin=reversed_patch(patch))
+    assert git("status", "--porcelain") == ""
+    git("apply", "--index", stdin=reversed_patch(reversed_patch(patch)))
+    assert git("diff", "--cached") == patch
 
 
 def test_a_v5_row_brings_everything_itself(tmp_path: Path) -> None:
