@@ -86,12 +86,12 @@ def build_task(fields: Row, options: ImportOptions) -> Task:
         return Task.model_validate(fields)
     except ValidationError as error:
         first, *more = error.errors(include_url=False)
-        where = ".".join(map(str, first["loc"])) or "the task"
+        said = [".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")]
         also = f" (and {len(more)} more)" if more else ""
         missing = first["type"] == "missing"
         raise RowError(
             RowProblem.MISSING_FIELD if missing else RowProblem.WRONG_TYPE,
-            f"{where}: {first['msg']}{also}",
+            ": ".join(filter(None, said)) + also,
         ) from None
 
 

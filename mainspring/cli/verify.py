@@ -42,6 +42,7 @@ def register(tasks: typer.Typer) -> None:
         import asyncio
 
         from mainspring.config import check_campaign
+        from mainspring.errors import WorkFailed
         from mainspring.ids import campaign_id_at
 
         config = check_campaign(
@@ -56,6 +57,13 @@ def register(tasks: typer.Typer) -> None:
         )
         found = asyncio.run(_verify(config, home, retry, workers, as_json))
         typer.echo(json.dumps(found)) if as_json else _print(found)
+        num_faults = sum(each["fault"] is not None for each in found["not_verified"].values())
+        if num_faults:
+            raise WorkFailed(
+                f"{num_faults} of {found['num_tasks']} tasks could not be graded",
+                remedy="mend what their faults name, then the same with "
+                f"--name {found['campaign']} --retry",
+            )
 
 
 async def _verify(

@@ -24,6 +24,7 @@ from tests.waiting import until
 SOURCE = "verify-command"
 NAME = CampaignId("verify-command-run")
 NUM_TASKS = 8
+NO_SUCH_FILE = "diff --git a/no b/no\n--- a/no\n+++ b/no\n@@ -1 +1 @@\n-a\n+b\n"
 
 
 def verify(home: Path, *more: str) -> subprocess.Popen[str]:
@@ -53,7 +54,8 @@ async def test_a_verification_survives_its_worker_and_its_command(
             task.model_copy(update={"test_command": f"sleep 1; {task.test_command}"})
             for task in made
         ]
-        await tasks.put_tasks(db, slow)
+        broken = slow[0].model_copy(update={"id": "broken", "test_patch": NO_SUCH_FILE})
+        await tasks.put_tasks(db, [*slow, broken])
 
         def worker(of: subprocess.Popen[str]) -> psutil.Process | None:
             children = psutil.Process(of.pid).children(recursive=True)
@@ -81,9 +83,11 @@ async def test_a_verification_survives_its_worker_and_its_command(
         monkeypatch.setenv("MAINSPRING_NODE_ID", "verify-command-2")
         second = verify(stack.home, "--json")
         printed, said = await asyncio.to_thread(second.communicate)
-        assert second.returncode == 0, said
+        assert second.returncode == 4, said
+        assert f"1 of {NUM_TASKS + 1} tasks could not be graded" in said
         found = json.loads(printed)
-        assert (found["counts"]["verified"], found["not_verified"]) == (NUM_TASKS, {})
+        assert (found["counts"]["verified"], found["counts"]["unverified"]) == (NUM_TASKS, 1)
+        assert "its test patch does not apply" in found["not_verified"]["broken"]["fault"]
         played = await rollouts.list_rollouts(db, campaign=NAME)
         # One life each: nobody's death made a patch be graded twice.
-        assert [each.epoch for each in played] == [0] * 2 * NUM_TASKS
+        assert [each.epoch for each in played] == [0] * 2 * (NUM_TASKS + 1)
