@@ -260,9 +260,12 @@ make_folders() {
 }
 
 make_venv() {
+    # With the official verdicts: nodes grade.
+    local wanted="${source}[swe]"
+    [[ $source != mainspring==* ]] || wanted="mainspring[swe]==${source#*==}"
     "$python" -m venv "$new_venv"
     "$new_venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-        ${constraints:+-c "$constraints"} "$source"
+        ${constraints:+-c "$constraints"} "$wanted"
 }
 
 write_config() {

@@ -23,6 +23,7 @@ def summary(data: ReportData, report: Path | None = None) -> dict[str, Any]:
     templates_before, templates_after = data.before_after(HELDOUT_TEMPLATES, SAMPLED)
     return {
         "campaign": data.campaign,
+        "status": data.status.value,
         "seed": data.seed,
         "solve_rate_before": solve_before,
         "solve_rate_after": solve_after,
@@ -33,6 +34,8 @@ def summary(data: ReportData, report: Path | None = None) -> dict[str, Any]:
         "num_steps": data.totals.num_steps,
         "num_rollouts": data.totals.num_rollouts,
         "num_turns": data.totals.num_turns,
+        "verdicts": data.verdicts,
+        "stop_reasons": data.stop_reasons,
         "num_suspicious": data.totals.num_suspicious,
         "suspicions": data.suspicions,
         "reward_parts": data.compositions[-1].parts if data.compositions else {},

@@ -61,7 +61,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     about = "mainspring-0.0.1.dist-info"
     files = {
         "mainspring_stand_in.py": STAND_IN,
-        f"{about}/METADATA": "Metadata-Version: 2.1\nName: mainspring\nVersion: 0.0.1\n",
+        f"{about}/METADATA": "Metadata-Version: 2.1\nName: mainspring\nVersion: 0.0.1\n"
+        "Provides-Extra: swe\n",
         f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{about}/entry_points.txt": "[console_scripts]\nmainspring = mainspring_stand_in:main\n",
     }

@@ -139,6 +139,7 @@ def test_summary_has_exactly_its_keys() -> None:
     found = summary.summary(report_data())
     assert found == {
         "campaign": "quickstart-0",
+        "status": "finished",
         "seed": 0,
         "solve_rate_before": 22 / 128,
         "solve_rate_after": 81 / 128,
@@ -149,6 +150,8 @@ def test_summary_has_exactly_its_keys() -> None:
         "num_steps": 60,
         "num_rollouts": 4672,
         "num_turns": 13_590,
+        "verdicts": report_data().verdicts,
+        "stop_reasons": report_data().stop_reasons,
         "num_suspicious": 31,
         "suspicions": {"searched_history": 30, "edited_tests": 2},
         "reward_parts": report_data().compositions[-1].parts,
