@@ -8,6 +8,7 @@ in threads. Imported by the Docker backend, the node's beat and `mainspring task
 """
 
 import asyncio
+import contextlib
 import os
 import shutil
 import sys
@@ -28,7 +29,7 @@ from infra.sandbox.image_names import ImageName
 from infra.sandbox.image_pull import BACKOFF_S, Progress, Puller
 from infra.sandbox.image_record import ImageRecord
 from infra.sandbox.protocol import ImageUnknown, ImageUnreachable
-from infra.sandbox.sealing import SEALED, seals_of
+from infra.sandbox.sealing import OF_ONE_TASK, SEALED, altered_images, seals_of
 
 T = TypeVar("T")
 
@@ -108,10 +109,12 @@ class ImageStore:
 
     async def collect(self, min_free_mb: int, in_use: Collection[str] = ()) -> list[str]:
         """Remove images, the least recently used first, until Docker's disk has that much free;
-        which went. Images `in_use` stay. Raises BackendUnavailable."""
+        which went. Images `in_use` stay. Before any of them go those that were made for one task:
+        they can be made again in seconds. Raises BackendUnavailable."""
         kept = {str(ImageName.parse(image)) for image in in_use}
         removed: list[str] = []
         async with self._collecting:
+            await self._call(self._remove_altered, min_free_mb)
             uses = sorted(self._record.read().items(), key=lambda item: item[1].used_at)
             for image in (image for image, _ in uses if image not in kept):
                 if await self._call(self._free_mb) >= min_free_mb:
@@ -169,6 +172,13 @@ class ImageStore:
         # A worker in a container does not see the folder; its own root is on the same disk.
         return shutil.disk_usage(root if os.path.isdir(root) else "/").free >> 20
 
+    def _remove_altered(self, min_free_mb: int) -> None:
+        for name in reversed(altered_images(self._client)):
+            if self._free_mb() >= min_free_mb:
+                break
+            with contextlib.suppress(APIError):  # a container has it
+                self._client.api.remove_image(name)
+
     def _remove(self, name: str, pulled: bool) -> bool:
         """False when it must stay. Without force, Docker too refuses what a container uses."""
         found = self._client.api.inspect_image(name)
@@ -210,4 +220,5 @@ def present_images() -> list[str]:
 def _names(listed: dict[str, Any]) -> list[str]:
     # Both are null, not empty, for images without a name.
     names = (*(listed.get("RepoTags") or ()), *(listed.get("RepoDigests") or ()))
-    return [name for name in names if "<none>" not in name and not name.startswith(f"{SEALED}:")]
+    ours = (f"{SEALED}:", f"{OF_ONE_TASK}:")
+    return [name for name in names if "<none>" not in name and not name.startswith(ours)]

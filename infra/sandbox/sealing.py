@@ -2,12 +2,12 @@
 
 What lies beyond it (later commits, other branches, stashes, reflogs, objects nobody points to) may
 hold the fix. Where a task has its image altered, that is done first, in the same go. Invariants: an
-image whose history goes further is never run, but another one made of
-it, in which a second look found nothing; HEAD keeps its id and its ancestors with their tags. Both
-the images made and those that were fine as they were are known to Docker by a name of their own,
-SEALED with a tag made from image and workdir, so that each image is looked at once on a node and a
-process that dies leaves nothing behind but a container that ends itself. Imported by the Docker
-backend and by `images`, which removes such names with the image they came from.
+image whose history goes further is never run, but another one made of it, in which a second look
+found nothing; HEAD keeps its id and its ancestors with their tags, unless it was altered. Both the
+images made and those that were fine as they were are known to Docker by a name of their own, SEALED
+or OF_ONE_TASK with a tag made from image, workdir and alteration, so that each image is looked at
+once on a node and a process that dies leaves nothing behind but a container that ends itself.
+Imported by the Docker backend and by `images`, which removes such names.
 """
 
 import asyncio
@@ -30,6 +30,7 @@ from infra.sandbox.image_faults import FIT_REMEDY, daemon_lost, start_fault, tex
 from infra.sandbox.protocol import ImageUnfit
 
 SEALED = "mainspring-sealed"
+OF_ONE_TASK = "mainspring-altered"
 VERSION = "1"
 """Of the scripts below: another one looks at every image again."""
 LIFE_S = 3600
@@ -101,11 +102,14 @@ class _Wanted(NamedTuple):
     workdir: str
     alteration: Alteration
 
-    def tag(self, image_id: str) -> str:
+    def key(self) -> tuple[str, str]:
         place = f"{VERSION} {self.workdir}"
         if self.alteration:
             place += f" {self.alteration!r}"
-        return f"{_prefix(image_id)}{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+        return self.image, hashlib.sha256(place.encode()).hexdigest()[:16]
+
+    def repository(self) -> str:
+        return OF_ONE_TASK if self.alteration else SEALED
 
 
 class Seals:
@@ -113,31 +117,32 @@ class Seals:
 
     def __init__(self, client: docker.DockerClient) -> None:
         self._client = client
-        self._known: dict[_Wanted, str] = {}
-        self._running: dict[_Wanted, asyncio.Task[str]] = {}
+        self._known: dict[tuple[str, str], str] = {}
+        self._running: dict[tuple[str, str], asyncio.Task[str]] = {}
         self._at_once = asyncio.Semaphore(SEALS_AT_ONCE)
 
     async def sealed(self, image: str, workdir: str, alteration: Alteration = NO_ALTERATION) -> str:
         """The image to run for `image`, which is here. Looks and rewrites once, however many ask,
         and goes on when they are cancelled. Raises ImageUnfit and what a container's start does."""
         wanted = _Wanted(image, workdir, alteration)
-        if wanted in self._known:
-            return self._known[wanted]
-        task = self._running.get(wanted)
+        key = wanted.key()
+        if key in self._known:
+            return self._known[key]
+        task = self._running.get(key)
         if task is None:
             task = asyncio.create_task(self._seal(wanted), name=f"seal {image}")
-            self._running[wanted] = task
-            task.add_done_callback(partial(self._ended, wanted))
+            self._running[key] = task
+            task.add_done_callback(partial(self._ended, key))
         return await asyncio.shield(task)
 
     def forget(self) -> None:
         """Ask Docker again: something that was here has been removed."""
         self._known.clear()
 
-    def _ended(self, wanted: _Wanted, task: asyncio.Task[str]) -> None:
-        del self._running[wanted]
+    def _ended(self, key: tuple[str, str], task: asyncio.Task[str]) -> None:
+        del self._running[key]
         if not task.cancelled() and task.exception() is None:
-            self._known[wanted] = task.result()
+            self._known[key] = task.result()
 
     async def _seal(self, wanted: _Wanted) -> str:
         try:
@@ -149,8 +154,8 @@ class Seals:
             raise daemon_lost(error) from None
 
     def _seal_blocking(self, wanted: _Wanted) -> str:
-        tag = wanted.tag(str(self._client.api.inspect_image(wanted.image)["Id"]))
-        name = f"{SEALED}:{tag}"
+        tag = _prefix(self._client.api.inspect_image(wanted.image)["Id"]) + wanted.key()[1]
+        name = f"{wanted.repository()}:{tag}"
         try:
             self._client.api.inspect_image(name)
             return name
@@ -183,7 +188,7 @@ class Seals:
                 "no volume around it",
             )
         user = self._client.api.inspect_image(image)["Config"].get("User")
-        container.commit(SEALED, tag, changes=f"USER {user}" if user else None)
+        container.commit(wanted.repository(), tag, changes=f"USER {user}" if user else None)
         done = "altered for a task" if alteration else "history beyond HEAD removed"
         log.info(done, image=image, seconds=round(time.monotonic() - began, 1))
         return found
@@ -220,13 +225,19 @@ class Seals:
 
 def seals_of(client: docker.DockerClient, image_id: str) -> list[str]:
     """Names under which what was made of an image, or the image itself, is known as sealed."""
-    prefix = f"{SEALED}:{_prefix(image_id)}"
-    return [
-        name
-        for each in client.api.images(name=SEALED)
-        for name in each.get("RepoTags") or ()
-        if name.startswith(prefix)
-    ]
+    tag = f":{_prefix(image_id)}"
+    names = (*altered_images(client), *_names(client, SEALED))
+    return [name for name in names if tag in name]
+
+
+def altered_images(client: docker.DockerClient) -> list[str]:
+    """Those made for one task, the newest first."""
+    return _names(client, OF_ONE_TASK)
+
+
+def _names(client: docker.DockerClient, repository: str) -> list[str]:
+    listed = client.api.images(name=repository)
+    return [name for each in listed for name in each.get("RepoTags") or ()]
 
 
 def _prefix(image_id: str) -> str:
