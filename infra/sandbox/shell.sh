@@ -213,12 +213,12 @@ patch() { # cpu_s
 # Succeeds when this turn was the last one and nothing but this shell runs any more; what a command
 # left behind gets a second to end.
 settle() { # turn_id
-  local tries ignored
+  local pause ignored
   stand_down
-  for tries in {1..10}; do
+  for pause in 0.005 0.005 0.01 0.03 0.1 0.2 0.3 0.4; do
     [[ $1 == "$last_turn" ]] || break
     others_run || { reply 0; return; }
-    read -r -t 0.1 -u "$drained_fd" ignored
+    read -r -t "$pause" -u "$drained_fd" ignored
   done
   reply 1
 }
