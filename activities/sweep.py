@@ -15,7 +15,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.heartbeat import heartbeating
-from infra.db import groups, orphans, sandboxes
+from infra.db import groups, nodes, orphans, sandboxes
 from infra.db.database import Database
 from infra.db.orphans import OpenGroup
 from mainspring.ids import campaign_workflow, group_workflow, rollout_workflow
@@ -44,6 +44,7 @@ class SweepActivities:
             num_alive, num_ended = await self._end_rollouts(ask.min_age_s)
             num_closed = await self._close_groups(ask.min_age_s)
             num_lost = await self._lose_leases()
+            await nodes.forget_gone(self._db)
             found = SweepResult(
                 num_rollouts_alive=num_alive,
                 num_rollouts_ended=num_ended,

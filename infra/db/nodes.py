@@ -9,7 +9,7 @@ task's image.
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Double, any_, cast, func, literal, or_, select, update
+from sqlalchemy import Double, any_, cast, delete, exists, func, literal, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from infra.db.database import Database
@@ -20,8 +20,11 @@ from mainspring.status import NodeStatus, Refusal, SandboxStatus
 
 DEAD_AFTER_S = 45.0
 """As long as workflows wait for a node before they rebuild elsewhere; nine beats."""
+FORGOTTEN_AFTER = timedelta(days=7)
+"""Machines that come and go would fill the listing."""
 _OFFICIAL = ("docker.io/library/", "docker.io/")
 """What may stand before an image's name and Docker leaves out when it lists images."""
+_OPEN_LEASES = (SandboxRow.node == NodeRow.id, SandboxRow.status == SandboxStatus.OPEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +85,8 @@ async def beat(database: Database, said: NodeBeat) -> bool:
 
 
 async def list_nodes(database: Database) -> list[NodeRecord]:
-    """Every node that ever beat, by id."""
-    num_leased = (
-        select(func.count())
-        .where(SandboxRow.node == NodeRow.id, SandboxRow.status == SandboxStatus.OPEN)
-        .scalar_subquery()
-    )
+    """Every node that is not forgotten, by id."""
+    num_leased = select(func.count()).where(*_OPEN_LEASES).scalar_subquery()
     async with database.transaction() as connection:
         rows = await connection.execute(
             select(
@@ -108,6 +107,19 @@ async def list_nodes(database: Database) -> list[NodeRecord]:
             ).order_by(NodeRow.id)
         )
         return [NodeRecord(NodeBeat(*row[4:]), *row[:4]) for row in rows]
+
+
+async def forget_gone(database: Database) -> int:
+    """Of nodes silent for FORGOTTEN_AFTER that hold nothing: how many there were. One that comes
+    back after all is a new one, and does not drain."""
+    async with database.transaction() as connection:
+        gone = await connection.execute(
+            delete(NodeRow).where(
+                NodeRow.seen_at < func.now() - FORGOTTEN_AFTER,
+                ~exists().where(*_OPEN_LEASES),
+            )
+        )
+    return gone.rowcount
 
 
 async def set_draining(database: Database, node: NodeId, draining: bool) -> None:

@@ -9,7 +9,7 @@ from store_records import add_claimed_rollout
 from infra.db import nodes, sandboxes
 from infra.db.database import Database
 from infra.db.models import NodeRow, SandboxPurpose
-from infra.db.nodes import DEAD_AFTER_S, NodeBeat, NodeRecord
+from infra.db.nodes import DEAD_AFTER_S, FORGOTTEN_AFTER, NodeBeat, NodeRecord
 from mainspring.errors import UsageError
 from mainspring.ids import NodeId, SandboxId
 from mainspring.status import NodeStatus, Refusal
@@ -68,6 +68,19 @@ async def test_a_node_is_dead_when_it_is_silent_and_lives_when_it_speaks(db: Dat
     assert (await stored(db, A)).status is NodeStatus.DEAD
     await nodes.beat(db, said(A))
     assert (await stored(db, A)).status is NodeStatus.UP
+
+
+async def test_a_node_that_is_long_gone_and_holds_nothing_is_forgotten(db: Database) -> None:
+    for node, more_s in ((A, 60), (B, 60), (NodeId("c"), -60)):
+        await nodes.beat(db, said(node))
+        await not_seen_for(db, node, FORGOTTEN_AFTER.total_seconds() + more_s)
+    rollout = await add_claimed_rollout(db)
+    lease = SandboxId("s1")
+    await sandboxes.open_lease(
+        db, lease, rollout, 0, purpose=SandboxPurpose.AGENT, node=B, backend=BackendName.BWRAP
+    )
+    assert await nodes.forget_gone(db) == 1
+    assert [each.said.id for each in await nodes.list_nodes(db)] == [B, "c"]
 
 
 async def test_drained_means_heard_and_empty(db: Database) -> None:
