@@ -1,13 +1,14 @@
 """What is done to a task's image before anyone begins: a patch applied, files taken away.
 
 The repository's history up to then would tell what was done, and goes: one commit remains, the same
-on every node. Pure; the image itself is made in `sealing`. Imported by it and by `protocol`.
+on every node. Pure; the image itself is made in `sealing`. Imported by it, by `protocol` and by who
+makes a SandboxSpec.
 """
 
-import io
 import shlex
-import tarfile
 from dataclasses import dataclass
+
+from infra.sandbox.archive import tar_of
 
 PATCH_FILE = "mainspring-base.patch"
 ALTERED = "image: altered"
@@ -70,14 +71,8 @@ class Alteration:
 
     def archive(self) -> bytes:
         """A tar of PATCH_FILE, where there is a patch."""
-        buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w") as archive:
-            if self.patch:
-                content = self.patch.encode(errors="surrogateescape")
-                member = tarfile.TarInfo(PATCH_FILE)
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
-        return buffer.getvalue()
+        patch = self.patch.encode(errors="surrogateescape")
+        return tar_of({PATCH_FILE: patch} if patch else {}, 0o644)
 
 
 NO_ALTERATION = Alteration()

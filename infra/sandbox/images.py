@@ -114,6 +114,8 @@ class ImageStore:
         kept = {str(ImageName.parse(image)) for image in in_use}
         removed: list[str] = []
         async with self._collecting:
+            if await self._call(self._free_mb) >= min_free_mb:
+                return removed
             await self._call(self._remove_altered, min_free_mb)
             uses = sorted(self._record.read().items(), key=lambda item: item[1].used_at)
             for image in (image for image, _ in uses if image not in kept):
@@ -174,10 +176,10 @@ class ImageStore:
 
     def _remove_altered(self, min_free_mb: int) -> None:
         for name in reversed(altered_images(self._client)):
-            if self._free_mb() >= min_free_mb:
-                break
             with contextlib.suppress(APIError):  # a container has it
                 self._client.api.remove_image(name)
+            if self._free_mb() >= min_free_mb:
+                break
 
     def _remove(self, name: str, pulled: bool) -> bool:
         """False when it must stay. Without force, Docker too refuses what a container uses."""

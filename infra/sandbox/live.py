@@ -9,15 +9,14 @@ the sandbox backends; everyone else sees the protocol's Sandbox.
 import asyncio
 import contextlib
 import hashlib
-import io
 import math
-import tarfile
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import PurePosixPath
 from typing import TypeVar
 
 import structlog
 
+from infra.sandbox.archive import tar_of
 from infra.sandbox.egress import Egress
 from infra.sandbox.protocol import (
     CommandResult,
@@ -105,10 +104,10 @@ class LiveSandbox:
             tops = (top for top in self._spec.writable_dirs if path.startswith(f"{top}/"))
             top = next(tops, None)
             below = path if top is None else path.removeprefix(f"{top}/")
-            by_top.setdefault(top or self._spec.workdir, {})[below] = content
+            by_top.setdefault(top or self._spec.workdir, {})[check_path(below)] = content
         # Verifiers run each other's scripts.
         archives = {
-            top: _archive(below, 0o644 if top == self._spec.workdir else 0o755)
+            top: tar_of(below, 0o644 if top == self._spec.workdir else 0o755)
             for top, below in by_top.items()
         }
         async with self._one_command:
@@ -304,17 +303,6 @@ def _encode(command: str) -> bytes:
     except UnicodeEncodeError:  # half of a surrogate pair, straight from some JSON
         raw = command.encode(errors="replace")
     return raw.replace(b"\0", b"")
-
-
-def _archive(files: Mapping[str, bytes], mode: int) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for path, content in files.items():
-            member = tarfile.TarInfo(check_path(path))
-            member.size = len(content)
-            member.mode = mode
-            archive.addfile(member, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 def check_path(path: str) -> str:

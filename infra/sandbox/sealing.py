@@ -25,7 +25,7 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container
 from requests.exceptions import RequestException
 
-from infra.sandbox.alteration import ALTERED, NO_ALTERATION, Alteration
+from infra.sandbox.alteration import ALTERED, Alteration
 from infra.sandbox.image_faults import FIT_REMEDY, daemon_lost, start_fault, text_of
 from infra.sandbox.protocol import ImageUnfit
 
@@ -121,7 +121,7 @@ class Seals:
         self._running: dict[tuple[str, str], asyncio.Task[str]] = {}
         self._at_once = asyncio.Semaphore(SEALS_AT_ONCE)
 
-    async def sealed(self, image: str, workdir: str, alteration: Alteration = NO_ALTERATION) -> str:
+    async def sealed(self, image: str, workdir: str, alteration: Alteration) -> str:
         """The image to run for `image`, which is here. Looks and rewrites once, however many ask,
         and goes on when they are cancelled. Raises ImageUnfit and what a container's start does."""
         wanted = _Wanted(image, workdir, alteration)

@@ -27,11 +27,14 @@ class ImageFamily(StrEnum):
     """docker.io/swebench/sweb.eval.x86_64.<id>, with `_1776_` for `__`."""
     SWE_GYM = "swe-gym"
     """docker.io/xingyaoww/sweb.eval.x86_64.<id>, with `_s_` for `__`."""
+    SWE_SMITH = "swe-smith"
+    """docker.io/jyangballin/swesmith.x86_64.<repository>, with `_1776_` for `__`."""
 
 
 _RULES = {
     ImageFamily.SWE_BENCH: "docker.io/swebench/sweb.eval.x86_64.{id_1776}:latest",
     ImageFamily.SWE_GYM: "docker.io/xingyaoww/sweb.eval.x86_64.{id_s}:latest",
+    ImageFamily.SWE_SMITH: "docker.io/jyangballin/swesmith.x86_64.{id_1776}:latest",
 }
 
 
@@ -65,7 +68,10 @@ def image_for(
             return _checked(named)
     if family is None:
         raise RowError(RowProblem.NO_IMAGE, "it names no image", remedy=_REMEDY)
-    return _filled(_RULES[family], task_id)
+    # SWE-smith has one for each repository, whatever the bug.
+    of_repository = family is ImageFamily.SWE_SMITH
+    image_id = str(row["repo"]).rpartition("/")[2] if of_repository else task_id
+    return _filled(_RULES[family], image_id)
 
 
 def _filled(template: str, task_id: str) -> str:

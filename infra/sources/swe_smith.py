@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 
 from infra.sources.fields import Row, names, text
-from infra.sources.image_rules import IMAGE_FIELDS, image_for
+from infra.sources.image_rules import ImageFamily, image_for
 from infra.sources.patch_files import reversed_patch
 from infra.sources.protocol import ImportOptions, RowError, RowProblem
 from infra.sources.specs import END, START, WORKDIR, with_exit_code
@@ -17,8 +17,6 @@ from mainspring.grading import TestLog
 
 REPO_PREFIX = "swesmith/"
 PARSER = "parse_log_pytest"
-IMAGE = "docker.io/jyangballin/swesmith.x86_64.{repo_1776}:latest"
-"""Where the row names none."""
 
 
 def task_fields(row: Row, options: ImportOptions) -> dict[str, object]:
@@ -29,9 +27,6 @@ def task_fields(row: Row, options: ImportOptions) -> dict[str, object]:
         gold_patch = reversed_patch(bug)
     except ValueError as error:
         raise RowError(RowProblem.NOT_A_PATCH, f"patch is not a git patch: {error}") from None
-    if not any(row.get(field) for field in IMAGE_FIELDS):
-        repo = text(row, "repo").removeprefix(REPO_PREFIX).lower()
-        row = {**row, "image_name": IMAGE.format(repo_1776=repo.replace("__", "_1776_"))}
     fail_to_pass, pass_to_pass = names(row, "FAIL_TO_PASS"), names(row, "PASS_TO_PASS")
     files = _files((*fail_to_pass, *pass_to_pass))
     lines = [
@@ -44,7 +39,7 @@ def task_fields(row: Row, options: ImportOptions) -> dict[str, object]:
         f": '{END}'",
     ]
     return {
-        "image": image_for(row, task_id, None, options.image_template),
+        "image": image_for(row, task_id, ImageFamily.SWE_SMITH, options.image_template),
         "base_patch": bug,
         "hidden_files": _files(fail_to_pass),
         "gold_patch": gold_patch,

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from mainspring.cli.options import Json
+
 
 def register(app: typer.Typer) -> None:
     bench = typer.Typer(help="Measure this machine.", no_args_is_help=True)
@@ -16,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
     @bench.command()
     def turns(
-        as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+        as_json: Json = False,
     ) -> None:
         """Turns per second and overhead per turn: no-op model and sandbox, all else real.
 
@@ -51,7 +53,7 @@ def register(app: typer.Typer) -> None:
     @bench.command()
     def grade(
         num_tasks: Annotated[int, typer.Option("--tasks", min=1, help="Patches graded.")] = 500,
-        as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+        as_json: Json = False,
     ) -> None:
         """Gold patches graded per minute, by a verification with real workers and sandboxes.
 
@@ -79,7 +81,7 @@ def register(app: typer.Typer) -> None:
         workdir: Annotated[
             str, typer.Option(help="Where the repository is in the image.")
         ] = "/testbed",
-        as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+        as_json: Json = False,
     ) -> None:
         """What opening, using and closing a sandbox costs, by backend and sandboxes at once.
 

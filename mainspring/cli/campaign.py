@@ -7,9 +7,9 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from mainspring.cli.options import Home, Json
+
 T = TypeVar("T")
-Home = Annotated[Path | None, typer.Option(help="State folder (default .mainspring).")]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 Name = Annotated[str, typer.Argument(help="The campaign's name.")]
 
 

@@ -2,15 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
+from mainspring.cli.options import Home, Json
 from mainspring.errors import ConfigError
 from mainspring.settings import load_settings
-
-Home = Annotated[Path | None, typer.Option(help="State folder (default .mainspring).")]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
 def register(app: typer.Typer) -> None:

@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
+from mainspring.cli.options import Json
+
 
 def register(app: typer.Typer) -> None:
     @app.command()
     def doctor(
         home: Annotated[Path | None, typer.Option(help="State folder.")] = None,
-        as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+        as_json: Json = False,
     ) -> None:
         """Check the services, the sandbox backends and the disk. Exit code 3 if one is unfit."""
         import asyncio

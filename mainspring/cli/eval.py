@@ -8,17 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
+from mainspring.cli.options import Home, Json, Workers
 from mainspring.config import PolicyApi, Unverified
 
-Home = Annotated[Path | None, typer.Option(help="State folder (default .mainspring).")]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 Name = Annotated[
     str | None, typer.Option(help="Of the run; the same again goes on [made of what and when].")
 ]
 Output = Annotated[
     Path | None, typer.Option(help="Folder of its files [<home>/evaluations/<name>].")
 ]
-Workers = Annotated[bool, typer.Option(help="Bring up a rollout worker and a sandbox node.")]
 Retry = Annotated[
     bool, typer.Option("--retry", help="Of a finished run, play again what ended in a fault.")
 ]

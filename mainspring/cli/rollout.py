@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from mainspring.cli.options import Home, Json
 from mainspring.trajectory_format import TrajectoryFormat
 
-Home = Annotated[Path | None, typer.Option(help="State folder (default .mainspring).")]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 SHOWN_TESTS = 10
 """Names of failed tests that `show` prints; --json has all."""
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-Home = Annotated[Path | None, typer.Option(help="State folder (default .mainspring).")]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+from mainspring.cli.options import Home, Json
+
 Port = Annotated[
     int | None, typer.Option(min=1, max=65535, help="This port or none (default: a free one).")
 ]

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-Home = Annotated[Path | None, typer.Option(help="State folder (default .mainspring).")]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+from mainspring.cli.options import Home, Json
+
 NUM_SHOWN = 20
 """Failed rows printed; more would hide the counts. --json has all."""
 

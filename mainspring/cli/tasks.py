@@ -8,10 +8,9 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from mainspring.cli import task_import, verify
+from mainspring.cli.options import Home, Json
 
 T = TypeVar("T")
-Home = Annotated[Path | None, typer.Option(help="State folder (default .mainspring).")]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 IMAGE_CHARS = 30
 """Shown of an image's name where ids have to fit as well: its end, which tells tasks apart."""

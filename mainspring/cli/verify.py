@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from mainspring.cli.options import Home, Json, Workers
+
 NUM_LISTED = 20
 
 
@@ -26,13 +28,9 @@ def register(tasks: typer.Typer) -> None:
         retry: Annotated[
             bool, typer.Option("--retry", help="Of a finished run, grade again what had a fault.")
         ] = False,
-        workers: Annotated[
-            bool, typer.Option(help="Bring up a rollout worker and a sandbox node.")
-        ] = True,
-        home: Annotated[
-            Path | None, typer.Option(help="State folder (default .mainspring).")
-        ] = None,
-        as_json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+        workers: Workers = True,
+        home: Home = None,
+        as_json: Json = False,
     ) -> None:
         """Grade gold and empty patches: the first must resolve a task, the second must not.
 

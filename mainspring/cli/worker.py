@@ -1,11 +1,10 @@
 """`mainspring worker rollout | sandbox | trainer`: the processes that do the work."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-Home = Annotated[Path | None, typer.Option(help="State folder (default .mainspring).")]
+from mainspring.cli.options import Home
 
 
 def register(app: typer.Typer) -> None:

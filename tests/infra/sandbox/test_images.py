@@ -274,8 +274,12 @@ async def test_collecting_stops_when_there_is_room(
         await store.ensure(image)
     age(tmp_path, {image: MIN_IDLE_S + 100 - i for i, image in enumerate(images)})
     real = shutil.disk_usage(client.info()["DockerRootDir"])
-    free = iter([1, 1, 3000])
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: real._replace(free=next(free) << 20))
+
+    def usage(path: str) -> object:
+        here = {tag for each in client.api.images() for tag in each["RepoTags"] or ()}
+        return real._replace(free=(3000 if len(here & {*images}) == 1 else 1) << 20)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
     assert await ImageStore(client, tmp_path).collect(2048) == images[:2]
 
 
