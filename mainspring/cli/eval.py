@@ -12,10 +12,10 @@ from mainspring.cli.options import Home, Json, Workers
 from mainspring.config import PolicyApi, Unverified
 
 Name = Annotated[
-    str | None, typer.Option(help="Of the run; the same again goes on [made of what and when].")
+    str | None, typer.Option(help="Of the run; the same again goes on. Default: what and when.")
 ]
 Output = Annotated[
-    Path | None, typer.Option(help="Folder of its files [<home>/evaluations/<name>].")
+    Path | None, typer.Option(help="Folder of its files (default: <home>/evaluations/<name>).")
 ]
 Retry = Annotated[
     bool, typer.Option("--retry", help="Of a finished run, play again what ended in a fault.")
@@ -33,28 +33,34 @@ def register(app: typer.Typer) -> None:
             Path | None, typer.Argument(help="A campaign file (TOML); options change it.")
         ] = None,
         source: Annotated[str | None, typer.Option(help="Source of the tasks.")] = None,
-        split: Annotated[str | None, typer.Option(help="Split of the tasks [test].")] = None,
+        split: Annotated[
+            str | None, typer.Option(help="Split of the tasks (default: test).")
+        ] = None,
         part: Annotated[
             str | None, typer.Option("--slice", help='Only these tasks, as "0:5".')
         ] = None,
         unverified: Annotated[
-            Unverified | None, typer.Option(help="Leave out tasks that are not verified [skip].")
+            Unverified | None,
+            typer.Option(help="What to do with those not verified (default: skip)."),
         ] = None,
         model: Annotated[
             str | None, typer.Option(help="Its name there; with SGLang's API its directory.")
         ] = None,
-        api: Annotated[PolicyApi | None, typer.Option(help="What it speaks [sglang].")] = None,
+        api: Annotated[
+            PolicyApi | None, typer.Option(help="What it speaks (default: sglang).")
+        ] = None,
         base_url: Annotated[
             list[str] | None, typer.Option(help="Of the endpoint or engine; repeatable.")
         ] = None,
         samples: Annotated[
-            int | None, typer.Option("--n", min=1, max=250, help="Rollouts of each task [1].")
+            int | None,
+            typer.Option("--n", min=1, max=250, help="Rollouts of each task (default: 1)."),
         ] = None,
         temperature: Annotated[
-            float | None, typer.Option(min=0, max=2, help="[0; with --n above 1: 1]")
+            float | None, typer.Option(min=0, max=2, help="(default: 0; with --n above 1: 1)")
         ] = None,
         step_limit: Annotated[
-            int | None, typer.Option(min=1, max=500, help="Turns a rollout may take [20].")
+            int | None, typer.Option(min=1, max=500, help="Turns a rollout may take (default: 20).")
         ] = None,
         concurrency: Concurrency = None,
         name: Name = None,

@@ -44,7 +44,8 @@ def register(app: typer.Typer) -> None:
             float, typer.Option(min=0, help="Least time between two steps (CPU engine).")
         ] = 0.0,
         context_length: Annotated[
-            int | None, typer.Option(min=2, help="Longest prompt plus reply [the model's own].")
+            int | None,
+            typer.Option(min=2, help="Longest prompt plus reply (default: the model's own)."),
         ] = None,
         api_key: Annotated[
             str,

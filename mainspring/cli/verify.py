@@ -22,7 +22,8 @@ def register(tasks: typer.Typer) -> None:
             int, typer.Option(min=1, max=250, help="Gradings of each patch: more find flaky tasks.")
         ] = 1,
         name: Annotated[
-            str | None, typer.Option(help="Of the run; the same again goes on [source and time].")
+            str | None,
+            typer.Option(help="Of the run; the same again goes on. Default: source and time."),
         ] = None,
         concurrency: Annotated[int, typer.Option(min=1, help="Gradings asked for at once.")] = 64,
         retry: Annotated[

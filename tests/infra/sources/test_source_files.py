@@ -87,6 +87,9 @@ BAD = [
     (own_row() | {"tests": {"a": 1}}, RowProblem.WRONG_TYPE, "tests.a"),
     (own_row() | {"flies": {}}, RowProblem.WRONG_TYPE, "flies"),
     (without(own_row(), "files"), RowProblem.WRONG_TYPE, "neither an image nor files"),
+    (own_row() | {"image": "x", "base_patch": "mend it"}, RowProblem.NOT_A_PATCH, "base_patch"),
+    (own_row() | {"base_patch": MOTO["patch"]}, RowProblem.WRONG_TYPE, "are for images"),
+    (own_row() | {"image": "x", "hidden_files": ["../a"]}, RowProblem.WRONG_TYPE, "../a"),
     ({"a": 1}, RowProblem.UNKNOWN_KIND, "a"),
     (["no", "object"], RowProblem.NOT_JSON, "object"),
 ]

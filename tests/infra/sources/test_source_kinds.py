@@ -207,9 +207,15 @@ TASKS = st.builds(
     metadata=st.dictionaries(st.sampled_from(["repo", "version", "instance"]), TEXT),
 )
 
+ALTERED = {"image": "a/b:1", "base_patch": SKLEARN["patch"], "hidden_files": ["t.py", "/tests"]}
+
+
+def altered(task: Task) -> Task:
+    return Task.model_validate(task.model_dump() | ALTERED)
+
 
 @settings(max_examples=60, deadline=None)
-@given(TASKS)
+@given(TASKS | TASKS.map(altered))
 def test_what_is_exported_is_imported_the_same(task: Task) -> None:
     row = read_row(json.loads(eval_line(task)), Place("f", 1), ImportOptions(), source="else")
     assert row is not None and isinstance(row.result, Task), row
