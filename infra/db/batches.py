@@ -4,14 +4,18 @@ Invariant: reading a planned step's batch gives the same at any time, because cl
 change. Three queries however many groups.
 """
 
+import asyncio
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import and_, select
+from sqlalchemy import Row, and_, select
 
 from infra.db import steps
 from infra.db.database import Database
 from infra.db.models import GenerationRow, GroupRow, RolloutRow
+from infra.db.turns import GENERATION
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
 from mainspring.status import StopReason
 from mainspring.turns import Generation
@@ -65,18 +69,7 @@ async def load_groups(database: Database, groups: list[GroupId]) -> list[BatchGr
             .order_by(RolloutRow.sample_index)
         )
         turn_rows = await connection.execute(
-            select(
-                GenerationRow.rollout_id,
-                GenerationRow.turn,
-                GenerationRow.prompt_start,
-                GenerationRow.prompt_ids,
-                GenerationRow.completion_ids,
-                GenerationRow.logprobs,
-                GenerationRow.spans,
-                GenerationRow.text,
-                GenerationRow.finish_reason,
-                GenerationRow.latency_s,
-            )
+            select(GenerationRow.rollout_id, *GENERATION)
             .join(
                 RolloutRow,
                 and_(
@@ -87,6 +80,13 @@ async def load_groups(database: Database, groups: list[GroupId]) -> list[BatchGr
             .where(RolloutRow.group_id.in_(groups))
             .order_by(GenerationRow.rollout_id, GenerationRow.turn)
         )
+    # Rows are decoded as they are read: seconds for a large batch, which must not stop the loop.
+    return await asyncio.to_thread(_assemble, groups, rollout_rows, turn_rows)
+
+
+def _assemble(
+    groups: list[GroupId], rollout_rows: Iterable[Row[Any]], turn_rows: Iterable[Row[Any]]
+) -> list[BatchGroup]:
     turns: defaultdict[str, list[Generation]] = defaultdict(list)
     for rollout, *fields in turn_rows:
         turns[rollout].append(Generation(*fields))

@@ -1,16 +1,30 @@
-"""Campaigns: their configuration, fixed for ever, and where each one stands.
+"""Campaigns: their configuration, which is fixed, and the status of each.
 
 Invariants: creating twice with one configuration is creating once; a stored configuration never
-changes; a finished training campaign stays finished.
+changes but for `evaluation.concurrency`; a finished training campaign stays finished.
 """
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import Row, case, func, insert, select, update
+from sqlalchemy import (
+    ARRAY,
+    Integer,
+    Row,
+    Text,
+    case,
+    cast,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 
 from infra.db.database import Database
@@ -18,9 +32,11 @@ from infra.db.fence import unknown
 from infra.db.models import CampaignRow, SelectionRow
 from infra.db.selections import Selected
 from mainspring.config import CampaignConfig
+from mainspring.config_errors import shortened, shown
 from mainspring.errors import ConfigError, UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignKind, CampaignStatus
+from mainspring.stored_config import read_stored
 
 ENDS = (CampaignStatus.FINISHED, CampaignStatus.CANCELLED, CampaignStatus.FAILED)
 _COLUMNS = (
@@ -31,6 +47,7 @@ _COLUMNS = (
     CampaignRow.error,
     CampaignRow.created_at,
     CampaignRow.finished_at,
+    CampaignRow.uid,
 )
 
 
@@ -43,6 +60,17 @@ class CampaignRecord:
     error: str | None
     created_at: datetime
     finished_at: datetime | None
+    uid: str
+    """Tells it from another campaign of this name, in another store or another time."""
+    config_digest: str
+    """Of what shapes its weights, as it was stored, whatever version reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Underway:
+    campaign: CampaignId
+    row_version: str
+    """Changes with every write of the row."""
 
 
 async def create(
@@ -51,8 +79,9 @@ async def create(
     kind: CampaignKind = CampaignKind.TRAIN,
     selected: Sequence[Selected] = (),
 ) -> bool:
-    """Store a campaign with its tasks; False when it is there already, with those it was made with.
-    Raises UsageError naming the fields in which a stored campaign of this name differs."""
+    """Store a campaign with its tasks; False when it is there already, with those it was made with
+    and the concurrency of evaluations given now. Raises UsageError naming the fields in which a
+    stored campaign of this name differs."""
     row = {
         "id": config.name,
         "kind": kind,
@@ -74,11 +103,22 @@ async def create(
             f"campaign {config.name} exists, and its kind is {stored.kind}, not {kind}",
             remedy="give the new one another name",
         )
-    differing = sorted(_differences(stored.config.model_dump(), config.model_dump()))
+    before, now = stored.config.model_dump(), config.model_dump()
+    # How many rollouts run at once is not what a run is.
+    before["evaluation"]["concurrency"] = now["evaluation"]["concurrency"]
+    differing = sorted(_differences(before, now))
     if differing:
         raise UsageError(
-            f"campaign {config.name} exists with another {', '.join(differing)}",
+            "\n".join([f"campaign {config.name} exists with other fields:", *shortened(differing)]),
             remedy="give the new campaign another name, or use the configuration it was made with",
+        )
+    path = cast(["evaluation", "concurrency"], ARRAY(Text))
+    concurrency = func.to_jsonb(cast(config.evaluation.concurrency, Integer))
+    async with database.transaction() as connection:
+        await connection.execute(
+            update(CampaignRow)
+            .where(CampaignRow.id == config.name)
+            .values(config=func.jsonb_set(CampaignRow.config, path, concurrency))
         )
     return False
 
@@ -124,6 +164,54 @@ async def set_status(
     return written or (await get(database, campaign)).status
 
 
+async def resume(
+    database: Database,
+    campaign: CampaignId,
+    status: CampaignStatus = CampaignStatus.RUNNING,
+) -> CampaignStatus | None:
+    """Give a campaign that was cancelled or failed another status, because it is started again.
+    The one it had; None, and nothing changed, when it had not ended that way."""
+    async with database.transaction() as connection:
+        before = await connection.scalar(
+            select(CampaignRow.status).where(CampaignRow.id == campaign).with_for_update()
+        )
+        if before not in (CampaignStatus.CANCELLED, CampaignStatus.FAILED):
+            return None
+        await connection.execute(
+            update(CampaignRow)
+            .where(CampaignRow.id == campaign)
+            .values(status=status, error=None, finished_at=None)
+        )
+        return before
+
+
+async def underway(database: Database, campaign: CampaignId | None = None) -> list[Underway]:
+    """Campaigns whose workflow should be running: all, or this one if it is among them."""
+    statement = select(CampaignRow.id, literal_column("campaigns.xmin::text")).where(
+        CampaignRow.status.not_in((*ENDS, CampaignStatus.CREATED))
+    )
+    if campaign is not None:
+        statement = statement.where(CampaignRow.id == campaign)
+    async with database.transaction() as connection:
+        return [Underway(*row) for row in await connection.execute(statement)]
+
+
+async def end_underway(
+    database: Database, seen: Underway, status: CampaignStatus, error: str | None
+) -> bool:
+    """False, and nothing changed, when the row was written since it was seen."""
+    async with database.transaction() as connection:
+        written = await connection.execute(
+            update(CampaignRow)
+            .where(
+                CampaignRow.id == seen.campaign,
+                literal_column("campaigns.xmin::text") == seen.row_version,
+            )
+            .values(status=status, error=error, finished_at=func.now())
+        )
+    return bool(written.rowcount)
+
+
 async def reopen(database: Database, campaign: CampaignId) -> None:
     """Let a finished run be started again, for what of it ended without a verdict. A finished
     training campaign stays finished."""
@@ -141,15 +229,26 @@ async def reopen(database: Database, campaign: CampaignId) -> None:
 
 def _record(row: Row[Any]) -> CampaignRecord:
     try:
-        config = CampaignConfig.model_validate(row.config)
+        config = read_stored(row.config)
     except ValidationError as error:
         field = ".".join(map(str, error.errors()[0]["loc"]))
         raise ConfigError(
             f"campaign {row.id} was stored by another version: {field}: {error.errors()[0]['msg']}",
             remedy="use the version of Mainspring that made it",
         ) from None
+    # `evaluation` may change and shapes no weights.
+    shaping = {name: section for name, section in row.config.items() if name != "evaluation"}
+    raw = json.dumps(shaping, sort_keys=True, separators=(",", ":"))
     return CampaignRecord(
-        row.id, row.kind, config, row.status, row.error, row.created_at, row.finished_at
+        row.id,
+        row.kind,
+        config,
+        row.status,
+        row.error,
+        row.created_at,
+        row.finished_at,
+        uid=row.uid,
+        config_digest=hashlib.sha256(raw.encode()).hexdigest(),
     )
 
 
@@ -158,4 +257,4 @@ def _differences(stored: Any, given: Any, path: str = "") -> Iterator[str]:
         for key in stored.keys() | given.keys():
             yield from _differences(stored.get(key), given.get(key), f"{path}.{key}".lstrip("."))
     elif stored != given:
-        yield path
+        yield f"  {path}: {shown(stored)} -> {shown(given)}"

@@ -15,11 +15,15 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from infra.db.revision import needed
 from mainspring.errors import ConfigError, DatabaseError
 
 CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 120.0
 """A host that vanished without a goodbye must not hold a caller for ever."""
+POOL_TIMEOUT_S = 900.0
+"""To wait for one of our own connections is a queue, not a fault of the server: what holds them is
+bounded by the timeouts above. Only a leak lasts as long as this."""
 SERVER_SETTINGS = {
     # Temporal goes on as soon as a write returns: by then it must survive the server's death.
     "synchronous_commit": "on",
@@ -45,6 +49,7 @@ class Database:
         engine = create_async_engine(
             driver_url(url),
             pool_size=pool_size,
+            pool_timeout=POOL_TIMEOUT_S,
             max_overflow=0,
             connect_args={
                 "timeout": CONNECT_TIMEOUT_S,
@@ -86,9 +91,7 @@ class Database:
 
     async def check(self) -> None:
         """Raises DatabaseError when the server is unreachable or the schema is another one."""
-        from infra.db.migrate import head
-
-        expected = head()
+        expected = needed()
         found = await self.revision()
         if found is None:
             raise DatabaseError(f"database {self.name} holds no Mainspring tables", remedy=_UPGRADE)

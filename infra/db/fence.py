@@ -17,7 +17,7 @@ from infra.db.database import Database
 from infra.db.models import Base, RolloutRow
 from mainspring.errors import MainspringError, UsageError
 from mainspring.ids import RolloutId
-from mainspring.status import RolloutPhase
+from mainspring.status import FaultKind, RolloutPhase
 
 T = TypeVar("T")
 
@@ -25,9 +25,13 @@ T = TypeVar("T")
 class Fenced(MainspringError):
     """Another life of the rollout has begun, or it has ended: this attempt must stop."""
 
+    fault = FaultKind.FENCED
+
 
 class UnknownId(UsageError):
     """Nothing is stored under this id."""
+
+    fault = FaultKind.UNEXPECTED
 
 
 def fenced_insert(

@@ -17,7 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from infra.db import snapshots
 from infra.db.database import Database
 from infra.db.fence import unknown
-from infra.db.models import GroupRow, RolloutRow, Sampling
+from infra.db.models import CampaignRow, GroupRow, RolloutRow, Sampling
+from mainspring.closing import closing_status
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
 from mainspring.status import (
@@ -28,6 +29,7 @@ from mainspring.status import (
     StopReason,
     Verdict,
 )
+from mainspring.stored_config import read_stored
 
 _COLUMNS = (
     GroupRow.id,
@@ -42,6 +44,7 @@ _COLUMNS = (
     GroupRow.split,
     GroupRow.created_at,
     GroupRow.finished_at,
+    GroupRow.note,
 )
 
 
@@ -62,6 +65,8 @@ class GroupRecord:
     split: str
     created_at: datetime
     finished_at: datetime | None
+    note: str | None
+    """Why an operator discarded it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,8 @@ class NewRollout:
     player: Player = Player.POLICY
     source_rollout: RolloutId | None = None
     """Whose patch is graded again."""
+    exploit: str | None = None
+    """Name of the exploit that is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +142,7 @@ async def create_group(
                         "temperature": rollout.temperature,
                         "player": rollout.player,
                         "source_rollout_id": rollout.source_rollout,
+                        "exploit": rollout.exploit,
                         "phase": RolloutPhase.STARTING,
                     }
                     for rollout in rollouts
@@ -200,20 +208,38 @@ async def counts(database: Database, campaign: CampaignId) -> dict[GroupStatus, 
     return {status: found.get(status, 0) for status in GroupStatus}
 
 
+async def unfinished(database: Database, group: GroupId) -> list[int]:
+    """Rollouts of an open group to play, by sample index: not ended, or cut off from outside."""
+    cut = RolloutRow.stop_reason.in_((StopReason.CANCELLED, StopReason.TERMINATED))
+    async with database.transaction() as connection:
+        found = await connection.scalars(
+            select(RolloutRow.sample_index)
+            .where(RolloutRow.group_id == group, (RolloutRow.phase != RolloutPhase.DONE) | cut)
+            .order_by(RolloutRow.sample_index)
+        )
+        return list(found)
+
+
 async def finish_group(
     database: Database, group: GroupId, *, cancelled: bool = False
 ) -> GroupStatus:
-    """Close a group: READY when a rollout has a reward, else MASKED; CANCELLED on request. A closed
-    group stays as it is. Rollouts that have not ended are ended here, without a reward."""
+    """Close a group, as `mainspring.closing` decides under the campaign's configuration; CANCELLED
+    on request. A closed group does not change. Rollouts that have not ended are ended here, without
+    a reward."""
     async with database.transaction() as connection:
         # Before any rollout: `rollouts.claim` locks in the same order.
-        status = await connection.scalar(
-            select(GroupRow.status).where(GroupRow.id == group).with_for_update(key_share=True)
-        )
-        if status is None:
+        row = (
+            await connection.execute(
+                select(GroupRow.status, GroupRow.kind, CampaignRow.config)
+                .join(CampaignRow, CampaignRow.id == GroupRow.campaign_id)
+                .where(GroupRow.id == group)
+                .with_for_update(key_share=True, of=GroupRow)
+            )
+        ).one_or_none()
+        if row is None:
             raise unknown("group", group)
-        if status is not GroupStatus.RUNNING:
-            return status
+        if row.status is not GroupStatus.RUNNING:
+            return row.status
         await connection.execute(
             update(RolloutRow)
             .where(RolloutRow.group_id == group, RolloutRow.phase != RolloutPhase.DONE)
@@ -225,13 +251,12 @@ async def finish_group(
             )
         )
         await snapshots.drop_of_ended(connection, RolloutRow.group_id == group)
-        scored = await connection.scalar(
-            select(func.count(RolloutRow.reward)).where(RolloutRow.group_id == group)
+        rewards = await connection.scalars(
+            select(RolloutRow.reward).where(RolloutRow.group_id == group)
         )
-        if cancelled:
-            status = GroupStatus.CANCELLED
-        else:
-            status = GroupStatus.READY if scored else GroupStatus.MASKED
+        status = GroupStatus.CANCELLED
+        if not cancelled:
+            status = closing_status(rewards.all(), row.kind, read_stored(row.config).trainer)
         await connection.execute(
             # Not now(): a transaction that began earlier may have waited longer for its lock.
             update(GroupRow)

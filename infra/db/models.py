@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import (
     ARRAY,
     TIMESTAMP,
+    CheckConstraint,
     Double,
     ForeignKey,
     ForeignKeyConstraint,
@@ -92,11 +93,28 @@ class Base(DeclarativeBase):
     }
 
 
+class StoreRow(Base):
+    """One row, made by the migration: what tells this database from every other one."""
+
+    __tablename__ = "store"
+    __table_args__ = (CheckConstraint("single", name="single"),)
+
+    single: Mapped[bool] = mapped_column(primary_key=True, server_default=text("true"))
+    id: Mapped[str]
+    """32 random hexadecimal digits."""
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    swept_at: Mapped[datetime | None]
+    namespace: Mapped[str | None]
+    """Temporal's, that the work is in; null until a process has connected to one."""
+
+
 class CampaignRow(Base):
     __tablename__ = "campaigns"
 
     id: Mapped[str] = mapped_column(primary_key=True)
     kind: Mapped[CampaignKind] = word("kind", CampaignKind, default=CampaignKind.TRAIN)
+    uid: Mapped[str] = mapped_column(server_default=text("(gen_random_uuid())::text"))
+    """Tells it from another campaign of this name, in another store or another time."""
     config: Mapped[dict[str, Any]]
     status: Mapped[CampaignStatus] = word("status", CampaignStatus)
     error: Mapped[str | None] = mapped_column(PlainText)
@@ -137,6 +155,10 @@ class PolicyVersionRow(Base):
 
     campaign_id: Mapped[str] = mapped_column(ForeignKey("campaigns.id"), primary_key=True)
     version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    uid: Mapped[str] = mapped_column(
+        server_default=text("substr(md5((gen_random_uuid())::text), 1, 12)")
+    )
+    """Random: tells these weights from discarded ones of the same number."""
     step: Mapped[int | None]
     path: Mapped[str]
     checkpoint: Mapped[str | None]
@@ -144,6 +166,23 @@ class PolicyVersionRow(Base):
     """Served against recomputed log-probs under these very weights."""
     num_gap_tokens: Mapped[int | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class TrainerLeaseRow(Base):
+    """Which trainer process works for a campaign; `epoch` counts them and fences their writes."""
+
+    __tablename__ = "trainer_leases"
+
+    campaign_id: Mapped[str] = mapped_column(ForeignKey("campaigns.id"), primary_key=True)
+    epoch: Mapped[int]
+    owner: Mapped[str]
+    """Host and process id, for people."""
+    process: Mapped[str]
+    """The process beyond doubt: the kernel's boot, its pid namespace, pid and start."""
+    released: Mapped[bool] = mapped_column(server_default=text("false"))
+    """The owner ended in order: the next one need not wait."""
+    since: Mapped[datetime] = mapped_column(server_default=func.now())
+    seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class GroupRow(Base):
@@ -163,6 +202,8 @@ class GroupRow(Base):
     status: Mapped[GroupStatus] = word("status", GroupStatus)
     sampling: Mapped[Sampling] = word("sampling", Sampling)
     split: Mapped[str]
+    note: Mapped[str | None]
+    """Why an operator discarded it."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     finished_at: Mapped[datetime | None]
 
@@ -183,6 +224,8 @@ class RolloutRow(Base):
     player: Mapped[Player] = word("player", Player, default=Player.POLICY)
     source_rollout_id: Mapped[str | None] = mapped_column(ForeignKey("rollouts.id"))
     """Whose patch is graded again (player "stored")."""
+    exploit: Mapped[str | None]
+    """Name of the exploit that was tried (player "exploit")."""
     temperature: Mapped[float]
     phase: Mapped[RolloutPhase] = word("phase", RolloutPhase)
     epoch: Mapped[int] = mapped_column(server_default=text("0"))
@@ -197,6 +240,8 @@ class RolloutRow(Base):
     suspicions: Mapped[list[str]] = mapped_column(server_default=text("'{}'"))
     fault: Mapped[str | None] = mapped_column(PlainText)
     patch: Mapped[bytes | None]
+    patch_note: Mapped[str | None] = mapped_column(PlainText)
+    """What the patch lacks, or why there is none."""
     grade_output: Mapped[str | None] = mapped_column(PlainText)
     grade_report: Mapped[dict[str, Any] | None]
     num_turns: Mapped[int] = mapped_column(server_default=text("0"))
@@ -287,6 +332,8 @@ class NodeRow(Base):
     version: Mapped[str]
     started_at: Mapped[datetime]
     seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    stopped_at: Mapped[datetime | None]
+    """When its process ended in order; None: it runs, or was lost."""
 
 
 class StepRow(Base):

@@ -13,12 +13,12 @@ from sqlalchemy import Double, any_, cast, delete, exists, func, literal, or_, s
 from sqlalchemy.dialects.postgresql import insert
 
 from infra.db.database import Database
-from infra.db.models import NodeRow, SandboxRow
+from infra.db.models import NodeRow, SandboxPurpose, SandboxRow
 from mainspring.errors import UsageError
 from mainspring.ids import NodeId
 from mainspring.status import NodeStatus, Refusal, SandboxStatus
 
-DEAD_AFTER_S = 45.0
+LOST_AFTER_S = 45.0
 """As long as workflows wait for a node before they rebuild elsewhere; nine beats."""
 FORGOTTEN_AFTER = timedelta(days=7)
 """Machines that come and go would fill the listing."""
@@ -57,11 +57,17 @@ class NodeRecord:
     """Seconds since then."""
     num_leased: int
     """Its sandboxes with an open lease, gradings' too."""
+    num_open: int
+    """Of these, the agents'. What the node said of itself at its last beat may be long past."""
+    has_stopped: bool
+    """Its process ended in order."""
 
     @property
     def status(self) -> NodeStatus:
-        if self.seen_s > DEAD_AFTER_S:
-            return NodeStatus.DEAD
+        if self.has_stopped:
+            return NodeStatus.STOPPED
+        if self.seen_s > LOST_AFTER_S:
+            return NodeStatus.LOST
         if not self.draining:
             return NodeStatus.UP
         heard = self.said.refusal is Refusal.DRAINING
@@ -77,16 +83,27 @@ async def beat(database: Database, said: NodeBeat) -> bool:
             insert(NodeRow)
             .values(values)
             .on_conflict_do_update(
-                index_elements=[NodeRow.id], set_={**values, "seen_at": func.now()}
+                index_elements=[NodeRow.id],
+                set_={**values, "seen_at": func.now(), "stopped_at": None},
             )
             .returning(NodeRow.draining)
         )
     return bool(draining)
 
 
+async def say_goodbye(database: Database, node: NodeId) -> None:
+    """The node's process ends in order; its next beat, if any, is of another one."""
+    async with database.transaction() as connection:
+        await connection.execute(
+            update(NodeRow).where(NodeRow.id == node).values(stopped_at=func.now())
+        )
+
+
 async def list_nodes(database: Database) -> list[NodeRecord]:
     """Every node that is not forgotten, by id."""
     num_leased = select(func.count()).where(*_OPEN_LEASES).scalar_subquery()
+    of_agents = SandboxRow.purpose == SandboxPurpose.AGENT
+    num_open = select(func.count()).where(*_OPEN_LEASES, of_agents).scalar_subquery()
     async with database.transaction() as connection:
         rows = await connection.execute(
             select(
@@ -94,6 +111,8 @@ async def list_nodes(database: Database) -> list[NodeRecord]:
                 NodeRow.seen_at,
                 cast(func.extract("epoch", func.now() - NodeRow.seen_at), Double),
                 num_leased,
+                num_open,
+                NodeRow.stopped_at.is_not(None),
                 NodeRow.id,
                 NodeRow.capacity,
                 NodeRow.num_open,
@@ -106,7 +125,7 @@ async def list_nodes(database: Database) -> list[NodeRecord]:
                 NodeRow.started_at,
             ).order_by(NodeRow.id)
         )
-        return [NodeRecord(NodeBeat(*row[4:]), *row[:4]) for row in rows]
+        return [NodeRecord(NodeBeat(*row[6:]), *row[:6]) for row in rows]
 
 
 async def forget_gone(database: Database) -> int:
@@ -151,7 +170,8 @@ async def with_image(database: Database, image: str) -> NodeId | None:
                 or_(*(literal(name) == any_(NodeRow.images) for name in _spellings(image))),
                 NodeRow.draining.is_(False),
                 NodeRow.refusal.is_(None),
-                NodeRow.seen_at > func.now() - timedelta(seconds=DEAD_AFTER_S),
+                NodeRow.stopped_at.is_(None),
+                NodeRow.seen_at > func.now() - timedelta(seconds=LOST_AFTER_S),
             )
             .order_by(cast(NodeRow.num_open, Double) / NodeRow.capacity, func.random())
             .limit(1)

@@ -1,11 +1,17 @@
-"""Opening the configured database and refusing one that is missing or at another migration."""
+"""Opening the configured database and refusing one that is missing or at another migration; what it
+says of the settings."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
 
 from infra.db.database import Database
+from infra.db.store import namespace
 from mainspring.errors import DatabaseError
-from mainspring.settings import Settings
+from mainspring.settings import Settings, load_settings
+
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -19,3 +25,15 @@ async def open_database(settings: Settings, *, pool_size: int = 8) -> AsyncItera
     async with Database.open(settings.database_url, pool_size=pool_size) as db:
         await db.check()
         yield db
+
+
+async def with_recorded_namespace(settings: Settings, db: Database) -> Settings:
+    """Temporal's, that the store's work is in: where links lead. Raises DatabaseError."""
+    recorded = await namespace(db)
+    return settings.in_namespace(recorded) if recorded else settings
+
+
+async def with_database(home: Path | None, call: Callable[[Database], Awaitable[T]]) -> T:
+    """What a command reads or writes in the store alone. Raises DatabaseError."""
+    async with open_database(load_settings(home)) as db:
+        return await call(db)

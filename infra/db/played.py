@@ -6,7 +6,7 @@ Invariant: one statement, for every rollout's end reads it. Nothing here is writ
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ARRAY, Integer, Text, bindparam, func, select
+from sqlalchemy import ARRAY, Integer, Text, bindparam, case, func, null, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from infra.db.database import Database
@@ -26,22 +26,32 @@ class Played:
     patch: bytes
     report: GradeReport | None
     replies: tuple[str, ...]
-    num_completion_tokens: int
-    """Of all replies."""
-    num_tokens: int
-    """Of the whole sequence."""
+    num_completion_tokens: int | None
+    """Of all replies; None when an endpoint did not count those of one."""
+    num_tokens: int | None
+    """Of the whole sequence; None likewise."""
 
 
 def _num_tokens(packed: Any) -> Any:
     return func.octet_length(packed, type_=Integer) / _BYTES_PER_TOKEN
 
 
-_COMPLETION = func.coalesce(
-    GenerationRow.num_completion_tokens, _num_tokens(GenerationRow.completion_ids)
+def _unless_unknown(total: Any, counted: Any) -> Any:
+    """Over the replies; null where `counted` is unknown of one: a part is no total."""
+    is_reply = GenerationRow.turn.is_not(None)  # else the outer join's row of none
+    unknown = func.bool_or(counted.is_(None)).filter(is_reply)
+    return case((unknown, null()), else_=func.coalesce(total(counted), 0))
+
+
+# Replies in text have no tokens of their own, only the endpoint's count, where it counts.
+_IN_TOKENS = func.octet_length(GenerationRow.completion_ids) > 0
+_COMPLETION = case(
+    (_IN_TOKENS, _num_tokens(GenerationRow.completion_ids)),
+    else_=GenerationRow.num_completion_tokens,
 )
-_PROMPT = func.coalesce(
-    GenerationRow.num_prompt_tokens,
-    GenerationRow.prompt_start + _num_tokens(GenerationRow.prompt_ids),
+_PROMPT = case(
+    (_IN_TOKENS, GenerationRow.prompt_start + _num_tokens(GenerationRow.prompt_ids)),
+    else_=GenerationRow.num_prompt_tokens,
 )
 _READ = (
     select(
@@ -53,8 +63,8 @@ _READ = (
         func.array_agg(
             aggregate_order_by(GenerationRow.text, GenerationRow.turn), type_=ARRAY(Text)
         ).filter(GenerationRow.turn.is_not(None)),
-        func.coalesce(func.sum(_COMPLETION), 0),
-        func.coalesce(func.max(_PROMPT + _COMPLETION), 0),
+        _unless_unknown(func.sum, _COMPLETION),
+        _unless_unknown(func.max, _PROMPT + _COMPLETION),
     )
     .outerjoin(
         GenerationRow,
@@ -79,6 +89,6 @@ async def played(database: Database, rollout: RolloutId, epoch: int) -> Played |
         patch=patch or b"",
         report=None if report is None else GradeReport.model_validate(report),
         replies=tuple(replies or ()),
-        num_completion_tokens=int(num_completion_tokens),
+        num_completion_tokens=num_completion_tokens,
         num_tokens=num_tokens,
     )

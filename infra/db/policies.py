@@ -7,17 +7,19 @@ only.
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Select, func, select, update
+from sqlalchemy import Double, Select, cast, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from infra.db.database import Database
 from infra.db.fence import unknown
 from infra.db.models import PolicyVersionRow
+from infra.db.trainers import refuse_fenced
 from mainspring.ids import CampaignId
 
 _COLUMNS = (
     PolicyVersionRow.campaign_id,
     PolicyVersionRow.version,
+    PolicyVersionRow.uid,
     PolicyVersionRow.step,
     PolicyVersionRow.path,
     PolicyVersionRow.checkpoint,
@@ -31,6 +33,8 @@ _COLUMNS = (
 class PolicyRecord:
     campaign: CampaignId
     version: int
+    uid: str
+    """Of these weights: another version of the same number has another one."""
     step: int | None
     """The step that made it; None for version 0."""
     path: str
@@ -45,11 +49,19 @@ class PolicyRecord:
 
 
 async def put_first_policy(
-    database: Database, campaign: CampaignId, path: str, checkpoint: str | None = None
+    database: Database,
+    campaign: CampaignId,
+    path: str,
+    checkpoint: str | None = None,
+    *,
+    trainer_epoch: int | None = None,
 ) -> PolicyRecord:
-    """Store version 0; the one that stands, this or an earlier attempt's."""
+    """Store version 0; the one that stands, this or an earlier attempt's. Raises TrainerFenced for
+    an older epoch; None is for those who are no trainer."""
     row = {"campaign_id": campaign, "version": 0, "path": path, "checkpoint": checkpoint}
     async with database.transaction() as connection:
+        if trainer_epoch is not None:
+            await refuse_fenced(connection, campaign, trainer_epoch)
         await connection.execute(insert(PolicyVersionRow).values(row).on_conflict_do_nothing())
     return await get_policy(database, campaign, 0)
 
@@ -67,17 +79,31 @@ async def latest_policy(database: Database, campaign: CampaignId) -> PolicyRecor
     return await _first(database, _of(campaign).order_by(PolicyVersionRow.version.desc()).limit(1))
 
 
+async def is_version(database: Database, campaign: CampaignId, version: int, uid: str) -> bool:
+    """Whether the campaign has these weights. Version 0 is also known by its number alone."""
+    same = (PolicyVersionRow.version == version) & (PolicyVersionRow.uid == uid)
+    if version == 0 and not uid:
+        same = PolicyVersionRow.version == 0
+    async with database.transaction() as connection:
+        found = await connection.scalar(
+            select(PolicyVersionRow.version).where(PolicyVersionRow.campaign_id == campaign, same)
+        )
+    return found is not None
+
+
 async def put_gap(
-    database: Database, campaign: CampaignId, version: int, gap_max: float, num_tokens: int
+    database: Database, campaign: CampaignId, version: int, gap_max: float | None, num_tokens: int
 ) -> None:
     """Record a measurement of served against recomputed log-probs; of several, the largest gap and
-    the largest sample stand. Raises UnknownId."""
+    the largest sample stand. None for a measurement on no token. Raises UnknownId."""
     async with database.transaction() as connection:
         written = await connection.scalar(
             update(PolicyVersionRow)
             .where(PolicyVersionRow.campaign_id == campaign, PolicyVersionRow.version == version)
             .values(
-                logprob_gap_max=func.greatest(PolicyVersionRow.logprob_gap_max, gap_max),
+                logprob_gap_max=func.greatest(
+                    PolicyVersionRow.logprob_gap_max, cast(gap_max, Double)
+                ),
                 num_gap_tokens=func.greatest(PolicyVersionRow.num_gap_tokens, num_tokens),
             )
             .returning(PolicyVersionRow.version)

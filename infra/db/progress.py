@@ -1,13 +1,15 @@
-"""How far a campaign is: the few figures a live display needs, in three queries."""
+"""How far campaigns are: the few figures that a live display and a listing need."""
 
 from dataclasses import dataclass
 
 from sqlalchemy import func, select
 
+from infra.db import groups
 from infra.db.database import Database
 from infra.db.models import GroupRow, PolicyVersionRow, RolloutRow, StepRow
+from mainspring.figures import share_of
 from mainspring.ids import CampaignId
-from mainspring.status import GroupKind, StepStatus
+from mainspring.status import GroupKind, GroupStatus, StepStatus, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,10 @@ class Seen:
     """Mean reward of each finished step."""
     max_logprob_gap: float | None
     evaluations: list[str]
+    num_groups_masked: int
+    """Replaced: too few of their rollouts were scored, or an operator discarded them."""
+    num_groups_flat: int
+    """Replaced: their rewards were equal."""
 
 
 async def read(database: Database, campaign: CampaignId) -> Seen:
@@ -57,7 +63,7 @@ async def read(database: Database, campaign: CampaignId) -> Seen:
                 GroupRow.split,
                 GroupRow.sampling,
                 func.count(RolloutRow.reward),
-                func.coalesce(func.sum(RolloutRow.reward), 0.0),
+                func.count(RolloutRow.reward).filter(RolloutRow.verdict == Verdict.RESOLVED),
             )
             .join(RolloutRow, RolloutRow.group_id == GroupRow.id)
             .where(
@@ -69,10 +75,12 @@ async def read(database: Database, campaign: CampaignId) -> Seen:
             .order_by(GroupRow.policy_version, GroupRow.split, GroupRow.sampling.desc())
         )
         lines = [
-            f"{solved / max(1, scored):.1%} of {scored} {split}, {sampling}, version {version}"
+            f"{share_of(solved, scored)} of {scored} {split}, {sampling}, version {version}"
             for version, split, sampling, scored, solved in evaluations
         ]
-    seen_gaps = [*gaps, *(m["logprob_gap_max"] or 0.0 for m in metrics)]
+    replaced = await groups.counts(database, campaign)
+    of_steps = (m["logprob_gap_max"] for m in metrics if m.get("num_gap_tokens"))
+    seen_gaps = [*gaps, *(gap for gap in of_steps if gap is not None)]
     return Seen(
         num_steps=len(metrics),
         num_rollouts=done,
@@ -82,4 +90,42 @@ async def read(database: Database, campaign: CampaignId) -> Seen:
         rewards=[m["reward_mean"] or 0.0 for m in metrics],
         max_logprob_gap=max(seen_gaps) if seen_gaps else None,
         evaluations=lines,
+        num_groups_masked=replaced[GroupStatus.MASKED],
+        num_groups_flat=replaced[GroupStatus.FLAT],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far one campaign of a listing is."""
+
+    num_steps: int
+    num_rollouts: int
+    """Ended."""
+    num_scored: int
+    num_resolved: int
+
+
+async def standings(database: Database) -> dict[CampaignId, Standing]:
+    """Of every campaign that has begun."""
+    ended = RolloutRow.finished_at.is_not(None)
+    scored = ended & RolloutRow.reward.is_not(None)
+    async with database.transaction() as connection:
+        steps = await connection.execute(
+            select(StepRow.campaign_id, func.count())
+            .where(StepRow.status == StepStatus.DONE)
+            .group_by(StepRow.campaign_id)
+        )
+        num_steps = {row[0]: row[1] for row in steps}
+        rows = await connection.execute(
+            select(
+                RolloutRow.campaign_id,
+                func.count().filter(ended),
+                func.count().filter(scored),
+                func.count().filter(scored, RolloutRow.verdict == Verdict.RESOLVED),
+            ).group_by(RolloutRow.campaign_id)
+        )
+        return {
+            CampaignId(campaign): Standing(num_steps.get(campaign, 0), *counts)
+            for campaign, *counts in rows
+        }

@@ -37,6 +37,7 @@ _COLUMNS = (
     RolloutRow.sample_index,
     RolloutRow.player,
     RolloutRow.source_rollout_id,
+    RolloutRow.exploit,
     RolloutRow.temperature,
     RolloutRow.phase,
     RolloutRow.epoch,
@@ -47,6 +48,8 @@ _COLUMNS = (
     RolloutRow.reward_parts,
     RolloutRow.suspicions,
     RolloutRow.fault,
+    RolloutRow.patch_note,
+    RolloutRow.past_runs,
     RolloutRow.num_turns,
     RolloutRow.phase_s,
     RolloutRow.created_at,
@@ -62,6 +65,7 @@ _NEW_LIFE: dict[str, Any] = {
     **dict.fromkeys(
         (
             *("stop_reason", "verdict", "reward", "reward_parts", "fault", "patch"),
+            "patch_note",
             *("grade_output", "grade_report", "finished_at"),
         ),
         null(),
@@ -80,6 +84,7 @@ class RolloutRecord:
     sample_index: int
     player: Player
     source_rollout: RolloutId | None
+    exploit: str | None
     temperature: float
     phase: RolloutPhase
     epoch: int
@@ -90,11 +95,19 @@ class RolloutRecord:
     reward_parts: dict[str, float | None] | None
     suspicions: list[str]
     fault: str | None
+    patch_note: str | None
+    """What the patch lacks, or why there is none."""
+    past_runs: list[str]
     num_turns: int
     phase_s: dict[str, float]
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+
+    @property
+    def attempts(self) -> int:
+        """Times it was begun: anew after a reset, a retry, or a run that was cut off."""
+        return len(self.past_runs) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +159,8 @@ async def claim(database: Database, rollout: RolloutId, run_id: str) -> Claim:
             if row.run_id is not None or row.phase is RolloutPhase.DONE:
                 owner |= _NEW_LIFE
                 epoch += 1
+            plays = row.player is Player.POLICY
+            owner["phase"] = RolloutPhase.OPENING if plays else RolloutPhase.GRADING
             await connection.execute(
                 update(RolloutRow).where(RolloutRow.id == rollout).values(owner)
             )
@@ -167,9 +182,25 @@ async def new_epoch(database: Database, rollout: RolloutId, from_epoch: int, run
                 f"{row.run_id} is in epoch {row.epoch}, phase {row.phase}"
             )
         await connection.execute(
-            update(RolloutRow).where(RolloutRow.id == rollout).values(_NEW_LIFE)
+            update(RolloutRow)
+            .where(RolloutRow.id == rollout)
+            .values({**_NEW_LIFE, "phase": RolloutPhase.OPENING})
         )
         return from_epoch + 1
+
+
+async def give_back(database: Database, rollout: RolloutId) -> None:
+    """Undo the end of a rollout, whose next run begins it again; what was recorded is fenced off.
+    Only for those whose result no training used: of evaluations, verifications and regrades."""
+    async with database.transaction() as connection:
+        row = await _locked(connection, rollout)
+        if row.phase is RolloutPhase.DONE:
+            # Without an owner, or the sweep would end it before its run begins it.
+            past_runs = [*row.past_runs, *([row.run_id] if row.run_id else [])]
+            values = {**_NEW_LIFE, "run_id": null(), "past_runs": past_runs}
+            await connection.execute(
+                update(RolloutRow).where(RolloutRow.id == rollout).values(values)
+            )
 
 
 async def set_phase(
@@ -181,9 +212,12 @@ async def set_phase(
     )
 
 
-async def put_patch(database: Database, rollout: RolloutId, epoch: int, patch: bytes) -> bytes:
-    """The patch that counts: the first one written in this epoch."""
-    return await write_once(database, rollout, epoch, {"patch": patch}, column=RolloutRow.patch)
+async def put_patch(
+    database: Database, rollout: RolloutId, epoch: int, patch: bytes, note: str | None = None
+) -> bytes:
+    """The patch that counts: the first one written in this epoch, and what it lacks and why."""
+    values = {"patch": patch, "patch_note": note}
+    return await write_once(database, rollout, epoch, values, column=RolloutRow.patch)
 
 
 async def get_patch(database: Database, rollout: RolloutId, epoch: int) -> bytes | None:

@@ -6,6 +6,7 @@ others are played when the run is taken up again.
 """
 
 from dataclasses import dataclass
+from itertools import product
 
 from sqlalchemy import ColumnElement, Double, Select, cast, func, select, update
 
@@ -76,11 +77,10 @@ async def planned(database: Database, record: CampaignRecord, index: int) -> lis
     ids = await selections.task_ids(
         database, record.config, record.config.run.split, index * num_tasks, num_tasks
     )
-    pairs = [(task, player) for task in ids for player in ways]
     temperature = record.config.policy.temperature
     return [
-        NewRollout(rollout_id(group, number), task, number, temperature, player)
-        for number, (task, player) in enumerate(pairs)
+        NewRollout(rollout_id(group, number), task, number, temperature, player, exploit=exploit)
+        for number, (task, (player, exploit)) in enumerate(product(ids, ways))
     ]
 
 
@@ -104,7 +104,7 @@ async def take_up(database: Database, group: GroupId) -> list[int] | None:
             await connection.execute(
                 update(GroupRow)
                 .where(GroupRow.id == group)
-                .values(status=GroupStatus.RUNNING, finished_at=None)
+                .values(status=GroupStatus.RUNNING, finished_at=None, note=None)
             )
         return unfinished
 
@@ -130,11 +130,15 @@ async def tally(database: Database, campaign: CampaignId) -> RunTally:
         return RunTally(*row)
 
 
-def _ways(record: CampaignRecord) -> list[Player]:
-    """Who makes the patches of one task, one entry a rollout."""
+def _ways(record: CampaignRecord) -> list[tuple[Player, str | None]]:
+    """Who makes the patches of one task, one entry a rollout; with the exploit's name."""
     run = record.config.run
     players = run.players if record.kind is CampaignKind.VERIFY else (Player.POLICY,)
-    return [player for player in players for _ in range(run.samples)]
+    ways: list[tuple[Player, str | None]] = []
+    for player in players:
+        names = run.exploits if player is Player.EXPLOIT else (None,)
+        ways += [(player, name) for name in names for _ in range(run.samples)]
+    return ways
 
 
 def _given_patches(campaign: str) -> Select[tuple[str, str, float]]:

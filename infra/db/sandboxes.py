@@ -18,7 +18,7 @@ from infra.db.fence import fenced_insert, refuse_finished, refuse_older
 from infra.db.models import NodeRow, RolloutRow, SandboxPurpose, SandboxRow
 from mainspring.errors import SandboxError
 from mainspring.ids import NodeId, RolloutId, SandboxId
-from mainspring.status import RolloutPhase, SandboxStatus
+from mainspring.status import FaultKind, RolloutPhase, SandboxStatus
 from mainspring.tasks import BackendName
 
 _COLUMNS = (
@@ -69,6 +69,8 @@ MAX_WAIT_S = 30.0
 
 class CampaignFull(SandboxError):
     """The campaign has as many sandboxes as it may have; ask again after `retry_after_s`."""
+
+    fault = FaultKind.CAMPAIGN_FULL
 
     def __init__(self, message: str, *, remedy: str, retry_after_s: float) -> None:
         super().__init__(message, remedy=remedy)

@@ -5,10 +5,22 @@ verified meanwhile: groups pick their tasks by position. A campaign stored witho
 task of its source.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import CompoundSelect, Integer, exists, func, literal, select, union_all
+from sqlalchemy import (
+    ARRAY,
+    CompoundSelect,
+    Integer,
+    Text,
+    any_,
+    exists,
+    func,
+    literal,
+    select,
+    union_all,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db import tasks
@@ -29,6 +41,21 @@ class Selected:
     position: int | None
     """Among the campaign's tasks of this split; None: left out."""
     verification: Verification | None
+
+
+async def asks_for_agent(
+    database: Database, ids: Sequence[TaskId], known: Sequence[str]
+) -> tuple[TaskId, str, int] | None:
+    """A task that asks for an agent which is not `known`, that agent, and how many do so."""
+    name = TaskRow.spec["agent_name"].astext
+    asks = select(TaskRow.id, name).where(
+        TaskRow.id == any_(literal(list(ids), ARRAY(Text))),
+        name.is_not(None),
+        name.not_in(["", *known]),
+    )
+    async with database.transaction() as connection:
+        rows = (await connection.execute(asks.order_by(TaskRow.id))).all()
+    return (TaskId(rows[0][0]), rows[0][1], len(rows)) if rows else None
 
 
 async def choose(

@@ -5,7 +5,7 @@ step (a primary key says so); step n makes policy version n, committed in one tr
 groups it consumed. What a batch holds is in `batches`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from infra.db.database import Database
 from infra.db.fence import unknown
 from infra.db.models import CampaignRow, GroupRow, PolicyVersionRow, StepGroupRow, StepRow
+from infra.db.trainers import refuse_fenced
 from mainspring.errors import MainspringError
 from mainspring.ids import CampaignId, GroupId
 from mainspring.status import GroupKind, GroupStatus, StepStatus
@@ -50,9 +51,9 @@ class StepRecord:
 async def plan_step(
     database: Database, campaign: CampaignId, step: int, num_groups: int
 ) -> list[GroupId]:
-    """Fix the batch of a step: the groups that have been ready longest. A planned step keeps its
-    groups; an empty list, and nothing planned, when fewer than `num_groups` are ready. Raises
-    StepOutOfOrder when the step before is not done."""
+    """Fix the batch of a step: of the ready groups those that were admitted first, whose tokens are
+    the oldest. A planned step keeps its groups; an empty list, and nothing planned, when fewer than
+    `num_groups` are ready. Raises StepOutOfOrder when the step before is not done."""
     async with database.transaction() as connection:
         # Two plans of one campaign take turns: the second one sees what the first one took.
         locked = await connection.scalar(
@@ -60,7 +61,7 @@ async def plan_step(
         )
         if locked is None:
             raise unknown("campaign", campaign)
-        planned = await _groups(connection, campaign, step)
+        planned = await groups_of(connection, campaign, step)
         if planned:
             return planned
         newest = await connection.scalar(
@@ -82,7 +83,7 @@ async def plan_step(
                 GroupRow.status == GroupStatus.READY,
                 GroupRow.id.not_in(taken),
             )
-            .order_by(GroupRow.finished_at, GroupRow.index)
+            .order_by(GroupRow.index)
             .limit(num_groups)
         )
         groups = [GroupId(id) for id in chosen]
@@ -106,13 +107,19 @@ async def commit_step(
     campaign: CampaignId,
     step: int,
     *,
-    metrics: Mapping[str, float],
+    metrics: Mapping[str, float | None],
     policy_path: str,
     checkpoint: str,
+    groups: Sequence[GroupId] | None = None,
+    trainer_epoch: int | None = None,
 ) -> StepRecord:
     """Make the step, its consumed groups and policy version `step` visible together. A step that is
-    done stays as the first attempt committed it. Raises StepOutOfOrder for an unplanned step."""
+    done stays as the first attempt committed it. Raises StepOutOfOrder for an unplanned step, and
+    when it is planned with other `groups` by now; TrainerFenced for an older epoch (None is for
+    those who are no trainer)."""
     async with database.transaction() as connection:
+        if trainer_epoch is not None:
+            await refuse_fenced(connection, campaign, trainer_epoch)
         status = await connection.scalar(
             select(StepRow.status)
             .where(StepRow.campaign_id == campaign, StepRow.step == step)
@@ -121,6 +128,11 @@ async def commit_step(
         if status is None:
             raise StepOutOfOrder(f"campaign {campaign}: step {step} was never planned")
         if status is StepStatus.PLANNED:
+            planned = await groups_of(connection, campaign, step)
+            if groups is not None and list(groups) != planned:
+                raise StepOutOfOrder(
+                    f"campaign {campaign}: step {step} was trained on groups that were dropped"
+                )
             await _commit(connection, campaign, step, metrics, policy_path, checkpoint)
         return await _one(connection, _of(campaign).where(StepRow.step == step))
 
@@ -142,18 +154,18 @@ async def list_steps(database: Database, campaign: CampaignId) -> list[StepRecor
 async def step_groups(database: Database, campaign: CampaignId, step: int) -> list[GroupId]:
     """In batch order; empty when it was not planned."""
     async with database.transaction() as connection:
-        return await _groups(connection, campaign, step)
+        return await groups_of(connection, campaign, step)
 
 
 async def _commit(
     connection: AsyncConnection,
     campaign: CampaignId,
     step: int,
-    metrics: Mapping[str, float],
+    metrics: Mapping[str, float | None],
     policy_path: str,
     checkpoint: str,
 ) -> None:
-    groups = await _groups(connection, campaign, step)
+    groups = await groups_of(connection, campaign, step)
     consumed = await connection.execute(
         update(GroupRow)
         .where(GroupRow.id.in_(groups), GroupRow.status == GroupStatus.READY)
@@ -180,7 +192,7 @@ async def _commit(
     )
 
 
-async def _groups(connection: AsyncConnection, campaign: CampaignId, step: int) -> list[GroupId]:
+async def groups_of(connection: AsyncConnection, campaign: CampaignId, step: int) -> list[GroupId]:
     ids = await connection.scalars(
         select(StepGroupRow.group_id)
         .where(StepGroupRow.campaign_id == campaign, StepGroupRow.step == step)

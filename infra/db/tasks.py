@@ -1,12 +1,14 @@
 """Tasks as stored: the listing order is the order in which they were first put.
 
-Invariant: a task never changes under its id; changed content needs another id. Putting the same
-task again changes nothing.
+Invariants: a task never changes under its id; changed content needs another id. Putting the same
+task again changes nothing, whatever way of hashing it was stored with.
 """
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
 
 from sqlalchemy import ARRAY, ColumnElement, Text, any_, func, insert, literal, select, text
@@ -21,6 +23,7 @@ from mainspring.tasks import Task
 
 _NUM_NAMED = 5
 """Ids named in an error; more would hide the message."""
+UNSTORABLE = "holds what Postgres cannot store: NUL, half a surrogate pair or no finite number"
 _IMAGE = TaskRow.spec["image"].astext
 _JUDGE = TaskRow.spec["judge"]
 
@@ -34,8 +37,12 @@ class Fate(StrEnum):
     """It was stored before."""
     OTHER_CONTENT = "other_content"
     """Its id is another task's, which stays."""
+    REPLACED = "replaced"
+    """It has taken the place of other content that nothing had used."""
+    IN_USE = "in_use"
+    """Its id is another task's, which a campaign has used and which stays."""
     NOT_STORABLE = "not_storable"
-    """It holds a character that Postgres cannot."""
+    """It holds a character or a number that Postgres cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,7 @@ async def put_tasks(database: Database, tasks: Sequence[Task]) -> int:
     given = {task.id: task for task in tasks}
     hashes = _checked_hashes(tasks)
     async with database.transaction() as connection:
-        stored = await _locked(connection, list(given))
+        stored = await _locked(connection, hashes)
         changed = sorted(id for id, content_hash in stored.items() if content_hash != hashes[id])
         if changed:
             raise UsageError(
@@ -88,7 +95,7 @@ async def import_tasks(database: Database, tasks: Sequence[Task]) -> list[Fate]:
     new: dict[TaskId, Task] = {}
     async with database.transaction() as connection:
         given = zip(tasks, hashes, strict=True)
-        known = await _locked(connection, [task.id for task, it in given if it is not None])
+        known = await _locked(connection, {task.id: it for task, it in given if it is not None})
         for task, content_hash in zip(tasks, hashes, strict=True):
             if content_hash is None:
                 fates.append(Fate.NOT_STORABLE)
@@ -168,6 +175,28 @@ async def list_splits(database: Database) -> list[Split]:
         return [Split(*row) for row in rows]
 
 
+async def known_source(database: Database, source: str, split: str | None = None) -> None:
+    """Raises UsageError, which lists what is stored, for a source or split without tasks."""
+    splits = await list_splits(database)
+    of_source = [each.split for each in splits if each.source == source]
+    if of_source and split in (None, *of_source):
+        return
+    if of_source:
+        raise UsageError(
+            f"source {source!r} has no tasks in split {split!r}",
+            remedy=f"its splits: {', '.join(of_source)}",
+        )
+    names = list(dict.fromkeys(each.source for each in splits))
+    near = get_close_matches(source, names, 1)
+    raise UsageError(
+        f"no tasks of source {source!r} are stored"
+        + (f"; did you mean {near[0]!r}?" if near else ""),
+        remedy=f"stored sources: {_named(sorted(names))}"
+        if names
+        else "import tasks first: `mainspring tasks import`",
+    )
+
+
 async def list_images(
     database: Database,
     *,
@@ -189,16 +218,28 @@ async def list_images(
         return [TaskImage(*row) for row in rows]
 
 
-async def _locked(connection: AsyncConnection, ids: Sequence[TaskId]) -> dict[TaskId, str]:
-    """The content hashes of those that are stored, with nobody else putting until the end."""
+async def _locked(connection: AsyncConnection, given: Mapping[TaskId, str]) -> dict[TaskId, str]:
+    """The content hashes of those that are stored, as hashes are made today, and no other put until
+    the end. `given` are the hashes to compare with."""
     # Positions count up per split, so two puts at once must take turns.
     await connection.execute(text("LOCK TABLE tasks IN SHARE ROW EXCLUSIVE MODE"))
-    rows = await connection.execute(
-        select(TaskRow.id, TaskRow.content_hash).where(
-            TaskRow.id == any_(literal(list(ids), ARRAY(Text)))
+    known = {
+        TaskId(row.id): row.content_hash
+        for row in await connection.execute(
+            select(TaskRow.id, TaskRow.content_hash).where(_is_one_of(given))
         )
-    )
-    return {TaskId(row.id): row.content_hash for row in rows}
+    }
+    # A row's hash may have been made another way: then its content is what counts.
+    others = [id for id, content_hash in known.items() if content_hash != given[id]]
+    if others:
+        specs = await connection.scalars(select(TaskRow.spec).where(_is_one_of(others)))
+        stored = map(Task.model_validate, specs)
+        known |= {task.id: task.content_hash for task in stored}
+    return known
+
+
+def _is_one_of(ids: Iterable[TaskId]) -> ColumnElement[bool]:
+    return TaskRow.id == any_(literal(list(ids), ARRAY(Text)))
 
 
 async def _insert(
@@ -238,27 +279,22 @@ def _checked_hashes(tasks: Sequence[Task]) -> dict[TaskId, str]:
             raise UsageError(f"task id {task.id} stands twice in the list, for different tasks")
         if not _storable(task):
             raise UsageError(
-                f"task {task.id} holds a NUL character, which Postgres cannot store",
+                f"task {task.id} {UNSTORABLE}",
                 remedy="leave binary files out of `files` and `tests`, or use an image",
             )
     return hashes
 
 
 def _storable(task: Task) -> bool:
-    return not any("\0" in text for text in _texts(task.model_dump(mode="json")))
+    try:
+        # Not in pydantic's JSON mode, which replaces what keys cannot hold without a word.
+        spec = json.dumps(task.model_dump(), ensure_ascii=False, allow_nan=False)
+        spec.encode()
+    except ValueError:  # NaN, infinities, lone surrogates
+        return False
+    return r"\u0000" not in spec.replace(r"\\", "")
 
 
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in (*value.keys(), *value.values()):
-            yield from _texts(each)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _texts(each)
-
-
-def _named(ids: list[TaskId]) -> str:
+def _named(ids: Sequence[str]) -> str:
     more = len(ids) - _NUM_NAMED
     return ", ".join(ids[:_NUM_NAMED]) + (f" and {more} more" if more > 0 else "")

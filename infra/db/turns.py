@@ -18,7 +18,7 @@ from infra.db.models import ExecutionRow, ExecutionState, GenerationRow
 from mainspring.ids import RolloutId
 from mainspring.turns import Execution, Generation
 
-_GENERATION = (
+GENERATION = (
     GenerationRow.turn,
     GenerationRow.prompt_start,
     GenerationRow.prompt_ids,
@@ -31,6 +31,7 @@ _GENERATION = (
     GenerationRow.num_prompt_tokens,
     GenerationRow.num_completion_tokens,
 )
+"""The fields of a Generation, in their order."""
 _EXECUTION = (
     ExecutionRow.turn,
     ExecutionRow.command,
@@ -43,10 +44,10 @@ _EXECUTION = (
 _KEY = ("rollout_id", "epoch")
 _RESULT = ("returncode", "output", "output_sha256", "truncated", "timed_out", "wall_s")
 
-_PUT_GENERATION = fenced_insert(
+_PUTGENERATION = fenced_insert(
     GenerationRow,
-    [*_KEY, *(column.key for column in _GENERATION)],
-    returning=[column.key for column in _GENERATION],
+    [*_KEY, *(column.key for column in GENERATION)],
+    returning=[column.key for column in GENERATION],
 )
 _PUT_INTENT = fenced_insert(ExecutionRow, [*_KEY, "turn", "command", "state"], returning=["state"])
 _PUT_RESULT = fenced_insert(
@@ -60,7 +61,7 @@ _PUT_RESULT = fenced_insert(
     returning=[column.key for column in _EXECUTION],
 )
 _HISTORY = (
-    select(*_GENERATION, *_EXECUTION)
+    select(*GENERATION, *_EXECUTION)
     .outerjoin(
         ExecutionRow,
         and_(
@@ -85,7 +86,7 @@ async def put_generation(
     values = {name: getattr(generation, name) for name in Generation.__slots__}
     values |= {"rollout_id": rollout, "epoch": epoch}
     async with database.transaction() as connection:
-        row = (await connection.execute(_PUT_GENERATION, values)).one_or_none()
+        row = (await connection.execute(_PUTGENERATION, values)).one_or_none()
         if row is not None:
             return Generation(*row)
         await refuse_older(connection, rollout, epoch)
@@ -104,7 +105,7 @@ async def generations(database: Database, rollout: RolloutId, epoch: int) -> lis
     """In turn order."""
     async with database.transaction() as connection:
         rows = await connection.execute(
-            select(*_GENERATION)
+            select(*GENERATION)
             .where(GenerationRow.rollout_id == rollout, GenerationRow.epoch == epoch)
             .order_by(GenerationRow.turn)
         )
@@ -175,7 +176,7 @@ async def history(
     """Every reply of the epoch and every command that has run, in turn order; one query."""
     async with database.transaction() as connection:
         rows = (await connection.execute(_HISTORY, {"rollout": rollout, "epoch": epoch})).all()
-    middle = len(_GENERATION)
+    middle = len(GENERATION)
     replies = [Generation(*row[:middle]) for row in rows]
     results = [Execution(*row[middle:]) for row in rows if row[middle] is not None]
     return replies, results
@@ -186,7 +187,7 @@ async def _generation(
 ) -> Generation | None:
     row = (
         await connection.execute(
-            select(*_GENERATION).where(
+            select(*GENERATION).where(
                 GenerationRow.rollout_id == rollout,
                 GenerationRow.epoch == epoch,
                 GenerationRow.turn == turn,

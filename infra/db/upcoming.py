@@ -17,6 +17,7 @@ from mainspring.config import CampaignConfig
 from mainspring.curriculum import task_position
 from mainspring.ids import CampaignId, NodeId, TaskId
 from mainspring.status import CampaignKind, CampaignStatus, GroupKind, RolloutPhase, SandboxStatus
+from mainspring.stored_config import read_stored
 
 NEXT_GROUPS = 2
 """Of each campaign: the next one to start and the one after it."""
@@ -72,7 +73,7 @@ async def _next_groups(connection: AsyncConnection) -> list[Upcoming]:
     )
     found: list[Upcoming] = []
     for stored, last in running.all():
-        config = CampaignConfig.model_validate(stored)
+        config = read_stored(stored)
         first = 0 if last is None else last + 1
         for index in range(first, first + NEXT_GROUPS):
             if (task := await _task_of_group(connection, config, index)) is not None:

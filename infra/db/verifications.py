@@ -5,6 +5,9 @@ says nothing about its task; of several verifications the newest that judged bot
 that a task is verified anew after its image or its limits were mended.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from sqlalchemy import func, select, text
 
 from infra.db.database import Database
@@ -72,6 +75,45 @@ async def faults(database: Database, campaign: CampaignId) -> dict[TaskId, str]:
             .group_by(RolloutRow.task_id)
         )
         return {TaskId(task): fault for task, fault in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What became of one kind of patch."""
+
+    num_graded: int
+    num_resolved: int
+
+
+async def passes(database: Database, campaign: CampaignId) -> dict[Player, Passes]:
+    """By whose patch it was; of rollouts that got a verdict."""
+    async with database.transaction() as connection:
+        rows = await connection.execute(
+            select(
+                RolloutRow.player,
+                func.count(),
+                func.count().filter(RolloutRow.verdict == Verdict.RESOLVED),
+            )
+            .where(
+                RolloutRow.campaign_id == campaign,
+                RolloutRow.phase == RolloutPhase.DONE,
+                RolloutRow.verdict.is_not(None),
+                RolloutRow.verdict != Verdict.FAULT,
+            )
+            .group_by(RolloutRow.player)
+        )
+        found = {player: Passes(graded, resolved) for player, graded, resolved in rows}
+    return {player: found.get(player, Passes(0, 0)) for player in Player}
+
+
+def in_words(found: Mapping[Player, Passes]) -> str:
+    """Of the kinds of patches that were graded."""
+    names = {Player.GOLD: "gold patches", Player.EMPTY: "empty patches", Player.EXPLOIT: "exploits"}
+    graded = ((name, found[player]) for player, name in names.items() if found[player].num_graded)
+    return (
+        ", ".join(f"{name} {each.num_resolved}/{each.num_graded} pass" for name, each in graded)
+        or "nothing is graded yet"
+    )
 
 
 def _verification(

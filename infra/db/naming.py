@@ -1,0 +1,96 @@
+"""From what a person typed to an id that is stored; the nearest names where there is none.
+
+Takes ids as they stand on any screen: whole, without the campaign when that is unique, or as the
+workflow's id in Temporal. Used by the command line.
+"""
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import select
+
+from infra.db import campaigns
+from infra.db.campaigns import CampaignRecord
+from infra.db.database import Database
+from infra.db.fence import UnknownId
+from infra.db.models import CampaignRow, RolloutRow
+from mainspring.errors import UsageError
+from mainspring.ids import CampaignId, RolloutId
+
+NUM_SHOWN = 5
+"""Names in a message."""
+MAX_COMPARED = 20_000
+"""Ids that are looked through for near ones."""
+
+
+async def campaign_named(database: Database, text: str) -> CampaignRecord:
+    """Raises UnknownId with near names."""
+    name = text.removeprefix("campaign/")
+    record = await campaigns.find(database, CampaignId(name))
+    if record is not None:
+        return record
+    async with database.transaction() as connection:
+        known = list(await connection.scalars(select(CampaignRow.id)))
+    where = "`mainspring campaign list` lists them" if known else "no campaign is stored yet"
+    raise UnknownId(f"no campaign {name} is stored", remedy=_near(name, known, where))
+
+
+async def rollout_named(database: Database, text: str) -> RolloutId:
+    """Raises UnknownId with near ids, and UsageError when several fit."""
+    name = text.removeprefix("rollout/").strip("/")
+    async with database.transaction() as connection:
+        if await connection.scalar(select(RolloutRow.id).where(RolloutRow.id == name)):
+            return RolloutId(name)
+        found = list(
+            await connection.scalars(
+                select(RolloutRow.id)
+                .where(RolloutRow.id.endswith(f"/{name}", autoescape=True))
+                .order_by(RolloutRow.created_at.desc())
+                .limit(NUM_SHOWN + 1)
+            )
+        )
+    if len(found) == 1:
+        return RolloutId(found[0])
+    if found:
+        listed = ", ".join(found[:NUM_SHOWN]) + (", ..." if len(found) > NUM_SHOWN else "")
+        raise UsageError(
+            f"several rollouts are called {name}: {listed}",
+            remedy="give the whole id, with its campaign",
+        )
+    async with database.transaction() as connection:
+        campaign, _, rest = name.partition("/")
+        own = list(
+            await connection.scalars(
+                select(RolloutRow.id)
+                .where(RolloutRow.campaign_id == campaign)
+                .order_by(RolloutRow.created_at.desc())
+                .limit(MAX_COMPARED)
+            )
+        )
+        known = list(await connection.scalars(select(CampaignRow.id)))
+    if own:
+        where = f"`mainspring rollout list {campaign}` lists them"
+        raise UnknownId(f"no rollout {name} is stored", remedy=_near(name, own, where))
+    near = difflib.get_close_matches(campaign, known, 1) if rest else []
+    if near:
+        where = f"`mainspring rollout list {near[0]}` lists that campaign's rollouts"
+        raise UnknownId(
+            f"no rollout {name} is stored, and no campaign {campaign}",
+            remedy=f"did you mean campaign {near[0]}? {where}",
+        )
+    raise UnknownId(
+        f"no rollout {name} is stored",
+        remedy="`mainspring rollout list CAMPAIGN` lists the ids of a campaign",
+    )
+
+
+def near_names(name: str, known: Iterable[str]) -> Sequence[str]:
+    """The nearest first; those that begin alike count as near."""
+    known = list(known)
+    close = difflib.get_close_matches(name, known, NUM_SHOWN, cutoff=0.5)
+    return close or [each for each in known if name and each.startswith(name)][:NUM_SHOWN]
+
+
+def _near(name: str, known: Sequence[str], where: str) -> str:
+    near = near_names(name, known)
+    return f"did you mean {', '.join(near)}? {where}" if near else where

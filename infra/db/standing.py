@@ -1,0 +1,119 @@
+"""Where a campaign stands: all that its workflow has to know to take the next step, read together.
+
+Invariant: everything that decides what a campaign does next is stored, so that a workflow that was
+cancelled, terminated, failed or reset anywhere can be started again and look here.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import func, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from infra.db.database import Database
+from infra.db.models import GroupRow, PolicyVersionRow, StepRow
+from mainspring.ids import CampaignId, GroupId
+from mainspring.status import GroupKind, GroupStatus, StepStatus
+
+_USED = (GroupStatus.READY, GroupStatus.CONSUMED)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    version: int | None
+    """The newest policy version; None before the first is made."""
+    planned_step: int | None
+    """The step whose batch is fixed and not trained yet."""
+    running: list[int]
+    """Training groups in flight, by index."""
+    num_ready: int
+    """Training groups that wait for a step, those of the planned one among them."""
+    next_index: int
+    """Of the next training group."""
+    num_masked_in_a_row: int
+    """Newest groups of which too few rollouts were scored, without one in between that had enough.
+    Those that an operator discarded do not count."""
+    num_flat_in_a_row: int
+    """Newest groups with equal rewards, without one in between that a step could use."""
+    evaluated: list[GroupId]
+    """Complete evaluations of the newest version."""
+    is_checked: bool
+    """The newest version's served log-probs were compared with recomputed ones."""
+
+
+async def read(database: Database, campaign: CampaignId, since: float = 0.0) -> Standing:
+    """What was masked or flat before `since`, in unix seconds, does not count as in a row."""
+    async with database.transaction() as connection:
+        await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
+        newest = (
+            await connection.execute(
+                select(PolicyVersionRow.version, PolicyVersionRow.num_gap_tokens)
+                .where(PolicyVersionRow.campaign_id == campaign)
+                .order_by(PolicyVersionRow.version.desc())
+                .limit(1)
+            )
+        ).one_or_none()
+        planned = await connection.scalar(
+            select(func.max(StepRow.step)).where(
+                StepRow.campaign_id == campaign, StepRow.status == StepStatus.PLANNED
+            )
+        )
+        running, num_ready, highest = (
+            await connection.execute(
+                select(
+                    func.array_agg(GroupRow.index).filter(GroupRow.status == GroupStatus.RUNNING),
+                    func.count().filter(GroupRow.status == GroupStatus.READY),
+                    func.max(GroupRow.index),
+                ).where(GroupRow.campaign_id == campaign, GroupRow.kind == GroupKind.TRAIN)
+            )
+        ).one()
+        masked, flat = await _in_a_row(connection, campaign, datetime.fromtimestamp(since, UTC))
+        evaluated = await connection.scalars(
+            select(GroupRow.id)
+            .where(
+                GroupRow.campaign_id == campaign,
+                GroupRow.kind == GroupKind.EVAL,
+                GroupRow.policy_version == (newest.version if newest else -1),
+                GroupRow.status.in_((GroupStatus.READY, GroupStatus.MASKED)),
+                GroupRow.note.is_(None),
+            )
+            .order_by(GroupRow.id)
+        )
+        return Standing(
+            version=newest.version if newest else None,
+            planned_step=planned,
+            running=sorted(running or ()),
+            num_ready=num_ready,
+            next_index=0 if highest is None else highest + 1,
+            num_masked_in_a_row=masked,
+            num_flat_in_a_row=flat,
+            evaluated=[GroupId(id) for id in evaluated],
+            is_checked=newest is not None and newest.num_gap_tokens is not None,
+        )
+
+
+async def _in_a_row(
+    connection: AsyncConnection, campaign: CampaignId, since: datetime
+) -> tuple[int, int]:
+    """Masked and flat groups after the last one that breaks their row."""
+    closed = (GroupRow.campaign_id == campaign, GroupRow.kind == GroupKind.TRAIN)
+    usable = GroupRow.status.in_(_USED) | GroupRow.note.is_not(None)
+    scored = usable | (GroupRow.status == GroupStatus.FLAT)
+    last_scored, last_usable = (
+        await connection.execute(
+            select(
+                func.max(GroupRow.finished_at).filter(scored),
+                func.max(GroupRow.finished_at).filter(usable),
+            ).where(*closed)
+        )
+    ).one()
+    masked = GroupRow.status == GroupStatus.MASKED
+    flat = GroupRow.status == GroupStatus.FLAT
+    row = await connection.execute(
+        select(
+            func.count().filter(masked, GroupRow.finished_at > max(since, last_scored or since)),
+            func.count().filter(flat, GroupRow.finished_at > max(since, last_usable or since)),
+        ).where(*closed, GroupRow.note.is_(None))
+    )
+    num_masked, num_flat = row.one()
+    return num_masked, num_flat
