@@ -1,80 +1,107 @@
 """Where errors become typed Temporal failures that name what failed: the one place that classifies.
 
-A FaultKind is never retried by Temporal, except a full node's: that open goes to another node.
-Everything else is retried, for as long as it takes.
+`Faults` stands around every activity of every worker. It turns each exception that leaves one into
+an ApplicationError whose type is the error's FaultKind, whose message has the remedy, and which is
+final when the rule of `mainspring.fates` makes it so. Invariant: what a drained or killed worker
+did not finish is never final.
 """
 
 import random
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from datetime import timedelta
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, FailureError
+from temporalio.service import RPCError
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from activities.known import Known
-from infra.db.fence import Fenced
 from infra.db.sandboxes import CampaignFull
-from infra.policy.openai import EndpointBusy
-from infra.sandbox.protocol import SandboxLost, SandboxRefused
-from mainspring.errors import EngineError, MainspringError, SandboxError
+from mainspring.errors import MainspringError, SandboxError
+from mainspring.fates import rule_of, waits_s
 from mainspring.ids import NodeId, RolloutId, SandboxId
-from mainspring.rewards import RewardBroken
 from mainspring.status import FaultKind
+
+JITTER = 0.25
+"""Waits of those that are told the same time differ by this part: they must not all come back at
+once."""
 
 
 class SandboxDiverged(MainspringError):
     """A replayed command did not do what it did the first time."""
 
+    fault = FaultKind.SANDBOX_DIVERGED
+
 
 class NodeFull(MainspringError):
     """A node was asked to open a sandbox that it does not take."""
 
-
-ELSEWHERE_AFTER = timedelta(seconds=0.2)
-"""Before an open that a full node got is offered again; nodes with room ask at once."""
-_KINDS: tuple[tuple[type[MainspringError], FaultKind], ...] = (
-    (Fenced, FaultKind.FENCED),
-    (SandboxDiverged, FaultKind.SANDBOX_DIVERGED),
-    (SandboxLost, FaultKind.SANDBOX_LOST),
-    (SandboxRefused, FaultKind.TASK_INVALID),
-    (EngineError, FaultKind.POLICY_REFUSED),
-    (RewardBroken, FaultKind.REWARD_BROKEN),
-)
+    fault = FaultKind.NODE_FULL
+    retry_after_s = 0.2
+    """Before another node is offered the open; nodes with room ask at once."""
 
 
-@contextmanager
-def typed_faults() -> Iterator[None]:
-    """Turn the project's errors into ApplicationErrors whose `type` is a FaultKind."""
-    try:
-        yield
-    except NodeFull as full:
-        raise ApplicationError(
-            str(full),
-            type=FaultKind.NODE_FULL,
-            next_retry_delay=ELSEWHERE_AFTER,
-            category=ApplicationErrorCategory.BENIGN,
-        ) from full
-    except CampaignFull as full:
-        raise ApplicationError(
-            str(full),
-            type=type(full).__name__,
-            next_retry_delay=timedelta(seconds=full.retry_after_s),
-            category=ApplicationErrorCategory.BENIGN,
-        ) from full
-    except EndpointBusy as busy:
-        # Rollouts that are told the same must not all come back at once.
-        wait_s = (busy.retry_after_s or 0.0) * random.uniform(1.0, 1.25)
-        raise ApplicationError(
-            str(busy),
-            type=type(busy).__name__,
-            next_retry_delay=timedelta(seconds=wait_s) if wait_s else None,
-            category=ApplicationErrorCategory.BENIGN,
-        ) from busy
-    except MainspringError as error:
-        for kind_of_error, fault in _KINDS:
-            if isinstance(error, kind_of_error):
-                raise ApplicationError(str(error), type=fault, non_retryable=True) from error
-        raise
+class Faults(Interceptor):
+    """Of a worker: `Worker(..., interceptors=[Faults()])`."""
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        return _Classifying(super().intercept_activity(next))
+
+
+class _Classifying(ActivityInboundInterceptor):
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        try:
+            return await super().execute_activity(input)
+        except FailureError:  # a cancel, or classified already
+            raise
+        except Exception as error:
+            info = activity.info()
+            raise failure(
+                error,
+                attempt=info.attempt,
+                waited_s=_waited_s(info),
+                is_cancelled=activity.is_cancelled(),
+            ) from error
+
+
+def _waited_s(info: activity.Info) -> float:
+    """Since the first attempt was scheduled, at least."""
+    measured_s = (datetime.now(UTC) - info.scheduled_time).total_seconds()
+    # After a wait that is a timer of the workflow, a local activity is scheduled anew.
+    return max(measured_s, waits_s(info.attempt)) if info.is_local else measured_s
+
+
+def kind_of(error: Exception) -> FaultKind:
+    if isinstance(error, MainspringError):
+        return error.fault
+    return FaultKind.TEMPORAL_UNREACHABLE if isinstance(error, RPCError) else FaultKind.UNEXPECTED
+
+
+def failure(
+    error: Exception, *, attempt: int, waited_s: float, is_cancelled: bool = False
+) -> ApplicationError:
+    """What Temporal is told of `error`. One that a cancel or a drain may have caused is tried again
+    where anybody still waits for it."""
+    kind = kind_of(error)
+    rule = rule_of(kind)
+    known = isinstance(error, MainspringError)
+    message = str(error) if known else f"{type(error).__name__}: {error}"
+    if not (known and error.remedy):
+        message = f"{message}\n  {rule.remedy}"
+    wait_s = error.retry_after_s if known else None
+    return ApplicationError(
+        message,
+        type=kind,
+        non_retryable=rule.is_final(attempt, waited_s) and not is_cancelled,
+        next_retry_delay=timedelta(seconds=wait_s * random.uniform(1.0, 1.0 + JITTER))
+        if wait_s
+        else None,
+        category=ApplicationErrorCategory.BENIGN
+        if rule.benign
+        else ApplicationErrorCategory.UNSPECIFIED,
+    )
 
 
 @asynccontextmanager

@@ -1,24 +1,26 @@
 """Grading: a rollout's patch, a fresh sandbox, one verdict in the store; and patches nobody played.
 
 Invariant 10: the grading sandbox gets only the patch, then the tests; the agent never sees either
-side of it. Invariant 5: what goes wrong with the sandbox is a fault after MAX_ATTEMPTS, never a
-verdict about the agent. Grading twice gives the stored verdict, as giving a patch twice gives the
-stored patch.
+side of it. Invariant 5: what goes wrong with the sandbox is a fault after MAX_ATTEMPTS, and what is
+wrong with the task a fault at once; neither is a verdict about the agent. Grading twice gives the
+stored verdict, as giving a patch twice gives the stored patch.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 from temporalio import activity
 
-from activities.faults import naming, typed_faults
+from activities.faults import naming
 from activities.heartbeat import heartbeating
 from activities.held import sandbox_spec
 from activities.judging import (
     Judged,
     MachineBroken,
     TaskBroken,
+    attack,
     for_grading,
     for_solving,
     judge,
@@ -33,9 +35,10 @@ from infra.sandbox.select import Available, choose_backend
 from infra.swebench import LibraryMissing, UnknownParser
 from mainspring.grading import GradeReport
 from mainspring.ids import NodeId, SandboxId
+from mainspring.integrity.exploits import BY_NAME
 from mainspring.protocol.names import Activity
 from mainspring.protocol.rollout import GradeResult, PatchResult, RolloutRef
-from mainspring.status import Player, Verdict
+from mainspring.status import FaultKind, Player, RolloutPhase, Verdict
 from mainspring.tasks import Task
 
 MAX_ATTEMPTS = 10
@@ -60,27 +63,28 @@ class GradingActivities:
 
     @activity.defn(name=Activity.GRADE)
     async def grade(self, ref: RolloutRef) -> GradeResult:
-        with typed_faults():
-            async with heartbeating("testing"):
-                stored = await rollouts.get(self._db, ref.rollout)
-                if stored.epoch == ref.epoch and stored.verdict is not None:
-                    return GradeResult(verdict=stored.verdict, fault=stored.fault)
-                patch = await rollouts.get_patch(self._db, ref.rollout, ref.epoch) or b""
-                run_empty = stored.player is Player.EMPTY
-                if not patch and not run_empty:
-                    return await self._store(ref, Judged(Verdict.NO_PATCH, "", GradeReport()))
-                return await self._judge(ref, patch, run_empty)
+        async with heartbeating("testing"):
+            stored = await rollouts.get(self._db, ref.rollout)
+            if stored.epoch == ref.epoch and stored.verdict is not None:
+                return GradeResult(verdict=stored.verdict, fault=stored.fault)
+            await rollouts.set_phase(self._db, ref.rollout, ref.epoch, RolloutPhase.GRADING)
+            patch = await rollouts.get_patch(self._db, ref.rollout, ref.epoch) or b""
+            run_empty = stored.player is Player.EMPTY
+            if not patch and not run_empty:
+                return await self._store(
+                    ref, Judged(Verdict.NO_PATCH, "", GradeReport(note=stored.patch_note or ""))
+                )
+            return await self._judge(ref, patch, run_empty)
 
     @activity.defn(name=Activity.GIVE_PATCH)
     async def give_patch(self, ref: RolloutRef) -> PatchResult:
         """The patch that the rollout's player stands for."""
-        with typed_faults():
-            async with heartbeating("solving"):
-                patch = await rollouts.get_patch(self._db, ref.rollout, ref.epoch)
-                if patch is None:
-                    given = await self._given(ref)
-                    patch = await rollouts.put_patch(self._db, ref.rollout, ref.epoch, given)
-                return PatchResult(num_bytes=len(patch))
+        async with heartbeating("solving"):
+            patch = await rollouts.get_patch(self._db, ref.rollout, ref.epoch)
+            if patch is None:
+                given = await self._given(ref)
+                patch = await rollouts.put_patch(self._db, ref.rollout, ref.epoch, given)
+            return PatchResult(num_bytes=len(patch))
 
     async def _given(self, ref: RolloutRef) -> bytes:
         stored = await rollouts.get(self._db, ref.rollout)
@@ -93,19 +97,30 @@ class GradingActivities:
             case Player.GOLD if task.gold_patch is not None:
                 return task.gold_patch.encode()
             case Player.GOLD if task.solution:
-                try:
-                    async with self._fresh(ref, task, "gold") as sandbox:
-                        return await solve(sandbox, task)
-                except (SandboxBroken, SandboxLost) as error:
-                    if activity.info().attempt < MAX_ATTEMPTS:
-                        raise RuntimeError(f"solving sandbox failed: {error}") from error
-                    raise
+                return await self._made(ref, task, "gold", partial(solve, task=task))
+            case Player.EXPLOIT if stored.exploit in BY_NAME:
+                exploit = BY_NAME[stored.exploit]
+                return await self._made(
+                    ref, task, "exploit", partial(attack, task=task, exploit=exploit)
+                )
             case player:
                 raise SandboxRefused(
                     f"rollout {ref.rollout}: there is no patch to give for player {player} and "
                     f"task {task.id}",
                     remedy="the true fix of a task is its gold_patch or its solution",
                 )
+
+    async def _made(
+        self, ref: RolloutRef, task: Task, use: str, make: Callable[[Sandbox], Awaitable[bytes]]
+    ) -> bytes:
+        """The patch that a script makes in a sandbox of its own."""
+        try:
+            async with self._fresh(ref, task, use) as sandbox:
+                return await make(sandbox)
+        except (SandboxBroken, SandboxLost) as error:
+            if activity.info().attempt < MAX_ATTEMPTS:
+                raise SandboxBroken(f"solving sandbox failed: {error}") from error
+            raise
 
     async def _judge(self, ref: RolloutRef, patch: bytes, run_empty: bool) -> GradeResult:
         facts = await self._known.rollout(ref.rollout)
@@ -114,16 +129,19 @@ class GradingActivities:
         try:
             async with self._fresh(ref, task, "grade") as sandbox:
                 judged = await judge(sandbox, task, patch, run_empty=run_empty)
-        except (TaskBroken, LibraryMissing, UnknownParser) as error:
+        except (TaskBroken, SandboxRefused, UnknownParser) as error:
+            # It would be the same in every sandbox.
+            max_attempts, fault = 0, f"{FaultKind.TASK_INVALID}: {error}"
+        except LibraryMissing as error:
             max_attempts, fault = 0, error
         except MachineBroken as error:
             max_attempts, fault = MAX_EMPTY_RUNS, error
-        except (SandboxBroken, SandboxLost, SandboxRefused) as error:
+        except (SandboxBroken, SandboxLost) as error:
             fault = error
         else:
             return await self._store(ref, judged)
         if activity.info().attempt < max_attempts:
-            raise RuntimeError(f"grading sandbox failed: {fault}") from fault
+            raise SandboxBroken(f"grading sandbox failed: {fault}")
         return await self._store(ref, Judged(Verdict.FAULT, "", GradeReport()), str(fault))
 
     @asynccontextmanager
@@ -145,7 +163,10 @@ class GradingActivities:
         )
         labels = {"campaign": facts.campaign, "rollout": ref.rollout, "node": self._node}
         spec = sandbox_spec(sandbox_id, task, config.sandbox, labels)
-        spec = for_grading(spec, task) if use == "grade" else for_solving(spec)
+        if use == "grade":
+            spec = for_grading(spec, task)
+        elif use == "gold":
+            spec = for_solving(spec)
         try:
             async with naming(self._known, self._node, ref.rollout, sandbox_id):
                 sandbox = await backend.open(spec)
@@ -162,4 +183,4 @@ class GradingActivities:
         counts = await rollouts.put_grade(
             self._db, ref.rollout, ref.epoch, judged.verdict, judged.output, fault, judged.report
         )
-        return GradeResult(verdict=counts, fault=fault)
+        return GradeResult(verdict=counts, fault=fault, tests_passed=judged.report.tests_passed)

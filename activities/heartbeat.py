@@ -1,6 +1,7 @@
 """Heartbeats on a timer while an activity works.
 
-A beat proves only that the event loop lives; every call inside is bounded by its own timeout.
+A beat proves only that the event loop lives; every call inside is bounded by its own timeout. What
+an attempt tells with it, the next attempt of the activity reads, on whichever worker it runs.
 """
 
 import asyncio
@@ -13,16 +14,40 @@ BEAT_S = 4.0
 """A third of the workflows' heartbeat timeout, rounded down."""
 
 
+class Beat:
+    def __init__(self, note: str) -> None:
+        self.note = note
+        """Shown in Temporal's UI."""
+        details = activity.info().heartbeat_details
+        told = details[1] if len(details) > 1 else None
+        self._told: dict[str, object] = dict(told) if isinstance(told, dict) else {}
+
+    def earlier(self, name: str) -> object:
+        """What this or an earlier attempt told under `name`; None if nothing."""
+        return self._told.get(name)
+
+    def tell(self, name: str, value: object) -> None:
+        """Leave `value` for the next attempt."""
+        self._told[name] = value
+        self.send()
+
+    def send(self) -> None:
+        if self._told:
+            activity.heartbeat(self.note, self._told)
+        else:
+            activity.heartbeat(self.note)
+
+
 @asynccontextmanager
-async def heartbeating(note: str = "") -> AsyncIterator["Beat"]:
-    """Beat in the background; `beat.note` is shown in Temporal's UI."""
+async def heartbeating(note: str = "") -> AsyncIterator[Beat]:
+    """Beat in the background."""
     beat = Beat(note)
 
     async def forever() -> None:
         # Most activities end before the first beat is due: a beat costs the server a write.
         while True:
             await asyncio.sleep(BEAT_S)
-            activity.heartbeat(beat.note)
+            beat.send()
 
     task = asyncio.create_task(forever())
     try:
@@ -31,8 +56,3 @@ async def heartbeating(note: str = "") -> AsyncIterator["Beat"]:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-
-
-class Beat:
-    def __init__(self, note: str) -> None:
-        self.note = note

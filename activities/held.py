@@ -146,8 +146,12 @@ class HeldSandboxes:
         await sandboxes.close_lease(self._db, sandbox, self._node, status)
 
     async def release_all(self) -> None:
-        """At a stop that leaves nothing to a successor."""
-        await asyncio.gather(*(self.release(sandbox) for sandbox in list(self._held)))
+        """At a stop that leaves nothing to a successor. Raises DatabaseError, and then too no
+        sandbox is left."""
+        held = list(self._held)
+        await asyncio.gather(*map(self.release, held))
+        for sandbox in held:
+            await sandboxes.close_lease(self._db, sandbox, self._node)
 
     async def ping(self) -> None:
         """Tell all sandboxes that their node lives. One that is gone says so at its next use."""

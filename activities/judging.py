@@ -13,21 +13,25 @@ from collections.abc import Iterable
 from pathlib import PurePosixPath
 from typing import NamedTuple, assert_never
 
+from activities import honesty
 from infra import swebench
 from infra.sandbox.alteration import Alteration
-from infra.sandbox.protocol import CommandResult, Sandbox, SandboxSpec
+from infra.sandbox.live import PatchRefused
+from infra.sandbox.protocol import CommandResult, Sandbox, SandboxRefused, SandboxSpec
 from infra.sandbox.shell import CHANNEL_BYTES
 from mainspring import reward_file
 from mainspring.errors import UsageError
 from mainspring.grading import ExitCode, GradeReport, RewardFile, TestLog
-from mainspring.patches import paths, without_tests
-from mainspring.status import Verdict
+from mainspring.integrity.exploits import Exploit
+from mainspring.patches import is_test, paths, without_tests
+from mainspring.status import FaultKind, Verdict
 from mainspring.tasks import Task
 
 PATCH_FILE = ".mainspring.patch"
 TEST_PATCH_FILE = ".mainspring.tests.patch"
 APPLY_TIMEOUT_S = 60.0
 REWARD_TIMEOUT_S = 10.0
+ATTACK_TIMEOUT_S = 60.0
 LOG_BYTES = CHANNEL_BYTES - (1 << 20)
 """Of a test log that is parsed; longer ones lose their middle. As much as a sandbox can answer."""
 OUTPUT_CHARS = 4000
@@ -76,10 +80,15 @@ for file in {" ".join(reward_file.FILES)}; do
 done
 exit 1
 """
+CLEAR_REWARD = (
+    f"rm -rf -- {' '.join(f'{reward_file.FOLDER}/{each}' for each in reward_file.FILES)}\n"
+)
 
 
 class TaskBroken(UsageError):
     """The task's tests cannot judge any patch."""
+
+    fault = FaultKind.TASK_INVALID
 
 
 class MachineBroken(Exception):
@@ -120,7 +129,7 @@ async def judge(sandbox: Sandbox, task: Task, patch: bytes, *, run_empty: bool =
         await swebench.require(task, task.judge)
     counts, dropped = await asyncio.to_thread(without_tests, patch, task)
     if not counts and not run_empty:
-        note = "only changes to tests and CI configuration" if dropped else ""
+        note = "only changes to tests, CI configuration and start files" if dropped else ""
         return Judged(Verdict.NO_PATCH, "", GradeReport(dropped_paths=dropped, note=note))
     test_patch = {TEST_PATCH_FILE: task.test_patch.encode()} if task.test_patch else {}
     if test_patch:
@@ -134,6 +143,12 @@ async def judge(sandbox: Sandbox, task: Task, patch: bytes, *, run_empty: bool =
             )
     await sandbox.write_files({PATCH_FILE: counts})
     applied = await sandbox.run("apply", _lists(task) + APPLY, APPLY_TIMEOUT_S)
+    cheats = ""
+    if applied.returncode == 0:
+        cheats = await honesty.before_the_tests(sandbox, task, counts)
+    if cheats:
+        report = GradeReport(dropped_paths=dropped, note=cheats, cheated=True)
+        return Judged(Verdict.NOT_RESOLVED, "", report)
     if applied.returncode == 0 and test_patch:
         await sandbox.write_files(test_patch)
         applied = await sandbox.run("apply tests", APPLY_TESTS, APPLY_TIMEOUT_S)
@@ -146,6 +161,8 @@ async def judge(sandbox: Sandbox, task: Task, patch: bytes, *, run_empty: bool =
         verdict, report = Verdict.TESTS_TIMED_OUT, GradeReport(note="the tests did not end in time")
     else:
         resolved, report = await _decide(sandbox, task, tested)
+        if resolved and (cheats := await _unearned(sandbox, task, counts, tested)):
+            resolved, report = False, report.model_copy(update={"note": cheats, "cheated": True})
         verdict = Verdict.RESOLVED if resolved else Verdict.NOT_RESOLVED
     told = {
         "judge": task.judge.kind,
@@ -165,7 +182,36 @@ async def solve(sandbox: Sandbox, task: Task) -> bytes:
     return await sandbox.diff()
 
 
-async def _decide(sandbox: Sandbox, task: Task, tested: CommandResult) -> tuple[bool, GradeReport]:
+async def attack(sandbox: Sandbox, task: Task, exploit: Exploit) -> bytes:
+    """The patch that the exploit makes, in a sandbox as agents get it."""
+    gold = paths((task.gold_patch or "").encode())
+    targets = sorted(path for path in gold if path.endswith(".py") and not is_test(path))
+    await sandbox.run("attack", exploit.command(targets), ATTACK_TIMEOUT_S)
+    try:
+        return await sandbox.diff()
+    except PatchRefused:  # it destroyed the repository, which gets it nothing
+        return b""
+
+
+async def _unearned(sandbox: Sandbox, task: Task, counts: bytes, tested: CommandResult) -> str:
+    """Why a pass does not count: above all, that tests pass which must fail."""
+    doubt = await honesty.after_a_pass(sandbox, task, counts, tested)
+    if doubt.reason or not doubt.canaries:
+        return doubt.reason
+    try:
+        await sandbox.write_files(doubt.canaries)
+    except SandboxRefused:
+        return "the tests cannot be written any more after they ran"
+    timeout_s = min(task.test_timeout_s, honesty.CANARY_TIMEOUT_S)
+    again = await sandbox.run("canary", CLEAR_REWARD + task.test_command, timeout_s)
+    if again.timed_out or not (await _decide(sandbox, task, again, "canary's reward"))[0]:
+        return ""
+    return "the tests pass as well when they must fail: they did not decide, or did not run"
+
+
+async def _decide(
+    sandbox: Sandbox, task: Task, tested: CommandResult, turn: str = "reward"
+) -> tuple[bool, GradeReport]:
     match task.judge:
         case ExitCode():
             return tested.returncode == 0, GradeReport()
@@ -178,7 +224,7 @@ async def _decide(sandbox: Sandbox, task: Task, tested: CommandResult) -> tuple[
                 report = report.model_copy(update={"note": "the log lost its middle: too long"})
             return found.resolved, report
         case RewardFile(threshold=threshold):
-            read = await sandbox.run("reward", READ_REWARD, REWARD_TIMEOUT_S)
+            read = await sandbox.run(turn, READ_REWARD, REWARD_TIMEOUT_S)
             if read.returncode != 0:
                 return False, GradeReport(note=f"no reward file in {reward_file.FOLDER}")
             name, _, text = read.output.decode(errors="replace").partition("\n")

@@ -7,93 +7,36 @@ reply wins and both attempts answer from it.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
-from pydantic import SecretStr
 from temporalio import activity
 
-from activities.faults import typed_faults
-from activities.heartbeat import heartbeating
+from activities.heartbeat import Beat, heartbeating
 from activities.known import Known
-from infra.db import campaigns, policies, turns
+from activities.served import Serve, Served, ServedChat, serve_over_http
+from infra.db import policies, turns
 from infra.db.database import Database
-from infra.policy.client import SGLangClient, UnknownWeights
-from infra.policy.openai import ContextFull, OpenAIClient
-from infra.policy.protocol import Completion, SamplingParams
-from infra.policy.tokenizer import ChatTokenizer
+from infra.db.policies import PolicyRecord
+from infra.policy.openai import ContextFull
+from infra.policy.partial import UnknownWeights
+from infra.policy.protocol import Completion, NoEngineAnswered, SamplingParams
+from infra.policy.weight_label import WeightLabel
 from mainspring.agent.action import Command, parse_action
 from mainspring.agent.conversation import message_after, messages_before_reply
 from mainspring.agent.prompt import system_prompt, task_prompt
-from mainspring.config import CampaignConfig, PolicyApi
 from mainspring.ids import CampaignId
 from mainspring.protocol.campaign import PolicyRef
 from mainspring.protocol.names import Activity
 from mainspring.protocol.rollout import GenerateInput, GenerateResult, ReplyKind
-from mainspring.status import CampaignKind
 from mainspring.tasks import Task
 from mainspring.turns import Execution, Generation
 
-SUMMARY_CHARS = 120
+SUMMARY_CHARS = 60
 """Commands are cut to this for Temporal's UI (its limit is about 200 bytes)."""
+NUM_CLOSED = "closed"
+"""What a heartbeat tells the next attempt: see infra.policy.protocol.PolicyClient.generate."""
 MIN_REPLY_TOKENS = 8
 """Less room than this for a reply ends the rollout: no command fits."""
-
-
-class Engines(Protocol):
-    """What `infra.policy.client.SGLangClient` offers to a rollout."""
-
-    async def generate(
-        self,
-        input_ids: list[int],
-        params: SamplingParams,
-        *,
-        request_id: str,
-        sticky: str,
-        min_version: int | None = None,
-    ) -> Completion: ...
-
-    async def publish(self, engine: str, weights: Path, version: int) -> None: ...
-
-    async def reconcile(self, engine: str, weights: Path, version: int) -> bool: ...
-
-    async def aclose(self) -> None: ...
-
-
-class ChatText(Protocol):
-    """What `infra.policy.tokenizer.ChatTokenizer` offers to a rollout."""
-
-    @property
-    def stop_token_ids(self) -> tuple[int, ...]: ...
-
-    def prompt_ids(self, system: str, user: str) -> list[int]: ...
-
-    def next_prompt_ids(self, user_text: str, *, closed: bool) -> list[int]: ...
-
-    def decode(self, ids: list[int] | tuple[int, ...]) -> str: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What a campaign's rollouts share in this process."""
-
-    config: CampaignConfig
-    client: Engines
-    tokenizer: ChatText
-
-
-@dataclass(frozen=True, slots=True)
-class ServedChat:
-    """The same for an endpoint that takes messages and gives text."""
-
-    config: CampaignConfig
-    client: OpenAIClient
-
-
-Serve = Callable[[Database, CampaignId], Coroutine[Any, Any, Served | ServedChat]]
-"""Makes what a campaign's rollouts share; the seam where benches and tests put another policy."""
 
 
 class PolicyActivities:
@@ -110,26 +53,23 @@ class PolicyActivities:
 
     @activity.defn(name=Activity.GENERATE)
     async def generate(self, ask: GenerateInput) -> GenerateResult:
-        with typed_faults():
-            async with heartbeating():
-                about = await self._known.rollout(ask.rollout)
-                generations, executions = await turns.history(self._db, ask.rollout, ask.epoch)
-                if ask.turn < len(generations):
-                    return _result(generations[ask.turn], generations)
-                served = await self._serving(about.campaign)
-                task = await self._known.task(about.task)
-                if isinstance(served, ServedChat):
-                    reply = await _chat(
-                        served, ask, task, about.temperature, generations, executions
-                    )
-                else:
-                    reply = await self._continue(
-                        served, ask, task, about.temperature, generations, executions
-                    )
-                if reply is None:
-                    return GenerateResult(kind=ReplyKind.CONTEXT_FULL)
-                stored = await turns.put_generation(self._db, ask.rollout, ask.epoch, reply)
-                return _result(stored, [*generations, stored])
+        async with heartbeating() as beat:
+            about = await self._known.rollout(ask.rollout)
+            generations, executions = await turns.history(self._db, ask.rollout, ask.epoch)
+            if ask.turn < len(generations):
+                return _result(generations[ask.turn], generations)
+            served = await self._serving(about.campaign)
+            task = await self._known.task(about.task)
+            if isinstance(served, ServedChat):
+                reply = await _chat(served, ask, task, about.temperature, generations, executions)
+            else:
+                reply = await self._continue(
+                    served, ask, task, about.temperature, generations, executions, beat
+                )
+            if reply is None:
+                return GenerateResult(kind=ReplyKind.CONTEXT_FULL)
+            stored = await turns.put_generation(self._db, ask.rollout, ask.epoch, reply)
+            return _result(stored, [*generations, stored])
 
     @activity.defn(name=Activity.PUBLISH_POLICY)
     async def publish_policy(self, ref: PolicyRef) -> PolicyRef:
@@ -137,11 +77,13 @@ class PolicyActivities:
         async with heartbeating() as beat:
             served = await self._serving(ref.campaign)
             assert isinstance(served, Served), "nobody trains what gives no tokens"
-            policy = await policies.get_policy(self._db, ref.campaign, ref.version)
+            # Not always the version asked for: a campaign that was reset asks for an older one.
+            newest = await policies.latest_policy(self._db, ref.campaign)
+            policy = newest or await policies.get_policy(self._db, ref.campaign, ref.version)
             for engine in served.config.policy.engines:
                 beat.note = engine
                 try:
-                    await served.client.publish(engine, Path(policy.path), ref.version)
+                    await served.client.publish(engine, Path(policy.path), _label(policy))
                 except ConnectionError as error:
                     # No reason to hold up the campaign: `generate` brings the engine up to date
                     # before its first reply, because it asks for a minimum version.
@@ -156,6 +98,7 @@ class PolicyActivities:
         temperature: float,
         generations: list[Generation],
         executions: list[Execution],
+        beat: Beat,
     ) -> Generation | None:
         """The next reply in tokens; None: there is no room for one."""
         new_ids = _new_prompt_ids(served, task, generations, executions)
@@ -166,7 +109,7 @@ class PolicyActivities:
         context = [i for g in generations for i in (*g.prompt_ids, *g.completion_ids)]
         max_new_tokens = min(room, served.config.policy.max_new_tokens)
         completion = await self._complete(
-            served, ask, context + new_ids, max_new_tokens, temperature
+            served, ask, context + new_ids, max_new_tokens, temperature, beat
         )
         return Generation(
             turn=ask.turn,
@@ -187,8 +130,11 @@ class PolicyActivities:
         input_ids: list[int],
         max_new_tokens: int,
         temperature: float,
+        beat: Beat,
     ) -> Completion:
-        """One completion under the asked-for version or later; stale engines are updated first."""
+        """One completion under the asked-for version or later; stale engines are updated first.
+        A request that closed connections is counted over attempts, wherever they run."""
+        closed = beat.earlier(NUM_CLOSED)
         params = SamplingParams(
             max_new_tokens=max_new_tokens,
             temperature=temperature,
@@ -202,12 +148,16 @@ class PolicyActivities:
                     request_id=f"{ask.rollout}.e{ask.epoch}.t{ask.turn}.{activity.info().attempt}",
                     sticky=ask.rollout,
                     min_version=ask.min_policy_version,
+                    num_closed=closed if isinstance(closed, int) else 0,
                 )
+            except NoEngineAnswered as away:
+                beat.tell(NUM_CLOSED, away.num_closed)
+                raise
             except UnknownWeights as stale:
                 about = await self._known.rollout(ask.rollout)
                 newest = await policies.latest_policy(self._db, about.campaign)
                 assert newest is not None, "rollouts start after version 0 is stored"
-                await served.client.reconcile(stale.engine, Path(newest.path), newest.version)
+                await served.client.reconcile(stale.engine, Path(newest.path), _label(newest))
 
     async def _serving(self, campaign: CampaignId) -> Served | ServedChat:
         """Made once a process, also when many rollouts ask at once; again after a failure."""
@@ -218,26 +168,8 @@ class PolicyActivities:
         return await asyncio.shield(serving)
 
 
-async def serve_over_http(
-    db: Database, campaign: CampaignId, api_key: SecretStr | None = None
-) -> Served | ServedChat:
-    """The campaign's engines, and the tokenizer that lies beside its first policy. An evaluation
-    has no policy of its own: its model directory has the tokenizer, and its engines serve what they
-    serve."""
-    record = await campaigns.get(db, campaign)
-    policy = record.config.policy
-    if policy.api is PolicyApi.OPENAI:
-        return ServedChat(record.config, OpenAIClient(policy, api_key))
-    is_eval = record.kind is CampaignKind.EVAL
-    model = policy.model if is_eval else (await policies.get_policy(db, campaign, 0)).path
-    tokenizer = await asyncio.to_thread(ChatTokenizer, Path(model))
-    client = SGLangClient(
-        policy.engines,
-        timeout_s=policy.request_timeout_s,
-        api_key=api_key.get_secret_value() if api_key else "",
-        any_weights=is_eval,
-    )
-    return Served(record.config, client, tokenizer)
+def _label(policy: PolicyRecord) -> WeightLabel:
+    return WeightLabel(policy.version, policy.uid)
 
 
 def _new_prompt_ids(
@@ -304,11 +236,20 @@ def _result(generation: Generation, history: list[Generation]) -> GenerateResult
     in_tokens = bool(generation.completion_ids)
     return GenerateResult(
         kind=ReplyKind.COMMAND if runs else ReplyKind.FORMAT_ERROR,
-        summary=" ".join(action.command.split())[:SUMMARY_CHARS] if runs else "",
+        spent_s=generation.latency_s,
+        summary=_cut(" ".join(action.command.split())) if runs else "",
         num_prompt_tokens=sum(len(g.prompt_ids) for g in history)
         if in_tokens
-        else generation.num_prompt_tokens or 0,
+        else generation.num_prompt_tokens,
         num_completion_tokens=sum(len(g.completion_ids) for g in history)
         if in_tokens
-        else generation.num_completion_tokens or 0,
+        else generation.num_completion_tokens,
     )
+
+
+def _cut(text: str) -> str:
+    """In the middle: what a command begins with and what it ends with tell the most."""
+    if len(text) <= SUMMARY_CHARS:
+        return text
+    kept = SUMMARY_CHARS - 5
+    return f"{text[: kept - kept // 2]} ... {text[len(text) - kept // 2 :]}"

@@ -2,11 +2,11 @@
 
 from temporalio import activity
 
-from activities.faults import typed_faults
 from activities.known import Known
 from activities.scoring import score_rollout
-from infra.db import campaigns, groups, nodes, rollouts, selections, steps
+from infra.db import campaigns, groups, nodes, rollouts, runs, selections, steps
 from infra.db.database import Database
+from infra.db.groups import GroupRecord
 from infra.db.models import Sampling
 from mainspring.curriculum import task_position
 from mainspring.ids import eval_group_id, group_id, rollout_id
@@ -31,7 +31,29 @@ from mainspring.protocol.rollout import (
     NewEpochInput,
     RolloutRef,
 )
-from mainspring.status import GroupKind, Player
+from mainspring.status import GroupKind, GroupStatus, Player
+
+
+async def make_group(db: Database, known: Known, ask: GroupInput) -> GroupRecord:
+    """Store a training group with its rollouts; the one that is there already."""
+    config = await known.config(ask.campaign)
+    ids = await selections.task_ids(db, config, "train")
+    task = ids[task_position(config.seed, ask.index, len(ids))]
+    group = group_id(ask.campaign, ask.index)
+    return await groups.create_group(
+        db,
+        group,
+        ask.campaign,
+        GroupKind.TRAIN,
+        index=ask.index,
+        task=task,
+        policy_version=ask.policy_version,
+        split="train",
+        rollouts=[
+            groups.NewRollout(rollout_id(group, i), task, i, config.policy.temperature)
+            for i in range(config.trainer.group_size)
+        ],
+    )
 
 
 class RolloutActivities:
@@ -61,59 +83,48 @@ class RolloutActivities:
 
     @activity.defn(name=Activity.NEW_EPOCH)
     async def new_epoch(self, ask: NewEpochInput) -> RolloutRef:
-        with typed_faults():
-            epoch = await rollouts.new_epoch(self._db, ask.rollout, ask.from_epoch, ask.run_id)
+        epoch = await rollouts.new_epoch(self._db, ask.rollout, ask.from_epoch, ask.run_id)
         return RolloutRef(rollout=ask.rollout, epoch=epoch)
 
     @activity.defn(name=Activity.FINISH_ROLLOUT)
     async def finish_rollout(self, ask: FinishInput) -> FinishResult:
-        with typed_faults():
-            scored, suspicions = await score_rollout(
-                self._db,
-                self._known,
-                ask.rollout,
-                ask.epoch,
-                stop_reason=ask.stop_reason,
-                verdict=ask.verdict,
-                num_turns=ask.num_turns,
-            )
-            counts = await rollouts.finish(
-                self._db,
-                ask.rollout,
-                ask.epoch,
-                stop_reason=ask.stop_reason,
-                verdict=ask.verdict,
-                reward=scored.reward,
-                fault=ask.fault,
-                num_turns=ask.num_turns,
-                phase_s=ask.phase_s,
-                reward_parts=scored.parts or None,
-                suspicions=suspicions,
-            )
+        scored, suspicions = await score_rollout(
+            self._db,
+            self._known,
+            ask.rollout,
+            ask.epoch,
+            stop_reason=ask.stop_reason,
+            verdict=ask.verdict,
+            num_turns=ask.num_turns,
+        )
+        counts = await rollouts.finish(
+            self._db,
+            ask.rollout,
+            ask.epoch,
+            stop_reason=ask.stop_reason,
+            verdict=ask.verdict,
+            reward=scored.reward,
+            fault=ask.fault,
+            num_turns=ask.num_turns,
+            phase_s=ask.phase_s,
+            reward_parts=scored.parts or None,
+            suspicions=suspicions,
+        )
         return FinishResult(reward=counts)
 
     @activity.defn(name=Activity.CREATE_GROUP)
     async def create_group(self, ask: GroupInput) -> CreateGroupResult:
-        config = await self._known.config(ask.campaign)
-        ids = await selections.task_ids(self._db, config, "train")
-        task = ids[task_position(config.seed, ask.index, len(ids))]
-        group = group_id(ask.campaign, ask.index)
-        size = config.trainer.group_size
-        stored = await groups.create_group(
-            self._db,
-            group,
-            ask.campaign,
-            GroupKind.TRAIN,
-            index=ask.index,
-            task=task,
-            policy_version=ask.policy_version,
-            split="train",
-            rollouts=[
-                groups.NewRollout(rollout_id(group, i), task, i, config.policy.temperature)
-                for i in range(size)
-            ],
+        """The group, made now or long ago, and what of it is still to be played."""
+        stored = await make_group(self._db, self._known, ask)
+        assert stored.task is not None, "a training group is of one task"
+        return CreateGroupResult(
+            group=stored.id,
+            task=stored.task,
+            size=stored.size,
+            status=stored.status,
+            unfinished=await groups.unfinished(self._db, stored.id),
+            policy_version=stored.policy_version,
         )
-        return CreateGroupResult(group=group, task=stored.task or task, size=stored.size)
 
     @activity.defn(name=Activity.CREATE_EVALUATION)
     async def create_evaluation(self, ask: EvaluationInput) -> CreateEvaluationResult:
@@ -123,7 +134,7 @@ class RolloutActivities:
             ids = ids[: config.evaluation.greedy_tasks]
         sampling = Sampling.GREEDY if ask.greedy else Sampling.SAMPLED
         group = eval_group_id(ask.campaign, ask.split, sampling, ask.policy_version)
-        await groups.create_group(
+        stored = await groups.create_group(
             self._db,
             group,
             ask.campaign,
@@ -136,12 +147,18 @@ class RolloutActivities:
                 for i, task in enumerate(ids)
             ],
         )
-        return CreateEvaluationResult(group=group, size=len(ids))
+        # A complete one stays, with what of it was masked; a discarded one is played anew.
+        complete = stored.status is not GroupStatus.RUNNING and stored.note is None
+        unfinished = [] if complete else await runs.take_up(self._db, group)
+        return CreateEvaluationResult(group=group, size=stored.size, unfinished=unfinished)
 
     @activity.defn(name=Activity.FINISH_GROUP)
     async def finish_group(self, ask: FinishGroupInput) -> FinishGroupResult:
         status = await groups.finish_group(self._db, ask.group, cancelled=ask.cancelled)
-        return FinishGroupResult(status=status)
+        tally = await groups.tally(self._db, ask.group)
+        return FinishGroupResult(
+            status=status, num_resolved=tally.num_resolved, num_masked=tally.num_masked
+        )
 
     @activity.defn(name=Activity.SET_CAMPAIGN_STATUS)
     async def set_campaign_status(self, ask: StatusInput) -> CampaignRef:

@@ -18,6 +18,8 @@ class RunActivities:
     @activity.defn(name=Activity.CREATE_RUN_GROUP)
     async def create_run_group(self, ask: RunGroupInput) -> RunGroupResult:
         """The part of this index, stored now or long ago, and what of it is still to be played."""
+        # The row may have the end of a run before this one was reset.
+        await campaigns.resume(self._db, ask.campaign)
         group = run_group_id(ask.campaign, ask.index)
         unfinished = await runs.take_up(self._db, group)
         if unfinished is None:

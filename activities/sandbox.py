@@ -11,11 +11,12 @@ import hashlib
 from temporalio import activity
 
 from activities.admission import Admission
-from activities.faults import SandboxDiverged, typed_faults
+from activities.faults import SandboxDiverged
 from activities.held import HeldSandboxes, sandbox_spec
 from activities.known import Known
 from infra.db import rollouts, snapshots, turns
 from infra.db.database import Database
+from infra.db.fence import Fenced
 from infra.sandbox.live import PatchRefused
 from infra.sandbox.protocol import (
     Sandbox,
@@ -39,10 +40,12 @@ from mainspring.protocol.rollout import (
     SandboxInput,
     SandboxRef,
 )
+from mainspring.status import RolloutPhase
 from mainspring.turns import Execution
 
 MAX_STARTS = 6
 """In a row, of a sandbox whose first process dies: then the task is at fault, not bad luck."""
+NOTHING_CHANGED = "nothing was changed"
 RESTART_S = 0.2
 """Before the second start, and twice as long before each further one."""
 
@@ -67,23 +70,32 @@ class SandboxActivities:
     @activity.defn(name=Activity.OPEN_SANDBOX)
     async def open_sandbox(self, ask: OpenInput) -> SandboxRef:
         sandbox = SandboxId(f"{ask.rollout.replace('/', '.')}.e{ask.epoch}.s{ask.life}")
-        with typed_faults():
-            async with self._held.working("opening", ask.rollout, sandbox):
-                claim = await self._known.rollout(ask.rollout)
-                task = await self._known.task(claim.task)
-                config = await self._known.config(claim.campaign)
-                backend = choose_backend(task.image, self._backends)
-                labels = {
-                    "campaign": claim.campaign,
-                    "rollout": ask.rollout,
-                    "epoch": str(ask.epoch),
-                    "node": self._node,
-                }
-                if sandbox not in self._held:
-                    spec = sandbox_spec(sandbox, task, config.sandbox, labels)
-                    with self._admission.opening():
-                        await self._start(backend, spec, ask, config.sandbox.max_open)
-                return SandboxRef(sandbox=sandbox, node=self._node, backend=backend.name)
+        async with self._held.working("opening", ask.rollout, sandbox):
+            claim = await self._known.rollout(ask.rollout)
+            task = await self._known.task(claim.task)
+            config = await self._known.config(claim.campaign)
+            backend = choose_backend(task.image, self._backends)
+            labels = {
+                "campaign": claim.campaign,
+                "rollout": ask.rollout,
+                "epoch": str(ask.epoch),
+                "node": self._node,
+            }
+            if sandbox not in self._held:
+                spec = sandbox_spec(sandbox, task, config.sandbox, labels)
+                with self._admission.opening():
+                    await self._start(backend, spec, ask, config.sandbox.max_open)
+            await self._say_open(ask, sandbox)
+            return SandboxRef(sandbox=sandbox, node=self._node, backend=backend.name)
+
+    async def _say_open(self, ask: OpenInput, sandbox: SandboxId) -> None:
+        phase = RolloutPhase.RUNNING if ask.life == 0 else RolloutPhase.RESTORING
+        try:
+            await rollouts.set_phase(self._db, ask.rollout, ask.epoch, phase)
+        except Fenced:
+            # No workflow will ever use it.
+            await self._held.close(sandbox)
+            raise
 
     async def _start(
         self, backend: SandboxBackend, spec: SandboxSpec, ask: OpenInput, max_open: int | None
@@ -101,36 +113,36 @@ class SandboxActivities:
     async def execute(self, ask: ExecuteInput) -> ExecuteResult:
         """A submission also has its patch stored and its sandbox closed; other turns, now and then,
         a snapshot taken."""
-        with typed_faults():
-            async with self._held.working(f"turn {ask.turn + 1}", ask.rollout, ask.sandbox):
-                command = await self._command(ask)
-                done = await turns.put_intent(self._db, ask.rollout, ask.epoch, ask.turn, command)
-                ours = None
-                if done is None:
-                    result = await self._held.get(ask.sandbox).run(
-                        turn_id(ask.rollout, ask.epoch, ask.turn), command, ask.timeout_s
-                    )
-                    ours = Execution(
-                        turn=ask.turn,
-                        command=command,
-                        returncode=result.returncode,
-                        output=result.output,
-                        truncated=result.truncated,
-                        timed_out=result.timed_out,
-                        wall_s=result.wall_s,
-                    )
-                    done = await turns.put_execution(self._db, ask.rollout, ask.epoch, ours)
-                submitted = done.returncode == 0 and _is_submission(done.output)
-                if submitted:
-                    await self._collect(ask.rollout, ask.epoch, ask.sandbox)
-                elif done == ours:  # else another sandbox is the one whose results count
-                    await self._keep_snapshot(ask)
-                return ExecuteResult(
-                    returncode=done.returncode,
-                    timed_out=done.timed_out,
-                    submitted=submitted,
-                    num_output_bytes=len(done.output),
+        async with self._held.working(f"turn {ask.turn + 1}", ask.rollout, ask.sandbox):
+            command = await self._command(ask)
+            done = await turns.put_intent(self._db, ask.rollout, ask.epoch, ask.turn, command)
+            ours = None
+            if done is None:
+                result = await self._held.get(ask.sandbox).run(
+                    turn_id(ask.rollout, ask.epoch, ask.turn), command, ask.timeout_s
                 )
+                ours = Execution(
+                    turn=ask.turn,
+                    command=command,
+                    returncode=result.returncode,
+                    output=result.output,
+                    truncated=result.truncated,
+                    timed_out=result.timed_out,
+                    wall_s=result.wall_s,
+                )
+                done = await turns.put_execution(self._db, ask.rollout, ask.epoch, ours)
+            submitted = done.returncode == 0 and _is_submission(done.output)
+            if submitted:
+                await self._collect(ask.rollout, ask.epoch, ask.sandbox)
+            elif done == ours:  # else another sandbox is the one whose results count
+                await self._keep_snapshot(ask)
+            return ExecuteResult(
+                returncode=done.returncode,
+                timed_out=done.timed_out,
+                submitted=submitted,
+                num_output_bytes=len(done.output),
+                spent_s=done.wall_s,
+            )
 
     @activity.defn(name=Activity.RESTORE_SANDBOX)
     async def restore_sandbox(self, ask: SandboxInput) -> RolloutRef:
@@ -140,38 +152,37 @@ class SandboxActivities:
         That includes the turn about to be executed when its result was recorded and its node died
         before it could say so: `execute` will not run it again.
         """
-        with typed_faults():
-            async with self._held.working("replaying", ask.rollout, ask.sandbox) as beat:
-                sandbox = self._held.get(ask.sandbox)
-                num_restored = await self._put_back_snapshot(ask, sandbox)
-                _, executions = await turns.history(self._db, ask.rollout, ask.epoch)
-                claim = await self._known.rollout(ask.rollout)
-                config = await self._known.config(claim.campaign)
-                for before in executions:
-                    if before.turn < num_restored:
-                        continue
-                    beat.note = f"replaying turn {before.turn + 1} of {len(executions)}"
-                    now = await sandbox.run(
-                        turn_id(ask.rollout, ask.epoch, before.turn),
-                        before.command,
-                        config.agent.command_timeout_s,
+        async with self._held.working("replaying", ask.rollout, ask.sandbox) as beat:
+            sandbox = self._held.get(ask.sandbox)
+            num_restored = await self._put_back_snapshot(ask, sandbox)
+            _, executions = await turns.history(self._db, ask.rollout, ask.epoch)
+            claim = await self._known.rollout(ask.rollout)
+            config = await self._known.config(claim.campaign)
+            for before in executions:
+                if before.turn < num_restored:
+                    continue
+                beat.note = f"replaying turn {before.turn + 1} of {len(executions)}"
+                now = await sandbox.run(
+                    turn_id(ask.rollout, ask.epoch, before.turn),
+                    before.command,
+                    config.agent.command_timeout_s,
+                )
+                same_output = _digest(now.output) == _digest(before.output)
+                if now.returncode != before.returncode or not same_output:
+                    raise SandboxDiverged(
+                        f"rollout {ask.rollout}, turn {before.turn}: the replay returned "
+                        f"{now.returncode} with {'equal' if same_output else 'other'} output, "
+                        f"recorded was {before.returncode}"
                     )
-                    same_output = _digest(now.output) == _digest(before.output)
-                    if now.returncode != before.returncode or not same_output:
-                        raise SandboxDiverged(
-                            f"rollout {ask.rollout}, turn {before.turn}: the replay returned "
-                            f"{now.returncode} with {'equal' if same_output else 'other'} output, "
-                            f"recorded was {before.returncode}"
-                        )
-                return RolloutRef(rollout=ask.rollout, epoch=ask.epoch)
+            await rollouts.set_phase(self._db, ask.rollout, ask.epoch, RolloutPhase.RUNNING)
+            return RolloutRef(rollout=ask.rollout, epoch=ask.epoch)
 
     @activity.defn(name=Activity.COLLECT_PATCH)
     async def collect_patch(self, ask: SandboxInput) -> PatchResult:
         """For rollouts that end without a submission."""
-        with typed_faults():
-            async with self._held.working("diff", ask.rollout, ask.sandbox):
-                num_bytes = await self._collect(ask.rollout, ask.epoch, ask.sandbox)
-                return PatchResult(num_bytes=num_bytes)
+        async with self._held.working("diff", ask.rollout, ask.sandbox):
+            num_bytes = await self._collect(ask.rollout, ask.epoch, ask.sandbox)
+            return PatchResult(num_bytes=num_bytes)
 
     @activity.defn(name=Activity.CLOSE_SANDBOX)
     async def close_sandbox(self, ask: SandboxInput) -> RolloutRef:
@@ -213,13 +224,14 @@ class SandboxActivities:
         """Store the patch, then close the sandbox: nobody needs it any more. Bytes of the patch."""
         patch = await rollouts.get_patch(self._db, rollout, epoch)
         if patch is None:
+            held = self._held.get(sandbox)
             try:
-                patch = await self._held.get(sandbox).diff()
+                patch = await held.diff()
+                note = await held.left_out() or (None if patch else NOTHING_CHANGED)
             except PatchRefused as refused:
                 # What the agent left cannot be a patch: that is its doing, not a fault.
-                activity.logger.info("%s: %s", rollout, refused)
-                patch = b""
-            await rollouts.put_patch(self._db, rollout, epoch, patch)
+                patch, note = b"", refused.message
+            await rollouts.put_patch(self._db, rollout, epoch, patch, note)
         await self._held.close(sandbox)
         return len(patch)
 

@@ -2,7 +2,7 @@
 
 Invariants: one read of the store; functions of a campaign's own run in a thread, are given
 FUNCTION_TIMEOUT_S, and whatever they do wrong is RewardBroken, which ends the campaign; suspicions
-are about policies only, and no reward depends on them.
+are about policies and exploits only, and no reward depends on them.
 """
 
 import asyncio
@@ -73,8 +73,10 @@ async def _score(config: CampaignConfig, outcome: Outcome) -> Scored:
 
 
 async def _suspicions(known: Known, did: Played, commands: list[str]) -> tuple[Suspicion, ...]:
-    if did.player is not Player.POLICY:
+    if did.player not in (Player.POLICY, Player.EXPLOIT):
         return ()
     task = await known.task(did.task)
     # A long rollout's commands take a while to read, and heartbeats share this loop.
-    return await asyncio.to_thread(suspicions, commands, did.patch, task)
+    marks = await asyncio.to_thread(suspicions, commands, did.patch, task)
+    cheated = did.report is not None and did.report.cheated
+    return (*marks, Suspicion.PASSED_ANYWAY) if cheated else marks

@@ -9,27 +9,23 @@ One database belongs to one Temporal namespace: another one's rollouts would cou
 import asyncio
 from collections.abc import Collection
 
-import structlog
-from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.heartbeat import heartbeating
+from activities.lost_campaigns import settle_campaigns
 from infra.db import groups, nodes, orphans, sandboxes
 from infra.db.database import Database
 from infra.db.orphans import OpenGroup
 from mainspring.ids import campaign_workflow, group_workflow, rollout_workflow
 from mainspring.protocol.campaign import GroupDone
-from mainspring.protocol.names import Activity, Workflow
+from mainspring.protocol.names import Workflow
 from mainspring.protocol.sweep import SweepInput, SweepResult
-from mainspring.status import GroupStatus, SandboxStatus
+from mainspring.status import SandboxStatus
 
 MAX_LOOKUPS = 16
 """In flight at once: a namespace that was lost leaves thousands of rollouts to ask about."""
 BEATS_S = 15.0
 """Three beats of a node."""
-
-log = structlog.get_logger()
 
 
 class SweepActivities:
@@ -38,22 +34,20 @@ class SweepActivities:
         self._client = client
         self._beats_s = beats_s
 
-    @activity.defn(name=Activity.SWEEP)
     async def sweep(self, ask: SweepInput) -> SweepResult:
-        async with heartbeating("looking for orphans"):
-            num_alive, num_ended = await self._end_rollouts(ask.min_age_s)
-            num_closed = await self._close_groups(ask.min_age_s)
-            num_lost = await self._lose_leases()
-            await nodes.forget_gone(self._db)
-            found = SweepResult(
-                num_rollouts_alive=num_alive,
-                num_rollouts_ended=num_ended,
-                num_groups_closed=num_closed,
-                num_leases_lost=num_lost,
-            )
-        if num_ended or num_closed or num_lost:
-            log.warning("swept", **found.model_dump())
-        return found
+        """Raises DatabaseError, and RPCError when Temporal does not answer."""
+        num_alive, num_ended = await self._end_rollouts(ask.min_age_s)
+        num_closed = await self._close_groups(ask.min_age_s)
+        num_campaigns = await settle_campaigns(self._db, self._client)
+        num_lost = await self._lose_leases()
+        await nodes.forget_gone(self._db)
+        return SweepResult(
+            num_rollouts_alive=num_alive,
+            num_rollouts_ended=num_ended,
+            num_groups_closed=num_closed,
+            num_leases_lost=num_lost,
+            num_campaigns_ended=num_campaigns,
+        )
 
     async def _end_rollouts(self, min_age_s: float) -> tuple[int, int]:
         """Returns how many play on and how many were ended."""
@@ -86,15 +80,11 @@ class SweepActivities:
         return len(orphaned)
 
     async def _close(self, group: OpenGroup) -> None:
-        """A complete group counts as its workflow would have counted it; a cut one is replaced.
+        """A complete group is closed as its workflow would have closed it; a cut one is replaced.
 
-        The campaign hears of it first: whoever dies in between leaves the group open, so the next
-        sweep says it again, which the campaign ignores.
+        A campaign that is not told, because this process dies in between, looks by itself.
         """
-        if not group.is_complete:
-            status = GroupStatus.CANCELLED
-        else:
-            status = GroupStatus.READY if group.num_scored else GroupStatus.MASKED
+        status = await groups.finish_group(self._db, group.group, cancelled=not group.is_complete)
         campaign = self._client.get_workflow_handle(campaign_workflow(group.campaign))
         try:
             await campaign.signal("group_done", GroupDone(index=group.index, status=status))
@@ -102,7 +92,6 @@ class SweepActivities:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
             # The campaign does not run; when it is started again it reads its groups anew.
-        await groups.finish_group(self._db, group.group, cancelled=status is GroupStatus.CANCELLED)
 
     async def _lose_leases(self) -> int:
         """Of nodes that are gone; for the listings' sake, since nothing is left to remove there."""

@@ -2,8 +2,9 @@
 
 Invariant 8: the batch is read from the plan in Postgres; checkpoint and weights are on disk under
 their final name before `commit_step` makes them visible together with the consumed groups; after a
-crash anywhere the same step runs again from the checkpoint that the store names. `trainer` is met
-only through the TrainerBackend protocol; `workers.trainer` passes the Ray driver in.
+crash anywhere the same step runs again from the checkpoint that the store names. Every write is
+fenced by the epoch of the trainer's lease, which this process holds. `trainer` is met only through
+the TrainerBackend protocol; `workers.trainer` passes the Ray driver in.
 """
 
 import asyncio
@@ -15,17 +16,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import structlog
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
 
 from activities.heartbeat import heartbeating
-from infra.db import batches, campaigns, policies, steps
+from activities.step_batch import step_batch
+from infra.db import batches, campaigns, policies, steps, trainers
 from infra.db.batches import BatchGroup
 from infra.db.database import Database
 from infra.db.policies import PolicyRecord
 from mainspring import layout
-from mainspring.advantages import group_advantages
-from mainspring.config import CampaignConfig
+from mainspring.gap import GapMode, LogprobGap
 from mainspring.ids import CampaignId
 from mainspring.protocol.campaign import (
     CampaignRef,
@@ -38,15 +39,15 @@ from mainspring.protocol.campaign import (
 from mainspring.protocol.names import Activity
 from mainspring.samples import Sample, sample_from_turns
 from mainspring.status import StepStatus
-from mainspring.training import LogprobGap, StepMetrics
+from mainspring.training import Origin, StepMetrics, TrainerJob
+from mainspring.training_faults import gap_too_large
 
 HF_DIRECTORY = "hf"
 """Where a saved version keeps the weights that engines load."""
 
+log = structlog.get_logger()
 T = TypeVar("T")
 Progress = Callable[[str], None]
-LOGPROB_GAP = "LogprobGap"
-"""Type of the failure that ends a campaign whose engine and trainer disagree."""
 CHECKED_SAMPLES = 64
 """Rollouts of an evaluation whose log-probs are recomputed."""
 
@@ -54,26 +55,29 @@ CHECKED_SAMPLES = 64
 class TrainerBackend(Protocol):
     """What trains. Blocking calls, one at a time, from one thread."""
 
-    def prepare(self, config: CampaignConfig, directory: Path, progress: Progress) -> None:
+    def prepare(self, job: TrainerJob, directory: Path, progress: Progress) -> None:
         """Make version 0 at `directory`: base model, warm start. Resumes what a crash left."""
         ...
 
-    def load(self, config: CampaignConfig, checkpoint: Path, version: int) -> None:
+    def load(self, job: TrainerJob, checkpoint: Path, version: int) -> None:
         """Be at `version`, from `checkpoint` unless already there."""
         ...
 
     def train_step(self, samples: list[Sample], step: int) -> StepMetrics: ...
 
-    def save(self, directory: Path, version: int) -> None:
-        """Checkpoint and Hugging Face weights, complete under the final name or not at all."""
+    def save(self, job: TrainerJob, directory: Path, version: int, batch: str) -> None:
+        """Checkpoint and Hugging Face weights, complete under the final name or not at all.
+        `batch`: digest of what the version was trained on."""
         ...
 
     def logprob_gap(self, samples: list[Sample], version: int) -> LogprobGap: ...
 
 
 class TrainingActivities:
-    def __init__(self, db: Database, home: Path, backend: TrainerBackend) -> None:
+    def __init__(self, db: Database, home: Path, backend: TrainerBackend, epoch: int) -> None:
+        """`epoch`: of the campaign's lease that this process holds."""
         self._db = db
+        self._epoch = epoch
         self._home = home
         self._backend = backend
         # One thread: the backend's calls must never overlap, also when an attempt that lost its
@@ -83,16 +87,20 @@ class TrainingActivities:
     @activity.defn(name=Activity.PREPARE_POLICY)
     async def prepare_policy(self, ref: CampaignRef) -> PolicyRef:
         if await policies.latest_policy(self._db, ref.campaign) is None:
-            config = (await campaigns.get(self._db, ref.campaign)).config
+            job = await self._job(ref.campaign)
             directory = self._directory(ref.campaign, 0)
             async with heartbeating("warm start") as beat:
 
                 def progress(note: str) -> None:
                     beat.note = note
 
-                await self._run(self._backend.prepare, config, directory, progress)
+                await self._run(self._backend.prepare, job, directory, progress)
             await policies.put_first_policy(
-                self._db, ref.campaign, str(directory / HF_DIRECTORY), str(directory)
+                self._db,
+                ref.campaign,
+                str(directory / HF_DIRECTORY),
+                str(directory),
+                trainer_epoch=self._epoch,
             )
         return PolicyRef(campaign=ref.campaign, version=0)
 
@@ -103,19 +111,24 @@ class TrainingActivities:
             return _result(ask.step, done.metrics)
         started = time.monotonic()
         async with heartbeating("loading the batch") as beat:
-            config = (await campaigns.get(self._db, ask.campaign)).config
+            job = await self._job(ask.campaign)
+            trainer = job.config.trainer
             before = await policies.get_policy(self._db, ask.campaign, ask.step - 1)
-            batch = await batches.load_batch(self._db, ask.campaign, ask.step)
-            samples, about = batch_samples(batch, config, version=before.version)
-            await self._run(self._backend.load, config, _checkpoint(before), before.version)
-            beat.note = f"{len(samples)} samples"
-            measured = await self._run(self._backend.train_step, samples, ask.step)
-            if measured.logprob_gap_max > config.trainer.max_logprob_gap:
-                raise _gap_error(measured.logprob_gap_max, config, f"step {ask.step}")
+            groups = await batches.load_batch(self._db, ask.campaign, ask.step)
+            batch = await asyncio.to_thread(step_batch, groups, trainer, version=before.version)
+            beat.note = "loading the checkpoint"
+            await self._run(self._backend.load, job, _checkpoint(before), before.version)
+            beat.note = f"{len(batch.samples)} samples"
+            measured = await self._run(self._backend.train_step, batch.samples, ask.step)
+            beyond = measured.gap.beyond(job.config.gap_bounds)
+            if beyond:  # only warned of: the backend raises where bounds are enforced
+                log.warning("log-prob gap", campaign=ask.campaign, step=ask.step, beyond=beyond)
             beat.note = "saving"
+            await trainers.check(self._db, ask.campaign, self._epoch)
             directory = self._directory(ask.campaign, ask.step)
-            await self._run(self._backend.save, directory, ask.step)
-            metrics = asdict(measured) | about | {"seconds": time.monotonic() - started}
+            await self._run(self._backend.save, job, directory, ask.step, batch.digest)
+            figures = asdict(measured) | batch.figures
+            metrics = figures | {"seconds": time.monotonic() - started}
             await steps.commit_step(
                 self._db,
                 ask.campaign,
@@ -123,67 +136,55 @@ class TrainingActivities:
                 metrics=metrics,
                 policy_path=str(directory / HF_DIRECTORY),
                 checkpoint=str(directory),
+                groups=[group.id for group in groups],
+                trainer_epoch=self._epoch,
             )
-            await self._prune(ask.campaign, ask.step, config.trainer.keep_checkpoints)
+            await self._prune(ask.campaign, ask.step, trainer.keep_checkpoints)
         return _result(ask.step, metrics)
 
     @activity.defn(name=Activity.CHECK_LOGPROBS)
     async def check_logprobs(self, ask: CheckInput) -> CheckResult:
         async with heartbeating("recomputing"):
-            config = (await campaigns.get(self._db, ask.campaign)).config
+            job = await self._job(ask.campaign)
+            config = job.config
             policy = await policies.get_policy(self._db, ask.campaign, ask.version)
             [group] = await batches.load_groups(self._db, [ask.group])
-            samples = [
-                sample_from_turns(rollout.id, rollout.generations)
-                for rollout in group.rollouts[:CHECKED_SAMPLES]
-                if rollout.generations
-            ]
-            await self._run(self._backend.load, config, _checkpoint(policy), ask.version)
+            samples = await asyncio.to_thread(_checked_samples, group)
+            await self._run(self._backend.load, job, _checkpoint(policy), ask.version)
             gap = await self._run(self._backend.logprob_gap, samples, ask.version)
             await policies.put_gap(self._db, ask.campaign, ask.version, gap.max, gap.num_tokens)
-        if gap.max > config.trainer.max_logprob_gap:
-            raise _gap_error(gap.max, config, f"the evaluation of version {ask.version}")
+        beyond = gap.beyond(config.gap_bounds)
+        if beyond:
+            fault = gap_too_large(ask.campaign, "evaluation", ask.version, gap, beyond)
+            if config.trainer.gap.mode is GapMode.ENFORCE:
+                raise fault
+            log.warning("log-prob gap", campaign=ask.campaign, version=ask.version, beyond=beyond)
         return CheckResult(logprob_gap_max=gap.max, num_tokens=gap.num_tokens)
 
     async def _run(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    async def _job(self, campaign: CampaignId) -> TrainerJob:
+        record = await campaigns.get(self._db, campaign)
+        origin = Origin(campaign=campaign, uid=record.uid, config_digest=record.config_digest)
+        return TrainerJob(record.config, origin, self._epoch)
 
     def _directory(self, campaign: CampaignId, version: int) -> Path:
         return layout.policy(self._home, campaign, version)
 
     async def _prune(self, campaign: CampaignId, newest: int, keep: int) -> None:
         """Remove checkpoints older than the newest `keep`; version 0 stays for the tokenizer."""
-        for version in range(max(1, newest - keep - 1), newest - keep + 1):
-            await asyncio.to_thread(
-                shutil.rmtree, self._directory(campaign, version), ignore_errors=True
-            )
+        for directory in self._directory(campaign, newest).parent.glob("v" + "[0-9]" * 5):
+            if 0 < int(directory.name[1:]) <= newest - keep:
+                await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
 
-def batch_samples(
-    batch: list[BatchGroup], config: CampaignConfig, *, version: int
-) -> tuple[list[Sample], dict[str, float]]:
-    """The step's samples with their advantages, and figures about the batch.
-
-    Masked rollouts give no sample. Raises BrokenTrajectory when stored turns do not line up.
-    """
-    samples: list[Sample] = []
-    rewards: list[float] = []
-    num_mixed = 0
-    for group in batch:
-        rewards_G = [rollout.reward for rollout in group.rollouts]
-        advantages_G = group_advantages(rewards_G, normalize_std=config.trainer.normalize_std)
-        scored = [reward for reward in rewards_G if reward is not None]
-        num_mixed += len(set(scored)) > 1
-        rewards += scored
-        for rollout, advantage in zip(group.rollouts, advantages_G, strict=True):
-            if advantage is not None and rollout.generations:
-                samples.append(sample_from_turns(rollout.id, rollout.generations, advantage))
-    oldest = [int(s.versions[s.action_mask].min()) for s in samples if s.num_action_tokens]
-    return samples, {
-        "reward_mean": sum(rewards) / max(1, len(rewards)),
-        "mixed_groups": float(num_mixed),
-        "staleness_mean": sum(version - v for v in oldest) / max(1, len(oldest)),
-    }
+def _checked_samples(group: BatchGroup) -> list[Sample]:
+    return [
+        sample_from_turns(rollout.id, rollout.generations)
+        for rollout in group.rollouts[:CHECKED_SAMPLES]
+        if rollout.generations
+    ]
 
 
 def _checkpoint(policy: PolicyRecord) -> Path:
@@ -191,20 +192,10 @@ def _checkpoint(policy: PolicyRecord) -> Path:
     return Path(policy.checkpoint)
 
 
-def _gap_error(gap: float, config: CampaignConfig, where: str) -> ApplicationError:
-    return ApplicationError(
-        f"served and recomputed log-probs differ by {gap:.2e} in {where}, allowed is "
-        f"{config.trainer.max_logprob_gap:.0e}: engine and trainer do not hold the same weights, "
-        "or compute them differently",
-        type=LOGPROB_GAP,
-        non_retryable=True,
-    )
-
-
 def _result(step: int, metrics: Mapping[str, float | None]) -> StepResult:
     return StepResult(
         version=step,
         reward_mean=metrics["reward_mean"] or 0.0,
-        logprob_gap_max=metrics["logprob_gap_max"] or 0.0,
+        logprob_gap_max=metrics["logprob_gap_max"],
         seconds=metrics["seconds"] or 0.0,
     )

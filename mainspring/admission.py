@@ -1,8 +1,9 @@
-"""When another group may start: the staleness bound as pure arithmetic (invariant 9).
+"""When another group may start: pure arithmetic (invariant 9).
 
 Groups in flight + ready (not yet in a committed step) never exceed (max_staleness + 1) x
-groups_per_step, so nothing has to be thrown away for being stale. Source: the capacity rule of
-AReaL, arXiv 2505.24298, counted in groups.
+groups_per_step, so nothing has to be thrown away for being stale. That bounds how many there are,
+not how old one of them is: while a straggler holds its place, the others make steps.
+Source: the capacity rule of AReaL, arXiv 2505.24298, counted in groups.
 """
 
 

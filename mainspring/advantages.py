@@ -7,6 +7,13 @@ Masked rollouts (infrastructure faults, cancellations) enter neither the mean no
 from collections.abc import Sequence
 
 STD_EPS = 1e-4
+FLAT = 1e-12
+"""Rewards that differ by no more are equal: a mean of equal floats may miss them by rounding."""
+
+
+def is_flat(scored: Sequence[float]) -> bool:
+    """Whether nothing tells the rollouts of a group apart: their rewards are equal."""
+    return not scored or max(scored) - min(scored) <= FLAT
 
 
 def group_advantages(
@@ -14,11 +21,13 @@ def group_advantages(
 ) -> list[float | None]:
     """Advantage of each rollout of a group; None where the reward is None (masked).
 
-    A group whose scored rewards are all equal, or with a single one, gives zeros.
+    A group whose scored rewards are all equal, or with a single one, gives exact zeros.
     """
     scored = [reward for reward in rewards_G if reward is not None]
     if not scored:
         return [None] * len(rewards_G)
+    if is_flat(scored):
+        return [None if reward is None else 0.0 for reward in rewards_G]
     mean = sum(scored) / len(scored)
     scale = 1.0
     if normalize_std:

@@ -7,32 +7,38 @@ depends on the file again.
 
 import re
 import tomllib
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
+from mainspring import config_errors
+from mainspring.config_optimizer import OptimizerConfig, OptimizerName, WarmStartConfig
+from mainspring.config_section import Section
 from mainspring.errors import ConfigError, UsageError
+from mainspring.gap import Dtype, GapBounds, GapConfig, bounds
 from mainspring.ids import campaign_id
-from mainspring.status import Player
+from mainspring.integrity.exploits import check_exploits
+from mainspring.model_path import with_model_path
+from mainspring.presets import Preset, expanded
+from mainspring.status import Player, PolicyApi, Unverified
 
 BUNDLED = "bundled"
 """The generated task family, and the tiny model made for it."""
+STORED = {"stored": True}
+"""Validation context of configurations that were accepted before: newer refusals spare them."""
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Unverified(StrEnum):
-    SKIP = "skip"
-    """Only tasks that `mainspring tasks verify` found good; how many are left out is said."""
-    USE = "use"
-    """All tasks, also those found flaky or wrong."""
-
-
-class TasksConfig(_Section):
+class TasksConfig(Section):
     source: str = BUNDLED
     """"bundled" for the generated tasks, else the name of an imported task source."""
     num_train: int = Field(default=2048, ge=1)
@@ -45,7 +51,7 @@ class TasksConfig(_Section):
     """What to do with tasks that are not verified (bundled ones need no verification)."""
 
 
-class RewardPart(_Section):
+class RewardPart(Section):
     name: str
     """A registered part, or a function of your own as "package.module:function"."""
     weight: float = 1.0
@@ -54,12 +60,14 @@ class RewardPart(_Section):
     """Numbers that the part takes; an unknown one is refused."""
 
 
-class RewardConfig(_Section):
+class RewardConfig(Section):
     parts: tuple[RewardPart, ...] = Field(default=(RewardPart(name="outcome"),), min_length=1)
     """What a rollout's reward is made of; each part's value is stored with it."""
 
 
-class AgentConfig(_Section):
+class AgentConfig(Section):
+    preset: Preset | None = None
+    """Limits of another program, for figures that compare; fields given beside it win."""
     step_limit: int = Field(default=20, ge=1, le=500)
     """Turns a rollout may take."""
     max_format_errors: int = Field(default=3, ge=1)
@@ -69,26 +77,22 @@ class AgentConfig(_Section):
     observation_chars: int = Field(default=10_000, ge=200)
     """Longer outputs are shown as head and tail of half this size."""
     rollout_timeout_s: float = Field(default=1800.0, gt=0)
-    """Wall time of a rollout's turns; what the tree holds then is graded."""
+    """Time that a rollout's replies and commands may take together; then what the tree holds is
+    graded. Waiting for an engine, a node or a retry does not count."""
     short_prompts: bool = False
     """Use the two-line prompt of the bundled tiny model instead of the full one."""
 
 
-class PolicyApi(StrEnum):
-    SGLANG = "sglang"
-    """SGLang's native API, token by token; the only one that can be trained on."""
-    OPENAI = "openai"
-    """Chat completions in text; for evaluations."""
-
-
-class PolicyConfig(_Section):
+class PolicyConfig(Section):
     api: PolicyApi = PolicyApi.SGLANG
     """What the engines speak."""
     model: str = BUNDLED
-    """"bundled" (made and warm-started by the campaign), a Hugging Face model directory, or with
-    the OpenAI API the model's name there."""
+    """"bundled" (made and warm-started by the campaign), a Hugging Face model directory (absolute,
+    or relative to the campaign file), or with the OpenAI API the model's name there."""
     engines: tuple[str, ...] = Field(default=("http://127.0.0.1:30000",), min_length=1)
-    """Base URLs of the engines."""
+    """Base URLs of the engines. Port 0 lets `mainspring train` take a free one."""
+    dtype: Dtype = Dtype.FLOAT32
+    """What the engines compute in; the bounds of [trainer.gap] follow it."""
     max_context: int = Field(default=32_768, ge=64)
     """Prompt plus reply never exceed this many tokens."""
     max_new_tokens: int = Field(default=4096, ge=1)
@@ -113,55 +117,6 @@ class PolicyConfig(_Section):
         return self
 
 
-class OptimizerName(StrEnum):
-    ADAMW = "adamw"
-    """torch AdamW on everything."""
-    MUON = "muon"
-    """torch Muon on hidden matrices, AdamW on the rest; needs tensor_parallel = 1."""
-
-
-class OptimizerConfig(_Section):
-    name: OptimizerName = OptimizerName.ADAMW
-    """Which optimizer."""
-    lr: float = Field(default=1e-6, gt=0)
-    """AdamW's learning rate."""
-    muon_lr: float = Field(default=0.005, gt=0)
-    """Muon's learning rate (hidden matrices)."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    """AdamW's decay of first and second moments."""
-    muon_momentum: float = Field(default=0.9, ge=0, lt=1)
-    """Muon's momentum."""
-    weight_decay: float = Field(default=0.0, ge=0)
-    """Decoupled, on all weights."""
-    warmup_steps: int = Field(default=3, ge=0)
-    """Linear warm-up, then linear decay to `final_lr_fraction` at the last step."""
-    final_lr_fraction: float = Field(default=0.3, ge=0, le=1)
-    """Learning rate of the last step, as a share of the full one."""
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    """Larger gradients are scaled down to this norm."""
-
-
-class WarmStartConfig(_Section):
-    """Supervised warm start on generated trajectories whose edits are drawn at random."""
-
-    copy_steps: int = Field(default=200, ge=0)
-    """Steps on random segments that recur: without copying nothing else is learned."""
-    copy_batch_size: int = Field(default=16, ge=1)
-    """Segments in a copy step."""
-    steps: int = Field(default=500, ge=0)
-    """Supervised steps after the copy steps."""
-    batch_size: int = Field(default=8, ge=1)
-    """Trajectories in a supervised step."""
-    lr: float = Field(default=4e-3, gt=0)
-    """AdamW's learning rate."""
-    muon_lr: float = Field(default=0.02, gt=0)
-    """Muon's learning rate (hidden matrices)."""
-    context_loss_weight: float = Field(default=0.2, ge=0, le=1)
-    """Weight of tokens the model will not have to write (prompts and observations)."""
-    threads_per_rank: int = Field(default=1, ge=1)
-    """OMP threads of each rank on CPU meanwhile: no rollouts want the cores yet."""
-
-
 class Aggregation(StrEnum):
     TOKEN_MEAN = "token_mean"
     """Sum over all action tokens of the batch, divided by their number (DAPO)."""
@@ -171,17 +126,43 @@ class Aggregation(StrEnum):
     """Mean over samples of each sample's token sum (Dr. GRPO up to a constant)."""
 
 
-class TrainerConfig(_Section):
+class Device(StrEnum):
+    CUDA = "cuda"
+    """One GPU for each rank; the campaign fails where there are fewer."""
+    CPU = "cpu"
+    """No GPU, also where there is one."""
+
+
+class GroupFilter(StrEnum):
+    MIXED = "mixed"
+    """Only groups whose rewards differ; others teach nothing and are replaced."""
+    NONE = "none"
+    """All groups with enough scored rollouts."""
+
+
+class TrainerConfig(Section):
     num_steps: int = Field(default=100, ge=1)
     """Optimizer steps of the whole campaign."""
     groups_per_step: int = Field(default=8, ge=1)
     """Groups, so tasks, in the batch of a step."""
     group_size: int = Field(default=8, ge=2)
     """Rollouts of each task, compared with each other."""
+    min_scored: int | None = Field(default=None, ge=1)
+    """Scored rollouts that a group needs; with fewer it is masked and replaced. Unset: half of
+    `group_size`, at least 2."""
+    filter: GroupFilter = GroupFilter.MIXED
+    """Which groups a step may use."""
+    max_flat_groups: int | None = Field(default=None, ge=1)
+    """Groups in a row with equal rewards before the campaign fails. Unset: 20 for each group of a
+    step."""
     updates_per_step: int = Field(default=1, ge=1)
     """Passes over a step's batch, an optimizer update each (PPO's epochs); the clip bounds them."""
     max_staleness: int = Field(default=1, ge=0)
-    """Policy versions a group may lag at admission: 0 is on-policy, 1 overlaps with training."""
+    """Steps that groups in flight and ready may be ahead of training, which bounds how many there
+    are: 0 waits for each step, 1 overlaps with it. It does not bound the age of a token."""
+    max_token_staleness: int | None = Field(default=None, ge=0)
+    """Older tokens, in policy versions, are kept as context and masked from the loss; unset: none
+    are."""
     normalize_std: bool = True
     """Divide advantages by the group's standard deviation (off: Dr. GRPO)."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
@@ -196,6 +177,8 @@ class TrainerConfig(_Section):
     """Token budget of one packed micro-batch."""
     optimizer: OptimizerConfig = OptimizerConfig()
     warm_start: WarmStartConfig | None = None
+    device: Device = Device.CUDA
+    """Where the ranks compute."""
     tensor_parallel: int = Field(default=1, ge=1)
     """Ranks that share one copy of the model."""
     data_parallel: int = Field(default=1, ge=1)
@@ -204,8 +187,19 @@ class TrainerConfig(_Section):
     """OMP threads of each rank on CPU."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Newest checkpoints kept on disk."""
-    max_logprob_gap: float = Field(default=1e-3, gt=0)
-    """A larger gap between served and recomputed log-probs of the same weights fails the step."""
+    gap: GapConfig = GapConfig()
+
+    @property
+    def flat_groups_bound(self) -> int:
+        return self.max_flat_groups or 20 * self.groups_per_step
+
+    @model_validator(mode="after")
+    def _enough_can_be_scored(self) -> Self:
+        if (self.min_scored or 0) > self.group_size:
+            raise ValueError(
+                f"min_scored = {self.min_scored} is more than group_size = {self.group_size}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _muon_is_not_sharded(self) -> Self:
@@ -216,7 +210,7 @@ class TrainerConfig(_Section):
         return self
 
 
-class EvalConfig(_Section):
+class EvalConfig(Section):
     every_steps: int = Field(default=20, ge=1)
     """Evaluate after every so many steps, and always before the first and after the last."""
     splits: tuple[str, ...] = ("heldout",)
@@ -234,7 +228,7 @@ MAX_SAMPLES = 250
 _SLICE = re.compile(r"(\d*):(\d*)")
 
 
-class RunConfig(_Section):
+class RunConfig(Section):
     """What an evaluation, a verification or a regrade goes over."""
 
     split: str = "test"
@@ -244,7 +238,9 @@ class RunConfig(_Section):
     samples: int = Field(default=1, ge=1, le=MAX_SAMPLES)
     """Rollouts of each task; in a verification, of each task and kind of patch."""
     players: tuple[Player, ...] = Field(default=(Player.GOLD, Player.EMPTY), min_length=1)
-    """Whose patches a verification grades."""
+    """Whose patches a verification grades: "gold" and "empty", or "exploit" alone."""
+    exploits: tuple[str, ...] = Field(default=(), max_length=400)
+    """Known exploits that a verification tries on each task, by name, with players ["exploit"]."""
     of: str = ""
     """The campaign whose patches a regrade grades again."""
 
@@ -255,12 +251,15 @@ class RunConfig(_Section):
             raise ValueError(f"{text!r} is not a slice: write two positions, as in 0:5 or 100:")
         return text
 
-    @field_validator("players")
-    @classmethod
-    def _given(cls, players: tuple[Player, ...]) -> tuple[Player, ...]:
-        if not set(players) <= {Player.GOLD, Player.EMPTY}:
-            raise ValueError("a verification grades gold and empty patches only")
-        return players
+    @model_validator(mode="after")
+    def _given(self) -> Self:
+        if Player.EXPLOIT in self.players:
+            if self.players != (Player.EXPLOIT,) or not self.exploits or self.samples > 1:
+                raise ValueError("exploits are tried alone, by name, and once each")
+            check_exploits(self.exploits)
+        elif not set(self.players) <= {Player.GOLD, Player.EMPTY}:
+            raise ValueError("a verification grades gold and empty patches, or exploits")
+        return self
 
     @property
     def bounds(self) -> tuple[int, int | None]:
@@ -269,7 +268,7 @@ class RunConfig(_Section):
         return int(first or 0), int(end) if end else None
 
 
-class SandboxConfig(_Section):
+class SandboxConfig(Section):
     memory_mb: int = Field(default=1024, ge=16)
     """Memory of one sandbox."""
     max_pids: int = Field(default=256, ge=4)
@@ -289,7 +288,7 @@ class SandboxConfig(_Section):
     """Most one rollout's kept files may hold, compressed. Larger ones are not kept."""
 
 
-class CampaignConfig(_Section):
+class CampaignConfig(Section):
     name: Annotated[str, Field(min_length=1)]
     """Its id, in every id made of it: a-z, 0-9 and '-', at most 48."""
     seed: int = Field(default=0, ge=0, lt=2**31)
@@ -319,6 +318,21 @@ class CampaignConfig(_Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _warm_start_is_for_the_bundled_model(self, info: ValidationInfo) -> Self:
+        bundled = self.policy.model == BUNDLED
+        if self.trainer.warm_start is not None and not bundled and info.context != STORED:
+            raise ValueError(
+                f"[trainer.warm_start] would train {self.policy.model!r} on the bundled toy tasks: "
+                "remove the section, or set policy.model = 'bundled'"
+            )
+        return self
+
+    @property
+    def gap_bounds(self) -> GapBounds:
+        """Of [trainer.gap], with the defaults of the engines' dtype."""
+        return bounds(self.trainer.gap, self.policy.dtype)
+
     @property
     def task_source(self) -> str:
         """Where the campaign's tasks are listed in the store; bundled ones depend on the seed."""
@@ -338,30 +352,40 @@ class CampaignConfig(_Section):
 
 def load_campaign(path: Path) -> CampaignConfig:
     """Read a campaign file. Raises ConfigError naming the file and each wrong field."""
-    return check_campaign(read_toml(path), str(path))
+    return check_campaign(with_model_path(read_toml(path), path), str(path))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Raises ConfigError."""
     try:
-        return tomllib.loads(path.read_text())
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read: {error.strerror}", remedy="give the path of a TOML file"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from None
-
-
-def check_campaign(raw: dict[str, Any], where: str) -> CampaignConfig:
-    """Raises ConfigError naming `where` and each wrong field."""
-    try:
-        return CampaignConfig.model_validate(raw)
-    except ValidationError as error:
-        lines = [
-            f"{where}: {'.'.join(map(str, e['loc'])) or '(file)'}: {e['msg']}"
-            for e in error.errors()
-        ]
+    except UnicodeDecodeError as error:
         raise ConfigError(
-            "\n".join(lines), remedy="see docs/campaign.md for every field and its bounds"
+            f"{path}: not TOML: {error}", remedy="save the file as UTF-8 text"
+        ) from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"{path}: not TOML: {config_errors.syntax_lines(error, text)}",
+            remedy='write key = value: text in quotes ("..."), lists as [1, 2], sections as [name]',
+        ) from None
+
+
+def check_campaign(
+    raw: dict[str, Any], where: str, named: Mapping[str, str] = MappingProxyType({})
+) -> CampaignConfig:
+    """Raises ConfigError naming `where` and each wrong field; `named` gives what a field is called
+    there."""
+    try:
+        return CampaignConfig.model_validate(expanded(raw))
+    except ValidationError as error:
+        lines = config_errors.explain(error, CampaignConfig, named)
+        raise ConfigError(
+            "\n".join(f"{where}: {line}" for line in lines),
+            remedy="see docs/campaign.md for every field and its bounds",
         ) from None

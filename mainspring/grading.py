@@ -72,9 +72,11 @@ class GradeReport(BaseModel):
     score: float | None = None
     """What the reward file said."""
     dropped_paths: tuple[str, ...] = ()
-    """Changes that were left out of the patch: test files and CI configuration."""
+    """Changes that were dropped from the patch: tests, CI configuration, Python's start files."""
     note: str = ""
-    """Why there are no test results, where there are none."""
+    """Why there are no test results, where there are none, or why a pass does not count."""
+    cheated: bool = False
+    """The patch, and not the tests, would have decided the verdict; `note` has the reason."""
 
     @property
     def tests_passed(self) -> float | None:

@@ -3,6 +3,8 @@
 <home>/campaigns/<campaign>/base/              the model before any training (bundled only)
 <home>/campaigns/<campaign>/warm/NNNNN/        warm start in progress, removed at its end
 <home>/campaigns/<campaign>/policies/vNNNNN/   one policy version: checkpoint, and hf/
+<home>/reports/<campaign>/                     what people read: report, summary, trajectories
+<home>/logs/trainer-<campaign>/rankN.log       what each rank of the trainer printed
 """
 
 from pathlib import Path
@@ -20,6 +22,15 @@ def warm_start(home: Path, campaign: CampaignId) -> Path:
 
 def policy(home: Path, campaign: CampaignId, version: int) -> Path:
     return _campaign(home, campaign) / "policies" / f"v{version:05d}"
+
+
+def report(home: Path, campaign: str) -> Path:
+    """One folder for each campaign, evaluation, verification and regrade."""
+    return home / "reports" / campaign
+
+
+def trainer_logs(home: Path, campaign: CampaignId) -> Path:
+    return home / "logs" / f"trainer-{campaign}"
 
 
 def _campaign(home: Path, campaign: CampaignId) -> Path:

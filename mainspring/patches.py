@@ -27,7 +27,13 @@ TEST_FOLDERS = frozenset({"tests", "__tests__"})
 """At any depth; "test" only at the root: below it is often a program's own (django/test)."""
 TEST_FILE = re.compile(
     r"test_.*\.py|.*_test\.py|conftest\.py|.*\.(?:test|spec)\.[cm]?[jt]sx?|.*_test\.go"
+    r"|\.?pytest\.(?:ini|toml)"
 )
+START_FILE = re.compile(
+    r"(?:^|/)(?:site|user)customize(?:\.(?:[\w-]+\.)*(?:py|pyc|so)|/__init__\.\w+)$"
+    r"|-packages/[^/]+\.(?:pth|egg-link)$"
+)
+"""Python runs them by itself, before any test, wherever they are found."""
 
 _GIT = b"diff --git "
 _HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
@@ -68,8 +74,9 @@ def hidden_paths(task: Task) -> set[str]:
 
 
 def without_tests(patch: bytes, task: Task) -> tuple[bytes, tuple[str, ...]]:
-    """The patch without changes to the hidden tests, to other tests and to CI configuration, and
-    the paths that were dropped. Paths of the last two kinds stay where the true fix has them."""
+    """The patch without changes to the hidden tests, to other tests, to CI configuration and to
+    files that Python runs when it starts, and the paths that were dropped. All but the first stay
+    where the true fix has them."""
     preamble, changes = split(patch)
     hidden = hidden_paths(task)
     gold = paths((task.gold_patch or "").encode())
@@ -79,7 +86,7 @@ def without_tests(patch: bytes, task: Task) -> tuple[bytes, tuple[str, ...]]:
         if (
             _at_or_below(change.path, hidden)
             or _at_or_below(change.old_path, hidden)
-            or (change.path not in gold and (is_test(change.path) or is_ci(change.path)))
+            or (change.path not in gold and _does_not_count(change.path))
         ):
             dropped.append(change.path)
         else:
@@ -97,8 +104,16 @@ def is_test(path: str) -> bool:
     )
 
 
+def is_start_file(path: str) -> bool:
+    return START_FILE.search(path) is not None
+
+
 def is_ci(path: str) -> bool:
     return path in CI_FILES or _at_or_below(path, CI_FOLDERS)
+
+
+def _does_not_count(path: str) -> bool:
+    return is_test(path) or is_ci(path) or is_start_file(path)
 
 
 def _at_or_below(path: str, tops: Iterable[str]) -> bool:

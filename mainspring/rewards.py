@@ -18,13 +18,15 @@ from typing import Any
 from mainspring.config import CampaignConfig, RewardPart
 from mainspring.errors import ConfigError, WorkFailed
 from mainspring.grading import GradeReport
-from mainspring.status import StopReason, Verdict, is_masked
+from mainspring.status import FaultKind, StopReason, Verdict, is_masked
 
 _CORRECT = "correct the function on every rollout worker, then start the campaign again"
 
 
 class RewardBroken(WorkFailed):
     """A reward part raised, or returned what is no reward: the campaign cannot go on with it."""
+
+    fault = FaultKind.REWARD_BROKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +42,10 @@ class Outcome:
     step_limit: int
     num_format_errors: int
     """Replies without exactly one bash block."""
-    num_completion_tokens: int
-    """Sampled by the policy, over all turns."""
-    num_tokens: int
-    """Prompts, observations and replies: what `max_context` bounds."""
+    num_completion_tokens: int | None
+    """Sampled by the policy, over all turns; None: its endpoint did not count them."""
+    num_tokens: int | None
+    """Prompts, observations and replies: what `max_context` bounds; None likewise."""
     max_context: int
     replies: tuple[str, ...] = ()
     """What the policy wrote, turn by turn."""
@@ -62,8 +64,8 @@ Part = Callable[..., Any]
 class Scored:
     reward: float | None
     """None: masked."""
-    parts: dict[str, float] = field(default_factory=dict)
-    """What each part came to, before its weight."""
+    parts: dict[str, float | None] = field(default_factory=dict)
+    """What each part came to, before its weight; None: it could not be measured, nor counted."""
 
 
 def _outcome(outcome: Outcome, *, passed: float = 1.0, failed: float = 0.0) -> float:
@@ -82,9 +84,10 @@ def _tests_passed(outcome: Outcome) -> float:
 
 def _length(
     outcome: Outcome, *, free_tokens: float | None = None, free_turns: float | None = None
-) -> float:
+) -> float | None:
     """0 up to `free_tokens` (of `policy.max_context`) or `free_turns` (of `agent.step_limit`), from
     there linearly to -1 at the limit: -(used - free) / (limit - free). With both, the worse counts.
+    A number of tokens that is not known does not count; None when nothing is left.
 
     Source: DAPO's soft overlong punishment, arXiv 2503.14476, equation 13.
     """
@@ -94,9 +97,9 @@ def _length(
             (outcome.num_tokens, free_tokens, outcome.max_context),
             (outcome.num_turns, free_turns, outcome.step_limit),
         )
-        if free is not None
+        if free is not None and used is not None
     ]
-    return -max(penalties)
+    return -max(penalties) if penalties else None
 
 
 def _format(outcome: Outcome) -> float:
@@ -118,8 +121,14 @@ def score(parts: tuple[RewardPart, ...], outcome: Outcome) -> Scored:
     if outcome.is_masked:
         return Scored(None)
     values = {part.name: _value(part, outcome) for part in parts}
-    reward = sum(part.weight * values[part.name] for part in parts)
-    return Scored(_finite(reward, f"the reward of rollout {outcome.rollout}"), values)
+    counted = [part.weight * value for part in parts if (value := values[part.name]) is not None]
+    whose = f"the reward of rollout {outcome.rollout}"
+    if not counted:
+        raise RewardBroken(
+            f"{whose} has no part that could be measured: its endpoint counts no tokens",
+            remedy='add a part that needs none, such as "outcome"',
+        )
+    return Scored(_finite(sum(counted), whose), values)
 
 
 def has_own_functions(parts: tuple[RewardPart, ...]) -> bool:
@@ -166,7 +175,7 @@ def _check_length(where: str, part: RewardPart, config: CampaignConfig) -> None:
             raise ConfigError(f"{where}: {name} = {free:g}, expected 0 <= {name} < {field} {limit}")
 
 
-def _value(part: RewardPart, outcome: Outcome) -> float:
+def _value(part: RewardPart, outcome: Outcome) -> float | None:
     where = f"reward part {part.name!r} of rollout {outcome.rollout}"
     function = _function(part.name)
     try:
@@ -175,6 +184,8 @@ def _value(part: RewardPart, outcome: Outcome) -> float:
         raise RewardBroken(
             f"{where} raised {type(error).__name__}: {error}", remedy=_CORRECT
         ) from error
+    if value is None and part.name in PARTS:
+        return None  # unknown; a function of one's own has rather forgotten its `return`
     return _finite(value, where)
 
 

@@ -4,7 +4,9 @@ Pure; numpy only. Arrays of a sample all have its length [T]; position t describ
 (the shift by one happens where logits are computed, nowhere else).
 """
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,3 +63,26 @@ def sample_from_turns(
         for span in generation.spans:
             versions[middle + span.start : middle + span.end] = span.version
     return Sample(rollout, token_ids, action_mask, logprobs, versions, advantage)
+
+
+def without_tokens_before(sample: Sample, version: int) -> Sample:
+    """The same sequence; tokens sampled under older versions than `version` are context now."""
+    old = sample.action_mask & (sample.versions < version)
+    if not old.any():
+        return sample
+    return replace(
+        sample,
+        action_mask=sample.action_mask & ~old,
+        logprobs=np.where(old, np.float32(0), sample.logprobs),
+        versions=np.where(old, np.int32(NOT_SAMPLED), sample.versions),
+    )
+
+
+def digest(samples: Iterable[Sample]) -> str:
+    """Of everything that training takes from them, in their order."""
+    found = hashlib.sha256()
+    for sample in samples:
+        found.update(f"{sample.rollout} {sample.advantage!r} {len(sample.token_ids)}".encode())
+        for values in (sample.token_ids, sample.action_mask, sample.logprobs, sample.versions):
+            found.update(np.ascontiguousarray(values).tobytes())
+    return found.hexdigest()

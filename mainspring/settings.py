@@ -5,7 +5,9 @@ Order: environment, then `<home>/stack.json` (written by `mainspring up`), then 
 
 import json
 import socket
+from enum import StrEnum
 from pathlib import Path
+from urllib.parse import quote
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -13,6 +15,19 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from mainspring.errors import ConfigError
 
 STACK_FILE = "stack.json"
+USUAL_NAMESPACE = "default"
+"""Temporal's own name for the first one."""
+
+
+class LogFormat(StrEnum):
+    """How processes write their log to standard error."""
+
+    AUTO = "auto"
+    """Text on a terminal, JSON lines elsewhere."""
+    TEXT = "text"
+    """For people: time, level, event, fields."""
+    JSON = "json"
+    """One JSON object a line."""
 
 
 class Settings(BaseSettings):
@@ -24,9 +39,12 @@ class Settings(BaseSettings):
     """postgresql://user:password@host:port/name; empty: the embedded Postgres."""
     temporal_address: str = ""
     """host:port; empty: the embedded Temporal."""
-    temporal_namespace: str = "default"
+    temporal_namespace: str = ""
+    """Empty: the one that the store records; before it records one, the embedded Temporal's own,
+    named after the store, and elsewhere `default`."""
     temporal_ui: str = ""
     """Base URL of Temporal's web UI, for links."""
+    log_format: LogFormat = LogFormat.AUTO
     policy_api_key: SecretStr = SecretStr("")
     """Key of the policy engines and endpoints; `mainspring serve` requires the same one."""
     node_id: str = Field(default_factory=socket.gethostname)
@@ -43,6 +61,18 @@ class Settings(BaseSettings):
     def stack_file(self) -> Path:
         return self.home / STACK_FILE
 
+    @property
+    def temporal_link(self) -> str:
+        """The list of workflows in Temporal's web UI; empty where no UI is known."""
+        if not self.temporal_ui:
+            return ""
+        namespace = quote(self.temporal_namespace or USUAL_NAMESPACE, safe="")
+        return f"{self.temporal_ui.rstrip('/')}/namespaces/{namespace}/workflows"
+
+    def in_namespace(self, name: str) -> "Settings":
+        """Temporal's, when it is known where the store's work is."""
+        return self.model_copy(update={"temporal_namespace": name})
+
 
 def configured_settings(home: Path | None = None) -> Settings:
     """What the environment and the defaults say alone. Raises ConfigError."""
@@ -57,17 +87,25 @@ def configured_settings(home: Path | None = None) -> Settings:
 def load_settings(home: Path | None = None) -> Settings:
     """Settings for this process. Raises ConfigError when the stack file cannot be read."""
     settings = configured_settings(home)
-    if not settings.stack_file.exists():
-        return settings
-    try:
-        stack = json.loads(settings.stack_file.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{settings.stack_file}: cannot be read: {error}", remedy="run `mainspring up`"
-        ) from None
+    stack = _recorded(settings.stack_file)
     filled = {
         key: stack[key]
         for key in ("database_url", "temporal_address", "temporal_ui")
         if stack.get(key) and not getattr(settings, key)
     }
+    if not settings.temporal_namespace and "temporal_address" in filled:
+        # What is recorded belongs to the embedded server, not to one that is configured.
+        filled["temporal_namespace"] = stack.get("temporal_namespace", "")
     return settings.model_copy(update=filled)
+
+
+def _recorded(stack_file: Path) -> dict[str, str]:
+    """What the embedded stack wrote; empty when it never ran. Raises ConfigError."""
+    try:
+        return json.loads(stack_file.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{stack_file}: cannot be read: {error}", remedy="run `mainspring up`"
+        ) from None

@@ -10,7 +10,7 @@ class RolloutPhase(StrEnum):
     """Where a rollout is now (Temporal search attribute `RolloutPhase`)."""
 
     STARTING = "starting"
-    """Claimed by a workflow run; no sandbox yet."""
+    """Stored; its workflow has not begun."""
     OPENING = "opening"
     """Waiting for a sandbox."""
     RUNNING = "running"
@@ -35,7 +35,7 @@ class StopReason(StrEnum):
     CONTEXT_FULL = "context_full"
     """The next prompt would not leave room for a reply; graded as it stands."""
     WALL_TIME = "wall_time"
-    """The rollout's time was used up; graded as it stands."""
+    """Replies and commands used up the rollout's time; graded as it stands."""
     CANCELLED = "cancelled"
     """A person or the campaign cancelled it; never scored."""
     INFRA_FAULT = "infra_fault"
@@ -56,11 +56,13 @@ class Player(StrEnum):
     POLICY = "policy"
     """The policy, turn by turn."""
     GOLD = "gold"
-    """Nobody: the task's true fix is graded."""
+    """No agent runs: the task's true fix is graded."""
     EMPTY = "empty"
-    """Nobody: the tests run on the repository as it is."""
+    """No agent runs: the tests run on the unchanged repository."""
     STORED = "stored"
-    """Nobody: another rollout's patch is graded again."""
+    """No agent runs: another rollout's patch is graded again."""
+    EXPLOIT = "exploit"
+    """No agent runs: a known exploit's script runs, and the patch it leaves is graded."""
 
 
 class Suspicion(StrEnum):
@@ -77,6 +79,19 @@ class Suspicion(StrEnum):
     """The patch behaves differently when tests run."""
     FETCHED_FIX = "fetched_fix"
     """A command tried to download a newer release or the project's own repository."""
+    SHADOWED_MODULES = "shadowed_modules"
+    """The patch adds a file that Python loads in the place of its own or the test runner's module;
+    such a patch does not resolve."""
+    HOOKED_START = "hooked_start"
+    """The patch adds a file that Python runs when it starts; it did not count."""
+    ENDED_EARLY = "ended_early"
+    """The patch ends the process, now or at its exit, in ways a program has no need of."""
+    FAKED_EQUALITY = "faked_equality"
+    """The patch adds an object that is equal to everything."""
+    PATCHED_RUNNER = "patched_runner"
+    """The patch changes the test runner from inside the program, or skips tests from there."""
+    PASSED_ANYWAY = "passed_anyway"
+    """Grading found that the patch, and not the tests, would have decided the verdict."""
 
 
 class Verification(StrEnum):
@@ -117,22 +132,63 @@ def is_masked(stop_reason: StopReason | None, verdict: Verdict | None) -> bool:
 
 
 class FaultKind(StrEnum):
-    """Typed infrastructure faults: the `type` of the Temporal ApplicationError that carries one."""
+    """What failed: the `type` of the Temporal ApplicationError that carries a failure. What happens
+    then is in `mainspring.fates`."""
 
     SANDBOX_LOST = "SandboxLost"
     """The sandbox is gone (node restarted, container died); rebuilt by replay."""
-    SANDBOX_DIVERGED = "SandboxDiverged"
-    """A replayed command gave another return code or output; a new epoch starts."""
+    NODE_FULL = "NodeFull"
+    """The node took nothing new when it was asked to open; another one is asked."""
+    NODE_FAILED = "NodeFailed"
+    """A node's sandbox backend failed: Docker does not answer, a sandbox does not start."""
+    CAMPAIGN_FULL = "CampaignFull"
+    """The campaign has as many sandboxes open as its `sandbox.max_open` allows."""
+    IMAGE_UNREACHABLE = "ImageUnreachable"
+    """A container image cannot be had now: a registry does not answer, a disk is full."""
+    DATABASE_UNREACHABLE = "DatabaseUnreachable"
+    """Postgres does not answer, or cannot take writes now."""
+    TEMPORAL_UNREACHABLE = "TemporalUnreachable"
+    """Temporal does not answer an activity that asks it."""
+    ENGINE_UNREACHABLE = "EngineUnreachable"
+    """No policy engine or endpoint answers."""
+    ENGINE_BUSY = "EngineBusy"
+    """Every policy engine or endpoint answers that it has no room now (HTTP 429, 503)."""
+    ENGINE_FAILING = "EngineFailing"
+    """The policy engine or endpoint answers, and fails at this request each time (HTTP 500)."""
+    TRAINER_LOST = "TrainerLost"
+    """A process of the trainer died or stopped answering; it is started again."""
+    TRAINER_FENCED = "TrainerFenced"
+    """Another trainer process has taken over the campaign; this attempt must stop."""
+    UNEXPECTED = "Unexpected"
+    """An exception that is no MainspringError: a bug. Retried a few times."""
+
     TASK_INVALID = "TaskInvalid"
     """The task cannot be run as it is stored (image missing, repository empty)."""
-    FENCED = "Fenced"
-    """A newer epoch of the rollout exists; this attempt must stop."""
     POLICY_REFUSED = "PolicyRefused"
     """The policy engine rejects the request for good (prompt too long, unknown field)."""
+    REPLY_MALFORMED = "ReplyMalformed"
+    """The policy engine or endpoint sent a reply of another shape than its API has."""
+    SANDBOX_DIVERGED = "SandboxDiverged"
+    """A replayed command gave another return code or output; a new epoch starts."""
+    FENCED = "Fenced"
+    """A newer epoch of the rollout exists; this attempt must stop."""
+
     REWARD_BROKEN = "RewardBroken"
-    """A part of the reward raised or gave no number; the campaign fails with it."""
-    NODE_FULL = "NodeFull"
-    """The node took nothing new when it was asked to open; the only fault that is retried."""
+    """A part of the reward raised or gave no number."""
+    LOGPROB_GAP = "LogprobGap"
+    """Log-probs of the engine and of the trainer differ by more than allowed."""
+    NON_FINITE_STEP = "NonFiniteStep"
+    """A loss or gradient is not a number."""
+    BROKEN_TRAJECTORY = "BrokenTrajectory"
+    """Stored turns do not line up token by token."""
+    MODEL_UNUSABLE = "ModelUnusable"
+    """A model directory lacks something or does not fit the campaign."""
+    CHECKPOINT_UNUSABLE = "CheckpointUnusable"
+    """A checkpoint is missing, damaged, or another one than the store names."""
+    DEVICE_MISSING = "DeviceMissing"
+    """The accelerator that the campaign asks for is not there."""
+    CONFIG_UNUSABLE = "ConfigUnusable"
+    """A field of the campaign cannot be used as it is."""
 
 
 class CampaignKind(StrEnum):
@@ -157,11 +213,13 @@ class GroupStatus(StrEnum):
     RUNNING = "running"
     """Rollouts are in flight."""
     READY = "ready"
-    """All rollouts ended and at least one can be scored; waits for a step."""
+    """All rollouts ended and enough of them were scored; waits for a step."""
     CONSUMED = "consumed"
     """Part of a finished step."""
     MASKED = "masked"
-    """No rollout could be scored; replaced by another group."""
+    """Too few rollouts could be scored, or an operator discarded it (`note`); replaced."""
+    FLAT = "flat"
+    """All scored rewards are equal: nothing to learn; replaced."""
     CANCELLED = "cancelled"
     """Cancelled with its rollouts."""
 
@@ -210,7 +268,9 @@ class NodeStatus(StrEnum):
     """Asked to take nothing new; something is still open on it, or it has not heard yet."""
     DRAINED = "drained"
     """Takes nothing new and holds nothing: it may be stopped."""
-    DEAD = "dead"
+    STOPPED = "stopped"
+    """Its process ended in order and told the store."""
+    LOST = "lost"
     """Has not been heard of for as long as workflows wait for it."""
 
 
@@ -225,3 +285,21 @@ class Refusal(StrEnum):
     """Less is free than `node_min_free_memory_mb`."""
     LOW_DISK = "low disk"
     """Less is free than `node_min_free_disk_mb`."""
+
+
+class Unverified(StrEnum):
+    """What a run does with tasks that were not found good."""
+
+    SKIP = "skip"
+    """Only tasks that `mainspring tasks verify` found good; how many are left out is said."""
+    USE = "use"
+    """All tasks, also those found flaky or wrong."""
+
+
+class PolicyApi(StrEnum):
+    """How the policy is asked."""
+
+    SGLANG = "sglang"
+    """SGLang's native API, token by token; the only one that can be trained on."""
+    OPENAI = "openai"
+    """Chat completions in text; for evaluations."""

@@ -4,6 +4,7 @@ Pure data. Hidden tests never enter the agent's sandbox; only grading writes the
 """
 
 import hashlib
+import json
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Self
@@ -14,6 +15,9 @@ from mainspring.allow_list import AllowList
 from mainspring.errors import UsageError
 from mainspring.grading import ExitCode, Judge
 from mainspring.ids import TaskId
+
+AGENTS = ("bash",)
+"""What a task may ask for as its agent."""
 
 
 class BackendName(StrEnum):
@@ -57,7 +61,7 @@ class Task(BaseModel):
     solution: dict[str, str] = Field(default_factory=dict)
     """Where the true fix is a script: files for /solution, run by `solve.sh`."""
     agent_name: str | None = None
-    """The agent that the task's row asks for; None: the campaign's."""
+    """The agent that the task's row asks for, of AGENTS; None: the campaign's."""
     allow_hosts: tuple[str, ...] = ()
     """All its sandboxes may reach, as `mainspring.allow_list` reads it: "pypi.org:443"."""
     metadata: dict[str, str] = Field(default_factory=dict)
@@ -90,16 +94,16 @@ class Task(BaseModel):
 
     @property
     def content_hash(self) -> str:
-        """sha256 over everything but the id: equal hashes mean equal tasks."""
-        # A task that leaves them alone hashes as it did before they were there.
-        newer = (
-            *("allow_hosts", "test_patch", "judge", "gold_patch", "solution", "agent_name"),
-            *("base_patch", "hidden_files"),
-        )
+        """sha256 over everything but the id: equal hashes mean equal tasks, in whatever order
+        their fields and keys were written."""
+        # Fields at their defaults do not count: a field that is added later changes no hash.
         fields = type(self).model_fields
-        left_out = {"id"} | {
+        at_default = {
             name
-            for name in newer
-            if getattr(self, name) == fields[name].get_default(call_default_factory=True)
+            for name, field in fields.items()
+            if getattr(self, name) == field.get_default(call_default_factory=True)
         }
-        return hashlib.sha256(self.model_dump_json(exclude=left_out).encode()).hexdigest()
+        content = self.model_dump(mode="json", exclude={"id"} | at_default)
+        # Escaped: a text may hold what no encoding has (lone surrogates).
+        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()

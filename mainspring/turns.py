@@ -8,10 +8,15 @@ tokens new since turn t-1, so a rollout's sequence is the concatenation over tur
 from dataclasses import dataclass
 
 from mainspring.errors import MainspringError
+from mainspring.status import FaultKind
 
 
 class BrokenTrajectory(MainspringError):
-    """Stored turns do not line up: a bug, or hands in the database. Never train on it."""
+    """Stored turns do not line up: a bug, or rows edited by hand. Never train on it."""
+
+    fault = FaultKind.BROKEN_TRAJECTORY
+
+    fault = FaultKind.BROKEN_TRAJECTORY
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,28 @@
 """How workflows call activities: queue, timeouts and retries, decided once by kind of work.
 
-Invariants: attempts are unlimited (a drained worker consumes an attempt; `maximum_attempts=1` would
-fail the rollout), work that is bounded is bounded by time, and only the typed faults of
-`mainspring.status.FaultKind` are never retried.
+Invariants: Temporal counts no attempts (a drained worker consumes one; `maximum_attempts=1` would
+fail the rollout). What bounds the retries is the rule of the fault that an attempt ended with
+(`mainspring.fates`), and the time that an outage may last.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import TypeVar
 
 from pydantic import BaseModel
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, TimeoutType
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    FailureError,
+    TimeoutError,
+    TimeoutType,
+)
 
 with workflow.unsafe.imports_passed_through():
+    from mainspring.fates import FIRST_WAIT_S, LONGEST_WAIT_S, OUTAGE_S, Fate, rule_of
     from mainspring.ids import ROLLOUT_QUEUE, SANDBOX_QUEUE, NodeId, node_queue
     from mainspring.protocol.names import Activity
     from mainspring.status import FaultKind
@@ -23,36 +30,42 @@ with workflow.unsafe.imports_passed_through():
 R = TypeVar("R", bound=BaseModel)
 
 RETRY = RetryPolicy(
-    initial_interval=timedelta(seconds=0.5),
+    initial_interval=timedelta(seconds=FIRST_WAIT_S),
     backoff_coefficient=2.0,
-    maximum_interval=timedelta(seconds=15),
+    maximum_interval=timedelta(seconds=LONGEST_WAIT_S),
     maximum_attempts=0,
-    non_retryable_error_types=[kind for kind in FaultKind if kind is not FaultKind.NODE_FULL],
 )
+OUTAGE = timedelta(seconds=OUTAGE_S)
+"""Beside one attempt's own time: no call waits longer for what does not answer."""
 HEARTBEAT_TIMEOUT = timedelta(seconds=15)
 """A worker killed without a word is noticed after this; beats come every third of it."""
 STORE_TIMEOUT = timedelta(seconds=20)
-"""One attempt of a database call; a database that is away is retried for as long as it takes."""
+"""One attempt of a database call."""
 LOCAL_RETRY_THRESHOLD = timedelta(seconds=2)
 """Longer waits between attempts leave the worker's memory and become timers."""
 DEAD_NODE_TIMEOUT = timedelta(seconds=45)
 """Nobody polls a node's own queue for this long: the node is dead and its sandboxes with it."""
 OPEN_TIMEOUT = timedelta(minutes=30)
 """One attempt at opening, an image pull included."""
+FAULT_CHARS = 500
 PREFER_TIMEOUT = timedelta(seconds=3)
 """A node that has the image but does not take the open by then is not worth waiting for."""
 
 
-async def store(name: Activity, payload: BaseModel, result: type[R]) -> R:
+async def store(
+    name: Activity, payload: BaseModel, result: type[R], *, summary: str | None = None
+) -> R:
     """A short database call, by the worker that runs the workflow: it costs the server nothing but
     the result. While the database is away the waits between attempts are durable timers."""
     return await workflow.execute_local_activity(
         name,
         payload,
         result_type=result,
+        schedule_to_close_timeout=OUTAGE + STORE_TIMEOUT,
         start_to_close_timeout=STORE_TIMEOUT,
         local_retry_threshold=LOCAL_RETRY_THRESHOLD,
         retry_policy=RETRY,
+        summary=summary,
     )
 
 
@@ -71,6 +84,7 @@ async def anywhere(
         payload,
         result_type=result,
         task_queue=queue,
+        schedule_to_close_timeout=OUTAGE + timedelta(seconds=timeout_s),
         start_to_close_timeout=timedelta(seconds=timeout_s),
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
         cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
@@ -121,6 +135,7 @@ async def on_node(
         payload,
         result_type=result,
         task_queue=node_queue(node),
+        schedule_to_close_timeout=OUTAGE + timedelta(seconds=timeout_s),
         schedule_to_start_timeout=DEAD_NODE_TIMEOUT,
         start_to_close_timeout=timedelta(seconds=timeout_s),
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
@@ -141,22 +156,65 @@ def raise_if_cancelled() -> None:
 
 
 def raise_if_broken(found: Iterable[str | None]) -> None:
-    """Raises the first: going on would only burn the fleet for rollouts that cannot be scored."""
+    """Raises the first, as `broken_by` wrote it: more work would only burn the fleet for rollouts
+    that cannot be scored."""
     for broken in found:
         if broken is not None:
-            raise ApplicationError(broken, type=FaultKind.REWARD_BROKEN, non_retryable=True)
+            kind, _, sentence = broken.partition(": ")
+            raise ApplicationError(sentence, type=kind, non_retryable=True)
 
 
-def fault_of(error: ActivityError) -> FaultKind | None:
-    """The typed fault an activity failed with; a dead node counts as a lost sandbox."""
-    cause = error.cause
-    if isinstance(cause, TimeoutError) and cause.type == TimeoutType.SCHEDULE_TO_START:
-        return FaultKind.SANDBOX_LOST
-    if isinstance(cause, ApplicationError) and cause.type in list(FaultKind):
-        return FaultKind(cause.type)
+def broken_by(error: BaseException) -> str | None:
+    """The fault and its sentence, where it ends the whole campaign."""
+    kind = fault_of(error)
+    if kind is None or rule_of(kind).fate is not Fate.END:
+        return None
+    return _text(error)
+
+
+def fault_of(error: BaseException) -> FaultKind | None:
+    """The typed fault a call failed with; a dead node counts as a lost sandbox."""
+    for cause in _causes(error):
+        if isinstance(cause, TimeoutError) and cause.type == TimeoutType.SCHEDULE_TO_START:
+            return FaultKind.SANDBOX_LOST
+        if isinstance(cause, ApplicationError) and cause.type in list(FaultKind):
+            return FaultKind(cause.type)
     return None
 
 
-def fault_text(error: ActivityError) -> str:
-    """One line for the rollout's row."""
-    return f"{error.activity_type}: {error.cause or error}"[:500]
+def end_text(error: BaseException) -> str:
+    """One sentence and its remedy, for the row of a campaign that failed."""
+    while isinstance(error, FailureError) and error.cause is not None:
+        error = error.cause
+    return error.message if isinstance(error, ApplicationError) else str(error)
+
+
+def kind_in(fault: str | None) -> FaultKind | None:
+    """Of a fault as it is stored: its text begins with its kind, or with activity and kind."""
+    words = [] if fault is None else fault.split(": ", 2)[:2]
+    return next((FaultKind(word) for word in words if word in list(FaultKind)), None)
+
+
+def fault_text(error: BaseException) -> str:
+    """For the rollout's row: which activity, which fault, its sentence and remedy."""
+    where = f"{error.activity_type}: " if isinstance(error, ActivityError) else ""
+    return (where + _text(error))[:FAULT_CHARS]
+
+
+def sentence(error: BaseException) -> str:
+    """What happened, without kind and remedy."""
+    cause = next(_causes(error))
+    said = cause.message if isinstance(cause, FailureError) else str(cause)
+    return said.partition("\n")[0]
+
+
+def _text(error: BaseException) -> str:
+    return ": ".join(str(cause) for cause in _causes(error))[:FAULT_CHARS]
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """What the activity failed with, and for a timeout the last failure before it."""
+    cause = error.cause or error if isinstance(error, ActivityError) else error
+    yield cause
+    if isinstance(cause, TimeoutError) and isinstance(cause.cause, FailureError):
+        yield cause.cause

@@ -1,52 +1,53 @@
 """A campaign: keeps groups in flight within the staleness bound, feeds the trainer, evaluates.
 
-Invariants: a group is admitted only within the bound of `mainspring.admission`; step n is planned
-in Postgres before it is trained and makes policy version n; groups are abandoned children that
-report by signal, so continue-as-new at a step's end orphans nothing. State is one model.
+Invariants: what to do next is read from the store before each thing that is done (`Survey`), so a
+campaign that was cancelled, terminated, failed or reset anywhere resumes at its next step; step n
+is planned in Postgres before it is trained and makes policy version n; groups of a version are
+admitted once it is published; every wait has a name and an owner. State is one model.
 """
 
 import asyncio
+from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_exception
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    FailureError,
+    is_cancelled_exception,
+)
 
 with workflow.unsafe.imports_passed_through():
-    from mainspring.admission import num_admissible_groups
-    from mainspring.ids import (
-        ROLLOUT_QUEUE,
-        eval_group_id,
-        evaluation_workflow,
-        group_id,
-        group_workflow,
-        trainer_queue,
-    )
+    from mainspring.ids import ROLLOUT_QUEUE, group_id, group_workflow, trainer_queue
     from mainspring.protocol.campaign import (
+        BatchDropped,
         CampaignProgress,
         CampaignRef,
         CampaignState,
-        CheckInput,
-        CheckResult,
-        EvaluationInput,
-        EvaluationResult,
-        FinishGroupResult,
         GroupDone,
-        GroupInput,
         PlanResult,
         PolicyRef,
         StatusInput,
         StepInput,
         StepResult,
+        Survey,
+        SurveyInput,
     )
     from mainspring.protocol.names import Activity, Workflow
-    from mainspring.status import CampaignStatus, GroupStatus
-    from workflows import calls, search
+    from mainspring.status import CampaignStatus
+    from workflows import calls
+    from workflows.admitting import Admission
+    from workflows.measuring import measure
+    from workflows.playing import cancel_elsewhere
+    from workflows.waiting import Waits
 
 STEPS_PER_RUN = 200
 """Steps before continue-as-new at the latest: about 3,000 events, below the server's warning."""
 STEP_TIMEOUT_S = 6 * 3600.0
 """One attempt at a step or a warm start; heartbeats notice a dead trainer much earlier."""
 PUBLISH_TIMEOUT_S = 1800.0
-REPLAN_S = 5.0
+LOOK = timedelta(seconds=60)
+"""Groups report by signal; what changed without one is noticed after this."""
 MASKED_ROUNDS = 2
 """Times everything in flight may end masked in a row before the campaign fails."""
 
@@ -56,204 +57,184 @@ class CampaignWorkflow:
     @workflow.init
     def __init__(self, state: CampaignState) -> None:
         self._state = state
-        self._doing = "starting"
+        self._seen = Survey(version=None)
+        self._waits = Waits()
+        self._admission = Admission(state)
+        self._changed = False
+        self._dropped: set[int] = set()
         self._steps_in_run = 0
 
     @workflow.run
     async def run(self, state: CampaignState) -> CampaignProgress:
-        admitter = asyncio.create_task(self._admit_groups())
+        if state.since is None:
+            state.since = workflow.time()
+        self._admission.begin()
         try:
-            await self._prepare()
-            while state.step < state.plan.num_steps:
-                await self._one_step()
+            while await self._do_next():
                 if self._should_continue_as_new():
-                    admitter.cancel()
+                    await self._admission.stop()
                     await workflow.wait_condition(workflow.all_handlers_finished)
+                    state.in_flight = sorted(self._admission.in_flight)
                     workflow.continue_as_new(state)
         except (FailureError, asyncio.CancelledError) as error:
-            admitter.cancel()
             cancelled = is_cancelled_exception(error)
+            await self._admission.stop()
             await self._cancel_groups()
             await self._set_status(
                 CampaignStatus.CANCELLED if cancelled else CampaignStatus.FAILED,
-                None if cancelled else str(getattr(error, "cause", None) or error)[:1000],
+                None if cancelled else calls.end_text(error)[:1000],
             )
             raise
-        admitter.cancel()
+        await self._admission.stop()
         await self._set_status(CampaignStatus.FINISHED)
-        self._doing = "finished"
         return self.progress()
 
-    async def _prepare(self) -> None:
-        """Version 0: made, published, measured. Idempotent, so a new run just passes through."""
-        state = self._state
-        if not state.prepared:
-            await self._set_status(CampaignStatus.WARMING_UP)
-            self._note("preparing the first policy")
-            await calls.anywhere(
-                Activity.PREPARE_POLICY,
-                CampaignRef(campaign=state.campaign),
-                PolicyRef,
-                queue=trainer_queue(state.campaign),
-                timeout_s=STEP_TIMEOUT_S,
-                summary="the first policy",
-            )
-            await self._publish()
-            state.prepared = True
-            await self._set_status(CampaignStatus.RUNNING)
-        await self._evaluate_if_due()
-
-    async def _one_step(self) -> None:
+    async def _do_next(self) -> bool:
+        """One thing that the store shows is missing; False when nothing is."""
+        calls.raise_if_cancelled()
         state, plan = self._state, self._state.plan
-        self._note("waiting for groups")
-        await workflow.wait_condition(
-            lambda: (
-                self._is_sick()
-                or state.broken is not None
-                or (not state.paused and len(state.ready) >= plan.groups_per_step)
-            )
+        seen = await self._look()
+        if seen.version is None:
+            await self._prepare()
+        elif seen.version != state.published_version:
+            await self._publish(seen.version)
+        elif seen.version != state.measured_version:
+            if seen.version > 0:
+                self._admission.open()
+            await measure(state, seen, self._waits)
+            state.measured_version = seen.version
+        elif seen.version >= plan.num_steps:
+            return False
+        else:
+            self._admission.open()
+            await self._one_step(seen.version + 1)
+        return True
+
+    async def _look(self) -> Survey:
+        """Where the campaign stands now. Raises when it must not continue."""
+        state, plan = self._state, self._state.plan
+        self._changed = False
+        seen = self._seen = await calls.store(
+            Activity.SURVEY_CAMPAIGN,
+            SurveyInput(
+                campaign=state.campaign,
+                since=state.since or 0.0,
+                status=CampaignStatus.PAUSED if state.paused else CampaignStatus.RUNNING,
+            ),
+            Survey,
         )
+        self._admission.raise_if_failed()
         calls.raise_if_broken([state.broken])
-        if self._is_sick():
+        bound = MASKED_ROUNDS * (plan.max_staleness + 1) * plan.groups_per_step
+        if seen.num_masked_in_a_row >= bound:
             raise ApplicationError(
-                f"{state.num_masked_in_a_row} groups in a row ended without a single scored "
-                "rollout: see the `fault` of their rollouts (`mainspring rollout list`)",
+                f"in {seen.num_masked_in_a_row} groups in a row too few rollouts could be scored "
+                "(trainer.min_scored): see the `fault` of their rollouts "
+                "(`mainspring rollout list`), then start the campaign again",
                 type="AllMasked",
                 non_retryable=True,
             )
-        step = StepInput(
-            campaign=state.campaign, step=state.step + 1, num_groups=plan.groups_per_step
-        )
-        planned = await calls.store(Activity.PLAN_STEP, step, PlanResult)
-        if not planned.groups:
-            # Only hands in the database can take ready groups away; ask again, do not spin.
-            await workflow.sleep(REPLAN_S)
-            return
-        self._note(f"training step {step.step}")
-        await calls.anywhere(
-            Activity.TRAIN_STEP,
-            step,
-            StepResult,
-            queue=trainer_queue(state.campaign),
-            timeout_s=STEP_TIMEOUT_S,
-            summary=f"step {step.step} on {len(planned.groups)} groups",
-        )
-        state.step = step.step
-        consumed = set(planned.groups)
-        state.ready = [i for i in state.ready if group_id(state.campaign, i) not in consumed]
-        self._steps_in_run += 1
-        await self._publish()
-        await self._evaluate_if_due()
+        if plan.max_flat_groups and seen.num_flat_in_a_row >= plan.max_flat_groups:
+            raise ApplicationError(
+                f"{seen.num_flat_in_a_row} groups in a row had equal rewards, so there was nothing "
+                "to learn: use easier or harder tasks, a larger trainer.group_size, or "
+                'trainer.filter = "none"',
+                type="AllFlat",
+                non_retryable=True,
+            )
+        return seen
 
-    async def _publish(self) -> None:
-        version = self._state.step
-        self._note(f"publishing policy version {version}")
-        await calls.anywhere(
-            Activity.PUBLISH_POLICY,
-            PolicyRef(campaign=self._state.campaign, version=version),
-            PolicyRef,
-            timeout_s=PUBLISH_TIMEOUT_S,
-            summary=f"policy version {version}",
-        )
-
-    async def _evaluate_if_due(self) -> None:
-        """First and last version on every split and way of sampling, else the first split only."""
-        state, plan = self._state, self._state.plan
-        ends = state.step in (0, plan.num_steps)
-        due = ends or state.step % plan.eval_every_steps == 0
-        if not due or state.evaluated_version == state.step:
-            return
-        self._note(f"evaluating policy version {state.step}")
-        splits = plan.eval_splits if ends else plan.eval_splits[:1]
-        ways = [(split, False) for split in splits]
-        if ends and plan.eval_greedy:
-            ways.append((splits[0], True))
-        await asyncio.gather(*(self._evaluate(split, greedy) for split, greedy in ways))
-        if ends:
-            self._note("checking served against recomputed log-probs")
-            sampled = eval_group_id(state.campaign, splits[0], "sampled", state.step)
+    async def _prepare(self) -> None:
+        queue = trainer_queue(self._state.campaign)
+        with self._wait("preparing the first policy", queue, STEP_TIMEOUT_S):
             await calls.anywhere(
-                Activity.CHECK_LOGPROBS,
-                CheckInput(campaign=state.campaign, group=sampled, version=state.step),
-                CheckResult,
-                queue=trainer_queue(state.campaign),
+                Activity.PREPARE_POLICY,
+                CampaignRef(campaign=self._state.campaign),
+                PolicyRef,
+                queue=queue,
                 timeout_s=STEP_TIMEOUT_S,
-                summary=f"log-probs of version {state.step}",
-            )
-        state.evaluated_version = state.step
-
-    async def _evaluate(self, split: str, greedy: bool) -> EvaluationResult:
-        state, plan = self._state, self._state.plan
-        sampling = "greedy" if greedy else "sampled"
-        group = eval_group_id(state.campaign, split, sampling, state.step)
-        return await workflow.execute_child_workflow(
-            Workflow.EVALUATION,
-            EvaluationInput(
-                campaign=state.campaign,
-                policy_version=state.step,
-                split=split,
-                greedy=greedy,
-                concurrency=plan.eval_concurrency,
-            ),
-            id=evaluation_workflow(group),
-            result_type=EvaluationResult,
-            parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
-            search_attributes=search.at_start(state.campaign, group, state.step),
-            static_summary=f"{split}, {sampling}, policy version {state.step}",
-        )
-
-    async def _admit_groups(self) -> None:
-        while True:
-            await workflow.wait_condition(lambda: self._num_admissible() > 0)
-            index = self._state.next_group
-            self._state.next_group += 1
-            self._state.in_flight.append(index)
-            group = group_id(self._state.campaign, index)
-            await workflow.start_child_workflow(
-                Workflow.GROUP,
-                GroupInput(
-                    campaign=self._state.campaign, index=index, policy_version=self._state.step
-                ),
-                id=group_workflow(group),
-                task_queue=ROLLOUT_QUEUE,
-                result_type=FinishGroupResult,
-                parent_close_policy=workflow.ParentClosePolicy.ABANDON,
-                search_attributes=search.at_start(self._state.campaign, group, self._state.step),
-                static_summary=f"group {index} under policy version {self._state.step}",
+                summary="the first policy",
             )
 
-    def _is_sick(self) -> bool:
-        """Nothing gets through any more: stop, instead of burning the fleet for nothing."""
-        bound = MASKED_ROUNDS * (self._state.plan.max_staleness + 1)
-        return self._state.num_masked_in_a_row >= bound * self._state.plan.groups_per_step
+    async def _publish(self, version: int) -> None:
+        with self._wait(f"publishing policy version {version}", ROLLOUT_QUEUE, PUBLISH_TIMEOUT_S):
+            await calls.anywhere(
+                Activity.PUBLISH_POLICY,
+                PolicyRef(campaign=self._state.campaign, version=version),
+                PolicyRef,
+                timeout_s=PUBLISH_TIMEOUT_S,
+                summary=f"policy version {version}",
+            )
+        self._state.published_version = version
+        self._admission.look()
 
-    def _num_admissible(self) -> int:
+    async def _one_step(self, number: int) -> None:
         state, plan = self._state, self._state.plan
-        measured = state.prepared and state.evaluated_version >= 0
-        if state.paused or not measured:
-            return 0
-        return num_admissible_groups(
-            num_steps=plan.num_steps,
-            steps_done=state.step,
-            groups_per_step=plan.groups_per_step,
-            max_staleness=plan.max_staleness,
-            in_flight=len(state.in_flight),
-            ready=len(state.ready),
+        if state.paused:
+            with self._wait("paused: waiting for `mainspring campaign resume`"):
+                await workflow.wait_condition(lambda: not state.paused or self._must_look())
+            return
+        step = StepInput(campaign=state.campaign, step=number, num_groups=plan.groups_per_step)
+        planned = PlanResult(groups=[])
+        if self._seen.planned_step == number or self._seen.num_ready >= plan.groups_per_step:
+            planned = await calls.store(Activity.PLAN_STEP, step, PlanResult)
+        if planned.groups:
+            await self._train(step, len(planned.groups))
+        else:
+            await self._wait_for_groups()
+
+    async def _wait_for_groups(self) -> None:
+        missing = self._state.plan.groups_per_step - self._seen.num_ready
+        with self._wait(f"waiting for {max(1, missing)} more groups", ROLLOUT_QUEUE):
+            try:
+                await workflow.wait_condition(self._must_look, timeout=LOOK)
+            except TimeoutError:
+                self._admission.look()
+
+    async def _train(self, step: StepInput, num_groups: int) -> None:
+        """Returns also when an operator dropped the step's batch; the next look finds that."""
+        queue = trainer_queue(self._state.campaign)
+        self._dropped.discard(step.step)
+        training = asyncio.create_task(
+            calls.anywhere(
+                Activity.TRAIN_STEP,
+                step,
+                StepResult,
+                queue=queue,
+                timeout_s=STEP_TIMEOUT_S,
+                summary=f"step {step.step} on {num_groups} groups",
+            )
         )
+        try:
+            with self._wait(f"training step {step.step}", queue, STEP_TIMEOUT_S):
+                await workflow.wait_condition(lambda: training.done() or step.step in self._dropped)
+        finally:
+            if not training.done():
+                training.cancel()
+            # The trainer lets go of the batch before anything else is planned.
+            await asyncio.gather(training, return_exceptions=True)
+        self._steps_in_run += 1
+        error = None if training.cancelled() else training.exception()
+        if isinstance(error, ActivityError) and not is_cancelled_exception(error):
+            seen = await self._look()
+            if seen.planned_step == step.step:
+                raise error
+
+    def _wait(self, what: str, queue: str | None = None, timeout_s: float | None = None):
+        done, plan = self._seen.version or 0, self._state.plan
+        far = f"{done} of {plan.num_steps} steps done"
+        return self._waits.on(what, queue=queue, timeout_s=timeout_s, far=far)
+
+    def _must_look(self) -> bool:
+        return self._changed or self._admission.has_failed or self._state.broken is not None
 
     def _should_continue_as_new(self) -> bool:
-        if self._state.step >= self._state.plan.num_steps:
-            return False
         suggested = workflow.info().is_continue_as_new_suggested()
         return suggested or self._steps_in_run >= STEPS_PER_RUN
 
     async def _cancel_groups(self) -> None:
-        for index in self._state.in_flight:
-            group = group_id(self._state.campaign, index)
-            try:
-                await workflow.get_external_workflow_handle(group_workflow(group)).cancel()
-            except ApplicationError as error:
-                workflow.logger.info("group %s had ended: %s", group, error)
+        for index in sorted(self._admission.in_flight.union(self._seen.running)):
+            await cancel_elsewhere(group_workflow(group_id(self._state.campaign, index)))
 
     async def _set_status(self, status: CampaignStatus, error: str | None = None) -> None:
         await calls.store(
@@ -262,45 +243,44 @@ class CampaignWorkflow:
             CampaignRef,
         )
 
-    def _note(self, doing: str) -> None:
-        self._doing = doing
-        workflow.set_current_details(
-            f"**{doing}**, {self._state.step} of {self._state.plan.num_steps} steps done"
-        )
-
     @workflow.signal
     def group_done(self, done: GroupDone) -> None:
-        state = self._state
-        state.broken = state.broken or done.broken
-        if done.index not in state.in_flight:
-            return
-        state.in_flight.remove(done.index)
-        if done.status in (GroupStatus.READY, GroupStatus.CONSUMED):
-            state.ready.append(done.index)
-            state.num_masked_in_a_row = 0
-        else:
-            state.num_masked_in_a_row += 1
+        self._state.broken = self._state.broken or done.broken
+        self._admission.ended(done.index)
+        self._changed = True
+
+    @workflow.signal
+    def batch_dropped(self, dropped: BatchDropped) -> None:
+        """The plan of this step was taken back in the store: train something else."""
+        self._dropped.add(dropped.step)
+        self._changed = True
+        self._admission.look()
 
     @workflow.update
     async def pause(self) -> CampaignProgress:
-        """No new groups and no new steps; what is in flight goes on."""
-        self._state.paused = True
+        """No new groups and no new steps; what is in flight runs to its end."""
+        self._state.paused = self._changed = True
         await self._set_status(CampaignStatus.PAUSED)
         return self.progress()
 
     @workflow.update
     async def resume(self) -> CampaignProgress:
-        await self._set_status(CampaignStatus.RUNNING)
         self._state.paused = False
+        await self._set_status(CampaignStatus.RUNNING)
         return self.progress()
 
     @workflow.query
     def progress(self) -> CampaignProgress:
+        wait = self._waits.newest
         return CampaignProgress(
-            step=self._state.step,
+            step=self._seen.version or 0,
             num_steps=self._state.plan.num_steps,
-            in_flight=len(self._state.in_flight),
-            ready=len(self._state.ready),
+            in_flight=len(self._admission.in_flight),
+            ready=self._seen.num_ready,
             paused=self._state.paused,
-            doing=self._doing,
+            doing=wait.what if wait else "looking for what is next",
+            waiting_for=wait.what if wait else None,
+            waiting_since=wait.since if wait else None,
+            waiting_queue=wait.queue if wait else None,
+            waiting_until=wait.until if wait else None,
         )

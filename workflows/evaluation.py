@@ -1,4 +1,7 @@
-"""An evaluation: one rollout per task of a split under one policy version, never trained on."""
+"""An evaluation: one rollout per task of a split under one policy version, never trained on.
+
+Started again after a cancel, a failure or a reset, it plays what has not ended with a verdict.
+"""
 
 import asyncio
 
@@ -13,23 +16,26 @@ with workflow.unsafe.imports_passed_through():
         FinishGroupResult,
     )
     from mainspring.protocol.names import Activity, Workflow
-    from mainspring.protocol.rollout import RolloutResult
-    from mainspring.status import Verdict
     from workflows import calls
-    from workflows.group import EVALUATION_PRIORITY, run_rollout
+    from workflows.playing import EVALUATION_PRIORITY, run_rollout
 
 
 @workflow.defn(name=Workflow.EVALUATION)
 class EvaluationWorkflow:
+    def __init__(self) -> None:
+        self._broken: str | None = None
+
     @workflow.run
     async def run(self, start: EvaluationInput) -> EvaluationResult:
         made = await calls.store(Activity.CREATE_EVALUATION, start, CreateEvaluationResult)
         slots = asyncio.Semaphore(start.concurrency)
         summary = f"{start.split}, {'greedy' if start.greedy else 'sampled'}"
 
-        async def one(index: int) -> RolloutResult | None:
+        async def one(index: int) -> None:
             async with slots:
-                return await run_rollout(
+                if self._broken is not None:
+                    return
+                result = await run_rollout(
                     start.campaign,
                     made.group,
                     index,
@@ -37,15 +43,18 @@ class EvaluationWorkflow:
                     summary,
                     priority=EVALUATION_PRIORITY,
                 )
+                self._broken = self._broken or (result and result.broken)
 
-        results = await asyncio.gather(*(one(index) for index in range(made.size)))
-        await calls.store(
+        indexes = range(made.size) if made.unfinished is None else made.unfinished
+        await asyncio.gather(*(one(index) for index in indexes))
+        # Before it is closed: what is broken is measured once it is repaired.
+        calls.raise_if_broken([self._broken])
+        finished = await calls.store(
             Activity.FINISH_GROUP, FinishGroupInput(group=made.group), FinishGroupResult
         )
-        calls.raise_if_broken(each.broken for each in results if each)
         return EvaluationResult(
             group=made.group,
             num_rollouts=made.size,
-            num_resolved=sum(1 for each in results if each and each.verdict is Verdict.RESOLVED),
-            num_masked=sum(1 for each in results if each is None or each.reward is None),
+            num_resolved=finished.num_resolved,
+            num_masked=finished.num_masked,
         )

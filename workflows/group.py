@@ -1,24 +1,18 @@
 """A group: n rollouts of one task, started together, closed together, told to the campaign.
 
-A straggler delays only its group. Rollouts that end masked stay in the group without a reward.
-Rollouts that wait for a worker or a node are served in turn, campaign by campaign.
+A straggler delays only its group. A rollout that was masked by a fault which may pass is played
+once more; masked again, or by its task, it stays in the group without a reward. Started again or
+reset, a group continues with its own rollouts; a closed one is left as it is. Rollouts that wait
+for a worker or a node are served in turn, campaign by campaign.
 """
 
 import asyncio
 
 from temporalio import workflow
-from temporalio.common import Priority
-from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureError
+from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from mainspring.ids import (
-        CampaignId,
-        GroupId,
-        TaskId,
-        campaign_workflow,
-        rollout_id,
-        rollout_workflow,
-    )
+    from mainspring.ids import CampaignId, campaign_workflow, group_id
     from mainspring.protocol.campaign import (
         CreateGroupResult,
         FinishGroupInput,
@@ -27,57 +21,35 @@ with workflow.unsafe.imports_passed_through():
         GroupInput,
     )
     from mainspring.protocol.names import Activity, Workflow
-    from mainspring.protocol.rollout import RolloutInput, RolloutResult
-    from workflows import calls, search
+    from mainspring.protocol.rollout import RolloutResult
+    from mainspring.status import GroupStatus
+    from workflows import calls
+    from workflows.playing import run_rollout
 
-TRAINING_PRIORITY = 3
-"""Temporal's own default; smaller numbers go first."""
-EVALUATION_PRIORITY = 2
-"""Ahead of training: the campaign takes no step until the evaluation is in."""
-
-
-async def run_rollout(
-    campaign: CampaignId,
-    group: GroupId,
-    index: int,
-    policy_version: int,
-    summary: str,
-    task: TaskId | None = None,
-    *,
-    priority: int = TRAINING_PRIORITY,
-) -> RolloutResult | None:
-    """Run the group's `index`-th rollout as a child; None when its workflow failed.
-
-    Its activities inherit its priority: the smallest number first, and among equals a turn for
-    every campaign."""
-    rollout = rollout_id(group, index)
-    try:
-        return await workflow.execute_child_workflow(
-            Workflow.ROLLOUT,
-            RolloutInput(
-                rollout=rollout,
-                campaign=campaign,
-                group=group,
-                min_policy_version=policy_version,
-            ),
-            id=rollout_workflow(rollout),
-            result_type=RolloutResult,
-            parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
-            search_attributes=search.at_start(campaign, group, policy_version, task),
-            static_summary=summary,
-            priority=Priority(priority_key=priority, fairness_key=campaign),
-        )
-    except ChildWorkflowError as error:
-        # A workflow that failed has written no reward: the group's close treats it as masked.
-        workflow.logger.warning("rollout %s failed: %s", rollout, error.cause)
-        return None
+MAX_FAULTS = 1
+"""Times each rollout is played again after a fault that may pass masked it."""
 
 
 @workflow.defn(name=Workflow.GROUP)
 class GroupWorkflow:
     @workflow.run
     async def run(self, start: GroupInput) -> FinishGroupResult:
-        made = await calls.store(Activity.CREATE_GROUP, start, CreateGroupResult)
+        try:
+            made = await calls.store(Activity.CREATE_GROUP, start, CreateGroupResult)
+        except (FailureError, asyncio.CancelledError) as error:
+            if is_cancelled_exception(error):
+                # Its campaign stored it before it was started: it would stay open for good.
+                group = group_id(start.campaign, start.index)
+                closing = FinishGroupInput(group=group, cancelled=True)
+                await calls.store(Activity.FINISH_GROUP, closing, FinishGroupResult)
+            raise
+        if made.status is not GroupStatus.RUNNING:
+            workflow.upsert_memo({"outcome": f"nothing done: the group is {made.status}"})
+            await self._tell_campaign(
+                start.campaign, GroupDone(index=start.index, status=made.status)
+            )
+            return FinishGroupResult(status=made.status)
+        version = start.policy_version if made.policy_version is None else made.policy_version
         cancelled = False
         results: list[RolloutResult | None] = []
         try:
@@ -87,11 +59,12 @@ class GroupWorkflow:
                         start.campaign,
                         made.group,
                         index,
-                        start.policy_version,
+                        version,
                         summary=made.task,
                         task=made.task,
+                        max_faults=MAX_FAULTS,
                     )
-                    for index in range(made.size)
+                    for index in (range(made.size) if made.unfinished is None else made.unfinished)
                 )
             )
         except asyncio.CancelledError:

@@ -10,15 +10,11 @@ counters.
 import asyncio
 
 from temporalio import workflow
-from temporalio.exceptions import (
-    ActivityError,
-    ApplicationError,
-    CancelledError,
-    is_cancelled_exception,
-)
+from temporalio.exceptions import ActivityError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from mainspring.ids import GRADE_QUEUE
+    from mainspring.protocol.campaign import OutcomeInput, OutcomeResult
     from mainspring.protocol.names import Activity, Workflow
     from mainspring.protocol.rollout import (
         BeginInput,
@@ -55,36 +51,48 @@ class RolloutWorkflow:
         self._epoch = 0
         self._turns = 0
         self._generate_s = 0.0
+        self._tests_passed: float | None = None
 
     @workflow.run
     async def run(self, start: RolloutInput) -> RolloutResult:
-        begin = await calls.store(
-            Activity.BEGIN_ROLLOUT,
-            BeginInput(rollout=start.rollout, run_id=workflow.info().run_id),
-            BeginResult,
-        )
+        try:
+            begin = await calls.store(
+                Activity.BEGIN_ROLLOUT,
+                BeginInput(rollout=start.rollout, run_id=workflow.info().run_id),
+                BeginResult,
+                summary="claim the rollout",
+            )
+        except FailureError as error:
+            if calls.fault_of(error) is not FaultKind.FENCED:
+                raise
+            return await self._do_nothing(error)
         self._epoch = begin.epoch
         search.running(begin.task)
         try:
             return await self._play_and_grade(begin)
-        except (ActivityError, CancelledError, asyncio.CancelledError) as error:
-            cancelled = is_cancelled_exception(error)
+        except (FailureError, asyncio.CancelledError) as error:
             await self._sandbox.close(self._epoch)
-            if isinstance(error, ActivityError) and calls.fault_of(error) is FaultKind.FENCED:
+            if is_cancelled_exception(error):
+                await self._finish(StopReason.CANCELLED)
                 raise
-            result = await self._finish(
-                StopReason.CANCELLED if cancelled else StopReason.INFRA_FAULT,
-                fault=calls.fault_text(error) if isinstance(error, ActivityError) else None,
-            )
-            if cancelled:
+            if calls.fault_of(error) is FaultKind.FENCED:
                 raise
-            return result
-        except ApplicationError as error:  # what a call of the store fails with
-            if error.type != FaultKind.REWARD_BROKEN:
-                raise
-            broken = error.message[:500]
-            result = await self._finish(StopReason.INFRA_FAULT, fault=broken)
-            return result.model_copy(update={"broken": broken})
+            result = await self._finish(StopReason.INFRA_FAULT, fault=calls.fault_text(error))
+            return result.model_copy(update={"broken": calls.broken_by(error)})
+
+    async def _do_nothing(self, error: FailureError) -> RolloutResult:
+        """Of a rollout that is final, or that another run has taken over: what stands. A person
+        who reset it finds the reason in the memo."""
+        why = f"nothing done: {calls.sentence(error)}"
+        workflow.upsert_memo({"outcome": why})
+        workflow.set_current_details(why)
+        ident = self._start.rollout
+        found = await calls.store(Activity.READ_OUTCOME, OutcomeInput(rollout=ident), OutcomeResult)
+        stands = found.result or RolloutResult(
+            rollout=ident, stop_reason=StopReason.TERMINATED, reward=None, num_turns=0
+        )
+        search.done(stands, None)
+        return stands
 
     async def _play_and_grade(self, begin: BeginResult) -> RolloutResult:
         if begin.player is Player.POLICY:
@@ -104,6 +112,7 @@ class RolloutWorkflow:
             Activity.GRADE, GradeResult, begin, "hidden tests in a fresh sandbox"
         )
         self._sandbox.seconds["grade"] = workflow.time() - grading_since
+        self._tests_passed = grade.tests_passed
         return await self._finish(stop_reason, verdict=grade.verdict, fault=grade.fault)
 
     async def _judging(
@@ -143,7 +152,9 @@ class RolloutWorkflow:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _take_turns(self, begin: BeginResult) -> StopReason:
-        deadline = workflow.time() + begin.rollout_timeout_s
+        """Its time is what replies and commands took: waiting for engines, nodes, retries or
+        Temporal is no fault of the agent, and is bounded by `calls.OUTAGE`."""
+        spent_s = 0.0
         format_errors = 0
         for turn in range(begin.step_limit):
             self._turns = turn
@@ -151,6 +162,7 @@ class RolloutWorkflow:
             if reply.kind is ReplyKind.CONTEXT_FULL:
                 return StopReason.CONTEXT_FULL
             self._turns = turn + 1
+            spent_s += reply.spent_s
             if reply.kind is ReplyKind.FORMAT_ERROR:
                 format_errors += 1
                 if format_errors == begin.max_format_errors:
@@ -165,12 +177,12 @@ class RolloutWorkflow:
                 )
                 workflow.set_current_details(
                     f"turn **{turn + 1}** of {begin.step_limit}, return code {done.returncode}, "
-                    f"{reply.num_prompt_tokens + reply.num_completion_tokens} tokens, "
-                    f"{self._sandbox.backend}"
+                    f"{_num_tokens(reply)}{self._sandbox.backend}"
                 )
+                spent_s += done.spent_s
                 if done.submitted:
                     return StopReason.SUBMITTED
-            if workflow.time() > deadline:
+            if spent_s > begin.rollout_timeout_s:
                 return StopReason.WALL_TIME
         return StopReason.STEP_LIMIT
 
@@ -207,12 +219,29 @@ class RolloutWorkflow:
                 phase_s={"generate": self._generate_s, **self._sandbox.seconds},
             ),
             FinishResult,
+            summary=f"end: {stop_reason.value}",
         )
-        search.done(stop_reason, finished.reward)
-        return RolloutResult(
+        result = RolloutResult(
             rollout=self._start.rollout,
             stop_reason=stop_reason,
             reward=finished.reward,
             num_turns=self._turns,
             verdict=verdict,
+            fault=fault,
         )
+        search.done(result, calls.kind_in(fault))
+        workflow.upsert_memo(
+            {
+                "stop_reason": stop_reason.value,
+                "verdict": verdict.value if verdict else None,
+                "tests_passed": self._tests_passed,
+                "reward": finished.reward,
+            }
+        )
+        return result
+
+
+def _num_tokens(reply: GenerateResult) -> str:
+    if reply.num_prompt_tokens is None or reply.num_completion_tokens is None:
+        return ""
+    return f"{reply.num_prompt_tokens + reply.num_completion_tokens} tokens, "

@@ -3,21 +3,17 @@
 Invariants: at most `concurrency` rollouts are in flight; a group is stored when all rollouts of the
 one before have begun, so that a straggler holds up nothing; before its history is large the
 workflow lets what is in flight end and continues as new. State is one model; Postgres knows what
-has ended, so a run that was cancelled, terminated or failed is taken up by starting it again.
+has ended, so a run that was cancelled, terminated, failed or reset resumes when it is started.
 """
 
 import asyncio
 from collections.abc import Callable
 
 from temporalio import workflow
-from temporalio.exceptions import (
-    FailureError,
-    WorkflowAlreadyStartedError,
-    is_cancelled_exception,
-)
+from temporalio.exceptions import FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from mainspring.ids import GroupId
+    from mainspring.ids import ROLLOUT_QUEUE, GroupId
     from mainspring.protocol.campaign import (
         CampaignRef,
         FinishGroupInput,
@@ -28,10 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.protocol.run import RunGroupInput, RunGroupResult, RunProgress, RunState
     from mainspring.status import CampaignStatus
     from workflows import calls
-    from workflows.group import run_rollout
-
-CLOSING_S = 2.0
-"""Between looks at a rollout that an earlier run of this workflow has not let go of."""
+    from workflows.playing import run_rollout
 
 
 @workflow.defn(name=Workflow.RUN)
@@ -44,6 +37,7 @@ class RunWorkflow:
         self._num_in_flight = 0
         self._num_begun = 0
         self._broken: str | None = None
+        self._since = workflow.time()
 
     @workflow.run
     async def run(self, state: RunState) -> RunProgress:
@@ -76,7 +70,7 @@ class RunWorkflow:
             cancelled = is_cancelled_exception(error)
             await self._set_status(
                 CampaignStatus.CANCELLED if cancelled else CampaignStatus.FAILED,
-                None if cancelled else str(getattr(error, "cause", None) or error)[:1000],
+                None if cancelled else calls.end_text(error)[:1000],
             )
             raise
         await workflow.wait_condition(workflow.all_handlers_finished)
@@ -107,20 +101,13 @@ class RunWorkflow:
             self._num_begun += 1
             self._num_in_flight += 1
             self._note()
-            while True:
-                try:
-                    result = await run_rollout(
-                        self._state.campaign, group, index, 0, self._state.summary
-                    )
-                    self._broken = self._broken or (result and result.broken)
-                    break
-                except WorkflowAlreadyStartedError:
-                    # The run before this one was ended, and its rollouts are still closing theirs.
-                    await workflow.sleep(CLOSING_S)
+            result = await run_rollout(self._state.campaign, group, index, 0, self._state.summary)
+            self._broken = self._broken or (result and result.broken)
             self._num_in_flight -= 1
             self._note()
 
     def _note(self) -> None:
+        self._since = workflow.time()
         workflow.set_current_details(
             f"**{self._num_in_flight}** rollouts in flight, {self._num_waiting} of "
             f"{self._state.next_group} groups wait"
@@ -135,15 +122,15 @@ class RunWorkflow:
 
     @workflow.update
     async def pause(self) -> RunProgress:
-        """No new rollouts; those in flight go on."""
+        """No new rollouts; those in flight run to their end."""
         self._state.paused = True
         await self._set_status(CampaignStatus.PAUSED)
         return self.progress()
 
     @workflow.update
     async def resume(self) -> RunProgress:
-        await self._set_status(CampaignStatus.RUNNING)
         self._state.paused = False
+        await self._set_status(CampaignStatus.RUNNING)
         return self.progress()
 
     @workflow.query
@@ -153,4 +140,12 @@ class RunWorkflow:
             num_waiting=self._num_waiting,
             num_in_flight=self._num_in_flight,
             paused=self._state.paused,
+            waiting_for=self._waiting_for(),
+            waiting_since=self._since,
+            waiting_queue=None if self._state.paused else ROLLOUT_QUEUE,
         )
+
+    def _waiting_for(self) -> str:
+        if self._state.paused and not self._num_in_flight:
+            return "paused: waiting for `mainspring campaign resume`"
+        return f"waiting for {self._num_in_flight} rollouts in flight"

@@ -7,7 +7,7 @@ the same turn. Invariant 7: `close` is called from the workflow's `finally`.
 import asyncio
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from mainspring.ids import NodeId
@@ -135,7 +135,7 @@ class SandboxLife:
             return result
 
     async def close(self, epoch: int) -> None:
-        """Remove the sandbox; one on a dead node is left to the reaper."""
+        """Remove the sandbox; one that cannot be removed now is left to its node's reaper."""
         if self._ref is None:
             return
         ref, self._ref = self._ref, None
@@ -148,8 +148,10 @@ class SandboxLife:
                 timeout_s=SHORT_S,
             )
         except ActivityError as error:
-            if calls.fault_of(error) is not FaultKind.SANDBOX_LOST:
+            if is_cancelled_exception(error):
                 raise
+            if calls.fault_of(error) is not FaultKind.SANDBOX_LOST:
+                workflow.logger.warning("left to the reaper: %s", calls.fault_text(error))
 
     async def _rebuild_after(
         self, error: ActivityError, epoch: int, num_turns: int, timeout_s: float

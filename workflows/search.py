@@ -15,7 +15,8 @@ from temporalio.common import (
 )
 
 with workflow.unsafe.imports_passed_through():
-    from mainspring.status import RolloutPhase, StopReason
+    from mainspring.protocol.rollout import RolloutResult
+    from mainspring.status import FaultKind, RolloutPhase
 
 CAMPAIGN = SearchAttributeKey.for_keyword("CampaignId")
 TASK = SearchAttributeKey.for_keyword("TaskId")
@@ -24,6 +25,9 @@ POLICY_VERSION = SearchAttributeKey.for_int("PolicyVersion")
 PHASE = SearchAttributeKey.for_keyword("RolloutPhase")
 EXIT_STATUS = SearchAttributeKey.for_keyword("ExitStatus")
 REWARD = SearchAttributeKey.for_float("Reward")
+VERDICT = SearchAttributeKey.for_keyword("Verdict")
+FAULT = SearchAttributeKey.for_keyword("Fault")
+NUM_TURNS = SearchAttributeKey.for_int("NumTurns")
 
 
 def at_start(
@@ -53,11 +57,16 @@ def phase(value: RolloutPhase) -> None:
     workflow.upsert_search_attributes([PHASE.value_set(value.value)])
 
 
-def done(stop_reason: StopReason, reward: float | None) -> None:
+def done(result: RolloutResult, fault: FaultKind | None) -> None:
     updates: list[SearchAttributeUpdate[Any]] = [
         PHASE.value_set(RolloutPhase.DONE.value),
-        EXIT_STATUS.value_set(stop_reason.value),
+        EXIT_STATUS.value_set(result.stop_reason.value),
+        NUM_TURNS.value_set(result.num_turns),
     ]
-    if reward is not None:
-        updates.append(REWARD.value_set(reward))
+    if result.reward is not None:
+        updates.append(REWARD.value_set(result.reward))
+    if result.verdict is not None:
+        updates.append(VERDICT.value_set(result.verdict.value))
+    if fault is not None:
+        updates.append(FAULT.value_set(fault.value))
     workflow.upsert_search_attributes(updates)

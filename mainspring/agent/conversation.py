@@ -14,12 +14,15 @@ from mainspring.config import AgentConfig
 from mainspring.tasks import Task
 from mainspring.turns import Execution, Generation
 
+CUT_OFF = frozenset({"length", "max_tokens"})
+"""Finish reasons of a reply that reached its longest length: SGLang's and OpenAI's, and others'."""
+
 
 def message_after(agent: AgentConfig, reply: Generation, execution: Execution | None) -> str:
     """What the agent is told after `reply`: its command's output, or how to format a reply."""
     action = parse_action(reply.text)
     if isinstance(action, FormatError):
-        return render_format_error(action.num_blocks)
+        return message_after_format_error(action, reply)
     assert execution is not None, f"turn {reply.turn}: its command has not run"
     return render_observation(
         execution.returncode,
@@ -29,6 +32,10 @@ def message_after(agent: AgentConfig, reply: Generation, execution: Execution | 
         limit_chars=agent.observation_chars,
         turns_left=None if agent.short_prompts else agent.step_limit - reply.turn - 1,
     )
+
+
+def message_after_format_error(error: FormatError, reply: Generation) -> str:
+    return render_format_error(error.num_blocks, cut_off=reply.finish_reason in CUT_OFF)
 
 
 def messages_before_reply(

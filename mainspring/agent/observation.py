@@ -46,6 +46,16 @@ your command
 
 When you are done, that command is: echo {{ sentinel }}"""
 
+_CUT_OFF = """\
+Your reply reached the longest length allowed and was cut off before its command was complete, so \
+nothing was run. Be brief: a short THOUGHT, then one block with one command:
+
+```bash
+your command
+```
+
+Write a large file in several commands."""
+
 
 def render_observation(
     returncode: int,
@@ -80,6 +90,7 @@ def render_observation(
     )
 
 
-def render_format_error(num_blocks: int) -> str:
-    """The message after a reply that was not exactly one command."""
-    return render(_FORMAT_ERROR, num_blocks=num_blocks)
+def render_format_error(num_blocks: int, *, cut_off: bool) -> str:
+    """The message after a reply that was not exactly one command. `cut_off`: it was longer than a
+    reply may be, which is another mistake than its form."""
+    return render(_CUT_OFF) if cut_off else render(_FORMAT_ERROR, num_blocks=num_blocks)

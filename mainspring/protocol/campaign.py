@@ -2,7 +2,8 @@
 
 from pydantic import BaseModel
 
-from mainspring.ids import CampaignId, GroupId, TaskId
+from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
+from mainspring.protocol.rollout import RolloutResult
 from mainspring.status import CampaignStatus, GroupStatus
 
 
@@ -17,15 +18,26 @@ class CreateGroupResult(BaseModel):
     group: GroupId
     task: TaskId
     size: int
+    status: GroupStatus = GroupStatus.RUNNING
+    unfinished: list[int] | None = None
+    """Rollouts to play, by sample index; None: all."""
+    policy_version: int | None = None
+    """The version it was first admitted under."""
 
 
 class GroupDone(BaseModel):
-    """Signal from a group to its campaign."""
+    """Signal from a group to its campaign, which then looks into the store."""
 
     index: int
     status: GroupStatus
     broken: str | None = None
     """Why no rollout of this campaign can be scored."""
+
+
+class BatchDropped(BaseModel):
+    """Signal to a campaign that an operator took the plan of a step back."""
+
+    step: int
 
 
 class FinishGroupInput(BaseModel):
@@ -35,6 +47,8 @@ class FinishGroupInput(BaseModel):
 
 class FinishGroupResult(BaseModel):
     status: GroupStatus
+    num_resolved: int = 0
+    num_masked: int = 0
 
 
 class EvaluationInput(BaseModel):
@@ -48,6 +62,8 @@ class EvaluationInput(BaseModel):
 class CreateEvaluationResult(BaseModel):
     group: GroupId
     size: int
+    unfinished: list[int] | None = None
+    """Rollouts to play, by sample index; None: all."""
 
 
 class EvaluationResult(BaseModel):
@@ -87,7 +103,8 @@ class PlanResult(BaseModel):
 class StepResult(BaseModel):
     version: int
     reward_mean: float
-    logprob_gap_max: float
+    logprob_gap_max: float | None
+    """None: the batch has no token of the weights that the step began with."""
     seconds: float
 
 
@@ -98,7 +115,7 @@ class CheckInput(BaseModel):
 
 
 class CheckResult(BaseModel):
-    logprob_gap_max: float
+    logprob_gap_max: float | None
     num_tokens: int
 
 
@@ -112,25 +129,80 @@ class CampaignPlan(BaseModel):
     eval_splits: list[str]
     eval_greedy: bool
     eval_concurrency: int
+    max_flat_groups: int | None = None
+    """Groups in a row with equal rewards before the campaign fails; None: no bound."""
 
 
 class CampaignState(BaseModel):
-    """Carried over continue-as-new."""
+    """Carried over continue-as-new. What is done stands in Postgres and is read there."""
 
     campaign: CampaignId
     plan: CampaignPlan
-    prepared: bool = False
-    step: int = 0
-    """Steps committed; equals the newest policy version."""
-    next_group: int = 0
+    published_version: int = -1
+    """Version that a run of this chain loaded into the engines; -1: none yet."""
+    measured_version: int = -1
+    """Newest version with all its evaluations in, as far as this chain saw to it."""
     in_flight: list[int] = []
-    ready: list[int] = []
-    num_masked_in_a_row: int = 0
-    evaluated_version: int = -1
-    """Newest version with all its evaluations in."""
+    """Groups that this chain started and that have not reported."""
+    since: float | None = None
+    """When the campaign was last started, in unix seconds: groups that were masked before do not
+    count against it."""
     paused: bool = False
     broken: str | None = None
     """Why no rollout can be scored; the campaign fails with it."""
+
+
+class SurveyInput(BaseModel):
+    campaign: CampaignId
+    since: float
+    """Masked and flat groups in a row are counted from here, in unix seconds."""
+    status: CampaignStatus
+    """What its row is to have while the workflow runs."""
+
+
+class Survey(BaseModel):
+    """Where a campaign stands in the store."""
+
+    version: int | None
+    """The newest policy version; None: not even the first is made."""
+    planned_step: int | None = None
+    """The step whose batch is fixed and not trained yet."""
+    running: list[int] = []
+    """Training groups in flight, by index."""
+    num_ready: int = 0
+    """Training groups that wait for a step, those of the planned one among them."""
+    num_masked_in_a_row: int = 0
+    num_flat_in_a_row: int = 0
+    evaluated: list[GroupId] = []
+    """Evaluations of the newest version that are complete."""
+    is_checked: bool = False
+    """The newest version's log-probs were compared on an evaluation."""
+
+
+class AdmitInput(BaseModel):
+    campaign: CampaignId
+    policy_version: int
+    """Nothing is admitted when a newer one exists: it must be published first."""
+    num_steps: int
+    groups_per_step: int
+    max_staleness: int
+
+
+class AdmitResult(BaseModel):
+    running: list[int]
+    """Every training group in flight, those made now included."""
+
+
+class OutcomeInput(BaseModel):
+    rollout: RolloutId
+
+
+class OutcomeResult(BaseModel):
+    """How a rollout ended; without a result it has not, or it was cancelled or terminated."""
+
+    result: RolloutResult | None = None
+    is_free: bool = False
+    """No run plays it: it has ended, also by a cancel, or it waits for its first or next run."""
 
 
 class CampaignProgress(BaseModel):
@@ -142,3 +214,12 @@ class CampaignProgress(BaseModel):
     ready: int
     paused: bool
     doing: str
+    waiting_for: str | None = None
+    """What has to happen next, in words; None: nothing is waited for."""
+    waiting_since: float | None = None
+    """In unix seconds."""
+    waiting_queue: str | None = None
+    """The task queue whose workers it is up to."""
+    waiting_until: float | None = None
+    """When an attempt at it is given up and made again, in unix seconds; None: there is no bound
+    of its own."""

@@ -33,7 +33,13 @@ class Activity(StrEnum):
     CREATE_RUN_GROUP = "create_run_group"
     """Store the next part of an evaluation, a verification or a regrade."""
     FINISH_GROUP = "finish_group"
-    """Close the group: ready for a step, or masked."""
+    """Close the group: ready for a step, masked or flat."""
+    ADMIT_GROUPS = "admit_groups"
+    """Store the groups that may start now."""
+    SURVEY_CAMPAIGN = "survey_campaign"
+    """Read where the campaign stands."""
+    READ_OUTCOME = "read_outcome"
+    """Read how a rollout ended that another run plays."""
     SET_CAMPAIGN_STATUS = "set_campaign_status"
     """Write the campaign's status."""
     PREPARE_POLICY = "prepare_policy"
@@ -46,8 +52,6 @@ class Activity(StrEnum):
     """One optimizer step on the planned batch, committed with its checkpoint."""
     CHECK_LOGPROBS = "check_logprobs"
     """Recompute an evaluation's log-probs under the same weights."""
-    SWEEP = "sweep"
-    """End in the store what Temporal does not run any more."""
 
 
 class Workflow(StrEnum):
@@ -56,4 +60,3 @@ class Workflow(StrEnum):
     EVALUATION = "evaluation"
     CAMPAIGN = "campaign"
     RUN = "run"
-    SWEEP = "sweep"

@@ -24,6 +24,8 @@ class RolloutResult(BaseModel):
     """None: masked."""
     num_turns: int
     verdict: Verdict | None = None
+    fault: str | None = None
+    """What it was masked for, with the remedy."""
     broken: str | None = None
     """Why no rollout of this campaign can be scored."""
 
@@ -80,8 +82,11 @@ class GenerateResult(BaseModel):
     kind: ReplyKind
     summary: str = ""
     """First characters of the command, for the UI."""
-    num_prompt_tokens: int = 0
-    num_completion_tokens: int = 0
+    num_prompt_tokens: int | None = 0
+    num_completion_tokens: int | None = 0
+    """None: an endpoint that does not count them."""
+    spent_s: float = 0.0
+    """What the engine took for this reply, without waits, outages and attempts before it."""
 
 
 class OpenInput(BaseModel):
@@ -111,6 +116,8 @@ class ExecuteResult(BaseModel):
     submitted: bool
     """The submit command ran and succeeded; the patch is stored and the sandbox closed."""
     num_output_bytes: int
+    spent_s: float = 0.0
+    """What the command itself took."""
 
 
 class SandboxInput(BaseModel):
@@ -126,6 +133,8 @@ class PatchResult(BaseModel):
 class GradeResult(BaseModel):
     verdict: Verdict
     fault: str | None = None
+    tests_passed: float | None = None
+    """Share of the hidden tests that passed, where the judge counts them."""
 
 
 class FinishInput(BaseModel):

@@ -45,3 +45,9 @@ class RunProgress(BaseModel):
     """Rollouts of these that wait for their turn."""
     num_in_flight: int
     paused: bool
+    waiting_for: str | None = None
+    """What has to happen next, in words."""
+    waiting_since: float | None = None
+    """When a rollout last began or ended, in unix seconds."""
+    waiting_queue: str | None = None
+    """The task queue whose workers it is up to; None: a person."""

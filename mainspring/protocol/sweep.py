@@ -1,4 +1,4 @@
-"""Payloads of the scheduled sweep."""
+"""What one sweep is asked and what it found."""
 
 from pydantic import BaseModel
 
@@ -11,7 +11,7 @@ class SweepInput(BaseModel):
 
 
 class SweepResult(BaseModel):
-    """What one sweep found; shown in Temporal's UI as the workflow's result."""
+    """What one sweep found; the line `swept` in the rollout workers' logs."""
 
     num_rollouts_alive: int
     """Under way for longer than the minimum age, by a workflow that runs."""
@@ -21,3 +21,5 @@ class SweepResult(BaseModel):
     """Closed in place of their workflow, their campaign told."""
     num_leases_lost: int
     """On nodes that have not been heard of for too long."""
+    num_campaigns_ended: int = 0
+    """Whose workflow had ended without a word to the store."""

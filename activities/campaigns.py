@@ -1,0 +1,88 @@
+"""Where a campaign stands, which groups it may start, how a rollout of another run ended.
+
+Invariant: asked again, each gives what stands: a group that was admitted is admitted once.
+"""
+
+from temporalio import activity
+
+from activities.known import Known
+from activities.rollouts import make_group
+from infra.db import campaigns, rollouts, standing
+from infra.db.database import Database
+from mainspring.admission import num_admissible_groups
+from mainspring.protocol.campaign import (
+    AdmitInput,
+    AdmitResult,
+    GroupInput,
+    OutcomeInput,
+    OutcomeResult,
+    Survey,
+    SurveyInput,
+)
+from mainspring.protocol.names import Activity
+from mainspring.protocol.rollout import RolloutResult
+from mainspring.status import CampaignStatus, RolloutPhase, StopReason
+
+_CUT = (StopReason.CANCELLED, StopReason.TERMINATED)
+
+
+class CampaignActivities:
+    def __init__(self, db: Database, known: Known) -> None:
+        self._db = db
+        self._known = known
+
+    @activity.defn(name=Activity.SURVEY_CAMPAIGN)
+    async def survey_campaign(self, ask: SurveyInput) -> Survey:
+        """Also corrects the row, which may have the end of a run before this one was reset."""
+        found = await standing.read(self._db, ask.campaign, ask.since)
+        status = CampaignStatus.WARMING_UP if found.version is None else ask.status
+        if (await campaigns.get(self._db, ask.campaign)).status is not status:
+            await campaigns.set_status(self._db, ask.campaign, status)
+        return Survey(
+            version=found.version,
+            planned_step=found.planned_step,
+            running=found.running,
+            num_ready=found.num_ready,
+            num_masked_in_a_row=found.num_masked_in_a_row,
+            num_flat_in_a_row=found.num_flat_in_a_row,
+            evaluated=found.evaluated,
+            is_checked=found.is_checked,
+        )
+
+    @activity.defn(name=Activity.ADMIT_GROUPS)
+    async def admit_groups(self, ask: AdmitInput) -> AdmitResult:
+        """Stored before they are started: two that ask at once store the same groups, because an
+        index follows from what one look saw."""
+        seen = await standing.read(self._db, ask.campaign)
+        if seen.version != ask.policy_version:
+            return AdmitResult(running=seen.running)
+        number = num_admissible_groups(
+            num_steps=ask.num_steps,
+            steps_done=ask.policy_version,
+            groups_per_step=ask.groups_per_step,
+            max_staleness=ask.max_staleness,
+            in_flight=len(seen.running),
+            ready=seen.num_ready,
+        )
+        made = range(seen.next_index, seen.next_index + number)
+        for index in made:
+            ref = GroupInput(campaign=ask.campaign, index=index, policy_version=ask.policy_version)
+            await make_group(self._db, self._known, ref)
+        return AdmitResult(running=[*seen.running, *made])
+
+    @activity.defn(name=Activity.READ_OUTCOME)
+    async def read_outcome(self, ask: OutcomeInput) -> OutcomeResult:
+        row = await rollouts.get(self._db, ask.rollout)
+        has_ended = row.phase is RolloutPhase.DONE
+        if not has_ended or row.stop_reason is None or row.stop_reason in _CUT:
+            return OutcomeResult(is_free=has_ended or row.run_id is None)
+        return OutcomeResult(
+            is_free=True,
+            result=RolloutResult(
+                rollout=row.id,
+                stop_reason=row.stop_reason,
+                reward=row.reward,
+                num_turns=row.num_turns,
+                verdict=row.verdict,
+            ),
+        )

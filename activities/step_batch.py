@@ -1,0 +1,72 @@
+"""A step's batch as the trainer takes it: samples with advantages, and figures about the batch.
+
+CPU-bound and free of the event loop: called in a thread, as a large batch takes seconds.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from infra.db.batches import BatchGroup
+from mainspring.advantages import group_advantages, is_flat
+from mainspring.config import TrainerConfig
+from mainspring.samples import Sample, digest, sample_from_turns, without_tokens_before
+
+STALENESS_BINS = 3
+"""Ages with a share of their own; older tokens share the last bin."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    samples: list[Sample]
+    digest: str
+    """Of the samples: another batch is another checkpoint."""
+    figures: dict[str, float | None]
+    """About the batch; None where there is nothing to measure."""
+
+
+def step_batch(groups: list[BatchGroup], trainer: TrainerConfig, *, version: int) -> StepBatch:
+    """`version`: the weights that the step begins with. Masked rollouts give no sample. Raises
+    BrokenTrajectory when stored turns do not line up."""
+    samples: list[Sample] = []
+    rewards: list[float] = []
+    num_mixed = 0
+    for group in groups:
+        rewards_G = [rollout.reward for rollout in group.rollouts]
+        advantages_G = group_advantages(rewards_G, normalize_std=trainer.normalize_std)
+        scored = [reward for reward in rewards_G if reward is not None]
+        num_mixed += not is_flat(scored)
+        rewards += scored
+        for rollout, advantage in zip(group.rollouts, advantages_G, strict=True):
+            if advantage is not None and rollout.generations:
+                samples.append(sample_from_turns(rollout.id, rollout.generations, advantage))
+    figures: dict[str, float | None] = {
+        "reward_mean": sum(rewards) / len(rewards) if rewards else None,
+        "mixed_groups": float(num_mixed),
+        **_staleness(samples, version),
+    }
+    bound = trainer.max_token_staleness
+    if bound is not None:
+        before = sum(sample.num_action_tokens for sample in samples)
+        samples = [without_tokens_before(sample, version - bound) for sample in samples]
+        after = sum(sample.num_action_tokens for sample in samples)
+        figures["num_stale_tokens_masked"] = float(before - after)
+    return StepBatch(samples, digest(samples), figures)
+
+
+def _staleness(samples: list[Sample], version: int) -> dict[str, float | None]:
+    """Age of the sampled tokens in policy versions, before any is masked for it."""
+    # Tokens of a version that was rolled back are not older than the weights.
+    ages = [np.maximum(version - s.versions[s.action_mask], 0) for s in samples]
+    ages_N = np.concatenate([np.zeros(0, np.int32), *ages])
+    names = [f"staleness_{age}" for age in range(STALENESS_BINS)]
+    names.append(f"staleness_{STALENESS_BINS}plus")
+    if not len(ages_N):
+        return dict.fromkeys(["staleness_mean", "staleness_max", *names])
+    counts = np.bincount(np.clip(ages_N, 0, STALENESS_BINS), minlength=len(names))
+    shares = {name: float(count) / len(ages_N) for name, count in zip(names, counts, strict=True)}
+    return {
+        "staleness_mean": float(ages_N.mean()),
+        "staleness_max": float(ages_N.max()),
+        **shares,
+    }

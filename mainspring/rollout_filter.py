@@ -1,0 +1,96 @@
+"""The filter of `mainspring rollout retry --where`: conditions on fields, joined by "and".
+
+    field = value      field != value      field contains value
+    field is null      field is not null
+
+Fields are verdict, stop, fault, split and task; a value may stand in quotes. Pure: the command line
+turns the conditions into a query (`infra.db.rollout_search`).
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mainspring.errors import UsageError
+from mainspring.status import StopReason, Verdict
+
+_CONDITION = re.compile(
+    r"\s*(?P<field>\w+)\s*"
+    r"(?:(?P<null>is\s+(?P<not>not\s+)?null)|(?P<op>!=|=|contains\b)\s*"
+    r"(?:'(?P<single>[^']*)'|\"(?P<double>[^\"]*)\"|(?P<bare>[^\s'\"]+)))\s*",
+    re.IGNORECASE,
+)
+_AND = re.compile(r"and\b", re.IGNORECASE)
+_WORDS: dict[str, type[StrEnum]] = {"verdict": Verdict, "stop": StopReason}
+_REMEDY = """write for example: fault is not null and split = 'test'"""
+
+
+class Field(StrEnum):
+    VERDICT = "verdict"
+    """What grading found."""
+    STOP = "stop"
+    """Why the rollout ended."""
+    FAULT = "fault"
+    """What it was masked for."""
+    SPLIT = "split"
+    """Of its task."""
+    TASK = "task"
+    """Its task's id."""
+
+
+class Op(StrEnum):
+    EQUALS = "="
+    """Exactly this value."""
+    DIFFERS = "!="
+    """Another value, or none."""
+    CONTAINS = "contains"
+    """The value is part of it."""
+    IS_NULL = "is null"
+    """It has none."""
+    IS_NOT_NULL = "is not null"
+    """It has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    field: Field
+    op: Op
+    value: str = ""
+
+
+def parse(text: str) -> list[Condition]:
+    """Raises UsageError that names what is wrong."""
+    found: list[Condition] = []
+    at = 0
+    while True:
+        match = _CONDITION.match(text, at)
+        if match is None:
+            raise UsageError(f"--where {text!r}: no condition at {text[at:]!r}", remedy=_REMEDY)
+        found.append(_condition(text, match))
+        at = match.end()
+        if at == len(text):
+            return found
+        joined = _AND.match(text, at)
+        if joined is None:
+            raise UsageError(f"--where {text!r}: expected `and` at {text[at:]!r}", remedy=_REMEDY)
+        at = joined.end()
+
+
+def _condition(text: str, match: re.Match[str]) -> Condition:
+    name = match["field"].lower()
+    if name not in list(Field):
+        raise UsageError(
+            f"--where {text!r}: {match['field']!r} is no field",
+            remedy=f"the fields are {', '.join(Field)}",
+        )
+    if match["null"]:
+        return Condition(Field(name), Op.IS_NOT_NULL if match["not"] else Op.IS_NULL)
+    quoted = (match["single"], match["double"], match["bare"])
+    value = next(each for each in quoted if each is not None)
+    op = Op(match["op"].lower())
+    words = _WORDS.get(name)
+    if words is not None and op is not Op.CONTAINS and value not in list(words):
+        raise UsageError(
+            f"--where {text!r}: {value!r} is no {name}", remedy=f"one of {', '.join(words)}"
+        )
+    return Condition(Field(name), op, value)

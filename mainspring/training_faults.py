@@ -1,0 +1,63 @@
+"""How training fails: one class for each way, with the campaign, step or checkpoint in its message.
+
+Pure, so that whoever types errors for Temporal needs neither torch nor ray. Two more ends of
+training live where others need them too: `mainspring.turns.BrokenTrajectory` and
+`mainspring.errors.ModelError`.
+"""
+
+from mainspring.errors import ServiceError, WorkFailed
+from mainspring.gap import LogprobGap
+from mainspring.status import FaultKind
+
+
+class LogprobGapTooLarge(WorkFailed):
+    """Served and recomputed log-probs of the same weights differ beyond the bounds of
+    [trainer.gap]. Nothing was trained. The batch is fixed, so another attempt finds the same."""
+
+    fault = FaultKind.LOGPROB_GAP
+
+
+class NonFiniteStep(WorkFailed):
+    """The gradient of a step is infinite or not a number. The weights are those before the step;
+    another attempt finds the same."""
+
+    fault = FaultKind.NON_FINITE_STEP
+
+
+class CheckpointUnusable(WorkFailed):
+    """A checkpoint or base model is missing, damaged, or of another campaign. It was not loaded."""
+
+    fault = FaultKind.CHECKPOINT_UNUSABLE
+
+
+class DeviceMissing(ServiceError):
+    """Fewer devices of the configured kind exist than the campaign's ranks need."""
+
+    fault = FaultKind.DEVICE_MISSING
+
+
+class TrainerLost(ServiceError):
+    """A rank, or the Ray cluster under the ranks, ended. What was computed since the last
+    checkpoint is lost; another attempt computes it again."""
+
+    fault = FaultKind.TRAINER_LOST
+
+
+class TrainerFenced(ServiceError):
+    """A newer trainer has taken the campaign over: this one's work does not count, and the newer
+    one does the attempt again."""
+
+    fault = FaultKind.TRAINER_FENCED
+
+
+def gap_too_large(
+    campaign: str, where: str, version: int, gap: LogprobGap, beyond: list[str]
+) -> LogprobGapTooLarge:
+    """`where`: the step or the evaluation; `beyond`: the figures that exceed their bounds."""
+    return LogprobGapTooLarge(
+        f"campaign {campaign}, {where}: served and recomputed log-probs of policy version "
+        f"{version} differ over {gap.num_tokens} tokens: {', '.join(beyond)}",
+        remedy="compare weights, dtype and attention backend of the engines with the campaign's "
+        '(a bfloat16 engine needs policy.dtype = "bfloat16"; bounds are in [trainer.gap]), then '
+        f"drop the batch with `mainspring campaign drop-batch {campaign}`",
+    )

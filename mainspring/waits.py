@@ -1,0 +1,310 @@
+"""What a campaign waits for, in words: assembled from what was seen of it, nothing is asked here.
+
+Invariants: pure; an ended campaign waits for nothing; work that runs without a failure is no wait;
+equal waits of many rollouts are one, with their number. What was seen comes from `workers.waits`;
+read by the live display and `mainspring campaign show`.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from mainspring.figures import duration
+from mainspring.ids import GRADE_QUEUE, ROLLOUT_QUEUE, SANDBOX_QUEUE
+from mainspring.protocol.names import Activity
+from mainspring.status import CampaignKind, CampaignStatus, FaultKind, NodeStatus, Refusal
+
+ENDED = (CampaignStatus.FINISHED, CampaignStatus.CANCELLED, CampaignStatus.FAILED)
+GRACE = timedelta(seconds=15)
+"""A worker that polls gets its task sooner than this, and one that starts polls sooner."""
+SILENT = timedelta(seconds=75)
+"""A poll ends after a minute at the latest and is followed by the next one."""
+SLOW = timedelta(seconds=60)
+"""A reply or a task that has waited longer than this is worth telling."""
+MAX_CHARS = 300
+"""Of a failure: the rest is in Temporal's UI."""
+_OF_ENGINES = {
+    FaultKind.ENGINE_UNREACHABLE: "no engine answers at",
+    FaultKind.ENGINE_BUSY: "no room now at",
+    FaultKind.ENGINE_FAILING: "every try fails at",
+}
+_CROWDED = (FaultKind.NODE_FULL, FaultKind.CAMPAIGN_FULL, FaultKind.ENGINE_BUSY)
+"""Something answers that it has no room now: it moves as soon as there is some."""
+
+
+class PendingState(StrEnum):
+    SCHEDULED = "scheduled"
+    """No worker has it."""
+    STARTED = "started"
+    """A worker has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    kind: str
+    """The error's class, or the FaultKind it was raised as."""
+    message: str
+    """May have a second line: the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """One activity that a workflow waits for."""
+
+    of: str
+    """The workflow's id."""
+    activity: str
+    queue: str
+    state: PendingState
+    attempt: int
+    since: datetime
+    """When this attempt was scheduled, is due, or began."""
+    failure: Failure | None = None
+    """Of the attempt before."""
+    note: str = ""
+    """What its last heartbeat told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A workflow whose next task no worker has finished."""
+
+    of: str
+    since: datetime
+    attempt: int
+    is_started: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Poller:
+    identity: str
+    seen_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A sandbox node."""
+
+    id: str
+    status: NodeStatus
+    refusal: Refusal | None
+    num_open: int
+    capacity: int
+    seen_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What was seen of a campaign at one time."""
+
+    campaign: str
+    kind: CampaignKind
+    status: CampaignStatus
+    at: datetime
+    is_running: bool
+    """Its workflow runs."""
+    engines: tuple[str, ...] = ()
+    pending: tuple[Pending, ...] = ()
+    """Of its workflow, and of its oldest groups and rollouts."""
+    stuck: tuple[Stuck, ...] = ()
+    pollers: dict[str, tuple[Poller, ...]] | None = None
+    """By queue, of the queues that are asked for something."""
+    hosts: tuple[Host, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One thing that a campaign waits for."""
+
+    what: str
+    remedy: str = ""
+    since: datetime | None = None
+    queue: str | None = None
+    pollers: tuple[str, ...] = ()
+    """Who polls that queue."""
+    failure: str = ""
+    """The newest one."""
+    of: tuple[str, ...] = ()
+    """Ids of the workflows that wait, of those that were looked at."""
+    attempt: int = 1
+    """The highest of those that are retried."""
+    rank: int = 0
+    """Those that block everything come first."""
+
+    def line(self, at: datetime) -> str:
+        age = (at - self.since).total_seconds() if self.since else 0.0
+        tries = [f"attempt {self.attempt}"] if self.attempt > 1 else []
+        facts = ", ".join([*tries, *([f"for {duration(age)}"] if age >= 1 else [])])
+        said = f"{self.what} ({facts})" if facts else self.what
+        return f"{said}; {self.remedy}" if self.remedy else said
+
+    def as_dict(self) -> dict[str, object]:
+        found = asdict(self)
+        del found["rank"]
+        found["since"] = self.since.isoformat(timespec="seconds") if self.since else None
+        return found
+
+
+def waits(scene: Scene) -> list[Wait]:
+    """What blocks most comes first; empty when everything moves or has ended."""
+    if scene.status in ENDED:
+        return []
+    if not scene.is_running:
+        again = "run `mainspring campaign start` with its file"
+        if scene.kind is not CampaignKind.TRAIN:
+            again = f"run its command again with --name {scene.campaign}"
+        return [Wait("its workflow is not running", f"{again} to start or resume it")]
+    found = [
+        *(each for stuck in scene.stuck for each in _of_stuck(scene, stuck)),
+        *(each for pending in scene.pending for each in _of_pending(scene, pending)),
+    ]
+    if scene.status is CampaignStatus.PAUSED:
+        # A pause is why nothing new starts, whatever else is missing.
+        resume = f"run `mainspring campaign resume {scene.campaign}`"
+        found.append(Wait("paused by a person", resume, rank=-1))
+    return sorted(_merged(found), key=lambda wait: (wait.rank, wait.since or scene.at))
+
+
+def doing(scene: Scene) -> list[str]:
+    """What the campaign's own workflow has under way, with what was last told of its progress."""
+    own = f"campaign/{scene.campaign}"
+    return [
+        _words(each.activity) + (f": {each.note}" if each.note else "")
+        for each in scene.pending
+        if each.of == own and each.state is PendingState.STARTED
+    ]
+
+
+def _of_stuck(scene: Scene, stuck: Stuck) -> Iterator[Wait]:
+    if stuck.attempt > 1 and stuck.is_started:
+        return
+    if stuck.attempt > 2:
+        yield Wait(
+            f"workflow {stuck.of} fails in its own code (attempt {stuck.attempt})",
+            "see the rollout worker's log; a fixed worker resumes it",
+            stuck.since,
+            ROLLOUT_QUEUE,
+            of=(stuck.of,),
+        )
+    elif not stuck.is_started and scene.at - stuck.since > GRACE:
+        yield _no_poller(scene, ROLLOUT_QUEUE, stuck.since, stuck.of)
+
+
+def _of_pending(scene: Scene, pending: Pending) -> Iterator[Wait]:
+    age = scene.at - pending.since
+    unserved = pending.state is PendingState.SCHEDULED and age > GRACE
+    if unserved and (pending.failure is None or not _alive(scene, pending.queue, pending.since)):
+        yield _no_poller(scene, pending.queue, pending.since, pending.of)
+    elif pending.failure is not None and pending.attempt > 1:
+        yield _retrying(scene, pending, pending.failure)
+    elif pending.activity == Activity.GENERATE and age > SLOW:
+        yield Wait(
+            f"waiting for a reply from {_listed(scene.engines)}",
+            "check that the engine works: `curl URL/health`",
+            pending.since,
+            of=(pending.of,),
+            rank=2,
+        )
+
+
+def _retrying(scene: Scene, pending: Pending, failure: Failure) -> Wait:
+    told, _, rest = failure.message.partition("\n")
+    remedy = " ".join(rest.split())[:MAX_CHARS]
+    what = f"retrying {_words(pending.activity)}: {told[:MAX_CHARS]}"
+    if failure.kind in _OF_ENGINES:
+        begin = f"{_OF_ENGINES[FaultKind(failure.kind)]} {_listed(scene.engines)}"
+        what = f"{begin}: {told[:MAX_CHARS]}"
+        remedy = remedy or "start it (`mainspring serve --model DIR`), or correct policy.engines"
+    elif "heartbeat timeout" in told.lower():
+        what = f"retrying {_words(pending.activity)}: its worker died"
+    return Wait(
+        what,
+        remedy,
+        pending.since,
+        pending.queue,
+        failure=failure.message,
+        of=(pending.of,),
+        attempt=pending.attempt,
+        rank=2 if failure.kind in _CROWDED else 1,
+    )
+
+
+def _no_poller(scene: Scene, queue: str, since: datetime, of: str) -> Wait:
+    """Nothing takes what waits in `queue`: who should, and how to start it."""
+    alive = _alive(scene, queue, since)
+    if queue in (SANDBOX_QUEUE, GRADE_QUEUE):
+        return _no_node(scene, queue, since, of, alive)
+    if alive:
+        what = f"waiting for a free worker: all that poll {queue} are busy"
+        return Wait(what, "", since, queue, alive, of=(of,), rank=3)
+    node = queue.removeprefix(f"{SANDBOX_QUEUE}/")
+    if node != queue:
+        what = f"waiting for sandbox node {node}: nothing polls {queue}"
+        return Wait(
+            what,
+            "start it again; after 45 s its rollouts move to another node",
+            since,
+            queue,
+            of=(of,),
+        )
+    if queue == ROLLOUT_QUEUE:
+        noun, command = "a rollout worker", "mainspring worker rollout"
+    else:
+        noun, command = "a trainer", f"mainspring worker trainer --campaign {scene.campaign}"
+    what = f"waiting for {noun}: nothing polls {queue}"
+    return Wait(what, f"start `{command}`", since, queue, of=(of,))
+
+
+def _no_node(scene: Scene, queue: str, since: datetime, of: str, alive: tuple[str, ...]) -> Wait:
+    up = [host for host in scene.hosts if host.status is NodeStatus.UP]
+    start = "start `mainspring worker sandbox`"
+    if not up:
+        what = f"no sandbox node: nothing polls {queue}"
+        if scene.hosts:
+            told = (f"{host.id} {_state(host)}" for host in scene.hosts)
+            what += f" ({', '.join(told)})"
+        return Wait(what, start, since, queue, of=(of,))
+    if all(host.refusal for host in up):
+        told = (f"{h.id}: {h.refusal}, {h.num_open} of {h.capacity} open" for h in up)
+        what = f"no sandbox node has room ({'; '.join(told)})"
+        return Wait(what, f"wait, or {start} on another machine", since, queue, alive, of=(of,))
+    what = f"waiting for a sandbox node: {_listed(host.id for host in up)} busy"
+    return Wait(what, "", since, queue, alive, of=(of,), rank=3)
+
+
+def _state(host: Host) -> str:
+    return f"silent for {duration(host.seen_s)}" if host.status is NodeStatus.LOST else host.status
+
+
+def _alive(scene: Scene, queue: str, since: datetime) -> tuple[str, ...]:
+    """Who polled the queue since work waits there. One that polled only before would have it."""
+    due = max(scene.at - SILENT, min(since, scene.at - GRACE))
+    seen = (scene.pollers or {}).get(queue, ())
+    return tuple(poller.identity for poller in seen if poller.seen_at >= due)
+
+
+def _merged(found: Iterable[Wait]) -> Iterator[Wait]:
+    by_what: dict[tuple[str, str], Wait] = {}
+    for wait in found:
+        key = (wait.what, wait.remedy)
+        known = by_what.get(key)
+        if known is None:
+            by_what[key] = wait
+            continue
+        times = [each for each in (known.since, wait.since) if each is not None]
+        by_what[key] = replace(
+            known,
+            since=min(times, default=None),
+            of=(*known.of, *wait.of),
+            attempt=max(known.attempt, wait.attempt),
+        )
+    return iter(by_what.values())
+
+
+def _words(activity: str) -> str:
+    return activity.replace("_", " ")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)

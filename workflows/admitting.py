@@ -1,0 +1,118 @@
+"""Keeps a campaign's training groups in flight, within the bound of `mainspring.admission`.
+
+Invariants: a group is stored before it is started, and started under its own id, so a group that is
+stored and open is started or found running whatever became of the run that admitted it; groups are
+abandoned children that report by signal, so that continue-as-new orphans nothing.
+"""
+
+import asyncio
+
+from temporalio import workflow
+from temporalio.exceptions import WorkflowAlreadyStartedError
+
+with workflow.unsafe.imports_passed_through():
+    from mainspring.ids import ROLLOUT_QUEUE, group_id, group_workflow
+    from mainspring.protocol.campaign import (
+        AdmitInput,
+        AdmitResult,
+        CampaignState,
+        FinishGroupResult,
+        GroupInput,
+    )
+    from mainspring.protocol.names import Activity, Workflow
+    from workflows import calls, search
+
+
+class Admission:
+    """Runs beside the steps; closed until `open` is called."""
+
+    def __init__(self, state: CampaignState) -> None:
+        self._state = state
+        self._is_open = False
+        self._is_due = True
+        self._is_busy = False
+        self._ended: set[int] = set()
+        self.in_flight = set(state.in_flight)
+        self._running: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        self._running = asyncio.create_task(self._run())
+
+    @property
+    def has_failed(self) -> bool:
+        return self._running is not None and self._running.done()
+
+    def raise_if_failed(self) -> None:
+        """What ended it ends the campaign."""
+        if self._running is not None and self._running.done():
+            self._running.result()
+
+    def open(self) -> None:
+        """From now on, under the version that was published last."""
+        self._is_open = True
+
+    def look(self) -> None:
+        """Something changed: see whether more groups may start."""
+        self._is_due = True
+
+    def ended(self, index: int) -> None:
+        self._ended.add(index)
+        self.in_flight.discard(index)
+        self.look()
+
+    async def stop(self) -> None:
+        """Start nothing more; returns when no start is under way."""
+        self._is_open = False
+        await workflow.wait_condition(lambda: not self._is_busy)
+        if self._running is not None:
+            self._running.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            await workflow.wait_condition(self._may_look)
+            self._is_due, self._is_busy = False, True
+            try:
+                await self._admit()
+            finally:
+                self._is_busy = False
+
+    def _may_look(self) -> bool:
+        state = self._state
+        return self._is_open and self._is_due and not state.paused and state.broken is None
+
+    async def _admit(self) -> None:
+        state, plan = self._state, self._state.plan
+        admitted = await calls.store(
+            Activity.ADMIT_GROUPS,
+            AdmitInput(
+                campaign=state.campaign,
+                policy_version=state.published_version,
+                num_steps=plan.num_steps,
+                groups_per_step=plan.groups_per_step,
+                max_staleness=plan.max_staleness,
+            ),
+            AdmitResult,
+        )
+        for index in admitted.running:
+            if index not in self.in_flight and index not in self._ended:
+                await self._start(index)
+
+    async def _start(self, index: int) -> None:
+        state = self._state
+        group = group_id(state.campaign, index)
+        version = state.published_version
+        self.in_flight.add(index)
+        try:
+            await workflow.start_child_workflow(
+                Workflow.GROUP,
+                GroupInput(campaign=state.campaign, index=index, policy_version=version),
+                id=group_workflow(group),
+                task_queue=ROLLOUT_QUEUE,
+                result_type=FinishGroupResult,
+                parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+                search_attributes=search.at_start(state.campaign, group, version),
+                static_summary=f"group {index} under policy version {version}",
+            )
+        except WorkflowAlreadyStartedError:
+            # Started by an earlier run of the campaign; it reports to this one.
+            workflow.logger.info("group %s runs already", group)

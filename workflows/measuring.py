@@ -1,0 +1,101 @@
+"""Measures a policy version: its evaluations, and served against recomputed log-probs.
+
+Invariant: what the store has complete is not measured again; an evaluation that an earlier run of
+the campaign left running is waited for.
+"""
+
+import asyncio
+
+from temporalio import workflow
+from temporalio.exceptions import WorkflowAlreadyStartedError
+
+with workflow.unsafe.imports_passed_through():
+    from mainspring.ids import ROLLOUT_QUEUE, eval_group_id, evaluation_workflow, trainer_queue
+    from mainspring.protocol.campaign import (
+        CampaignPlan,
+        CampaignState,
+        CheckInput,
+        CheckResult,
+        EvaluationInput,
+        EvaluationResult,
+        Survey,
+    )
+    from mainspring.protocol.names import Activity, Workflow
+    from workflows import calls, search
+    from workflows.playing import cancel_elsewhere
+    from workflows.waiting import Waits
+
+CHECK_TIMEOUT_S = 6 * 3600.0
+"""One attempt at recomputing log-probs; heartbeats notice a dead trainer much earlier."""
+ADOPT_LOOK_S = 10.0
+"""Between looks at an evaluation that an earlier run of the campaign started."""
+
+
+def evaluations_due(plan: CampaignPlan, version: int) -> list[tuple[str, bool]]:
+    """Split and whether greedy: the first and the last version on every split and way of sampling,
+    one in between on the first split only."""
+    if version not in (0, plan.num_steps):
+        due = version % plan.eval_every_steps == 0
+        return [(split, False) for split in plan.eval_splits[:1] if due]
+    greedy = [(split, True) for split in plan.eval_splits[:1] if plan.eval_greedy]
+    return [*((split, False) for split in plan.eval_splits), *greedy]
+
+
+async def measure(state: CampaignState, seen: Survey, waits: Waits) -> None:
+    version, plan = state.published_version, state.plan
+    due = evaluations_due(plan, version)
+    missing = [
+        (split, greedy)
+        for split, greedy in due
+        if eval_group_id(state.campaign, split, _way(greedy), version) not in seen.evaluated
+    ]
+    if missing:
+        with waits.on(f"evaluating policy version {version}", queue=ROLLOUT_QUEUE):
+            await asyncio.gather(*(_evaluate(state, *each) for each in missing))
+    if due and version in (0, plan.num_steps) and not seen.is_checked:
+        queue = trainer_queue(state.campaign)
+        group = eval_group_id(state.campaign, plan.eval_splits[0], _way(False), version)
+        what = "checking served against recomputed log-probs"
+        with waits.on(what, queue=queue, timeout_s=CHECK_TIMEOUT_S):
+            await calls.anywhere(
+                Activity.CHECK_LOGPROBS,
+                CheckInput(campaign=state.campaign, group=group, version=version),
+                CheckResult,
+                queue=queue,
+                timeout_s=CHECK_TIMEOUT_S,
+                summary=f"log-probs of version {version}",
+            )
+
+
+async def _evaluate(state: CampaignState, split: str, greedy: bool) -> EvaluationResult:
+    version = state.published_version
+    group = eval_group_id(state.campaign, split, _way(greedy), version)
+    while True:
+        try:
+            return await workflow.execute_child_workflow(
+                Workflow.EVALUATION,
+                EvaluationInput(
+                    campaign=state.campaign,
+                    policy_version=version,
+                    split=split,
+                    greedy=greedy,
+                    concurrency=state.plan.eval_concurrency,
+                ),
+                id=evaluation_workflow(group),
+                task_queue=ROLLOUT_QUEUE,
+                result_type=EvaluationResult,
+                parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+                search_attributes=search.at_start(state.campaign, group, version),
+                static_summary=f"{split}, {_way(greedy)}, policy version {version}",
+            )
+        except WorkflowAlreadyStartedError:
+            # When it has ended, the one started then finds it complete, or plays what is missing.
+            try:
+                await asyncio.sleep(ADOPT_LOOK_S)
+            except asyncio.CancelledError:
+                await cancel_elsewhere(evaluation_workflow(group))
+                raise
+
+
+def _way(greedy: bool) -> str:
+    return "greedy" if greedy else "sampled"
