@@ -1,118 +1,66 @@
 """A client of SGLang's native HTTP API: completions over several engines, weights to each.
 
-Implements infra.policy.protocol.PolicyClient and PolicyControl. Invariants: a completion has
-exactly one log-prob and one version per token; one cut off by an abort goes on from its partial
-tokens with what is left of its budget; an engine whose weights are not the campaign's is reported
-as UnknownWeights, never trained on (an evaluation, which trains nothing, takes any weights); after
+Implements infra.policy.protocol.PolicyClient and PolicyControl. Invariants: a completion cut off by
+an abort goes on from its partial tokens with what is left of its budget; an engine whose weights
+are not the campaign's, or were discarded, is reported as UnknownWeights, never trained on (an
+evaluation, which trains nothing, takes any weights); what would kill an engine is not sent: ids it
+has no embedding for, a request that closed two connections, weights that are not whole; after
 `publish` the engine generates again, whatever happened.
 """
 
 import asyncio
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
+import structlog
 
 from infra.policy.balancer import Balancer
-from infra.policy.protocol import Completion, SamplingParams
-from mainspring.errors import EngineError
-from mainspring.turns import VersionSpan
+from infra.policy.model_files import check_servable
+from infra.policy.partial import Partial, UnknownWeights
+from infra.policy.protocol import (
+    ClosesConnections,
+    Completion,
+    MalformedReply,
+    NoEngineAnswered,
+    SamplingParams,
+    TokenOutOfVocabulary,
+)
+from infra.policy.pulse import Pulse
+from infra.policy.weight_files import check_same_weights, weights_digest
+from infra.policy.weight_label import WeightLabel
+from mainspring.errors import EngineError, EngineFailing, EngineUnreachable
 
 CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 2.0
 """Below the 5 s after which SGLang closes an idle connection: a request must not meet that."""
 MAX_RESUMES = 64
 """Aborts of one completion before the caller has to retry; a publish costs at most one."""
-ANY_VERSION = 0
-"""Recorded for weights that no campaign made."""
+MAX_CLOSED = 2
+"""Connections that may close under one request: one engine dies by chance, two by the request."""
 RESUME_DELAY_S = 0.05
 """Between an abort and going on: an operator aborting in a loop must not become a busy one."""
 
 
-class UnknownWeights(EngineError):
-    """The engine does not serve the campaign's weights (most likely it was restarted): publish the
-    current version to `engine` (see SGLangClient.reconcile) and ask again."""
-
-    def __init__(self, engine: str, served: str, min_version: int | None) -> None:
-        expected = "a policy version" if min_version is None else f"version {min_version} or later"
-        super().__init__(
-            f"policy engine {engine} serves weights {served!r}, expected {expected}",
-            remedy="publish the campaign's current weights to it",
-        )
-        self.engine = engine
-        self.served = served
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_log = structlog.get_logger(__name__)
 
 
-@dataclass(slots=True)
-class _Partial:
-    """A completion under way, possibly over several requests."""
-
-    any_weights: bool
-    output_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    spans: list[VersionSpan] = field(default_factory=list)
-    latency_s: float = 0.0
-
-    def add(self, engine: str, answer: dict[str, Any], min_version: int | None) -> str:
-        """Append one answer of `engine`; returns its finish type."""
-        try:
-            meta = answer["meta_info"]
-            ids, entries = answer["output_ids"], meta["output_token_logprobs"]
-            finish: dict[str, Any] = meta["finish_reason"]
-            spans = [(str(s["version"]), s["start"], s["end"]) for s in meta["weight_versions"]]
-            served = str(meta["weight_version"])
-            logprobs = [float(entry[0]) for entry in entries]
-            covered = sum(end - start for _, start, end in spans)
-            if [entry[1] for entry in entries] != ids or covered != len(ids):
-                raise ValueError("tokens, log-probs and version spans differ")
-        except (KeyError, TypeError, IndexError, ValueError) as error:
-            raise EngineError(
-                f"policy engine {engine} sent an answer of another shape: {error!r}",
-                remedy="is it SGLang 0.5.23 or later, or `mainspring serve`?",
-            ) from error
-        if finish["type"] == "abort" and (finish.get("status_code") or 0) // 100 == 4:
-            raise EngineError(f"policy engine {engine} refused the request: {finish['message']}")
-        for version, start, end in spans:
-            self._extend(self._version(engine, version, None), end - start)
-        self._version(engine, served, min_version)
-        self.output_ids += ids
-        self.logprobs += logprobs
-        self.latency_s += float(meta.get("e2e_latency") or 0.0)
-        return str(finish["type"])
-
-    def _version(self, engine: str, served: str, min_version: int | None) -> int:
-        return ANY_VERSION if self.any_weights else _version(engine, served, min_version)
-
-    def _extend(self, version: int, count: int) -> None:
-        start = self.spans[-1].end if self.spans else 0
-        end = start + count
-        if self.spans and self.spans[-1].version == version:
-            start = self.spans.pop().start
-        if count:
-            self.spans.append(VersionSpan(version, start, end))
-
-    def completion(self, finish_reason: str) -> Completion:
-        return Completion(
-            output_ids=tuple(self.output_ids),
-            logprobs=tuple(self.logprobs),
-            spans=tuple(self.spans),
-            finish_reason=finish_reason,
-            latency_s=self.latency_s,
-        )
+class _Closed(EngineUnreachable):
+    """The connection closed under a request: the engine died, or was killed by it."""
 
 
-def _version(engine: str, served: str, min_version: int | None) -> int:
-    """Raises UnknownWeights unless `served` is a policy version, and recent enough."""
-    if not (served.isascii() and served.isdigit()):
-        raise UnknownWeights(engine, served, min_version)
-    if min_version is not None and int(served) < min_version:
-        raise UnknownWeights(engine, served, min_version)
-    return int(served)
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    engine: str
+    answer: dict[str, Any]
+    silent_s: float
+    """For so long it answered nothing meanwhile."""
 
 
 class SGLangClient:
@@ -125,9 +73,21 @@ class SGLangClient:
         timeout_s: float = 600.0,
         api_key: str = "",
         any_weights: bool = False,
+        vocab_size: int | None = None,
+        model: Path | None = None,
+        is_known: Callable[[WeightLabel], Awaitable[bool]] | None = None,
     ) -> None:
+        """`vocab_size`: of the model, where it is known; `model`: directory of the first version,
+        whose weights all later ones must have by name and shape; `is_known`: whether the campaign
+        has such weights now, asked for every reply (default: any number is a version of it)."""
         self._any_weights = any_weights
+        self._vocab_size = vocab_size
+        self._model = model
+        self._is_known = is_known
+        self._digests: dict[tuple[Path, WeightLabel], str | None] = {}
+        self._not_compared: set[str] = set()
         self._balancer = Balancer([url.rstrip("/") for url in engines])
+        self._pulse = Pulse(self._answers)
         self._publishing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
@@ -162,81 +122,167 @@ class SGLangClient:
         request_id: str,
         sticky: str,
         min_version: int | None = None,
+        num_closed: int = 0,
     ) -> Completion:
         """See PolicyClient. Raises UnknownWeights also when the engine serves a version below
-        `min_version`."""
-        partial = _Partial(self._any_weights)
+        `min_version`, or weights that the campaign discarded."""
+        self._check_ids(input_ids, request_id)
+        partial = Partial(self._any_weights)
         for _ in range(MAX_RESUMES):
             body = {
-                # Unique: an engine may still hold the request of an attempt that was cut off.
-                "rid": f"{request_id}-{uuid.uuid4().hex[:8]}",
+                # Unique, as an engine may still hold the request of an attempt that was cut off;
+                # unique at its beginning, as SGLang aborts every request that begins with an id.
+                "rid": f"{uuid.uuid4().hex[:16]}-{request_id}",
                 "input_ids": input_ids + partial.output_ids,
                 "sampling_params": {
                     "max_new_tokens": params.max_new_tokens - len(partial.output_ids),
                     "temperature": params.temperature,
+                    # The whole distribution, whatever the model's generation_config.json prefers:
+                    # log-probs are recomputed without cuts.
+                    "top_p": 1.0,
+                    "top_k": -1,
+                    "min_p": 0.0,
                     "stop_token_ids": list(params.stop_token_ids),
                 },
                 "return_logprob": True,
             }
-            engine, answer = await self._post_generate(body, sticky)
-            finish = partial.add(engine, answer, min_version)
+            served, num_closed = await self._post_generate(body, sticky, request_id, num_closed)
+            finish = partial.add(served.engine, served.answer, min_version, served.silent_s)
+            await self._refuse_unknown(served.engine, partial.labels)
             if finish != "abort":
                 return partial.completion(finish)
             if len(partial.output_ids) >= params.max_new_tokens:
                 return partial.completion("length")
             await asyncio.sleep(RESUME_DELAY_S)
-        raise ConnectionError(f"request {request_id} was aborted {MAX_RESUMES} times in a row")
+        raise NoEngineAnswered(
+            f"request {request_id} was aborted {MAX_RESUMES} times in a row", num_closed
+        )
 
-    async def _post_generate(self, body: dict[str, Any], sticky: str) -> tuple[str, dict[str, Any]]:
-        """The answer of the first engine that gives one, and which it was."""
-        failures: list[str] = []
+    async def _refuse_unknown(self, engine: str, labels: set[WeightLabel]) -> None:
+        """Raises UnknownWeights. Asked anew each time: what was known may be discarded by now."""
+        if self._is_known is None:
+            return
+        for label in labels:
+            if not await self._is_known(label):
+                raise UnknownWeights(engine, str(label), None)
+
+    def _check_ids(self, input_ids: list[int], request_id: str) -> None:
+        size = self._vocab_size
+        if size is None or (min(input_ids, default=0) >= 0 and max(input_ids, default=0) < size):
+            return
+        position, token = next((p, i) for p, i in enumerate(input_ids) if not 0 <= i < size)
+        raise TokenOutOfVocabulary(
+            f"request {request_id}: id {token} at position {position} of the prompt is outside the "
+            f"model's vocabulary of {size}",
+            remedy="the tokenizer does not belong to the model: compare the vocab_size of its "
+            "config.json with the tokenizer's largest id",
+        )
+
+    async def _post_generate(
+        self, body: dict[str, Any], sticky: str, request_id: str, num_closed: int
+    ) -> tuple["_Answered", int]:
+        """The answer of the first engine that gives one, and `num_closed` by then."""
+        failures: list[EngineUnreachable | EngineFailing] = []
         for engine in self._balancer.candidates(sticky):
+            if num_closed >= MAX_CLOSED:
+                break
             with self._balancer.sending(engine, sticky):
                 try:
-                    return engine, await self._post(engine, "/generate", body)
-                except ConnectionError as error:
+                    with self._pulse.watching(engine) as watch:
+                        answer = await self._post(engine, "/generate", body)
+                    return _Answered(engine, answer, watch.silent_s), num_closed
+                except (EngineUnreachable, EngineFailing) as error:
                     self._balancer.did_not_answer(engine)
-                    failures.append(str(error))
-        raise ConnectionError("no policy engine answered: " + "; ".join(failures))
+                    failures.append(error)
+                    num_closed += isinstance(error, _Closed)
+        said = "; ".join(failure.message for failure in failures)
+        if num_closed >= MAX_CLOSED:
+            raise ClosesConnections(
+                f"request {request_id} of {len(body['input_ids'])} tokens closed {num_closed} "
+                f"connections to policy engines and is not sent again: {said}",
+                remedy="see the engines' logs: did the request kill them, or were they restarted?",
+            )
+        if failures and all(isinstance(failure, EngineFailing) for failure in failures):
+            raise EngineFailing(said)
+        raise NoEngineAnswered(f"no policy engine answered: {said}", num_closed)
+
+    async def _answers(self, engine: str) -> bool:
+        """For the pulse: any answer proves that the engine runs, an error as well."""
+        try:
+            await self._http.get(f"{engine}/model_info")
+        except httpx.TransportError:
+            return False
+        return True
 
     async def served_version(self, engine: str) -> int | None:
-        served = str((await self._call(engine, "GET", "/model_info")).get("weight_version"))
-        try:
-            return _version(engine, served, None)
-        except UnknownWeights:
-            return None
+        label = _served(await self._model_info(engine))
+        return None if label is None else label.version
 
-    async def publish(self, engine: str, weights: Path, version: int) -> None:
+    async def publish(self, engine: str, weights: Path, label: WeightLabel) -> None:
         """See PolicyControl."""
-        await self.reconcile(engine, weights, version)
+        await self.reconcile(engine, weights, label)
 
-    async def reconcile(self, engine: str, weights: Path, version: int) -> bool:
-        """Make `engine` serve `version` unless it does already; True when weights were loaded.
+    async def reconcile(self, engine: str, weights: Path, label: WeightLabel) -> bool:
+        """Make `engine` serve `label` unless it does already; True when weights were loaded.
 
-        `version` must be the campaign's current one, read just before: this also replaces newer
-        weights, which may be another campaign's. Concurrent calls of one client load once.
+        `label` must be the campaign's current one, read just before: this also replaces newer
+        weights, which may be another campaign's. Concurrent calls of one client load once. Raises
+        ModelError before the engine is asked when `weights` are not whole or another model's.
         """
         async with self._publishing[engine]:
-            if await self.served_version(engine) == version:
+            info = await self._model_info(engine)
+            served = _served(info)
+            if served and served.can_be(label) and await self._holds(info, weights, label):
                 # Whoever loaded it may have died before this.
                 await self._post(engine, "/continue_generation", {})
                 return False
+            await asyncio.to_thread(self._check_weights, weights)
             try:
                 await self._post(engine, "/pause_generation", {"mode": "retract"})
                 await self._post(
                     engine,
                     "/update_weights_from_disk",
-                    {"model_path": str(weights.absolute()), "weight_version": str(version)},
+                    {"model_path": str(weights.absolute()), "weight_version": str(label)},
                 )
             finally:
                 await asyncio.shield(self._post(engine, "/continue_generation", {}))
-            served = await self.served_version(engine)
-            if served != version:
+            info = await self._model_info(engine)
+            if _served(info) != label:
                 raise EngineError(
-                    f"policy engine {engine} serves version {served} after loading {version}",
+                    f"policy engine {engine} serves version {info.get('weight_version')} after "
+                    f"loading {label}",
                     remedy="is another trainer publishing to the same engine?",
                 )
+            if not await self._holds(info, weights, label):
+                raise EngineError(
+                    f"policy engine {engine} loaded version {label.version}, and its weights "
+                    f"differ from those in {weights} by checksum",
+                    remedy="restart the engine; is another trainer publishing to it?",
+                )
+            if info.get("weights_digest") is None and engine not in self._not_compared:
+                self._not_compared.add(engine)
+                _log.info("weights not compared: the engine reports no checksum", engine=engine)
             return True
+
+    def _check_weights(self, weights: Path) -> None:
+        """SGLang dies of a cut file, and takes missing or unknown names for a success."""
+        check_servable(weights)
+        if self._model is not None and weights != self._model:
+            check_same_weights(weights, self._model)
+
+    async def _holds(self, info: dict[str, Any], weights: Path, label: WeightLabel) -> bool:
+        """Whether an engine holds these very weights; taken for granted where it cannot tell."""
+        digest = info.get("weights_digest")
+        if digest is None:
+            return True
+        # By the label as well: after a rollback other weights are at the same path.
+        if (key := (weights, label)) not in self._digests:
+            self._digests.clear()  # only the newest are published again
+            self._digests[key] = await asyncio.to_thread(weights_digest, weights)
+        return self._digests[key] in (None, digest)
+
+    async def _model_info(self, engine: str) -> dict[str, Any]:
+        return await self._call(engine, "GET", "/model_info")
 
     async def _post(self, engine: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
         return await self._call(engine, "POST", path, body)
@@ -244,13 +290,18 @@ class SGLangClient:
     async def _call(
         self, engine: str, method: str, path: str, body: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Raises ConnectionError when asking again (or elsewhere) may help, else EngineError."""
+        """Raises EngineUnreachable or EngineFailing when asking again (or elsewhere) may help, else
+        EngineError."""
         try:
             response = await self._http.request(method, engine + path, json=body)
         except httpx.TransportError as error:
-            raise ConnectionError(f"{engine}{path}: {type(error).__name__} {error}") from error
-        if response.status_code == 429 or response.status_code >= 500:
-            raise ConnectionError(f"{engine}{path}: HTTP {response.status_code} {response.text}")
+            said = f"{engine}{path}: {type(error).__name__} {error}"
+            sent = not isinstance(error, (*_NOT_SENT, httpx.TimeoutException))
+            raise (_Closed if sent else EngineUnreachable)(said) from error
+        if response.status_code == 500:
+            raise EngineFailing(f"{engine}{path}: HTTP 500 {response.text}")
+        if response.status_code == 429 or response.status_code > 500:
+            raise EngineUnreachable(f"{engine}{path}: HTTP {response.status_code} {response.text}")
         if response.status_code == 401:
             raise EngineError(
                 f"policy engine {engine} refuses the API key",
@@ -261,8 +312,16 @@ class SGLangClient:
                 f"policy engine {engine}{path} answered {response.status_code}: {response.text}"
             )
         try:
-            return response.json()
-        except ValueError as error:
-            raise EngineError(
-                f"policy engine {engine}{path} did not answer with JSON: {response.text[:200]!r}"
-            ) from error
+            answer = response.json()
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise MalformedReply(
+                f"policy engine {engine}{path} did not answer with JSON: {response.text[:200]!r}",
+                remedy="is it SGLang 0.5.23 or later, or `mainspring serve`?",
+            )
+        return answer
+
+
+def _served(info: dict[str, Any]) -> WeightLabel | None:
+    return WeightLabel.parse(str(info.get("weight_version")))

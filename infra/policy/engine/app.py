@@ -11,6 +11,7 @@ import hmac
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +31,7 @@ from infra.policy.engine.sequences import (
     parse_options,
 )
 from infra.policy.engine.thread import EngineFailed, EngineThread
+from infra.policy.engine_check import CPU_ENGINE
 from mainspring import __version__
 from mainspring.errors import ModelError
 
@@ -93,6 +95,8 @@ class Routes:
             Route("/get_model_info", self.model_info, methods=get),
             Route("/server_info", self.server_info, methods=get),
             Route("/get_server_info", self.server_info, methods=get),
+            Route("/v1/loads", self.loads, methods=get),
+            Route("/v1/models", self.models, methods=get),
             Route("/pause_generation", self.pause_generation, methods=post),
             Route("/continue_generation", self.continue_generation, methods=post),
             Route("/update_weights_from_disk", self.update_weights, methods=post),
@@ -217,12 +221,43 @@ class Routes:
         return JSONResponse(
             {
                 **self._describe(),
-                "context_length": self._model.context_length,
                 "max_running_requests": self._scheduler.max_batch,
                 "startup_time": self._started_at,
                 "internal_states": [internal],
                 "version": f"mainspring-{__version__}",
             }
+        )
+
+    async def loads(self, request: Request) -> Response:
+        def state(scheduler: Scheduler) -> dict[str, Any]:
+            tokens = sum(len(sequence.ids) for sequence in scheduler.running)
+            capacity = scheduler.max_batch * self._model.context_length
+            return {
+                "dp_rank": 0,
+                "num_running_reqs": len(scheduler.running),
+                "num_waiting_reqs": scheduler.num_queued,
+                "num_used_tokens": tokens,
+                "num_total_tokens": tokens,
+                "max_total_num_tokens": capacity,
+                "max_running_requests": scheduler.max_batch,
+                "token_usage": tokens / capacity,
+                "utilization": len(scheduler.running) / scheduler.max_batch,
+            }
+
+        load = await self._engine.call(state)
+        return JSONResponse(
+            {
+                "timestamp": datetime.now(UTC).isoformat(),
+                "version": f"mainspring-{__version__}",
+                "loads": [load | {"timestamp": time.time()}],
+            }
+        )
+
+    async def models(self, request: Request) -> Response:
+        name = str(self._model.directory)
+        card = {"id": name, "object": "model", "root": name}
+        return JSONResponse(
+            {"object": "list", "data": [card | {"max_model_len": self._model.context_length}]}
         )
 
     def _describe(self) -> dict[str, Any]:
@@ -237,6 +272,11 @@ class Routes:
             "load_format": "auto",
             "model_type": self._model.config.model_type,
             "architectures": self._model.config.architectures,
+            # Not SGLang's: what infra.policy.engine_check asks for.
+            "engine": CPU_ENGINE,
+            "vocab_size": self._model.vocab_size,
+            "weights_digest": self._model.weights_digest,
+            "context_length": self._model.context_length,
         }
 
     async def pause_generation(self, request: Request) -> Response:
@@ -281,6 +321,7 @@ class Routes:
 
     async def abort_request(self, request: Request) -> Response:
         body = await _parse(request, AbortBody)
+        # By the whole id: SGLang also aborts the requests whose ids begin with it.
         await self._engine.call(lambda s: s.abort(lambda q: body.abort_all or q.rid == body.rid))
         return Response()
 

@@ -4,6 +4,7 @@ Weights are fp32. Loading checks everything before the first tensor is touched: 
 does not fit leaves the served weights as they are.
 """
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,15 @@ from transformers.utils import logging as transformers_logging
 
 from infra.policy.engine.attention import IMPLEMENTATION, plan
 from infra.policy.engine.slots import KvShape, SlotPool
-from infra.policy.model_files import check_model_directory
+from infra.policy.model_files import check_servable
+from infra.policy.weight_files import add_to_digest, read_weights
 from mainspring.errors import ModelError
 
 
 class PolicyModel:
     def __init__(self, directory: Path, context_length: int | None = None) -> None:
         """Raises ModelError when the directory cannot be served."""
-        check_model_directory(directory)
+        check_servable(directory)
         transformers_logging.disable_progress_bar()
         try:
             self.config = AutoConfig.from_pretrained(directory, local_files_only=True)
@@ -53,6 +55,7 @@ class PolicyModel:
         self.vocab_size: int = self.config.vocab_size
         self.context_length = context_length or int(self.config.max_position_embeddings)
         self.end_ids = frozenset(self._end_ids())
+        self.weights_digest = self._digest()
         self._check_runs()
 
     def _end_ids(self) -> set[int]:
@@ -105,7 +108,7 @@ class PolicyModel:
 
     def load_weights(self, directory: Path) -> None:
         """Replace all weights in place. Raises ModelError, and then nothing has changed."""
-        check_model_directory(directory)
+        check_servable(directory)
         try:
             loaded = _read_safetensors(directory)
         except (OSError, SafetensorError, ValueError, KeyError) as error:
@@ -132,6 +135,18 @@ class PolicyModel:
             for name, parameter in expected.items():
                 parameter.copy_(loaded[name])
         self.directory = directory
+        self.weights_digest = self._digest()
+
+    def _digest(self) -> str | None:
+        """Of what is in memory, as infra.policy.weight_files.weights_digest is of the files; None
+        when the files hold more than the model's weights."""
+        weights = dict(self._model.named_parameters(remove_duplicate=False))
+        digest = hashlib.sha256()
+        for name in sorted(read_weights(self.directory)):
+            if name not in weights:
+                return None
+            add_to_digest(digest, name, weights[name].detach().numpy())
+        return digest.hexdigest()
 
 
 def _read_safetensors(directory: Path) -> dict[str, torch.Tensor]:

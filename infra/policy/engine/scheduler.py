@@ -16,11 +16,9 @@ from pathlib import Path
 from infra.policy.engine.model import PolicyModel
 from infra.policy.engine.sampling import sample
 from infra.policy.engine.sequences import Sequence
-from infra.policy.engine.slots import SlotPool
+from infra.policy.engine.slots import SLOTS_PER_RUNNING, SlotPool
 from mainspring.errors import ModelError
 
-SLOTS_PER_RUNNING = 2
-"""Rollouts whose command is running keep their KV: twice the batch covers a queue as long again."""
 MAX_PREFILL_TOKENS = 4096
 """New prompt tokens of one step; a longer prompt goes alone."""
 WORTH_SHARING_TOKENS = 32

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from infra.policy.engine.app import make_app
 from infra.policy.engine.model import PolicyModel
 from infra.policy.engine.scheduler import Scheduler
+from infra.policy.engine.slots import fitting_batch
 from infra.policy.engine.thread import EngineThread
 from mainspring.errors import EngineError
 
@@ -29,7 +30,8 @@ class EngineOptions(BaseModel):
     port: int = Field(30000, ge=0, le=65535)
     """0 takes a free one."""
     weight_version: str = "0"
-    max_batch: int = Field(64, ge=1)
+    max_batch: int | None = Field(None, ge=1)
+    """None: what memory allows, at most MAX_BATCH."""
     threads: int = Field(1, ge=1)
     step_interval_s: float = Field(0.0, ge=0)
     """Least time between two steps."""
@@ -43,8 +45,10 @@ class EngineServer:
 
     def __init__(self, options: EngineOptions) -> None:
         model = PolicyModel(options.model, options.context_length)
+        self.context_length = model.context_length
+        self.max_batch = options.max_batch or fitting_batch(model.kv_shape())
         scheduler = Scheduler(
-            model, weight_version=options.weight_version, max_batch=options.max_batch
+            model, weight_version=options.weight_version, max_batch=self.max_batch
         )
         self._socket = _listen(options.host, options.port)
         self.url = f"http://{options.host}:{self._socket.getsockname()[1]}"

@@ -18,6 +18,14 @@ MIN_SHARED_TOKENS = 8
 """Shorter common prefixes are computed again: copying them costs as much."""
 
 NO_TOKEN = -1
+SLOTS_PER_RUNNING = 2
+"""Rollouts whose command is running keep their KV: twice the batch covers a queue as long again."""
+MIN_LENGTH = 64
+"""Tokens of context below which no rollout fits: not worth naming as a remedy."""
+MAX_BATCH = 64
+"""Requests generated at once where none are asked for: more of them gain nothing on a few cores."""
+MEMORY_SHARE = 0.5
+"""Of the free memory, for the cache where its size is not asked for: others need memory as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +44,38 @@ class KvShape:
     max_length: int
     """Tokens a slot holds: the engine's context length."""
 
+    @property
+    def slot_bytes(self) -> int:
+        """Of float32 keys and values."""
+        return 4 * 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.max_length
+
+
+def fitting_batch(shape: KvShape) -> int:
+    """Requests that the free memory has room for; one in any case, which SlotPool may refuse."""
+    slots = int(MEMORY_SHARE * psutil.virtual_memory().available) // shape.slot_bytes
+    return min(MAX_BATCH, max(1, slots // SLOTS_PER_RUNNING))
+
 
 class SlotPool:
     def __init__(self, num_slots: int, shape: KvShape) -> None:
         size = (shape.num_layers, 2, num_slots, shape.num_kv_heads, shape.max_length)
         size = (*size, shape.head_dim)
-        needed, free = 4 * numpy.prod(size, dtype=float), psutil.virtual_memory().available
+        needed, free = num_slots * shape.slot_bytes, psutil.virtual_memory().available
         if needed > free:
+            tokens, batch = shape.max_length, num_slots // SLOTS_PER_RUNNING
+            fits = free // shape.slot_bytes // SLOTS_PER_RUNNING
+            length = tokens * free // needed
+            remedies = [
+                f"--max-batch {fits} fits with {tokens} tokens" if fits else "",
+                f"--context-length {length} fits with --max-batch {batch}"
+                if length >= MIN_LENGTH
+                else "",
+            ]
+            remedy = "; ".join(filter(None, remedies)) or "take a machine with more memory"
             raise ModelError(
-                f"the KV cache of {num_slots} slots of {shape.max_length} tokens needs "
+                f"the KV cache of {num_slots} slots of {tokens} tokens needs "
                 f"{needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free",
-                remedy="lower --context-length or --max-batch",
+                remedy=remedy,
             )
         # numpy.zeros maps zero pages lazily: slots and positions never used cost no memory.
         self._kv = torch.from_numpy(numpy.zeros(size, dtype=numpy.float32))

@@ -1,0 +1,158 @@
+"""Asking a running engine what it serves, before a campaign depends on it.
+
+`check_engine` raises EngineError where no policy engine answers; what an engine serves is a report,
+and a mismatch with what was expected is one sentence in it. Asks cheap routes only: `/health` of a
+paused SGLang takes 20 s, `/model_info` answers at once. Imported by commands and workers.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from infra.policy.model_files import ModelFacts, read_facts
+from mainspring.errors import EngineError, ModelError
+
+TIMEOUT_S = 10.0
+SGLANG_SPARE_TOKENS = 2
+"""SGLang stops a reply this many tokens before its context length."""
+CPU_ENGINE = "mainspring"
+"""Value of `engine` in the answer of the CPU engine; SGLang has no such field."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReport:
+    """What an engine serves; None where the engine does not tell."""
+
+    url: str
+    model_path: str
+    model_type: str | None
+    architectures: tuple[str, ...]
+    vocab_size: int | None
+    context_length: int | None
+    """Longest prompt plus reply that it serves in full."""
+    weight_version: str
+    paused: bool
+    """It answers, and generates when it is continued."""
+    mismatch: str | None
+    """One sentence on how it differs from what was expected; None when it fits."""
+
+
+async def check_engine(
+    url: str, *, api_key: str = "", model_dir: Path | None = None, max_context: int | None = None
+) -> EngineReport:
+    """Ask the engine at `url`; compare it with a model directory and with the longest prompt plus
+    reply that is asked for. Raises EngineError when it does not answer as a policy engine, and
+    ModelError when `model_dir` cannot be read."""
+    url = url.rstrip("/")
+    expected = None if model_dir is None else read_facts(model_dir)
+    async with httpx.AsyncClient(
+        headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
+        timeout=TIMEOUT_S,
+        trust_env=False,  # engines are inside the cluster: never through a proxy
+    ) as http:
+        info = await _ask(http, url, "/model_info")
+        if not ("model_path" in info and "weight_version" in info):
+            raise _no_engine(url, "/model_info names no model_path and weight_version")
+        bundled = info.get("engine") == CPU_ENGINE
+        context_length = info.get("context_length")
+        if not bundled:
+            context_length = await _sglang_context_length(http, url)
+        paused = (await _get(http, url, "/ready")).status_code == 503
+    vocab_size = info.get("vocab_size")
+    if vocab_size is None:
+        vocab_size = _vocab_size_on_disk(Path(str(info["model_path"])))
+    report = EngineReport(
+        url=url,
+        model_path=str(info["model_path"]),
+        model_type=info.get("model_type"),
+        architectures=tuple(map(str, info.get("architectures") or ())),
+        vocab_size=vocab_size,
+        context_length=context_length,
+        weight_version=str(info["weight_version"]),
+        paused=paused,
+        mismatch=None,
+    )
+    return replace(report, mismatch=_mismatch(report, expected, model_dir, max_context))
+
+
+def _mismatch(
+    report: EngineReport,
+    expected: ModelFacts | None,
+    model_dir: Path | None,
+    max_context: int | None,
+) -> str | None:
+    engine = f"policy engine {report.url} (model {report.model_path})"
+    if expected is not None:
+        served = report.architectures or (report.model_type,)
+        wanted = expected.architectures if report.architectures else (expected.model_type,)
+        if wanted and served != (None,) and served != wanted:
+            return f"{engine} serves {served[0]}, {model_dir} is {wanted[0]}"
+        if report.vocab_size and expected.vocab_size and report.vocab_size != expected.vocab_size:
+            return (
+                f"{engine} serves a vocabulary of {report.vocab_size} tokens, {model_dir} has "
+                f"{expected.vocab_size}"
+            )
+    if max_context and report.context_length and report.context_length < max_context:
+        return (
+            f"{engine} serves a prompt plus reply of {report.context_length} tokens, "
+            f"policy.max_context is {max_context}: start it with a longer --context-length or "
+            "lower policy.max_context"
+        )
+    return None
+
+
+async def _sglang_context_length(http: httpx.AsyncClient, url: str) -> int | None:
+    """What its OpenAI-compatible list of models says, less what it keeps for itself."""
+    answer = await _get(http, url, "/v1/models")
+    try:
+        length = answer.json()["data"][0]["max_model_len"]
+    except (ValueError, KeyError, IndexError, TypeError):
+        return None
+    return length - SGLANG_SPARE_TOKENS if isinstance(length, int) else None
+
+
+def _vocab_size_on_disk(served: Path) -> int | None:
+    """SGLang does not tell; its model's config does, where this machine can read it."""
+    try:
+        return read_facts(served).vocab_size
+    except ModelError:
+        return None
+
+
+async def _ask(http: httpx.AsyncClient, url: str, path: str) -> dict[str, Any]:
+    answer = await _get(http, url, path)
+    if answer.status_code == 401:
+        raise EngineError(
+            f"policy engine {url} refuses the API key",
+            remedy="put the key it was started with (--api-key) into MAINSPRING_POLICY_API_KEY",
+        )
+    if answer.status_code != 200:
+        raise _no_engine(url, f"{path} answers HTTP {answer.status_code}")
+    try:
+        content = answer.json()
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise _no_engine(url, f"{path} answers no JSON object")
+    return content
+
+
+async def _get(http: httpx.AsyncClient, url: str, path: str) -> httpx.Response:
+    try:
+        return await http.get(url + path)
+    except httpx.HTTPError as error:
+        raise EngineError(
+            f"policy engine {url} does not answer: {type(error).__name__} {error}",
+            remedy="start it with `mainspring serve --model DIR`, or correct policy.engines",
+        ) from error
+
+
+def _no_engine(url: str, found: str) -> EngineError:
+    return EngineError(
+        f"{url} is no policy engine: {found}",
+        remedy="expected SGLang 0.5.23 or later, or `mainspring serve`, each engine by its own "
+        "address (a router hides them); an OpenAI-compatible endpoint needs policy.api = "
+        '"openai" (--api openai)',
+    )

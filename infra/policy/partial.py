@@ -1,0 +1,104 @@
+"""A completion under way at SGLang's API, possibly over several requests, and its policy versions.
+
+Invariant: exactly one log-prob and one version per token. Used by the client beside this file.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from infra.policy.protocol import Completion, MalformedReply
+from infra.policy.weight_label import WeightLabel
+from mainspring.errors import EngineError
+from mainspring.turns import VersionSpan
+
+ANY_VERSION = 0
+"""Recorded for weights that no campaign made."""
+
+
+class UnknownWeights(EngineError):
+    """The engine does not serve the campaign's weights (most likely it was restarted): publish the
+    current version to `engine` (see SGLangClient.reconcile) and ask again."""
+
+    def __init__(self, engine: str, served: str, min_version: int | None) -> None:
+        expected = "a policy version" if min_version is None else f"version {min_version} or later"
+        super().__init__(
+            f"policy engine {engine} serves weights {served!r}, expected {expected}",
+            remedy="publish the campaign's current weights to it",
+        )
+        self.engine = engine
+        self.served = served
+
+
+@dataclass(slots=True)
+class Partial:
+    """A completion under way, possibly over several requests."""
+
+    any_weights: bool
+    output_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    spans: list[VersionSpan] = field(default_factory=list)
+    latency_s: float = 0.0
+    labels: set[WeightLabel] = field(default_factory=set)
+    """Of the weights under which tokens were sampled, and of those served at the end."""
+
+    def add(
+        self, engine: str, answer: dict[str, Any], min_version: int | None, silent_s: float
+    ) -> str:
+        """Append one answer of `engine`, which was silent so long; returns its finish type."""
+        try:
+            meta = answer["meta_info"]
+            ids, entries = answer["output_ids"], meta["output_token_logprobs"]
+            finish: dict[str, Any] = meta["finish_reason"]
+            ended = str(finish["type"])
+            spans = [(str(s["version"]), s["start"], s["end"]) for s in meta["weight_versions"]]
+            served = str(meta["weight_version"])
+            logprobs = [float(entry[0]) for entry in entries]
+            covered = sum(end - start for _, start, end in spans)
+            if [entry[1] for entry in entries] != ids or covered != len(ids):
+                raise ValueError("tokens, log-probs and version spans differ")
+        except (KeyError, TypeError, IndexError, ValueError) as error:
+            raise MalformedReply(
+                f"policy engine {engine} sent an answer of another shape: {error!r}",
+                remedy="is it SGLang 0.5.23 or later, or `mainspring serve`?",
+            ) from error
+        if ended == "abort" and (finish.get("status_code") or 0) // 100 == 4:
+            raise EngineError(f"policy engine {engine} refused the request: {finish['message']}")
+        for version, start, end in spans:
+            self._extend(self._version(engine, version, None), end - start)
+        self._version(engine, served, min_version)
+        self.output_ids += ids
+        self.logprobs += logprobs
+        self.latency_s += max(0.0, float(meta.get("e2e_latency") or 0.0) - silent_s)
+        return ended
+
+    def _version(self, engine: str, served: str, min_version: int | None) -> int:
+        if self.any_weights:
+            return ANY_VERSION
+        label = weight_label(engine, served, min_version)
+        self.labels.add(label)
+        return label.version
+
+    def _extend(self, version: int, count: int) -> None:
+        start = self.spans[-1].end if self.spans else 0
+        end = start + count
+        if self.spans and self.spans[-1].version == version:
+            start = self.spans.pop().start
+        if count:
+            self.spans.append(VersionSpan(version, start, end))
+
+    def completion(self, finish_reason: str) -> Completion:
+        return Completion(
+            output_ids=tuple(self.output_ids),
+            logprobs=tuple(self.logprobs),
+            spans=tuple(self.spans),
+            finish_reason=finish_reason,
+            latency_s=self.latency_s,
+        )
+
+
+def weight_label(engine: str, served: str, min_version: int | None) -> WeightLabel:
+    """Raises UnknownWeights unless `served` is a policy version, and recent enough."""
+    label = WeightLabel.parse(served)
+    if label is None or (min_version is not None and label.version < min_version):
+        raise UnknownWeights(engine, served, min_version)
+    return label

@@ -1,0 +1,99 @@
+"""The process that `mainspring serve --engine sglang` becomes, checked before it starts.
+
+SGLang finds a wrong folder, a taken port or a missing GPU only minutes into its start. Raises
+UsageError or ServiceError for what cannot work. Used by the command alone.
+"""
+
+import importlib.util
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.policy.engine_check import SGLANG_SPARE_TOKENS
+from infra.policy.model_files import check_servable, read_facts
+from infra.policy.sglang_launch import KEY_VARIABLE
+from mainspring.errors import EngineError, ServiceError, UsageError
+
+GPUS = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
+"""Device files of NVIDIA's, AMD's and WSL's drivers."""
+HEALTH_VARIABLE = "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"
+"""Otherwise /health generates a token, and waits 20 s for it while the engine is paused."""
+
+
+@dataclass(frozen=True, slots=True)
+class SGLangCommand:
+    arguments: list[str]
+    environment: dict[str, str]
+
+
+def sglang_command(
+    *,
+    model: Path,
+    host: str,
+    port: int,
+    weight_version: str,
+    max_batch: int | None,
+    context_length: int | None,
+    api_key: str,
+    extra: list[str],
+) -> SGLangCommand:
+    if importlib.util.find_spec("sglang") is None:
+        raise ServiceError(
+            "SGLang is not installed in this environment",
+            remedy="on a GPU host: pip install 'mainspring[gpu]'; on a CPU: --engine cpu",
+        )
+    check_servable(model)
+    _check_port(host, port)
+    if not any(name.partition("=")[0] == "--device" for name in extra) and not _has_gpu():
+        raise ServiceError(
+            f"no GPU is on this machine (none of {', '.join(GPUS)})",
+            remedy="use --engine cpu, or add --device with a device that SGLang has",
+        )
+    arguments = [sys.executable, "-m", "infra.policy.sglang_launch"]
+    arguments += ["--model-path", str(model), "--host", host, "--port", str(port)]
+    arguments += ["--weight-version", weight_version]
+    if max_batch is not None:
+        arguments += ["--max-running-requests", str(max_batch)]
+    if context_length is not None:
+        arguments += ["--context-length", str(_context(model, context_length))]
+    environment = {HEALTH_VARIABLE: "0", **os.environ}
+    if api_key:
+        environment[KEY_VARIABLE] = api_key
+    return SGLangCommand(arguments + extra, environment)
+
+
+def _context(model: Path, asked: int) -> int:
+    """What SGLang must be given to serve `asked` tokens in full."""
+    longest = read_facts(model).max_context
+    if longest is None:
+        return asked + SGLANG_SPARE_TOKENS
+    if asked > longest:
+        raise UsageError(
+            f"--context-length {asked} is longer than the model's own ({longest} tokens)",
+            remedy=f"give at most {longest}, or max_position_embeddings in {model}/config.json",
+        )
+    return min(asked + SGLANG_SPARE_TOKENS, longest)
+
+
+def _check_port(host: str, port: int) -> None:
+    if port == 0:
+        raise UsageError(
+            "--port 0 (a free one) is for the CPU engine",
+            remedy="give SGLang a port, such as 30000",
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise EngineError(
+                f"cannot listen on {host}:{port}: {error.strerror}",
+                remedy="choose another --port, or stop the server that has it",
+            ) from None
+
+
+def _has_gpu() -> bool:
+    return any(Path(device).exists() for device in GPUS)
