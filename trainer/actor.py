@@ -4,15 +4,20 @@ Light on purpose: torch and Megatron are imported inside the actor's process, so
 loads them.
 """
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
 
 from mainspring.config import CampaignConfig
+from trainer.rank_log import bound, redirect
 
 if TYPE_CHECKING:
     from trainer.rank import TrainerRank
+
+
+PULSE_GROUP = "pulse"
 
 
 class RankActor:
@@ -21,6 +26,7 @@ class RankActor:
         self._world_size = world_size
         self._store: Any = None
         self._rank: TrainerRank | None = None
+        self._log: Path | None = None
 
     def open_store(self) -> tuple[str, int]:
         """On rank 0: open the rendezvous on a free port; returns where the others find it."""
@@ -30,7 +36,13 @@ class RankActor:
         self._store = open_store(host, self._world_size)
         return host, self._store.port
 
-    def start(self, config: CampaignConfig, model_dir: Path, host: str, port: int) -> None:
+    def start(
+        self, config: CampaignConfig, model_dir: Path, host: str, port: int, log: Path | None
+    ) -> int:
+        """Build the rank; its process id. What the process prints from here on goes to `log`."""
+        if log is not None:
+            self._log = log
+            redirect(log)
         from trainer.processes import reach_store
         from trainer.rank import TrainerRank
 
@@ -42,6 +54,13 @@ class RankActor:
             world_size=self._world_size,
             store=store,
         )
+        return os.getpid()
+
+    @ray.method(concurrency_group=PULSE_GROUP)
+    def pulse(self) -> None:
+        """Answered in a thread of its own, also while the rank computes."""
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        if self._log is not None:
+            bound(self._log)
         return getattr(self._rank, method)(*args, **kwargs)

@@ -15,11 +15,14 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from mainspring import layout
 from mainspring.config import BUNDLED, CampaignConfig, WarmStartConfig
+from mainspring.gap import LogprobGap
 from mainspring.ids import campaign_id
 from mainspring.samples import Sample
-from mainspring.training import LogprobGap, StepMetrics
+from mainspring.training import StepMetrics, TrainerJob
+from mainspring.training_faults import TrainerLost
 from trainer.bundled_model import make_bundled_model
-from trainer.driver import TrainerDriver, TrainerLost
+from trainer.checkpoint import Identity
+from trainer.driver import TrainerDriver
 from trainer.schedule import copy_scale, warm_start_scale
 from trainer.sequences import WeightedSequence
 from trainer.warm_start_data import copy_batch, supervised_batch
@@ -34,31 +37,34 @@ class RayTrainer:
         self._home = home
         self._driver = TrainerDriver()
         self._version: int | None = None
+        self._digest: str | None = None
+        """Of the manifest of the version that the ranks hold."""
 
-    def prepare(
-        self, config: CampaignConfig, directory: Path, progress: Callable[[str], None]
-    ) -> None:
-        """Version 0 at `directory`. Raises ModelError."""
+    def prepare(self, job: TrainerJob, directory: Path, progress: Callable[[str], None]) -> None:
+        """Version 0 at `directory`. Raises ModelError and CheckpointUnusable."""
+        config = job.config
+        self._version = None
         progress("starting the ranks")
-        self._driver.start(config, self._base(config))
-        warm = config.trainer.warm_start
+        self._start(job)
+        warm = config.trainer.warm_start if config.policy.model == BUNDLED else None
         if warm is not None and not directory.exists():
-            self._warm_start(config, warm, progress)
-        self._driver.save(directory, version=0)
+            self._warm_start(job, warm, progress)
+        identity = Identity(origin=job.origin, version=0)
+        self._digest = self._driver.save(directory, identity, job.epoch).digest
         self._version = 0
         shutil.rmtree(self._warm_directory(config), ignore_errors=True)
 
-    def load(self, config: CampaignConfig, checkpoint: Path, version: int) -> None:
+    def load(self, job: TrainerJob, checkpoint: Path, version: int) -> None:
         if self._version == version:
             return
         self._version = None
         try:
-            self._driver.load(checkpoint)
+            manifest = self._driver.load(checkpoint, job.origin, version)
         except TrainerLost:
             # Not started in this process yet, or a rank died in an earlier call.
-            self._driver.start(config, self._base(config))
-            self._driver.load(checkpoint)
-        self._version = version
+            self._start(job)
+            manifest = self._driver.load(checkpoint, job.origin, version)
+        self._version, self._digest = version, manifest.digest
 
     def train_step(self, samples: list[Sample], step: int) -> StepMetrics:
         """`step` counts from 1 and starts from version step - 1."""
@@ -66,16 +72,24 @@ class RayTrainer:
         assert version is not None and version == step - 1, f"step {step} on version {version}"
         return self._driver.train_step(samples, step=version, current_version=version)
 
-    def save(self, directory: Path, version: int) -> None:
-        self._driver.save(directory, version=version)
+    def save(self, job: TrainerJob, directory: Path, version: int, batch: str) -> None:
+        identity = Identity(origin=job.origin, version=version, parent=self._digest, batch=batch)
+        self._digest = self._driver.save(directory, identity, job.epoch).digest
         self._version = version
 
     def logprob_gap(self, samples: list[Sample], version: int) -> LogprobGap:
-        largest, mean, num_tokens = self._driver.logprob_gap(samples, version)
-        return LogprobGap(max=largest, mean=mean, num_tokens=num_tokens)
+        return self._driver.logprob_gap(samples, version)
+
+    def check(self) -> None:
+        """Raises TrainerLost when no call can succeed in this process any more."""
+        self._driver.check()
 
     def shutdown(self) -> None:
         self._driver.shutdown()
+
+    def _start(self, job: TrainerJob) -> None:
+        logs = layout.trainer_logs(self._home, campaign_id(job.config.name))
+        self._driver.start(job.config, self._base(job.config), logs)
 
     def _base(self, config: CampaignConfig) -> Path:
         if config.policy.model != BUNDLED:
@@ -88,11 +102,12 @@ class RayTrainer:
         return layout.warm_start(self._home, campaign_id(config.name))
 
     def _warm_start(
-        self, config: CampaignConfig, warm: WarmStartConfig, progress: Callable[[str], None]
+        self, job: TrainerJob, warm: WarmStartConfig, progress: Callable[[str], None]
     ) -> None:
+        config = job.config
         directory = self._warm_directory(config)
         tokenizer = AutoTokenizer.from_pretrained(self._base(config))
-        done = self._resume(directory)
+        done = self._resume(job, directory)
         total = warm.copy_steps + warm.steps
         with ThreadPoolExecutor(max_workers=1) as ahead:  # draws a batch while the last one trains
 
@@ -107,14 +122,17 @@ class RayTrainer:
                 if step % REPORT_EVERY == 0:
                     progress(f"warm start {step} of {total}, loss {loss:.2f}")
                 if (step + 1) % SAVE_EVERY == 0:
-                    self._driver.save(directory / f"{step + 1:05d}", version=0)
+                    identity = Identity(
+                        origin=job.origin, version=0, batch=f"warm start {step + 1}"
+                    )
+                    self._driver.save(directory / f"{step + 1:05d}", identity, job.epoch)
 
-    def _resume(self, directory: Path) -> int:
+    def _resume(self, job: TrainerJob, directory: Path) -> int:
         """Load the newest checkpoint of the warm start; how many steps it has behind it."""
         complete = sorted(path for path in directory.glob("[0-9]" * 5) if path.is_dir())
         if not complete:
             return 0
-        self._driver.load(complete[-1])
+        self._driver.load(complete[-1], job.origin, version=0)
         return int(complete[-1].name)
 
 

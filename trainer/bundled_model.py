@@ -1,10 +1,12 @@
 """The bundled model: a Qwen3 of under a million parameters and its tokenizer, made on the spot.
 
 Invariants: a seed gives the same files on every machine with the same torch; the tokenizer does
-not depend on the seed; the directory appears whole or not at all. What is written is an ordinary
-Hugging Face directory: tokenizer, chat template, config and random weights.
+not depend on the seed; the directory appears whole or not at all, and is refused when it was made
+of another seed or a file is missing or cut. What is written is an ordinary Hugging Face directory:
+tokenizer, chat template, config and random weights; and a file that tells the seed.
 """
 
+import json
 import os
 import random
 import shutil
@@ -18,6 +20,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from mainspring.agent.action import SUBMIT_SENTINEL
 from mainspring.bundled.generator import Split, draw_instance
 from mainspring.bundled.trajectories import warm_start_messages
+from mainspring.training_faults import CheckpointUnusable
+from trainer.hf_directory import BASE_IDENTITY
 
 END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 VOCAB_SIZE = 600
@@ -50,18 +54,44 @@ _PROTOCOL = (
 
 
 def make_bundled_model(directory: Path, seed: int) -> None:
-    """Write the model to `directory`; nothing happens when it is there already."""
+    """Write the model to `directory`; nothing happens when it is there already. Raises
+    CheckpointUnusable when what is there is another seed's, or damaged."""
     if directory.exists():
-        return
+        return _check(directory, seed)
     directory.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
         tokenizer = make_tokenizer()
         tokenizer.save_pretrained(staging)
         make_model(tokenizer, seed).save_pretrained(staging)
+        sizes = {path.name: path.stat().st_size for path in staging.iterdir()}
+        (staging / BASE_IDENTITY).write_text(
+            json.dumps({"seed": seed, "sizes": sizes}, sort_keys=True)
+        )
         os.rename(staging, directory)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _check(directory: Path, seed: int) -> None:
+    try:
+        made = json.loads((directory / BASE_IDENTITY).read_text())
+        made_of, sizes = int(made["seed"]), dict(made["sizes"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise _unusable(directory, "does not tell the seed it was made of") from None
+    if made_of != seed:
+        raise _unusable(directory, f"was made of seed {made_of}, the campaign has seed {seed}")
+    for name, size in sizes.items():
+        path = directory / name
+        if not path.is_file() or path.stat().st_size != size:
+            raise _unusable(directory, f"lacks its file {name}, or a part of it")
+
+
+def _unusable(directory: Path, why: str) -> CheckpointUnusable:
+    return CheckpointUnusable(
+        f"base model {directory} {why}",
+        remedy="move the directory away (it is made again), or start another campaign",
+    )
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:

@@ -2,72 +2,203 @@
 
     <directory>/tp0.pt ..       model and optimizer of each tensor-parallel rank
     <directory>/hf/             what policy engines load
-    <directory>/checkpoint.json written last
+    <directory>/checkpoint.json written last: whose it is, and every other file with its digest
 
-Invariant: a directory under its own name is complete. It is written under a temporary name beside
-it, flushed, and renamed; what a killed process leaves behind is never loaded. Imports no torch.
+Invariants: a directory under its own name is complete. It is written under a temporary name beside
+it, which carries the trainer's epoch, flushed, and renamed; what a killed process leaves behind is
+never loaded. A directory of another campaign, or with a missing or altered file, is refused by
+name. A trainer that was replaced can spoil nothing: what it wrote is renamed before it is removed,
+and it renames nothing into place that lacks a file. Imports no torch.
 """
 
+import contextlib
+import hashlib
 import os
 import shutil
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from mainspring.errors import ModelError
+from mainspring.training import Origin
+from mainspring.training_faults import CheckpointUnusable, TrainerFenced
 
 HF_DIRECTORY = "hf"
 MANIFEST = "checkpoint.json"
 TEMPORARY = ".tmp-"
-FORMAT = 1
+FORMAT = 2
+_HASHERS = 4
+"""Files digested at once: a disk gives more to several readers."""
 
 
-class Manifest(BaseModel):
+class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: int = FORMAT
+
+class Identity(_Model):
+    """What the weights are: the same identity is the same step of the same campaign."""
+
+    origin: Origin
     version: int
     """Policy version of the weights."""
+    parent: str | None = None
+    """Digest of the manifest they were trained from; None for version 0."""
+    batch: str | None = None
+    """Digest of what they were trained on since then."""
+
+
+class StoredFile(_Model):
+    path: str
+    """Relative to the checkpoint."""
+    size: int
+    sha256: str
+
+
+class Manifest(_Model):
+    format: int = FORMAT
+    identity: Identity
+    epoch: int
+    """Of the trainer that wrote it."""
     tensor_parallel: int
+    files: tuple[StoredFile, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
 
 def rank_file(directory: Path, tp_rank: int) -> Path:
     return directory / f"tp{tp_rank}.pt"
 
 
-def read_manifest(directory: Path) -> Manifest:
-    """Raises ModelError when `directory` is no complete checkpoint."""
+def read(directory: Path, origin: Origin) -> Manifest:
+    """The manifest of a checkpoint of `origin`. Raises CheckpointUnusable."""
     if TEMPORARY in directory.name:
-        raise ModelError(f"checkpoint {directory} was left half-written by a killed trainer")
+        raise unusable(origin, directory, "was left half-written by a killed trainer")
+    if not directory.is_dir():
+        raise unusable(origin, directory, "does not exist")
     try:
-        manifest = Manifest.model_validate_json((directory / MANIFEST).read_text())
+        text = (directory / MANIFEST).read_text()
+        if f'"format": {FORMAT}' not in text and '"format":' in text:
+            raise unusable(origin, directory, "was written by another version of Mainspring")
+        manifest = Manifest.model_validate_json(text)
     except (OSError, ValidationError) as error:
-        raise ModelError(
-            f"checkpoint {directory} is not complete: {MANIFEST}: {error}",
-            remedy="load an older checkpoint of the campaign",
-        ) from None
-    if manifest.format != FORMAT:
-        raise ModelError(f"checkpoint {directory} has format {manifest.format}, expected {FORMAT}")
+        reason = getattr(error, "strerror", None) or "it is no manifest"
+        raise unusable(origin, directory, f"cannot be read: {MANIFEST}: {reason}") from None
+    if manifest.identity.origin != origin:
+        raise unusable(
+            origin,
+            directory,
+            f"belongs to {manifest.identity.origin}, expected {origin}",
+            remedy="move the directory away, or start the campaign under another name",
+        )
     return manifest
 
 
-def begin(directory: Path) -> Path:
-    """A fresh temporary directory for `directory`; removes those of killed attempts."""
+def verify(directory: Path, manifest: Manifest) -> None:
+    """Raises CheckpointUnusable naming the first file that is missing or not as it was written."""
+    origin = manifest.identity.origin
+    for file in manifest.files:
+        path = directory / file.path
+        size = path.stat().st_size if path.is_file() else None
+        if size is None:
+            raise unusable(origin, directory, f"lacks its file {file.path}")
+        if size != file.size:
+            raise unusable(
+                origin, directory, f"has {size} bytes of its file {file.path}, expected {file.size}"
+            )
+    with ThreadPoolExecutor(_HASHERS) as pool:
+        found = pool.map(_digest, [directory / file.path for file in manifest.files])
+        for file, digest in zip(manifest.files, found, strict=True):
+            if digest != file.sha256:
+                raise unusable(origin, directory, f"has an altered file {file.path}")
+
+
+def begin(directory: Path, epoch: int) -> Path:
+    """A fresh temporary directory for `directory`; removes those of killed attempts. Raises
+    TrainerFenced when a newer trainer is writing one."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     for left in directory.parent.glob(f"{directory.name}{TEMPORARY}*"):
-        shutil.rmtree(left)
-    temporary = directory.with_name(f"{directory.name}{TEMPORARY}{os.getpid()}")
+        if _epoch_of(left) > epoch:
+            raise TrainerFenced(
+                f"checkpoint {directory}: a trainer of epoch {_epoch_of(left)} is writing it, this "
+                f"one has epoch {epoch}"
+            )
+        discard(left)
+    temporary = directory.with_name(f"{directory.name}{TEMPORARY}e{epoch:05d}-{os.getpid()}")
     temporary.mkdir()
     return temporary
 
 
-def commit(temporary: Path, directory: Path, manifest: Manifest) -> None:
-    """Make the finished `temporary` visible as `directory`, in one rename, on disk."""
-    (temporary / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n")
-    for path in [*temporary.rglob("*"), temporary]:
-        _flush(path)
-    temporary.rename(directory)
+def commit(temporary: Path, directory: Path, manifest: Manifest) -> Manifest:
+    """Make the finished `temporary` visible as `directory`, in one rename, on disk; the manifest
+    with its files. Raises TrainerFenced when another trainer took files away, and FileExistsError
+    when `directory` exists."""
+    needed = [rank_file(temporary, rank) for rank in range(manifest.tensor_parallel)]
+    needed.append(temporary / HF_DIRECTORY / "config.json")
+    paths = sorted(path for path in temporary.rglob("*") if path.is_file())
+    if missing := [path for path in needed if path not in paths]:
+        raise TrainerFenced(
+            f"checkpoint {directory}: {missing[0].relative_to(temporary)} was removed while it was "
+            "written, by another trainer"
+        )
+    try:
+        with ThreadPoolExecutor(_HASHERS) as pool:
+            digests = list(pool.map(_digest, paths))
+        files = tuple(
+            StoredFile(
+                path=str(path.relative_to(temporary)), size=path.stat().st_size, sha256=digest
+            )
+            for path, digest in zip(paths, digests, strict=True)
+        )
+        whole = manifest.model_copy(update={"files": files})
+        (temporary / MANIFEST).write_text(whole.model_dump_json(indent=2) + "\n")
+        for path in [*temporary.rglob("*"), temporary]:
+            _flush(path)
+        if directory.exists():  # rename would replace an empty one
+            raise FileExistsError(f"{directory} exists")
+        temporary.rename(directory)
+    except FileNotFoundError as error:
+        raise TrainerFenced(
+            f"checkpoint {directory}: {error.filename} was removed while it was written, by "
+            "another trainer"
+        ) from error
+    except OSError as error:
+        if directory.exists():
+            raise FileExistsError(f"{directory} exists") from error
+        raise
     _flush(directory.parent)
+    return whole
+
+
+def discard(directory: Path) -> None:
+    """Remove a directory that another process may still be writing or renaming into place: it is
+    renamed first, so that the other one fails instead of keeping half of it."""
+    name = directory.name.split(TEMPORARY)[0]
+    away = directory.with_name(f"{name}{TEMPORARY}gone-{uuid.uuid4().hex[:8]}")
+    with contextlib.suppress(FileNotFoundError):
+        directory.rename(away)
+        shutil.rmtree(away, ignore_errors=True)
+
+
+def unusable(origin: Origin, directory: Path, why: str, remedy: str = "") -> CheckpointUnusable:
+    return CheckpointUnusable(
+        f"campaign {origin.campaign}: checkpoint {directory} {why}",
+        remedy=remedy
+        or "restore it from a backup, or resume from an older version with "
+        f"`mainspring campaign rollback {origin.campaign}`",
+    )
+
+
+def _epoch_of(temporary: Path) -> int:
+    epoch = temporary.name.partition(f"{TEMPORARY}e")[2].partition("-")[0]
+    return int(epoch) if epoch.isdigit() else 0
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _flush(path: Path) -> None:

@@ -1,45 +1,45 @@
 """The driver: one object that owns a campaign's ranks and moves them together.
 
 Every method blocks; an activity calls it from a thread, one call at a time. Ranks are Ray actors
-of this process: they die with it, also by SIGKILL, and nothing but checkpoints survives. With more
-than one host, checkpoint directories must be on a file system all of them share.
+of this process: they die with it, also by SIGKILL, and nothing but checkpoints survives. A call
+ends with TrainerLost soon after a rank or the cluster under it ended. With more than one host,
+checkpoint directories must be on a file system all of them share.
 Imports neither torch nor Megatron: those load in the actors.
 """
 
-import contextlib
-import logging
-import os
 import shutil
-import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import ray
 from numpy.typing import NDArray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from mainspring.config import CampaignConfig
-from mainspring.errors import MainspringError, ModelError, ServiceError
+from mainspring.config import CampaignConfig, Device
+from mainspring.errors import MainspringError, ServiceError
+from mainspring.gap import LogprobGap, measure
 from mainspring.samples import Sample
-from mainspring.training import StepMetrics
-from trainer import checkpoint
-from trainer.actor import RankActor
+from mainspring.training import Origin, StepMetrics
+from mainspring.training_faults import (
+    CheckpointUnusable,
+    DeviceMissing,
+    TrainerFenced,
+    TrainerLost,
+)
+from trainer import checkpoint, rank_pulse
+from trainer.actor import PULSE_GROUP, RankActor
+from trainer.checkpoint import Identity, Manifest
+from trainer.rank_log import rank_log, tails
+from trainer.rank_pulse import RankPulse
+from trainer.ray_cluster import LOCAL, RayCluster
 from trainer.sequences import WeightedSequence
 
-LOCAL = "local"
-"""Ray's word for a cluster of its own inside this process tree."""
-SOCKET_ROOT = "/tmp"
-"""Ray puts Unix sockets there, whose paths the kernel cuts at 107 bytes: TMPDIR may be too long."""
+POLL_S = 2.0
+"""Between two looks at the cluster while ranks compute."""
 DEATH_NEWS_TIMEOUT_S = 10.0
 """Ray notices the death of a local process at once and that of a host after seconds."""
-SHUTDOWN_TIMEOUT_S = 1.0
-TEMP_PREFIX = "ms-ray-"
-OBJECT_STORE_BYTES = 256 << 20
-"""Batches of a local cluster are a few megabytes; Ray would take 30 % of the memory."""
 CPU_ENV = {
     # Ranks without a GPU of their own must not all take the first one.
     "CUDA_VISIBLE_DEVICES": "",
@@ -50,37 +50,45 @@ CPU_ENV = {
 }
 
 
-class TrainerLost(ServiceError):
-    """A rank died or a call into it failed: the ranks were stopped; start again and load."""
-
-
 class TrainerDriver:
     def __init__(self, *, address: str = LOCAL):
         """`address`: a Ray cluster's, or LOCAL to start one."""
-        self._address = address
-        self._ray_thread: ThreadPoolExecutor | None = None
-        self._temp_dir: Path | None = None
+        self._cluster = RayCluster(address)
         self._tensor_parallel = 1
         self._actors: list[Any] = []
+        self._pids: list[int] = []
+        self._logs: Path | None = None
 
-    def start(self, config: CampaignConfig, model_dir: Path) -> None:
-        """Make the ranks, each with the weights of `model_dir`. Stops ranks made before."""
+    def start(self, config: CampaignConfig, model_dir: Path, logs: Path | None = None) -> None:
+        """Make the ranks, each with the weights of `model_dir`, each printing to a file in `logs`.
+        Stops ranks made before. Raises DeviceMissing."""
         self._stop_actors()
         trainer = config.trainer
         world_size = trainer.tensor_parallel * trainer.data_parallel
-        self._connect(config.name)
+        self._logs = logs.absolute() if logs else None
+        self._cluster.connect(config.name)
         # A local cluster is this trainer's alone: there is nothing to account for.
-        num_cpus = 0 if self._address == LOCAL else trainer.threads_per_rank
+        num_cpus = 0 if self._cluster.address == LOCAL else trainer.threads_per_rank
         available = ray.cluster_resources().get("CPU", 0)
         if available < world_size * num_cpus:
             raise ServiceError(
-                f"the Ray cluster at {self._address} has {available:.0f} CPUs, the campaign's "
-                f"ranks need {world_size * num_cpus}",
+                f"the Ray cluster at {self._cluster.address} has {available:.0f} CPUs, the "
+                f"campaign's ranks need {world_size * num_cpus}",
                 remedy="add a node, or lower trainer.threads_per_rank or the parallel sizes",
             )
-        on_gpu = ray.cluster_resources().get("GPU", 0) >= world_size
+        on_gpu = trainer.device is Device.CUDA
+        num_gpus = int(ray.cluster_resources().get("GPU", 0))
+        if on_gpu and num_gpus < world_size:
+            raise DeviceMissing(
+                f"campaign {config.name}: its {world_size} ranks need a GPU each "
+                f"(trainer.tensor_parallel x trainer.data_parallel), this trainer sees {num_gpus}",
+                remedy="start `mainspring worker trainer` on a machine with enough GPUs (see "
+                "CUDA_VISIBLE_DEVICES), or start a campaign with trainer.device = 'cpu'",
+            )
         threads = {"OMP_NUM_THREADS": str(trainer.threads_per_rank)}
-        actor = ray.remote(RankActor).options(
+        # Ray's overloads lack this option.
+        remote = ray.remote(concurrency_groups={PULSE_GROUP: 1})  # pyright: ignore[reportCallIssue]
+        actor = remote(RankActor).options(
             num_cpus=num_cpus,
             num_gpus=1 if on_gpu else 0,
             runtime_env={"env_vars": threads | ({} if on_gpu else CPU_ENV)},
@@ -90,7 +98,12 @@ class TrainerDriver:
         source = model_dir.absolute()
         try:
             host, port = self._get([self._actors[0].open_store.remote()])[0]
-            self._get([a.start.remote(config, source, host, port) for a in self._actors])
+            files = [rank_log(self._logs, n) if self._logs else None for n in range(world_size)]
+            starts = zip(self._actors, files, strict=True)
+            self._pids = self._get(
+                [a.start.remote(config, source, host, port, f) for a, f in starts]
+            )
+            self._cluster.own(self._pids)
         except BaseException:
             self._stop_actors()
             raise
@@ -112,133 +125,160 @@ class TrainerDriver:
             found |= share
         return [found[index] for index in range(len(samples))]
 
-    def logprob_gap(self, samples: Sequence[Sample], version: int) -> tuple[float, float, int]:
-        """Largest and mean |served - recomputed| over tokens of `version`, and their number."""
+    def logprob_gap(self, samples: Sequence[Sample], version: int) -> LogprobGap:
+        """Served against recomputed log-probs over the tokens of `version`."""
         parts = [
-            np.abs(found - sample.logprobs)[sample.versions == version]
+            (found - sample.logprobs)[sample.versions == version]
             for found, sample in zip(self.logprobs(samples), samples, strict=True)
         ]
-        gaps = np.concatenate(parts) if parts else np.zeros(0, np.float32)
-        if not len(gaps):
-            return 0.0, 0.0, 0
-        return float(gaps.max()), float(gaps.mean()), len(gaps)
+        return measure(np.concatenate([np.zeros(0, np.float32), *parts]))
 
-    def save(self, directory: Path, *, version: int) -> None:
+    def save(self, directory: Path, identity: Identity, epoch: int) -> Manifest:
         """Write a checkpoint with its Hugging Face export (`trainer.checkpoint`), atomically.
 
-        If a complete one is there (an earlier attempt got this far), it is loaded instead: engines
-        may serve it already, and the weights in memory must be those.
+        If a whole one of this identity exists (an earlier attempt got this far), it is loaded
+        instead: engines may serve it already, and the weights in memory must be those. One of this
+        version that is damaged, or was trained on another batch, was never made visible and is
+        replaced. Raises CheckpointUnusable for one of another campaign or version, and
+        TrainerFenced for a newer trainer's.
         """
         directory = directory.absolute()
-        if directory.exists():
-            found = self.load(directory)
-            if found != version:
-                raise ModelError(
-                    f"checkpoint {directory} holds policy version {found}, expected {version}",
-                    remedy="save each version under a directory of its own",
-                )
-            return
-        temporary = checkpoint.begin(directory)
+        if directory.exists() and (found := self._adopt(directory, identity, epoch)):
+            return found
+        temporary = checkpoint.begin(directory, epoch)
+        manifest = Manifest(identity=identity, epoch=epoch, tensor_parallel=self._tensor_parallel)
         try:
             self._all("save_checkpoint", temporary)
             self._all("export_hf", temporary / checkpoint.HF_DIRECTORY)
-            manifest = checkpoint.Manifest(version=version, tensor_parallel=self._tensor_parallel)
-            checkpoint.commit(temporary, directory, manifest)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
+            return checkpoint.commit(temporary, directory, manifest)
+        except FileExistsError:
+            if found := self._adopt(directory, identity, epoch):
+                return found
             raise
+        except BaseException as error:
+            if not temporary.exists() and not isinstance(error, MainspringError):
+                raise TrainerFenced(
+                    f"checkpoint {directory}: {temporary.name} was removed while it was written, "
+                    "by another trainer"
+                ) from error
+            raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
-    def load(self, directory: Path) -> int:
-        """Take weights and optimizer of a checkpoint; returns its policy version."""
+    def _adopt(self, directory: Path, identity: Identity, epoch: int) -> Manifest | None:
+        """Load the checkpoint that stands under the name of the one to be saved; None after making
+        room for that one."""
+        manifest = checkpoint.read(directory, identity.origin)
+        if manifest.identity.version != identity.version:
+            raise checkpoint.unusable(
+                identity.origin,
+                directory,
+                f"holds policy version {manifest.identity.version}, expected {identity.version}",
+            )
+        if manifest.epoch > epoch:
+            raise TrainerFenced(
+                f"checkpoint {directory} was written by a newer trainer, of epoch "
+                f"{manifest.epoch}; this one has epoch {epoch}"
+            )
+        try:
+            if manifest.identity == identity:
+                return self.load(directory, identity.origin, identity.version)
+        except CheckpointUnusable:
+            pass  # as in a batch that was replaced: the store names no checkpoint before its step
+        checkpoint.discard(directory)
+        return None
+
+    def load(self, directory: Path, origin: Origin, version: int) -> Manifest:
+        """Take weights and optimizer of a checkpoint. Raises CheckpointUnusable."""
         directory = directory.absolute()
-        manifest = checkpoint.read_manifest(directory)
+        manifest = checkpoint.read(directory, origin)
+        if manifest.identity.version != version:
+            found = manifest.identity.version
+            raise checkpoint.unusable(
+                origin, directory, f"holds policy version {found}, expected {version}"
+            )
         if manifest.tensor_parallel != self._tensor_parallel:
-            raise ModelError(
-                f"checkpoint {directory} was saved with tensor_parallel = "
-                f"{manifest.tensor_parallel}, the campaign has {self._tensor_parallel}",
+            raise checkpoint.unusable(
+                origin,
+                directory,
+                f"was saved with tensor_parallel = {manifest.tensor_parallel}, the campaign has "
+                f"{self._tensor_parallel}",
                 remedy=f"start from its {checkpoint.HF_DIRECTORY}/ directory instead",
             )
+        checkpoint.verify(directory, manifest)
         self._all("load_checkpoint", directory)
-        return manifest.version
+        return manifest
+
+    def check(self) -> None:
+        """Raises TrainerLost when the cluster under the ranks has ended. From any thread."""
+        self._cluster.check()
 
     def shutdown(self) -> None:
         """Stop the ranks, and Ray if this driver started it."""
         self._stop_actors()
-        plant = _processes_of(self._temp_dir) if self._temp_dir else []
-        if self._ray_thread is not None:
-            self._ray_thread.submit(ray.shutdown).result()
-            self._ray_thread.shutdown()
-            self._ray_thread = None
-        # Ray's agents notice the end of their raylet only a minute later.
-        for process in psutil.wait_procs(plant, timeout=SHUTDOWN_TIMEOUT_S)[1]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        if self._temp_dir is not None:
-            shutil.rmtree(self._temp_dir, ignore_errors=True)
-            self._temp_dir = None
-
-    def _connect(self, campaign: str) -> None:
-        if ray.is_initialized():
-            return
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        options: dict[str, Any] = {}
-        if self._address == LOCAL:
-            _remove_leftovers()
-            prefix = f"{TEMP_PREFIX}{os.getpid()}-"
-            self._temp_dir = Path(tempfile.mkdtemp(prefix=prefix, dir=SOCKET_ROOT))
-            options = {
-                "include_dashboard": False,
-                "object_store_memory": OBJECT_STORE_BYTES,
-                "_temp_dir": str(self._temp_dir),
-            }
-        # The kernel kills a local cluster with the thread that started it, not with the process;
-        # the caller's thread may end with its call.
-        self._ray_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray")
-        connect = self._ray_thread.submit(
-            ray.init,
-            address=self._address,
-            namespace=f"mainspring-{campaign}",
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            **options,
-        )
-        connect.result()
+        self._cluster.shutdown()
 
     def _all(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call every rank; arguments travel once."""
+        self.check()
         if not self._actors:
             raise TrainerLost("no ranks are running", remedy="start the trainer, then load")
         shared = [ray.put(argument) for argument in args]
         return self._get([a.call.remote(method, *shared, **kwargs) for a in self._actors])
 
     def _get(self, calls: list[Any]) -> list[Any]:
+        """Wait for all ranks, or for the end or silence of one of them or of the cluster."""
+        # Until it has started a rank is busy with imports, and cannot answer.
+        pulse = RankPulse(self._actors if self._pids else [])
+        while True:
+            try:
+                return ray.get(calls, timeout=POLL_S)
+            except GetTimeoutError:
+                try:
+                    self.check()
+                except TrainerLost:
+                    self._actors, self._pids = [], []
+                    raise
+                if silent := pulse.silent():
+                    self._cluster.end(self._pids)  # they would not follow Ray's own request
+                    self._stop_actors()
+                    raise TrainerLost(
+                        f"rank {', '.join(map(str, silent))} of the trainer has not answered for "
+                        f"{rank_pulse.SILENCE_S:.0f} s",
+                        remedy="the ranks are started again and resume from the newest checkpoint",
+                    ) from None
+            except RayTaskError as error:
+                # An error of the domain is raised by all ranks alike and leaves them usable.
+                if isinstance(error.cause, MainspringError):
+                    raise error.cause from None
+                # A rank whose peer died fails too, in its collective, and may be heard first.
+                died = _some_rank_died(calls)
+                lost = self._lost(error)
+                self._stop_actors()
+                if not died:
+                    raise
+                raise lost from error
+            except RayError as error:
+                lost = self._lost(error)
+                self._stop_actors()
+                raise lost from error
+
+    def _lost(self, error: RayError) -> TrainerLost:
         try:
-            return ray.get(calls)
-        except RayTaskError as error:
-            # An error of the domain is raised by all ranks alike and leaves them usable.
-            if isinstance(error.cause, MainspringError):
-                raise error.cause from None
-            # A rank whose peer died fails too, in its collective, and may be heard first.
-            died = _some_rank_died(calls)
-            self._stop_actors()
-            if not died:
-                raise
-            raise _lost(error) from error
-        except RayError as error:
-            self._stop_actors()
-            raise _lost(error) from error
+            self.check()
+        except TrainerLost as gone:  # the cause, of which the rank's end is the effect
+            return gone
+        ends = tails(self._logs, len(self._actors)) if self._logs else ""
+        return TrainerLost(
+            f"a rank of the trainer was lost: {error}" + (f"\n{ends}" if ends else ""),
+            remedy="the ranks are started again and resume from the newest checkpoint",
+        )
 
     def _stop_actors(self) -> None:
-        for actor in self._actors:
-            ray.kill(actor)
-        self._actors = []
-
-
-def _lost(error: RayError) -> TrainerLost:
-    return TrainerLost(
-        f"a rank of the trainer was lost: {error}",
-        remedy="start the trainer again and load the last checkpoint",
-    )
+        if not self._cluster.is_lost:  # Ray would wait for the dead servers
+            for actor in self._actors:
+                ray.kill(actor)
+        self._actors, self._pids = [], []
 
 
 def _some_rank_died(calls: list[Any]) -> bool:
@@ -250,21 +290,3 @@ def _some_rank_died(calls: list[Any]) -> bool:
         except (RayTaskError, GetTimeoutError):
             continue
     return False
-
-
-def _processes_of(temp_dir: Path) -> list[psutil.Process]:
-    """The local cluster's processes: children that name its directory, and theirs."""
-    found: list[psutil.Process] = []
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # ended meanwhile, or a zombie
-            if any(str(temp_dir) in argument for argument in child.cmdline()):
-                found += [child, *child.children(recursive=True)]
-    return found
-
-
-def _remove_leftovers() -> None:
-    """Delete the temporary directories of drivers that were killed."""
-    for path in Path(SOCKET_ROOT).glob(f"{TEMP_PREFIX}*-*"):
-        pid = path.name.removeprefix(TEMP_PREFIX).split("-")[0]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(path, ignore_errors=True)

@@ -15,6 +15,8 @@ from transformers import AutoConfig, PretrainedConfig
 from mainspring.errors import ModelError
 from trainer.convert import StateDict
 
+BASE_IDENTITY = ".mainspring.json"
+"""End of the name of the file by which a base model made on the spot is known again."""
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".safetensors.index.json")
 
 
@@ -48,12 +50,15 @@ def load_weights(model_dir: Path) -> StateDict:
 
 def save_model(directory: Path, state: StateDict, source: Path) -> None:
     """Write `state` with the config and tokenizer files of `source` into a new directory."""
-    directory.mkdir(parents=True)
+    directory.mkdir()  # no parents: another trainer may have removed them, and that must be seen
     for file in source.iterdir():
-        if file.is_file() and not file.name.endswith(WEIGHT_SUFFIXES):
+        if file.is_file() and not file.name.endswith((*WEIGHT_SUFFIXES, BASE_IDENTITY)):
             shutil.copyfile(file, directory / file.name)
     dtype = load_config(source).dtype
     if not isinstance(dtype, torch.dtype):
         dtype = torch.float32
     weights = {name: weight.to("cpu", dtype).contiguous() for name, weight in state.items()}
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    file = directory / "model.safetensors"
+    save_file(weights, file, metadata={"format": "pt"})
+    # safetensors keeps its files for their owner, and an engine may run as somebody else.
+    shutil.copymode(directory / "config.json", file)

@@ -91,8 +91,7 @@ def check_supported(hf: PretrainedConfig, tp_size: int) -> None:
             )
 
 
-def transformer_config(hf: PretrainedConfig, tp_size: int) -> TransformerConfig:
-    on_cuda = torch.cuda.is_available()
+def transformer_config(hf: PretrainedConfig, tp_size: int, *, on_cuda: bool) -> TransformerConfig:
     return TransformerConfig(
         num_layers=hf.num_hidden_layers,
         hidden_size=hf.hidden_size,
@@ -134,11 +133,11 @@ def layer_spec(*, qk_layernorm: bool, transformer_engine: bool) -> ModuleSpec:
     return spec
 
 
-def build_model(hf: PretrainedConfig, tp_size: int) -> GPTModel:
-    """This rank's shard, on CUDA where there is one. Needs initialised model-parallel groups."""
+def build_model(hf: PretrainedConfig, tp_size: int, device: torch.device) -> GPTModel:
+    """This rank's shard on `device`. Needs initialised model-parallel groups."""
     check_supported(hf, tp_size)
-    config = transformer_config(hf, tp_size)
-    on_cuda = torch.cuda.is_available()
+    on_cuda = device.type == "cuda"
+    config = transformer_config(hf, tp_size, on_cuda=on_cuda)
     model = GPTModel(
         config=config,
         transformer_layer_spec=layer_spec(
@@ -150,11 +149,11 @@ def build_model(hf: PretrainedConfig, tp_size: int) -> GPTModel:
         share_embeddings_and_output_weights=hf.tie_word_embeddings,
         position_embedding_type="rope",
     )
-    model.rotary_pos_emb = _rope(hf)
-    return model.cuda() if on_cuda else model
+    model.rotary_pos_emb = _rope(hf, device)
+    return model.to(device)
 
 
-def _rope(hf: PretrainedConfig) -> Rope:
+def _rope(hf: PretrainedConfig, device: torch.device) -> Rope:
     parameters = hf.rope_parameters
     rope = Rope(
         head_dim(hf),
@@ -171,6 +170,5 @@ def _rope(hf: PretrainedConfig) -> Rope:
                 remedy="use a model whose rope_type is default, linear or llama3",
             )
         rope.inv_freq = inv_freq
-    if torch.cuda.is_available():
-        rope.inv_freq = rope.inv_freq.cuda()
+    rope.inv_freq = rope.inv_freq.to(device)
     return rope

@@ -7,9 +7,11 @@ live as long as the process.
 from dataclasses import dataclass
 from datetime import timedelta
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed import (
     HashStore,  # pyright: ignore[reportPrivateImportUsage]
@@ -17,6 +19,9 @@ from torch.distributed import (
     Store,  # pyright: ignore[reportPrivateImportUsage]
     TCPStore,  # pyright: ignore[reportPrivateImportUsage]
 )
+
+from mainspring.config import Device
+from mainspring.training_faults import DeviceMissing
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 """A rank whose peer died without closing its socket gives up after this long."""
@@ -54,16 +59,42 @@ class Processes:
             dist.all_reduce(tensor, group=self.tp_group)
         return tensor
 
-    def max_over_all(self, value: float) -> float:
-        tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
-        if dist.get_world_size() > 1:
-            dist.all_reduce(tensor, dist.ReduceOp.MAX)
-        return float(tensor)
+    def gather_over_dp(self, parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+        """The values of all data-parallel ranks, in the order of ranks: [N]."""
+        mine = np.concatenate([np.zeros(0, np.float32), *parts])
+        if self.dp_size == 1:
+            return mine
+        length = torch.tensor([len(mine)], device=self.device)
+        lengths = [torch.empty_like(length) for _ in range(self.dp_size)]
+        dist.all_gather(lengths, length, group=self.dp_group)
+        longest = max(int(each) for each in lengths)
+        padded = torch.zeros(longest, device=self.device)
+        padded[: len(mine)] = torch.from_numpy(mine).to(self.device)
+        gathered = [torch.empty_like(padded) for _ in lengths]
+        dist.all_gather(gathered, padded, group=self.dp_group)
+        found = [
+            part[: int(each)].cpu().numpy() for part, each in zip(gathered, lengths, strict=True)
+        ]
+        return np.concatenate(found)
 
 
-def join(rank: int, world_size: int, tp_size: int, store: Store | None = None) -> Processes:
-    """Join the groups; `store` may be None for a single process. Joining again is fine."""
-    on_cuda = torch.cuda.is_available()
+def join(
+    rank: int,
+    world_size: int,
+    tp_size: int,
+    store: Store | None = None,
+    *,
+    device: Device,
+) -> Processes:
+    """Join the groups; `store` may be None for a single process. Joining again is fine. Raises
+    DeviceMissing where torch sees no GPU and one is configured."""
+    on_cuda = device is Device.CUDA
+    if on_cuda and not torch.cuda.is_available():
+        raise DeviceMissing(
+            f"rank {rank}: torch {torch.__version__} sees no GPU, and trainer.device is 'cuda'",
+            remedy="install a torch with CUDA and check the driver with nvidia-smi, or start a "
+            "campaign with trainer.device = 'cpu'",
+        )
     if not dist.is_initialized():
         dist.init_process_group(
             "nccl" if on_cuda else "gloo",
@@ -76,11 +107,11 @@ def join(rank: int, world_size: int, tp_size: int, store: Store | None = None) -
         if on_cuda:
             # Transformer Engine's attention asks for Megatron's random state even without dropout.
             tensor_parallel.model_parallel_cuda_manual_seed(0)
-    device = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
+    where = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
     tp_group = parallel_state.get_tensor_model_parallel_group()
     dp_group = parallel_state.get_data_parallel_group()
     assert isinstance(tp_group, ProcessGroup) and isinstance(dp_group, ProcessGroup)
-    return Processes(tp_group=tp_group, dp_group=dp_group, device=device)
+    return Processes(tp_group=tp_group, dp_group=dp_group, device=where)
 
 
 def open_store(host: str, world_size: int) -> TCPStore:

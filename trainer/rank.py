@@ -15,18 +15,18 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
 from mainspring.config import CampaignConfig
-from mainspring.errors import ModelError, WorkFailed
+from mainspring.errors import ModelError
+from mainspring.gap import GapMode, measure
 from mainspring.samples import Sample
 from mainspring.training import StepMetrics
+from mainspring.training_faults import NonFiniteStep, gap_too_large
 from mainspring.turns import BrokenTrajectory
 from trainer import hf_directory
 from trainer.checkpoint import rank_file
-from trainer.convert import hf_to_mcore, mcore_to_hf
 from trainer.logprobs import logprob_entropy
 from trainer.losses import policy_loss, token_weights
 from trainer.model import build_model
@@ -38,14 +38,7 @@ from trainer.processes import (
 )
 from trainer.schedule import lr_scale
 from trainer.sequences import WeightedSequence
-
-
-class LogprobGapTooLarge(WorkFailed):
-    """The engines do not serve what the trainer has: training on would be off-policy unseen."""
-
-
-class NonFiniteStep(WorkFailed):
-    """The gradient is infinite or not a number."""
+from trainer.weights import Weights
 
 
 class Phase(StrEnum):
@@ -59,14 +52,14 @@ class Phase(StrEnum):
 class _Pass:
     """What one pass over a batch measured, under the weights it began with."""
 
-    loss: float
-    entropy: float
-    ratio_mean: float
-    clip_fraction: float
-    kl_k1: float
-    kl: float
-    gap_max: float
-    num_gap_tokens: int
+    loss: float | None
+    entropy: float | None
+    ratio_mean: float | None
+    clip_fraction: float | None
+    kl_k1: float | None
+    kl: float | None
+    differences: list[NDArray[np.float32]]
+    """Recomputed - served, of my share's tokens of the current version."""
 
 
 class TrainerRank:
@@ -81,52 +74,28 @@ class TrainerRank:
     ):
         """Build the shard and load the weights of `model_dir`. Raises ModelError."""
         self._config = config.trainer
+        self._campaign = config.name
+        self._gap_bounds = config.gap_bounds
         self._temperature = config.policy.temperature or 1.0
         torch.set_num_threads(self._config.threads_per_rank)
-        self._processes = join(rank, world_size, self._config.tensor_parallel, store)
-        self._model_dir = model_dir
+        self._processes = join(
+            rank, world_size, self._config.tensor_parallel, store, device=self._config.device
+        )
         self._hf = hf_directory.load_config(model_dir)
-        self._model = build_model(self._hf, self._processes.tp_size)
+        self._model = build_model(self._hf, self._processes.tp_size, self._processes.device)
+        self._weights = Weights(self._model, self._hf, self._processes, model_dir)
         self._phase: Phase | None = None
         self._optimizer: PolicyOptimizer | None = None
         self.load_hf(model_dir)
 
     def load_hf(self, model_dir: Path) -> None:
         """Take the weights of a Hugging Face directory; the optimizer starts anew."""
-        names = dict(self._model.named_parameters())
-        self._load(
-            hf_to_mcore(
-                hf_directory.load_weights(model_dir),
-                self._hf,
-                tp_rank=self._processes.tp_rank,
-                tp_size=self._processes.tp_size,
-                transformer_engine="decoder.layers.0.input_layernorm.weight" not in names,
-            )
-        )
+        self._weights.load_hf(model_dir)
         self._phase = self._optimizer = None
-
-    def _load(self, state: dict[str, Tensor]) -> None:
-        result = self._model.load_state_dict(state, strict=False)
-        # Transformer Engine's modules list their own extra state, which has no weights.
-        missing = [name for name in result.missing_keys if not name.endswith("_extra_state")]
-        if missing or result.unexpected_keys:
-            raise ModelError(
-                f"model {self._model_dir}: weights {missing[:3]} missing, "
-                f"{result.unexpected_keys[:3]} unexpected"
-            )
 
     def export_hf(self, directory: Path) -> None:
         """Write the weights as a Hugging Face directory; the first rank of all writes."""
-        if self._processes.dp_rank > 0:
-            return
-        shards: list[dict[str, Tensor]] = [{} for _ in range(self._processes.tp_size)]
-        for name, parameter in self._model.named_parameters():
-            parts = [torch.empty_like(parameter) for _ in shards]
-            dist.all_gather(parts, parameter.detach().contiguous(), self._processes.tp_group)
-            for shard, part in zip(shards, parts, strict=True):
-                shard[name] = part
-        if self._processes.tp_rank == 0:
-            hf_directory.save_model(directory, mcore_to_hf(shards, self._hf), self._model_dir)
+        self._weights.export_hf(directory)
 
     def save_checkpoint(self, directory: Path) -> None:
         """Write this rank's file into an existing directory (data-parallel copies write none)."""
@@ -134,7 +103,7 @@ class TrainerRank:
             return
         torch.save(
             {
-                "model": {n: p.detach() for n, p in self._model.named_parameters()},
+                "model": self._weights.named(),
                 "phase": None if self._phase is None else self._phase.value,
                 "optimizer": self._optimizer.state_dict() if self._optimizer else None,
             },
@@ -144,7 +113,7 @@ class TrainerRank:
     def load_checkpoint(self, directory: Path) -> None:
         file = rank_file(directory, self._processes.tp_rank)
         saved = torch.load(file, map_location=self._processes.device, weights_only=True)
-        self._load(saved["model"])
+        self._weights.take(saved["model"])
         self._phase = self._optimizer = None
         if saved["phase"] is not None:
             self._enter(Phase(saved["phase"])).load_state_dict(saved["optimizer"])
@@ -179,7 +148,7 @@ class TrainerRank:
             loss = -torch.dot(logprobs, weights)
             loss.backward()
             loss_sum += loss.item()
-        self._apply(optimizer, scale)
+        self._apply(optimizer, scale, f"campaign {self._campaign}, warm start")
         return float(self._processes.sum_over_dp(loss_sum))
 
     def train_step(
@@ -190,10 +159,10 @@ class TrainerRank:
         Raises LogprobGapTooLarge, and then nothing has moved; NonFiniteStep, after which the
         weights are those before the failing update.
 
-        Samples whose advantage is zero have no gradient: they are not computed, and neither the
-        loss's denominator nor any metric knows them. An entropy bonus is given on the others
-        only. When no sample carries advantage, nothing moves. Served log-probs of tokens of
-        `current_version` are compared with those recomputed before anything moves.
+        Samples whose advantage is zero have no gradient: neither the loss's denominator nor any
+        mean over tokens knows them. An entropy bonus is given on the others only. When no sample
+        carries advantage, nothing moves. Before anything moves, served log-probs of all tokens of
+        `current_version` are compared with those recomputed.
         """
         started = time.monotonic()
         config = self._config
@@ -205,20 +174,20 @@ class TrainerRank:
         )
         kept = [s for s in samples if s.advantage != 0 and s.num_action_tokens]
         optimizer = self._enter(Phase.POLICY)
+        flat = [s for s in samples if s.advantage == 0 and (s.versions == current_version).any()]
+        unmoved = self._differences(flat, current_version)
         first = last = self._accumulate(kept, current_version)
-        if not first.gap_max <= config.max_logprob_gap:
+        gap = measure(self._processes.gather_over_dp([*unmoved, *first.differences]))
+        beyond = gap.beyond(self._gap_bounds)
+        if beyond and config.gap.mode is GapMode.ENFORCE:
             optimizer.zero_grad()
-            raise LogprobGapTooLarge(
-                f"step {step}: served and recomputed log-probs of policy version "
-                f"{current_version} differ by {first.gap_max:.2e}, expected at most "
-                f"{config.max_logprob_gap:.0e}",
-                remedy="publish the checkpoint to the engines again and check their dtype, "
-                "or raise trainer.max_logprob_gap",
-            )
-        grad_norm = self._apply(optimizer, scale) if kept else 0.0
+            where = f"step {step + 1}"
+            raise gap_too_large(self._campaign, where, current_version, gap, beyond)
+        where = f"campaign {self._campaign}, step {step + 1}"
+        grad_norm = self._apply(optimizer, scale, where) if kept else None
         for _ in range(config.updates_per_step - 1 if kept else 0):
             last = self._accumulate(kept, current_version)
-            self._apply(optimizer, scale)
+            self._apply(optimizer, scale, where)
         return StepMetrics(
             loss=first.loss,
             grad_norm=grad_norm,
@@ -230,8 +199,11 @@ class TrainerRank:
             num_tokens=sum(sample.num_action_tokens for sample in kept),
             num_samples=len(kept),
             lr=config.optimizer.lr * scale,
-            logprob_gap_max=first.gap_max,
-            num_gap_tokens=first.num_gap_tokens,
+            logprob_gap_max=gap.max,
+            logprob_gap_mean=gap.mean,
+            logprob_gap_p999=gap.p999,
+            logprob_gap_k3=gap.k3,
+            num_gap_tokens=gap.num_tokens,
             seconds=time.monotonic() - started,
         )
 
@@ -241,7 +213,7 @@ class TrainerRank:
         lengths = [sample.num_action_tokens for sample in kept]
         weights_N = token_weights(config.aggregation, lengths)
         sums = torch.zeros(6, dtype=torch.float64, device=self._processes.device)
-        num_gap_tokens, gap_max = 0, 0.0
+        differences: list[NDArray[np.float32]] = []
         for batch in self._my_share([len(sample.token_ids) for sample in kept]):
             rows = [kept[n] for n in batch]
             masks = [row.action_mask for row in rows]
@@ -272,23 +244,27 @@ class TrainerRank:
                 dtype=torch.float64,
                 device=sums.device,
             )
-            num_gap_tokens += int(current.sum())
-            gaps = (logprobs.detach() - served).abs()[current].nan_to_num(torch.inf)
-            gap_max = max(gap_max, float(gaps.max()) if len(gaps) else 0.0)
-        counts = self._processes.sum_over_dp(torch.tensor(num_gap_tokens, device=sums.device))
-        gap_max = self._processes.max_over_all(gap_max)
+            differences.append((logprobs.detach() - served)[current].cpu().numpy())
         sums = self._processes.sum_over_dp(sums)
-        means = sums / max(1, sum(lengths))
+        means = [float(total) / sum(lengths) if lengths else None for total in sums]
         return _Pass(
-            loss=float(sums[0]),
-            entropy=float(means[1]),
-            ratio_mean=float(means[2]),
-            clip_fraction=float(means[3]),
-            kl_k1=float(means[4]),
-            kl=float(means[5]),
-            gap_max=gap_max,
-            num_gap_tokens=int(counts),
+            loss=float(sums[0]) if lengths else None,
+            entropy=means[1],
+            ratio_mean=means[2],
+            clip_fraction=means[3],
+            kl_k1=means[4],
+            kl=means[5],
+            differences=differences,
         )
+
+    def _differences(
+        self, samples: Sequence[Sample], current_version: int
+    ) -> list[NDArray[np.float32]]:
+        """Recomputed - served, of my share's tokens of the current version."""
+        return [
+            (recomputed - samples[n].logprobs)[samples[n].versions == current_version]
+            for n, recomputed in self.logprobs(samples).items()
+        ]
 
     @torch.no_grad()
     def logprobs(self, samples: Sequence[Sample]) -> dict[int, NDArray[np.float32]]:
@@ -303,12 +279,15 @@ class TrainerRank:
                 out[n][mask] = part.numpy()
         return out
 
-    def _apply(self, optimizer: PolicyOptimizer, scale: float) -> float:
+    def _apply(self, optimizer: PolicyOptimizer, scale: float, where: str) -> float:
         norm = optimizer.reduce_and_clip()
         if not math.isfinite(norm):
             optimizer.zero_grad()
             raise NonFiniteStep(
-                f"the gradient's norm is {norm}", remedy="lower the learning rate of the campaign"
+                f"{where}: the gradient's norm is {norm}; the weights are those before the step",
+                remedy="look for infinite log-probs in its rollouts, then drop the batch with "
+                f"`mainspring campaign drop-batch {self._campaign}`, or start a campaign with a "
+                "lower learning rate",
             )
         optimizer.step(scale)
         return norm

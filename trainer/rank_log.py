@@ -1,0 +1,41 @@
+"""What a rank prints: a file beside the other logs, so that an error of CUDA, NCCL or the linker
+outlives the rank. Of each rank the current life and the one before are kept, each bounded.
+"""
+
+import os
+from pathlib import Path
+
+MAX_BYTES = 4 << 20
+TAIL_LINES = 8
+_STDOUT, _STDERR = 1, 2
+
+
+def rank_log(directory: Path, rank: int) -> Path:
+    return directory / f"rank{rank}.log"
+
+
+def redirect(log: Path) -> None:
+    """Send what this process prints, and its libraries, to `log`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    if log.exists():
+        log.replace(log.with_name(f"{log.name}.1"))
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for standard in (_STDOUT, _STDERR):
+        os.dup2(descriptor, standard)
+    os.close(descriptor)
+
+
+def bound(log: Path) -> None:
+    """Begin again when the log is too long; called between two calls to the rank."""
+    if log.exists() and log.stat().st_size > MAX_BYTES:
+        os.truncate(log, 0)
+
+
+def tails(directory: Path, num_ranks: int) -> str:
+    """The last lines of each rank's log; empty when none printed anything."""
+    found: list[str] = []
+    for rank in range(num_ranks):
+        log = rank_log(directory, rank)
+        if log.exists() and (lines := log.read_text(errors="replace").splitlines()):
+            found += [f"the end of {log}:", *lines[-TAIL_LINES:]]
+    return "\n".join(found)

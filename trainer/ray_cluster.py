@@ -1,0 +1,161 @@
+"""The Ray cluster under the ranks: a local one of this process, or one at an address.
+
+Invariants: a local cluster's processes do not outlive this one (the kernel ends its servers with
+the thread that started them, `shutdown` ends the rest, and the next trainer on the machine what a
+SIGKILL left); a cluster whose servers ended is reported and never waited for, because Ray's own
+calls would wait without end.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+
+from mainspring.training_faults import TrainerLost
+
+LOCAL = "local"
+"""Ray's word for a cluster of its own inside this process tree."""
+SOCKET_ROOT = "/tmp"
+"""Ray puts Unix sockets there, whose paths the kernel cuts at 107 bytes: TMPDIR may be too long."""
+SHUTDOWN_TIMEOUT_S = 1.0
+RAY_SHUTDOWN_TIMEOUT_S = 20.0
+"""For Ray's own shutdown; then its processes are killed."""
+TEMP_PREFIX = "ms-ray-"
+OBJECT_STORE_BYTES = 256 << 20
+"""Batches of a local cluster are a few megabytes; Ray would take 30 % of the memory."""
+SERVERS = ("raylet", "gcs_server")
+"""Without one of these no call to a rank returns."""
+
+
+class RayCluster:
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._ray_thread: ThreadPoolExecutor | None = None
+        self._temp_dir: Path | None = None
+        self._plant: list[psutil.Process] = []
+        self._servers: list[tuple[str, psutil.Process]] = []
+
+    def connect(self, campaign: str) -> None:
+        self.check()
+        if ray.is_initialized():
+            return
+        options: dict[str, Any] = {}
+        if self.address == LOCAL:
+            _remove_leftovers()
+            prefix = f"{TEMP_PREFIX}{os.getpid()}-"
+            self._temp_dir = Path(tempfile.mkdtemp(prefix=prefix, dir=SOCKET_ROOT))
+            options = {
+                "include_dashboard": False,
+                "object_store_memory": OBJECT_STORE_BYTES,
+                "_temp_dir": str(self._temp_dir),
+            }
+        # The kernel kills a local cluster with the thread that started it, not with the process;
+        # the caller's thread may end with its call.
+        self._ray_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ray")
+        connect = self._ray_thread.submit(
+            ray.init,
+            address=self.address,
+            namespace=f"mainspring-{campaign}",
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            **options,
+        )
+        connect.result()
+        if self._temp_dir is not None:
+            self._plant = _children_naming(self._temp_dir)
+            self._servers = [(p.name(), p) for p in self._plant if p.name() in SERVERS]
+
+    def own(self, pids: list[int]) -> None:
+        """Processes of ranks, which end with a local cluster."""
+        if self._temp_dir is not None:
+            for pid in pids:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    self._plant.append(psutil.Process(pid))
+
+    def end(self, pids: list[int]) -> None:
+        """Kill ranks that do not answer, where they are processes of this machine."""
+        for process in self._plant:
+            if process.pid in pids:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+    def check(self) -> None:
+        """Raises TrainerLost when a server of a local cluster has ended. Cheap, from any thread."""
+        for name, process in self._servers:
+            if not _is_alive(process):
+                raise TrainerLost(
+                    f"Ray's {name} (pid {process.pid}) ended: no rank of the trainer answers",
+                    remedy="this trainer's process ends too; its supervisor starts the next one, "
+                    "which resumes from the newest checkpoint",
+                )
+
+    @property
+    def is_lost(self) -> bool:
+        return not all(_is_alive(process) for _, process in self._servers)
+
+    def shutdown(self) -> None:
+        """Stop Ray if this process started it; all its processes are gone afterwards."""
+        plant = self._plant
+        if self._temp_dir is not None:
+            plant = [*plant, *_children_naming(self._temp_dir), *_naming(self._temp_dir)]
+        if self._ray_thread is not None:
+            if not self.is_lost:
+                with contextlib.suppress(FutureTimeout):
+                    self._ray_thread.submit(ray.shutdown).result(RAY_SHUTDOWN_TIMEOUT_S)
+            self._ray_thread.shutdown(wait=False)
+            self._ray_thread = None
+        # Ray's agents notice the end of their raylet only a minute later.
+        for process in psutil.wait_procs(set(plant), timeout=SHUTDOWN_TIMEOUT_S)[1]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._plant, self._servers = [], []
+        if self._temp_dir is not None:
+            shutil.rmtree(self._temp_dir, ignore_errors=True)
+            self._temp_dir = None
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _children_naming(temp_dir: Path) -> list[psutil.Process]:
+    """The local cluster's processes: children that name its directory, and theirs."""
+    found: list[psutil.Process] = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # ended meanwhile, or a zombie
+            if any(str(temp_dir) in argument for argument in child.cmdline()):
+                found += [child, *child.children(recursive=True)]
+    return found
+
+
+def _naming(temp_dir: Path) -> list[psutil.Process]:
+    """Processes anywhere that name the directory: those of a dead raylet have another parent."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            arguments = process.cmdline()
+            if any(f"{temp_dir}/" in f"{each}/" for each in arguments if "ray" in each):
+                found.append(process)
+    return found
+
+
+def _remove_leftovers() -> None:
+    """End the processes and delete the temporary directories of trainers that were killed."""
+    for path in Path(SOCKET_ROOT).glob(f"{TEMP_PREFIX}*-*"):
+        pid = path.name.removeprefix(TEMP_PREFIX).split("-")[0]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            for process in _naming(path):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            shutil.rmtree(path, ignore_errors=True)

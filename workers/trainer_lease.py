@@ -1,0 +1,101 @@
+"""The trainer's lease: one process trains a campaign, the others stand aside and say for whom.
+
+Invariants: activities are polled for only while the lease is held; an owner that can tell the time
+renews it; an owner that finds itself replaced ends. A process that died on this machine holds
+nothing up: it is looked for by its pid, its start and its pid namespace.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import structlog
+
+from infra.db import trainers
+from infra.db.database import Database
+from infra.db.trainers import TrainerLease
+from mainspring.errors import DatabaseError
+from mainspring.ids import CampaignId
+
+RENEW_S = 4.0
+"""A fifth of the silence after which another trainer takes over."""
+LOOK_S = 1.0
+SAY_EVERY_S = 60.0
+
+log = structlog.get_logger()
+
+
+async def take(
+    database: Database, campaign: CampaignId, look: Callable[[], None] = lambda: None
+) -> TrainerLease:
+    """Wait until no other process trains the campaign. `look` is called meanwhile and may raise."""
+    owner, process = f"{socket.gethostname()} pid {os.getpid()}", this_process()
+    said: tuple[str, float] | None = None
+    loop = asyncio.get_running_loop()
+    while True:
+        look()
+        try:
+            held = await trainers.holder(database, campaign)
+            # This process may have held it before it started anew.
+            over = held is not None and (held.process == process or has_ended(held.process))
+            lease = await trainers.take(
+                database,
+                campaign,
+                owner=owner,
+                process=process,
+                ended=held.process if held and over else None,
+            )
+        except DatabaseError as error:
+            log.warning("lease not taken", campaign=campaign, error=error.message)
+            await asyncio.sleep(RENEW_S)
+            continue
+        if lease is not None:
+            return lease
+        if held and (said is None or said[0] != held.owner or loop.time() - said[1] > SAY_EVERY_S):
+            said = held.owner, loop.time()
+            log.warning(
+                "waits: another trainer works for the campaign",
+                campaign=campaign,
+                holder=held.owner,
+                since=f"{held.since:%Y-%m-%d %H:%M:%S}",
+                epoch=held.epoch,
+            )
+        await asyncio.sleep(LOOK_S)
+
+
+async def keep(database: Database, lease: TrainerLease) -> None:
+    """Renew until cancelled. Raises TrainerFenced."""
+    while True:
+        try:
+            await trainers.renew(database, lease.campaign, lease.epoch)
+        except DatabaseError as error:
+            # While it is away no other trainer can take the lease either.
+            log.warning("lease not renewed", campaign=lease.campaign, error=error.message)
+        await asyncio.sleep(RENEW_S)
+
+
+def this_process() -> str:
+    """Names this process beyond doubt, on whatever host and in whatever container it runs."""
+    started = psutil.Process().create_time()
+    return f"{_place()}/{os.getpid()}/{started:.2f}"
+
+
+def has_ended(process: str) -> bool:
+    """Whether a process of this pid namespace ended; False for others, which cannot be seen."""
+    place, pid, started = process.rsplit("/", 2)
+    if place != _place():
+        return False
+    try:
+        found = psutil.Process(int(pid))
+        alive = found.is_running() and found.status() != psutil.STATUS_ZOMBIE
+        return not alive or f"{found.create_time():.2f}" != started
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _place() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
