@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict
 
 from mainspring.errors import ServiceError, UsageError
 from mainspring.grading import GradeReport, TestLog
+from mainspring.status import FaultKind
 from mainspring.tasks import Task
 
 EXTRA = "swe"
@@ -36,9 +37,13 @@ def is_installed() -> bool:
 class LibraryMissing(ServiceError):
     """This node cannot judge test logs."""
 
+    fault = FaultKind.NODE_FAILED
+
 
 class UnknownParser(UsageError):
     """The task names a log parser that the library does not have."""
+
+    fault = FaultKind.TASK_INVALID
 
 
 class LogVerdict(BaseModel):

@@ -13,7 +13,7 @@ from infra.export.trajectory import Trajectory, num_completion_tokens, num_promp
 from infra.export.whole_file import write_whole
 from mainspring import __version__
 from mainspring.agent.action import FormatError, parse_action
-from mainspring.agent.observation import render_format_error
+from mainspring.agent.conversation import message_after_format_error
 from mainspring.turns import Generation
 
 SCHEMA_VERSION = "ATIF-v1.4"
@@ -27,7 +27,7 @@ def write_atif(trajectory: Trajectory, directory: Path) -> Path:
 
 
 def to_atif(trajectory: Trajectory) -> dict[str, Any]:
-    """Fields that would be null are left out, as the format's optional fields are."""
+    """Fields that would be null are omitted, as the format's optional fields are."""
     steps = [
         {"source": message["role"], "message": message["content"]}
         for message in trajectory.messages[:2]
@@ -74,7 +74,8 @@ def _step(trajectory: Trajectory, reply: Generation) -> dict[str, Any]:
     step: dict[str, Any] = {"source": "agent", "message": reply.text, "metrics": metrics}
     action = parse_action(reply.text)
     if isinstance(action, FormatError):
-        step["observation"] = {"results": [{"content": render_format_error(action.num_blocks)}]}
+        told = message_after_format_error(action, reply)
+        step["observation"] = {"results": [{"content": told}]}
         return step
     call = f"turn-{reply.turn}"
     step["tool_calls"] = [

@@ -22,6 +22,8 @@ from mainspring.passk import pass_at_each_k
 from mainspring.status import CampaignKind, Verdict
 
 Result = dict[str, Any]
+NOT_GRADED = "not_graded"
+"""Counted among the verdicts: rollouts that ended before there was one."""
 
 
 async def write_evaluation(
@@ -81,8 +83,9 @@ def summarise(results: list[Result], *, num_unfinished: int = 0) -> dict[str, An
         "pass_at_k": [asdict(each) for each in pass_at_each_k(counts)],
         "errors": len(results) - len(scored),
         "no_patch": sum(result["verdict"] == Verdict.NO_PATCH for result in results),
+        "retried": sum(result.get("n_attempts", 1) > 1 for result in results),
         "suspicious": sum(bool(result["suspicions"]) for result in results),
-        "verdicts": _counts(result["verdict"] for result in results),
+        "verdicts": _counts(result["verdict"] or NOT_GRADED for result in results),
         "stop_reasons": _counts(result["stop_reason"] for result in results),
         "suspicions": _counts(each for result in results for each in result["suspicions"]),
         "avg_steps": _mean(result["n_steps"] for result in scored),
@@ -96,6 +99,7 @@ def summarise(results: list[Result], *, num_unfinished: int = 0) -> dict[str, An
 def _result(trajectory: Trajectory, folder: str) -> Result:
     return trajectory.outcome() | {
         "elapsed_s": trajectory.attempt.elapsed_s,
+        "n_attempts": trajectory.rollout.attempts,
         "phase_s": {k: v for k, v in trajectory.rollout.phase_s.items() if v is not None},
         "patch_bytes": len(trajectory.patch),
         "n_prompt_tokens": trajectory.num_prompt_tokens,
@@ -113,7 +117,7 @@ def _prediction(trajectory: Trajectory) -> dict[str, str]:
 
 
 def _counts(words: Iterable[str | None]) -> dict[str, int]:
-    return dict(sorted(Counter(str(word) for word in words).items()))
+    return dict(sorted(Counter(str(word) for word in words if word is not None).items()))
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -1,10 +1,11 @@
 """`rollout export`: a campaign's ended rollouts into one format.
 
 What is there already is only written over when asked. A file appears when it is whole; of a folder
-each file does, so an export that was cut off is taken up by the same command with `force`.
+each file does, so an interrupted export is repeated by the same command with `force`.
 """
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from infra.db.database import Database
@@ -18,6 +19,13 @@ from mainspring.ids import CampaignId
 from mainspring.trajectory_format import TrajectoryFormat
 
 
+@dataclass(frozen=True, slots=True)
+class Exported:
+    num_written: int
+    num_skipped: int
+    """Rollouts without a reply, which this format cannot hold."""
+
+
 async def export(
     database: Database,
     campaign: CampaignId,
@@ -28,8 +36,8 @@ async def export(
     limit: int | None,
     force: bool,
     progress: Progress,
-) -> int:
-    """How many rollouts were written. Raises UsageError before anything is made."""
+) -> Exported:
+    """Raises UsageError before anything is made."""
     _check(out, format, force)
     wanted = await attempts(database, campaign, resolved=resolved, limit=limit)
     if not wanted:
@@ -39,17 +47,20 @@ async def export(
             + ("; --all takes those that are not resolved too" if resolved else ""),
         )
     trajectories = read(database, campaign, wanted, progress)
-    if format is TrajectoryFormat.PARQUET:
-        return await write_parquet(trajectories, out)
-    if format is TrajectoryFormat.SFT:
-        return await write_sft(_played(trajectories), out)
-    if format is TrajectoryFormat.ATIF:
-        return await _write_each(_played(trajectories), out, write_atif)
-    return await _write_each(trajectories, out, write_folder)
+    match format:
+        case TrajectoryFormat.PARQUET:
+            written = await write_parquet(trajectories, out)
+        case TrajectoryFormat.SFT:
+            written = await write_sft(_played(trajectories), out)
+        case TrajectoryFormat.ATIF:
+            written = await _write_each(_played(trajectories), out, write_atif)
+        case TrajectoryFormat.FOLDERS:
+            written = await _write_each(trajectories, out, write_folder)
+    return Exported(written, len(wanted) - written)
 
 
 async def _played(trajectories: AsyncIterator[Trajectory]) -> AsyncIterator[Trajectory]:
-    """Without those that have no reply: chats and ATIF cannot say that nobody spoke."""
+    """Without those that have no reply: chats and ATIF cannot hold an empty conversation."""
     async for trajectory in trajectories:
         if trajectory.replies:
             yield trajectory

@@ -8,7 +8,7 @@ the formats beside this file.
 
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,6 +28,7 @@ from mainspring.status import Player, RolloutPhase, Verdict, is_masked
 from mainspring.tasks import Task
 from mainspring.turns import Execution, Generation
 
+_GIVEN = (Player.GOLD, Player.EMPTY, Player.EXPLOIT)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 Progress = Callable[[int, int], None]
@@ -91,11 +92,11 @@ class Trajectory:
     def model(self) -> str:
         """Who made the patch; one that is graded again keeps its campaign's model."""
         player = self.rollout.player
-        return player.value if player in (Player.GOLD, Player.EMPTY) else self.config.policy.model
+        return player.value if player in _GIVEN else self.config.policy.model
 
     @cached_property
     def messages(self) -> list[Message]:
-        """What the policy was told and replied, up to its last reply; empty when nobody played."""
+        """What the policy was told and replied; empty when nothing was played."""
         if not self.replies:
             return []
         *before, last = self.replies
@@ -112,13 +113,13 @@ class Trajectory:
         return sample_from_turns(self.rollout.id, self.replies)
 
     @property
-    def num_prompt_tokens(self) -> int:
+    def num_prompt_tokens(self) -> int | None:
         """Sent over all turns: a turn sends everything before it again."""
-        return sum(num_prompt_tokens(reply) for reply in self.replies)
+        return _sum(num_prompt_tokens(reply) for reply in self.replies)
 
     @property
-    def num_completion_tokens(self) -> int:
-        return sum(num_completion_tokens(reply) for reply in self.replies)
+    def num_completion_tokens(self) -> int | None:
+        return _sum(num_completion_tokens(reply) for reply in self.replies)
 
     @property
     def policy_versions(self) -> list[int]:
@@ -150,21 +151,31 @@ class Trajectory:
         }
 
 
-def num_prompt_tokens(reply: Generation) -> int:
-    """Of the whole prompt of one turn."""
-    counted = reply.num_prompt_tokens
-    return reply.prompt_start + len(reply.prompt_ids) if counted is None else counted
+def num_prompt_tokens(reply: Generation) -> int | None:
+    """Of the whole prompt of one turn; None: from an endpoint that does not count."""
+    in_text = not (reply.prompt_ids or reply.completion_ids)
+    return reply.num_prompt_tokens if in_text else reply.prompt_start + len(reply.prompt_ids)
 
 
-def num_completion_tokens(reply: Generation) -> int:
-    counted = reply.num_completion_tokens
-    return len(reply.completion_ids) if counted is None else counted
+def num_completion_tokens(reply: Generation) -> int | None:
+    in_text = not (reply.prompt_ids or reply.completion_ids)
+    return reply.num_completion_tokens if in_text else len(reply.completion_ids)
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """None where one of them is not known: a part is no total."""
+    total = 0
+    for count in counts:
+        if count is None:
+            return None
+        total += count
+    return total
 
 
 async def attempts(
     database: Database, campaign: CampaignId, *, resolved: bool = False, limit: int | None = None
 ) -> list[Attempt]:
-    """The campaign's ended rollouts, oldest group first; only resolved ones, the first so many.
+    """The campaign's ended rollouts, oldest group first; only resolved ones, the first `limit`.
     Raises UnknownId."""
     await campaigns.get(database, campaign)
     by_group = {

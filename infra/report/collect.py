@@ -7,7 +7,7 @@ other; an evaluation counts only when all its rollouts have ended; nothing is wr
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Float, Integer, cast, func, select, text, true
+from sqlalchemy import ColumnElement, Float, Integer, Row, cast, func, select, text, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import InstrumentedAttribute
 
@@ -35,7 +35,7 @@ from infra.report.scoring import compositions, scored_by_step, suspicion_counts,
 from infra.report.trajectories import DONE, RESOLVED, SCORED, trajectory, worth_reading
 from mainspring.config import CampaignConfig
 from mainspring.ids import CampaignId
-from mainspring.status import GroupKind, StepStatus
+from mainspring.status import GroupKind, GroupStatus, StepStatus
 
 _PHASES = ("open", "generate", "execute", "restore", "grade")
 """In the order a rollout goes through them; others follow by name."""
@@ -60,6 +60,15 @@ async def collect(
         steps = await _steps(connection, campaign)
         num_suspicious, suspicions = await suspicion_counts(connection, campaign)
         totals = await _totals(connection, campaign, steps, wall_s, num_suspicious)
+        checked_gaps = await connection.execute(
+            select(PolicyVersionRow.version, PolicyVersionRow.logprob_gap_max)
+            .where(
+                PolicyVersionRow.campaign_id == campaign,
+                PolicyVersionRow.logprob_gap_max.is_not(None),
+            )
+            .order_by(PolicyVersionRow.version)
+        )
+        gaps = tuple((version, gap) for version, gap in checked_gaps)
         lengths = await _lengths(connection, campaign)
         timings = await _timings(connection, campaign)
         stop_reasons = await _counts(connection, campaign, RolloutRow.stop_reason)
@@ -76,7 +85,7 @@ async def collect(
         temporal_ui=temporal_ui,
         temporal_namespace=temporal_namespace,
         totals=totals,
-        logprob_gap_limit=config.trainer.max_logprob_gap,
+        logprob_gap_limit=config.gap_bounds.max,
         evaluations=evaluations,
         main_split=main_split,
         steps=steps,
@@ -85,6 +94,7 @@ async def collect(
         timings=timings,
         stop_reasons=stop_reasons,
         verdicts=verdicts,
+        checked_gaps=gaps,
         suspicions=suspicions,
         trajectories=tuple([await trajectory(database, *each) for each in chosen]),
     )
@@ -111,6 +121,7 @@ async def _evaluations(connection: AsyncConnection, campaign: CampaignId) -> tup
             func.count(),
             func.count().filter(RESOLVED),
             func.count().filter(RolloutRow.reward.is_(None)),
+            func.max(RolloutRow.finished_at),
         )
         .join(RolloutRow, RolloutRow.group_id == GroupRow.id)
         .where(GroupRow.campaign_id == campaign, GroupRow.kind == GroupKind.EVAL)
@@ -122,37 +133,63 @@ async def _evaluations(connection: AsyncConnection, campaign: CampaignId) -> tup
 
 
 async def _steps(connection: AsyncConnection, campaign: CampaignId) -> tuple[Step, ...]:
-    solved = (
+    resolved = func.count().filter(RESOLVED)
+    scored = func.count().filter(SCORED)
+    by_group = (
         select(
             StepGroupRow.step,
-            (
-                cast(func.count().filter(RESOLVED), Float)
-                / func.nullif(func.count().filter(SCORED), 0)
-            ).label("solve_rate"),
+            resolved.label("resolved"),
+            scored.label("scored"),
+            func.count().filter(~SCORED).label("masked"),
         )
         .join(RolloutRow, RolloutRow.group_id == StepGroupRow.group_id)
         .where(StepGroupRow.campaign_id == campaign)
-        .group_by(StepGroupRow.step)
+        .group_by(StepGroupRow.step, StepGroupRow.group_id)
+        .subquery()
+    )
+    group = by_group.c
+    flat = group.scored > 0
+    batch = (
+        select(
+            group.step,
+            (cast(func.sum(group.resolved), Float) / func.nullif(func.sum(group.scored), 0)).label(
+                "solve_rate"
+            ),
+            func.count().filter(flat, group.resolved == 0).label("all_zero"),
+            func.count().filter(flat, group.resolved == group.scored).label("all_one"),
+            cast(func.sum(group.masked), Integer).label("masked"),
+        )
+        .group_by(group.step)
         .subquery()
     )
     rows = await connection.execute(
-        select(StepRow.step, StepRow.metrics, solved.c.solve_rate)
-        .outerjoin(solved, solved.c.step == StepRow.step)
+        select(
+            StepRow.step,
+            StepRow.metrics,
+            StepRow.finished_at,
+            batch.c.solve_rate,
+            batch.c.all_zero,
+            batch.c.all_one,
+            batch.c.masked,
+        )
+        .outerjoin(batch, batch.c.step == StepRow.step)
         .where(StepRow.campaign_id == campaign, StepRow.status == StepStatus.DONE)
         .order_by(StepRow.step)
     )
-    return tuple(_step(step, metrics, solve_rate) for step, metrics, solve_rate in rows)
+    return tuple(_step(row) for row in rows)
 
 
-def _step(step: int, metrics: dict[str, float | None], solve_rate: float | None) -> Step:
+def _step(row: Row[Any]) -> Step:
+    metrics: dict[str, float | None] = row.metrics
+
     def whole(name: str) -> int | None:
         value = metrics.get(name)
         return None if value is None else int(value)
 
     return Step(
-        step=step,
+        step=row.step,
         reward_mean=metrics.get("reward_mean"),
-        solve_rate=solve_rate,
+        solve_rate=row.solve_rate,
         mixed_groups=whole("mixed_groups"),
         entropy=metrics.get("entropy"),
         grad_norm=metrics.get("grad_norm"),
@@ -164,6 +201,11 @@ def _step(step: int, metrics: dict[str, float | None], solve_rate: float | None)
         train_s=metrics.get("seconds"),
         lr=metrics.get("lr"),
         staleness_mean=metrics.get("staleness_mean"),
+        all_zero_groups=row.all_zero,
+        all_one_groups=row.all_one,
+        masked_rollouts=row.masked,
+        metrics=dict(metrics),
+        finished_at=row.finished_at,
     )
 
 
@@ -190,6 +232,12 @@ async def _totals(
             ).where(PolicyVersionRow.campaign_id == campaign)
         )
     ).one()
+    by_status = await connection.execute(
+        select(GroupRow.status, func.count())
+        .where(GroupRow.campaign_id == campaign, GroupRow.kind == GroupKind.TRAIN)
+        .group_by(GroupRow.status)
+    )
+    replaced = {row[0]: row[1] for row in by_status}
     # A step whose tokens were all sampled under older weights measured nothing.
     measured = [step for step in steps if step.num_gap_tokens]
     gaps = [step.logprob_gap_max for step in measured if step.logprob_gap_max is not None]
@@ -203,6 +251,8 @@ async def _totals(
         max_logprob_gap=max(gaps, default=None),
         num_gap_tokens=int(checked_tokens) + sum(step.num_gap_tokens or 0 for step in measured),
         num_suspicious=num_suspicious,
+        num_groups_masked=replaced.get(GroupStatus.MASKED, 0),
+        num_groups_flat=replaced.get(GroupStatus.FLAT, 0),
     )
 
 

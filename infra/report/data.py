@@ -24,6 +24,8 @@ class Evaluation:
     num_tasks: int
     num_resolved: int
     num_masked: int = 0
+    finished_at: datetime | None = field(default=None, compare=False)
+    """When its last rollout ended."""
 
     @property
     def solve_rate(self) -> float | None:
@@ -54,6 +56,15 @@ class Step:
     lr: float | None = None
     staleness_mean: float | None = None
     """Policy versions between sampling and training, token-weighted."""
+    all_zero_groups: int | None = None
+    """Groups of the batch none of whose rollouts resolved the task."""
+    all_one_groups: int | None = None
+    """Groups of the batch whose rollouts all resolved it."""
+    masked_rollouts: int | None = None
+    """Rollouts of the batch's groups that could not be scored."""
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    """Everything that the trainer measured, by name."""
+    finished_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +131,10 @@ class Totals:
     num_gap_tokens: int = 0
     num_suspicious: int = 0
     """Rollouts that look like cheating."""
+    num_groups_masked: int = 0
+    """Training groups replaced because too few of their rollouts were scored."""
+    num_groups_flat: int = 0
+    """Training groups replaced because their rewards were equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +149,8 @@ class ReportData:
     """Base URL of Temporal's web UI; empty: no links."""
     temporal_namespace: str
     totals: Totals
-    logprob_gap_limit: float
+    logprob_gap_limit: float | None
+    """None: the maximum is not bounded (bfloat16 engines)."""
     evaluations: tuple[Evaluation, ...] = ()
     main_split: str = "heldout"
     """The split the headline solve rate is measured on."""
@@ -144,6 +160,8 @@ class ReportData:
     timings: tuple[PhaseTiming, ...] = ()
     stop_reasons: dict[str, int] = field(default_factory=dict)
     verdicts: dict[str, int] = field(default_factory=dict)
+    checked_gaps: tuple[tuple[int, float], ...] = ()
+    """(policy version, log-prob gap) of the evaluations that were checked."""
     suspicions: dict[str, int] = field(default_factory=dict)
     """Rollouts by kind; one rollout may be of several."""
     trajectories: tuple[Trajectory, ...] = ()

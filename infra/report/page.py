@@ -12,8 +12,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from infra.report import plots
-from infra.report.data import GREEDY, HELDOUT_TEMPLATES, SAMPLED, ReportData, Trajectory
+from infra.report.data import (
+    GREEDY,
+    HELDOUT_TEMPLATES,
+    SAMPLED,
+    Evaluation,
+    ReportData,
+    Trajectory,
+)
+from mainspring.figures import duration, percent
 from mainspring.ids import RolloutId, rollout_workflow
+from mainspring.passk import wilson
 from mainspring.status import Verdict
 
 OUTPUT_CHARS = 4000
@@ -43,7 +52,8 @@ def render(data: ReportData) -> str:
         lstrip_blocks=True,
     )
     environment.filters["shown"] = _shown
-    environment.filters["duration"] = _duration
+    environment.filters["percent"] = percent
+    environment.filters["duration"] = duration
     return environment.get_template("page.html.j2").render(
         data=data,
         headlines=_headlines(data),
@@ -56,14 +66,14 @@ def render(data: ReportData) -> str:
 
 def _headlines(data: ReportData) -> list[Headline]:
     totals = data.totals
-    gap = totals.max_logprob_gap
+    gap, limit = totals.max_logprob_gap, data.logprob_gap_limit
     rates = [
-        ("Solve rate", data.main_split, SAMPLED, "held-out tasks, sampled"),
-        ("Greedy", data.main_split, GREEDY, "held-out tasks, temperature 0"),
-        ("Unseen templates", HELDOUT_TEMPLATES, SAMPLED, "kinds of bug never trained on"),
+        ("Resolved", data.main_split, SAMPLED, "unseen tasks, sampled"),
+        ("Greedy", data.main_split, GREEDY, "unseen tasks, temperature 0"),
+        ("Unseen bug types", HELDOUT_TEMPLATES, SAMPLED, "never trained on"),
     ]
     lines = [
-        _rate(label, note, *data.before_after(split, sampling))
+        _rate(label, note, *data.before_after(split, sampling), data.evaluated(split, sampling)[-1])
         for label, split, sampling, note in rates
         if data.evaluated(split, sampling)
     ]
@@ -72,8 +82,9 @@ def _headlines(data: ReportData) -> list[Headline]:
         Headline(
             "Largest log-prob gap",
             "not measured" if gap is None else f"{gap:.1e}",
-            note=f"over {totals.num_gap_tokens:,} tokens; limit {data.logprob_gap_limit:g}",
-            tone="" if gap is None else "good" if gap <= data.logprob_gap_limit else "bad",
+            note=f"over {totals.num_gap_tokens:,} tokens"
+            + (f"; limit {limit:g}" if limit is not None else ""),
+            tone="" if gap is None or limit is None else "good" if gap <= limit else "bad",
         ),
         Headline(
             "Rollouts",
@@ -82,32 +93,29 @@ def _headlines(data: ReportData) -> list[Headline]:
         ),
         *([_suspects(data)] if totals.num_suspicious else []),
         Headline(
-            "Wall time", _duration(totals.wall_s), note="warm start, rollouts, steps, evaluations"
+            "Wall time", duration(totals.wall_s), note="warm start, rollouts, steps, evaluations"
         ),
     ]
 
 
-def _rate(label: str, note: str, before: float | None, after: float | None) -> Headline:
+def _rate(
+    label: str, note: str, before: float | None, after: float | None, newest: Evaluation
+) -> Headline:
+    """With the 95 % interval of the newest evaluation."""
+    scored = newest.num_tasks - newest.num_masked
+    low, high = wilson(newest.num_resolved / scored, scored)
+    note = f"{note}; 95 % interval {100 * low:.0f}-{100 * high:.0f} %, {scored} tasks"
     if before is None or after is None:
-        known = before if after is None else after
-        return Headline(label, "not measured" if known is None else f"{known:.1%}", note=note)
+        return Headline(label, percent(before if after is None else after), note=note)
     tone = "good" if after > before else "bad" if after < before else ""
-    return Headline(label, f"{after:.1%}", before=f"{before:.1%}", note=note, tone=tone)
+    return Headline(label, percent(after), before=percent(before), note=note, tone=tone)
 
 
 def _suspects(data: ReportData) -> Headline:
     num, of = data.totals.num_suspicious, data.totals.num_rollouts
     return Headline(
-        "Suspicious rollouts", f"{num:,}", note=f"{num / max(of, 1):.1%} of all", tone="warn"
+        "Suspicious rollouts", f"{num:,}", note=f"{percent(num / max(of, 1))} of all", tone="warn"
     )
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def _workflow_url(data: ReportData, rollout: str) -> str:

@@ -1,58 +1,21 @@
-"""The report's plots: matplotlib figures as inline SVG that follows the page's colours.
+"""The report's plots: which there are, and what each draws of a campaign's numbers.
 
-Colours are drawn as place holders and swapped for CSS variables, so one drawing serves the light
-and the dark page. Text stays text. matplotlib is imported on the first call: it takes a second.
+How a drawing becomes part of the page is in `drawing`.
 """
 
-import io
-import re
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from infra.report.data import GREEDY, HELDOUT_TEMPLATES, SAMPLED, ReportData
+from infra.report.drawing import AMBER, BLUE, CARD, GREEN, INK, RED, VIOLET, svg
+from mainspring.passk import wilson
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_VARIABLES = {
-    "#010101": "var(--ink-soft)",
-    "#020202": "var(--line)",
-    "#030303": "var(--blue)",
-    "#040404": "var(--green)",
-    "#050505": "var(--amber)",
-    "#060606": "var(--violet)",
-    "#070707": "var(--red)",
-    "#080808": "var(--card)",
-}
-INK, LINE, BLUE, GREEN, AMBER, VIOLET, RED, CARD = _VARIABLES
-
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "axes.edgecolor": LINE,
-    "axes.labelcolor": INK,
-    "axes.labelsize": 9,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": LINE,
-    "grid.linewidth": 0.6,
-    "text.color": INK,
-    "xtick.color": LINE,
-    "ytick.color": LINE,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "lines.linewidth": 1.6,
-    "font.size": 9,
-    "font.family": "sans-serif",
-}
-_WIDTH_IN, _HEIGHT_IN = 4.9, 2.7
+SMOOTH_STEPS = 5
+"""Of the training curve's moving mean."""
 _MIN_GAP = 1e-9
 """A gap of exactly zero is drawn here: a log axis has no zero."""
 
@@ -61,8 +24,9 @@ def draw(data: ReportData) -> list[tuple[str, str, str]]:
     """(title, caption, svg) of every plot there is data for."""
     plots: list[tuple[str, str, Callable[[Any, ReportData], None], bool, int]] = [
         (
-            "Reward and solve rate",
-            "Training reward a step, and evaluations on held-out tasks (circles).",
+            "Reward and resolve rate",
+            "Rollouts of each training step (line: mean of 5 steps), and evaluations on unseen "
+            "tasks with their 95 % intervals (circles).",
             _reward,
             bool(data.steps or data.evaluations),
             1,
@@ -76,14 +40,15 @@ def draw(data: ReportData) -> list[tuple[str, str, str]]:
         ),
         (
             "Log-prob gap",
-            "Served against recomputed log-probs of the same weights.",
+            "Served against recomputed log-probs of the same weights, by training steps (circles) "
+            "and evaluations (squares). A step without a mark had no tokens of those weights.",
             _gap,
-            _any(data.steps, "logprob_gap_max"),
+            _any(data.steps, "logprob_gap_max") or bool(data.checked_gaps),
             1,
         ),
         (
             "Signal",
-            "Groups with both solved and unsolved rollouts, and the gradient they gave.",
+            "Groups of a step by their rollouts: only mixed ones carry a gradient.",
             _signal,
             _any(data.steps, "mixed_groups"),
             2,
@@ -107,8 +72,15 @@ def draw(data: ReportData) -> list[tuple[str, str, str]]:
             "Off-policy",
             "Tokens clipped, and versions between sampling and training.",
             _off_policy,
-            _any(data.steps, "clip_fraction"),
+            _any(data.steps, "clip_fraction") or _any(data.steps, "staleness_mean"),
             2,
+        ),
+        (
+            "Masked rollouts",
+            "Rollouts of a step's groups that could not be scored.",
+            _masked,
+            any(step.masked_rollouts for step in data.steps),
+            1,
         ),
         (
             "Time per phase",
@@ -126,48 +98,10 @@ def draw(data: ReportData) -> list[tuple[str, str, str]]:
         ),
     ]
     return [
-        (title, caption, _svg(title, paint, data, rows))
+        (title, caption, svg(title, paint, data, rows))
         for title, caption, paint, has_data, rows in plots
         if has_data
     ]
-
-
-def _svg(title: str, paint: Callable[[Any, ReportData], None], data: ReportData, rows: int) -> str:
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    # The salt keeps the ids of several drawings in one page apart, and the file reproducible.
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": title}):
-        figure = Figure(figsize=(_WIDTH_IN, _HEIGHT_IN), layout="constrained")
-        FigureCanvasSVG(figure)
-        axes = figure.subplots(rows, 1)
-        paint(axes, data)
-        out = io.StringIO()
-        figure.savefig(
-            out,
-            format="svg",
-            metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
-        )
-    return _for_the_page(out.getvalue(), title)
-
-
-_UNUSED_IDS = re.compile(
-    r' id="(?:figure|axes|patch|line2d|text|legend|matplotlib|xtick|ytick'
-    r'|PathCollection|LineCollection|FillBetween)[\w.]*"'
-)
-
-
-def _for_the_page(svg: str, title: str) -> str:
-    """Only the drawing: no prologue, no page-wide style, no ids that several plots share."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
-    svg = _UNUSED_IDS.sub("", svg)
-    svg = re.sub(
-        r'width="[\d.]+pt" height="[\d.]+pt"', f'role="img" aria-label="{title}"', svg, count=1
-    )
-    svg = re.sub(r" font-family: [^;]*;", "", svg)
-    return re.sub(r"#(0[1-8])\1\1", lambda match: _VARIABLES[match[0]], svg)
 
 
 def _any(steps: Sequence[Any], name: str) -> bool:
@@ -196,34 +130,53 @@ def _whole_steps(axes: "Axes", label: str = "step") -> None:
 
 
 def _reward(axes: "Axes", data: ReportData) -> None:
-    _line(
-        axes,
-        [(s.step, s.solve_rate if s.solve_rate is not None else s.reward_mean) for s in data.steps],
-        color=BLUE,
-        linewidth=1.1,
-        alpha=0.75,
-        label="training",
-    )
+    steps = [s.step for s in data.steps]
+    solved = [s.solve_rate if s.solve_rate is not None else s.reward_mean for s in data.steps]
+    smooth = _moving_mean(solved)
+    _line(axes, zip(steps, solved, strict=True), color=BLUE, linewidth=0.8, alpha=0.45)
+    _line(axes, zip(steps, smooth, strict=True), color=BLUE, linewidth=2.0, label="training")
     kinds = [
-        (data.main_split, SAMPLED, GREEN, "held-out, sampled"),
-        (data.main_split, GREEDY, AMBER, "held-out, greedy"),
-        (HELDOUT_TEMPLATES, SAMPLED, VIOLET, "unseen templates, sampled"),
+        (data.main_split, SAMPLED, GREEN, "unseen tasks, sampled"),
+        (data.main_split, GREEDY, AMBER, "unseen tasks, greedy"),
+        (HELDOUT_TEMPLATES, SAMPLED, VIOLET, "unseen bug types, sampled"),
     ]
-    for split, sampling, color, label in kinds:
-        _line(
-            axes,
-            [(e.version, e.solve_rate) for e in data.evaluated(split, sampling)],
+    shift = max(steps, default=1) * 0.006
+    for number, (split, sampling, color, label) in enumerate(kinds):
+        found = data.evaluated(split, sampling)
+        if not found:
+            continue
+        shares = [(each.solve_rate or 0.0) for each in found]
+        ends = [wilson(s, e.num_tasks - e.num_masked) for s, e in zip(shares, found, strict=True)]
+        # No line: between two evaluations nothing was measured.
+        axes.errorbar(
+            [each.version + (number - 1) * shift for each in found],
+            shares,
+            yerr=[
+                [share - low for share, (low, _) in zip(shares, ends, strict=True)],
+                [high - share for share, (_, high) in zip(shares, ends, strict=True)],
+            ],
+            fmt="o",
             color=color,
             label=label,
-            marker="o",
-            markersize=5,
+            markersize=5.5,
             markeredgecolor=CARD,
-            linewidth=1.8,
+            elinewidth=1.1,
+            capsize=2,
         )
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     _legend(axes, ncols=2)
     _whole_steps(axes, "policy version")
+
+
+def _moving_mean(values: Sequence[float | None]) -> list[float | None]:
+    """Of up to SMOOTH_STEPS values around each."""
+    half = SMOOTH_STEPS // 2
+    means: list[float | None] = []
+    for middle in range(len(values)):
+        near = [v for v in values[max(0, middle - half) : middle + half + 1] if v is not None]
+        means.append(sum(near) / len(near) if near else None)
+    return means
 
 
 def _legend(axes: "Axes", ncols: int) -> None:
@@ -239,28 +192,38 @@ def _entropy(axes: "Axes", data: ReportData) -> None:
 
 
 def _gap(axes: "Axes", data: ReportData) -> None:
-    # A step whose tokens were all sampled under older weights had nothing to compare.
-    points = [
-        (s.step, max(s.logprob_gap_max, _MIN_GAP))
+    # A step whose tokens were all sampled under older weights had nothing to compare: no mark, and
+    # no line over it.
+    measured = [
+        max(s.logprob_gap_max, _MIN_GAP) if s.logprob_gap_max is not None and s.num_gap_tokens
+        else math.nan
         for s in data.steps
-        if s.logprob_gap_max is not None and s.num_gap_tokens
-    ]
-    _line(axes, points, color=BLUE, marker="o", markersize=3, linewidth=0.8)
-    axes.axhline(data.logprob_gap_limit, color=RED, linestyle=(0, (5, 3)), linewidth=1.2)
-    axes.set_yscale("log")
-    highest = max([y for _, y in points] + [data.logprob_gap_limit])
-    lowest = min([y for _, y in points] + [data.logprob_gap_limit / 10])
-    axes.set_ylim(lowest / 3, highest * 6)
-    axes.annotate(
-        f"a step fails above {data.logprob_gap_limit:g}",
-        (1.0, data.logprob_gap_limit),
-        xycoords=("axes fraction", "data"),
-        xytext=(-2, 4),
-        textcoords="offset points",
-        ha="right",
-        color=RED,
-        fontsize=8.5,
+    ]  # fmt: skip
+    checked = [(version, max(gap, _MIN_GAP)) for version, gap in data.checked_gaps]
+    axes.plot(
+        [s.step for s in data.steps], measured, color=BLUE, marker="o", markersize=3, linewidth=0.8
     )
+    axes.plot(*zip(*checked, strict=True), "s", color=VIOLET, markersize=4) if checked else None
+    points = [(0, y) for y in measured if not math.isnan(y)] + checked
+    first = 0 if checked else 1
+    axes.set_xlim(first - 0.5, max([s.step for s in data.steps], default=1) + 0.5)
+    axes.set_yscale("log")
+    limit = data.logprob_gap_limit
+    if limit is not None:
+        axes.axhline(limit, color=RED, linestyle=(0, (5, 3)), linewidth=1.2)
+        highest = max([y for _, y in points] + [limit])
+        lowest = min([y for _, y in points] + [limit / 10])
+        axes.set_ylim(lowest / 3, highest * 6)
+        axes.annotate(
+            f"a step fails above {limit:g}",
+            (1.0, limit),
+            xycoords=("axes fraction", "data"),
+            xytext=(-2, 4),
+            textcoords="offset points",
+            ha="right",
+            color=RED,
+            fontsize=8.5,
+        )
     axes.set_ylabel("max |difference|")
     _whole_steps(axes)
 
@@ -268,10 +231,19 @@ def _gap(axes: "Axes", data: ReportData) -> None:
 def _signal(axes: "Sequence[Axes]", data: ReportData) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes[0].bar(
-        [s.step for s in data.steps], [s.mixed_groups or 0 for s in data.steps], color=GREEN
-    )
-    axes[0].set_ylabel("mixed groups")
+    steps = [s.step for s in data.steps]
+    below = [0] * len(steps)
+    for label, color, name in (
+        ("none resolved", RED, "all_zero_groups"),
+        ("mixed", GREEN, "mixed_groups"),
+        ("all resolved", BLUE, "all_one_groups"),
+    ):
+        heights = [getattr(s, name) or 0 for s in data.steps]
+        if any(heights):
+            axes[0].bar(steps, heights, bottom=below, color=color, label=label)
+        below = [low + height for low, height in zip(below, heights, strict=True)]
+    axes[0].set_ylabel("groups")
+    _legend(axes[0], ncols=3)
     axes[0].yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     _whole_steps(axes[0], "")
     _line(axes[1], [(s.step, s.grad_norm) for s in data.steps], color=BLUE)
@@ -283,12 +255,28 @@ def _signal(axes: "Sequence[Axes]", data: ReportData) -> None:
 def _lengths(axes: "Sequence[Axes]", data: ReportData) -> None:
     _line(axes[0], [(each.step, each.num_turns) for each in data.lengths], color=BLUE)
     axes[0].set_ylabel("turns")
-    axes[0].set_ylim(bottom=0)
+    _from_zero(axes[0], [each.num_turns for each in data.lengths])
     _whole_steps(axes[0], "")
     _line(axes[1], [(each.step, each.num_tokens) for each in data.lengths], color=VIOLET)
     axes[1].set_ylabel("sampled tokens")
-    axes[1].set_ylim(bottom=0)
+    _from_zero(axes[1], [each.num_tokens for each in data.lengths])
     _whole_steps(axes[1])
+
+
+def _from_zero(axes: "Axes", values: Sequence[float]) -> None:
+    """With room above: a level line must not lie on the edge."""
+    axes.set_ylim(0, max(values, default=1.0) * 1.15 or 1.0)
+
+
+def _masked(axes: "Axes", data: ReportData) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.bar(
+        [s.step for s in data.steps], [s.masked_rollouts or 0 for s in data.steps], color=AMBER
+    )
+    axes.set_ylabel("rollouts")
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    _whole_steps(axes)
 
 
 def _parts(axes: "Axes", data: ReportData) -> None:
@@ -344,13 +332,15 @@ def _duration(seconds: float) -> str:
 
 
 def _endings(axes: "Sequence[Axes]", data: ReportData) -> None:
+    tones = {"resolved": GREEN, "fault": AMBER, "infra_fault": AMBER, "terminated": AMBER}
     for each, counts, color in (
         (axes[0], data.stop_reasons, BLUE),
-        (axes[1], data.verdicts, GREEN),
+        (axes[1], data.verdicts, RED),
     ):
         rows = sorted(counts.items(), key=lambda item: item[1])
         names = [name.replace("_", " ") for name, _ in rows]
-        bars = each.barh(names, [count for _, count in rows], color=color, height=0.62)
+        colors = [tones.get(name, color) for name, _ in rows]
+        bars = each.barh(names, [count for _, count in rows], color=colors, height=0.62)
         each.bar_label(bars, fmt="{:,.0f}", padding=3, fontsize=8.5)
         each.margins(x=0.12)
         each.grid(visible=False, axis="y")

@@ -1,4 +1,4 @@
-"""The report's two files, and the summary that scripts read.
+"""The report's files: the page, the summary that scripts read, and the metrics line by line.
 
 Invariant: a reader never sees half a file; each is written beside its place and moved there.
 """
@@ -9,11 +9,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from infra.report import page
+from infra.report import metrics, page
 from infra.report.data import GREEDY, HELDOUT_TEMPLATES, SAMPLED, ReportData
 
 REPORT_FILE = "report.html"
 SUMMARY_FILE = "summary.json"
+METRICS_FILE = "metrics.jsonl"
 
 
 def summary(data: ReportData, report: Path | None = None) -> dict[str, Any]:
@@ -36,6 +37,8 @@ def summary(data: ReportData, report: Path | None = None) -> dict[str, Any]:
         "num_turns": data.totals.num_turns,
         "verdicts": data.verdicts,
         "stop_reasons": data.stop_reasons,
+        "num_groups_masked": data.totals.num_groups_masked,
+        "num_groups_flat": data.totals.num_groups_flat,
         "num_suspicious": data.totals.num_suspicious,
         "suspicions": data.suspicions,
         "reward_parts": data.compositions[-1].parts if data.compositions else {},
@@ -47,11 +50,16 @@ def summary(data: ReportData, report: Path | None = None) -> dict[str, Any]:
 
 
 def write(data: ReportData, directory: Path) -> tuple[Path, Path]:
-    """Write report.html and summary.json into `directory`; gives their paths."""
+    """Write report.html, summary.json and metrics.jsonl into `directory`; gives the paths of the
+    first two."""
     directory.mkdir(parents=True, exist_ok=True)
     report, summary_file = directory / REPORT_FILE, directory / SUMMARY_FILE
     _replace(report, page.render(data))
     numbers = json.dumps(summary(data, report), indent=2, allow_nan=False)
+    _replace(
+        directory / METRICS_FILE,
+        "".join(json.dumps(line, allow_nan=False) + "\n" for line in metrics.lines(data)),
+    )
     _replace(summary_file, numbers + "\n")
     return report, summary_file
 

@@ -28,9 +28,11 @@ from infra.sandbox.confinement import (
     make_etc,
     sandbox_uid,
 )
+from infra.sandbox.contents import Contents
 from infra.sandbox.disk_guard import guard
 from infra.sandbox.egress import exports
 from infra.sandbox.live import LiveSandbox
+from infra.sandbox.node_faults import blamed, blamed_for
 from infra.sandbox.protocol import (
     BackendUnavailable,
     Limits,
@@ -103,14 +105,36 @@ class BwrapBackend:
 
     async def probe(self) -> None:
         """Run the programs tasks need in a real sandbox. Raises BackendUnavailable."""
-        check = "set -e; git --version; tar --version; python3 --version"
+        returncode, said = await self._try(
+            "set -e; git --version; tar --version; python3 --version"
+        )
+        if returncode != 0:
+            raise BackendUnavailable(
+                f"bubblewrap cannot make a sandbox here: {said}",
+                remedy="allow unprivileged user namespaces (sysctl user.max_user_namespaces, "
+                "kernel.unprivileged_userns_clone=1, "
+                "kernel.apparmor_restrict_unprivileged_userns=0), in a container run with "
+                "--security-opt seccomp=unconfined and systempaths=unconfined (as root also "
+                "--cap-add SYS_ADMIN and NET_ADMIN), and install git, tar and util-linux; or "
+                "give tasks an image and start Docker",
+            )
+
+    async def contents(self) -> Contents:
+        """What a task without an image finds in its sandbox. Raises BackendUnavailable."""
+        returncode, said = await self._try(Contents.COMMAND)
+        if returncode != 0:
+            raise BackendUnavailable(f"a sandbox cannot be looked at: {said}")
+        return Contents.read(said)
+
+    async def _try(self, command: str) -> tuple[int | None, str]:
+        """In a sandbox without a repository: its return code, and what it printed."""
         with filter_fds() as filters:
             process = await asyncio.create_subprocess_exec(
                 *command_line(
                     sandbox_uid("probe"),
                     [self._etc],
                     tmp_mb=16,
-                    command=["bash", "-c", check],
+                    command=["bash", "-c", command],
                     filters=filters,
                 ),
                 stdin=subprocess.DEVNULL,
@@ -120,15 +144,7 @@ class BwrapBackend:
                 env={"PATH": os.defpath},
             )
         said, _ = await process.communicate()
-        if process.returncode != 0:
-            raise BackendUnavailable(
-                f"bubblewrap cannot make a sandbox here: {said.decode(errors='replace').strip()}",
-                remedy="allow unprivileged user namespaces (sysctl user.max_user_namespaces, "
-                "kernel.unprivileged_userns_clone=1, "
-                "kernel.apparmor_restrict_unprivileged_userns=0), in a container run with "
-                "--security-opt seccomp=unconfined and systempaths=unconfined, and install git, "
-                "tar and util-linux; or give tasks an image and start Docker",
-            )
+        return process.returncode, said.decode(errors="replace").strip()
 
     async def open(self, spec: SandboxSpec) -> Sandbox:
         if spec.image is not None:
@@ -145,9 +161,10 @@ class BwrapBackend:
                 sandbox = await self._start(home, prepared, spec, uid)
             except OSError as error:
                 await self._discard(spec.id)
-                raise SandboxRefused(
+                raise blamed_for(
                     f"sandbox {spec.id}: its files cannot be written: {error}",
-                    remedy=f"look at space and permissions of {self._open_dir}",
+                    error,
+                    remedy="compare the names of the task's files with those a file system takes",
                 ) from error
             except BaseException:
                 await self._discard(spec.id)
@@ -240,8 +257,9 @@ class BwrapBackend:
         except NoProcess as ended:
             if not str(ended):
                 raise SandboxBroken(f"sandbox {spec.id}: bwrap was killed") from None
-            raise SandboxRefused(
+            raise blamed(
                 f"sandbox {spec.id} at {spec.workdir}: {ended}",
+                str(ended),
                 remedy="run `mainspring doctor` on this node",
             ) from None
         sandbox = self._register(home, process, spec)
@@ -256,8 +274,9 @@ class BwrapBackend:
             await sandbox.close()
             if "bwrap: " not in broken.message:  # the shell itself says nothing there
                 raise
-            raise SandboxRefused(
+            raise blamed(
                 f"{broken.message} (working tree {spec.workdir})",
+                broken.message,
                 remedy="run `mainspring doctor` on this node",
             ) from None
         except BaseException:
@@ -352,7 +371,7 @@ class BwrapBackend:
             said = made.stdout.decode(errors="replace").strip()
             if not said:  # it was killed: git and bwrap name their reasons
                 raise SandboxBroken(f"committing a task's files ended with {made.returncode}")
-            raise SandboxRefused(f"the task's files cannot be committed to git: {said}")
+            raise blamed(f"the task's files cannot be committed to git: {said}", said)
 
 
 def _ulimits(limits: Limits) -> str:

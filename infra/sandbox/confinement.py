@@ -13,6 +13,7 @@ import functools
 import os
 import shutil
 import sys
+import sysconfig
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ FIRST_UID = 0x4D53_0000
 NUM_UIDS = 1 << 16
 NOBODY = 65534
 PYTHON = "/opt/python"
+LIBRARY = "/opt/libpython"
+"""Where a Python that is bound to PYTHON finds its shared library."""
 HOME = "/home/agent"
 GIT_CONFIG = """[user]
 \tname = Agent
@@ -170,6 +173,19 @@ def command_line(
     return [*argv, *command]
 
 
+def own_python() -> Path | None:
+    """Where the node's Python is, when that is not below /usr, which sandboxes see anyway."""
+    prefix = Path(sys.base_prefix).resolve()
+    return None if prefix.is_relative_to("/usr") else prefix
+
+
+def _shared_library(prefix: Path) -> Path | None:
+    """Of a Python that was built with one."""
+    name = sysconfig.get_config_var("INSTSONAME") or ""
+    found = prefix / "lib" / name
+    return found if ".so" in name and found.is_file() else None
+
+
 @functools.cache
 def _system_arguments() -> tuple[str, ...]:
     arguments = ["--ro-bind", "/usr", "/usr"]
@@ -180,11 +196,18 @@ def _system_arguments() -> tuple[str, ...]:
         elif path.is_dir():
             arguments += ["--ro-bind", str(path), str(path)]
     search = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
-    prefix = Path(sys.base_prefix).resolve()
-    if not prefix.is_relative_to("/usr"):
+    library: dict[str, str] = {}
+    if (prefix := own_python()) is not None:
+        # Made by bwrap itself, the folder above would be root's alone.
+        arguments += ["--dir", str(PurePosixPath(PYTHON).parent)]
         arguments += ["--ro-bind", str(prefix), PYTHON]
         search.insert(0, f"{PYTHON}/bin")
-    environment = {
+        if (shared := _shared_library(prefix)) is not None:
+            # It looks for it where it was installed; only this one file, for other programs look
+            # here as well.
+            arguments += ["--dir", LIBRARY, "--ro-bind", str(shared), f"{LIBRARY}/{shared.name}"]
+            library = {"LD_LIBRARY_PATH": LIBRARY}
+    environment = library | {
         "PATH": ":".join(search),
         "HOME": HOME,
         "USER": "agent",

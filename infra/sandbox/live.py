@@ -18,6 +18,7 @@ import structlog
 
 from infra.sandbox.archive import tar_of
 from infra.sandbox.egress import Egress
+from infra.sandbox.node_faults import blamed
 from infra.sandbox.protocol import (
     CommandResult,
     SandboxBroken,
@@ -37,6 +38,9 @@ ANSWER_GRACE_S = 20.0
 """Beyond a command's own timeout: a loaded machine answers late, a wedged shell never."""
 FILES_TIMEOUT_S = 120.0
 PATCH_TIMEOUT_S = 60.0
+PATCH_FILE_BYTES = 8 << 20
+"""Larger files are left out of a patch: with them the whole patch would be refused."""
+NOTE_BYTES = 500
 PACK_CPU_S = 10
 PACK_TIMEOUT_S = 60.0
 """Below what a turn has left when its command took all its time. The processor's time runs out
@@ -117,8 +121,10 @@ class LiveSandbox:
                     "take", str(len(payload)), *untar, payload=payload, timeout_s=FILES_TIMEOUT_S
                 )
                 if took.status != 0:
-                    raise SandboxRefused(
-                        f"sandbox {self.id}: cannot write {len(files)} files: {_tell(took.output)}",
+                    said = _tell(took.output)
+                    raise blamed(
+                        f"sandbox {self.id}: cannot write {len(files)} files: {said}",
+                        said,
                         remedy="give the sandbox more disk_mb, or the node more space",
                     )
 
@@ -127,7 +133,10 @@ class LiveSandbox:
         async with self._one_command:
             try:
                 patch = await self._call(
-                    "patch", f"{PATCH_TIMEOUT_S:.0f}", timeout_s=PATCH_TIMEOUT_S
+                    "patch",
+                    f"{PATCH_TIMEOUT_S:.0f}",
+                    str(PATCH_FILE_BYTES),
+                    timeout_s=PATCH_TIMEOUT_S,
                 )
             except SandboxLost as lost:
                 if isinstance(lost.__cause__, ShellStuck):
@@ -140,6 +149,11 @@ class LiveSandbox:
                 remedy="the agent destroyed the repository: grade the rollout as without a patch",
             )
         return patch.output
+
+    async def left_out(self) -> str:
+        async with self._one_command:
+            said = await self._call("left_out", str(NOTE_BYTES), timeout_s=ANSWER_GRACE_S)
+        return _tell(said.output)
 
     async def snapshot(self, after: str, max_bytes: int) -> bytes | None:
         async with self._one_command:
@@ -173,8 +187,8 @@ class LiveSandbox:
         )
 
     async def boot(self, setup: ShellSetup, timeout_s: float) -> None:
-        """Make a new sandbox ready. Raises SandboxRefused when it lacks what it needs, and
-        SandboxBroken."""
+        """Make a new sandbox ready. Raises SandboxRefused when it lacks what it needs, SandboxError
+        when the node does, and SandboxBroken."""
         try:
             booted = await self._shell.boot(setup, timeout_s)
         except ShellGone as gone:
@@ -184,7 +198,8 @@ class LiveSandbox:
                 "does the node lack memory?",
             ) from None
         if booted.status != 0:
-            raise SandboxRefused(f"sandbox {self.id}: {_tell(booted.output)}")
+            said = _tell(booted.output)
+            raise blamed(f"sandbox {self.id}: {said}", said)
 
     async def let_out(self, pid: int) -> None:
         """Open a way to what its task may reach, if anything; `pid` is a process in it. Raises

@@ -15,6 +15,7 @@ from typing import Protocol
 from infra.sandbox.alteration import NO_ALTERATION, Alteration
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
+from mainspring.status import FaultKind
 from mainspring.tasks import BackendName
 
 
@@ -25,9 +26,13 @@ class BackendUnavailable(SandboxError):
 class SandboxLost(SandboxError):
     """The sandbox is gone, or its shell died and cannot be brought back."""
 
+    fault = FaultKind.SANDBOX_LOST
+
 
 class SandboxRefused(SandboxError):
     """The sandbox cannot be made as asked, on no node: the task is at fault, not the machine."""
+
+    fault = FaultKind.TASK_INVALID
 
 
 class SandboxBroken(SandboxError):
@@ -48,6 +53,8 @@ class ImageUnfit(SandboxRefused):
 
 class ImageUnreachable(SandboxError):
     """The image cannot be had now: a registry does not answer. Worth asking again."""
+
+    fault = FaultKind.IMAGE_UNREACHABLE
 
 
 class DiskFull(ImageUnreachable):
@@ -116,6 +123,10 @@ class Sandbox(Protocol):
 
     async def diff(self) -> bytes:
         """The working tree against the base commit as a git patch, binary files included."""
+        ...
+
+    async def left_out(self) -> str:
+        """Files that the last `diff` could not take, a line each; empty when it has everything."""
         ...
 
     async def snapshot(self, after: str, max_bytes: int) -> bytes | None:

@@ -197,14 +197,44 @@ base_git() {
 
 add_all() { base_git add -A --ignore-errors . >/dev/null; }
 
-patch() { # cpu_s
+# Adds the working tree but for files over max_bytes, and for what cannot be read even by its owner:
+# these stand in $RUN/left_out, a line each, and the rest still makes a patch.
+add_what_fits() { # max_bytes
+  local file line without=()
+  # The agent may have taken its own right to read.
+  find . -path ./.git -prune -o \
+    \( -type d ! -perm -500 -o -type f ! -perm -400 \) -exec chmod u+rX {} \;
+  find . -path ./.git -prune -o -type f -size +"$1"c -print0 >"$RUN/large"
+  while IFS= read -r -d '' file; do
+    file=${file#./}
+    without+=(":(exclude,literal)$file")
+    base_git check-ignore -q -- "$file" && continue
+    GIT_LITERAL_PATHSPECS=1 base_git ls-files --error-unmatch -- "$file" >/dev/null &&
+      GIT_LITERAL_PATHSPECS=1 base_git diff --quiet "$base_tree" -- "$file" && continue
+    printf '%s: over %d MiB\n' "$file" $(($1 >> 20)) >>"$RUN/left_out"
+  done <"$RUN/large"
+  base_git add -A --ignore-errors -- . "${without[@]}" 2>"$RUN/refused" >/dev/null
+  while IFS= read -r line; do
+    [[ $line != error:* ]] || printf '%s\n' "${line#error: }" >>"$RUN/left_out"
+  done <"$RUN/refused"
+}
+
+# What the last patch does not have.
+left_out() { # max_bytes
+  head -c "$1" "$RUN/left_out"
+  reply 0
+}
+
+patch() { # cpu_s max_bytes_of_a_file
   stand_down
   (
     exec </dev/null {drained_fd}>&-
     eval "$LIMITS"
     ulimit -t "$1"
+    : >"$RUN/left_out"
+    chmod u+rwx -- "$WORKDIR"
     cd -- "$WORKDIR" || exit
-    add_all
+    add_what_fits "$2"
     base_git diff --cached --binary --no-color --no-ext-diff --no-textconv --no-renames "$base_tree"
   )
   reply $?

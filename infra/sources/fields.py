@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from infra.sources.patch_files import PatchFiles, read_patch
 from infra.sources.protocol import ImportOptions, RowError, RowProblem
+from infra.sources.soundness import check_sound
 from mainspring.tasks import Task
 
 Row = Mapping[str, Any]
@@ -76,14 +77,17 @@ def build_task(fields: Row, options: ImportOptions) -> Task:
     if options.allow_hosts and isinstance(own_hosts, list | tuple):
         fields["allow_hosts"] = list(dict.fromkeys([*own_hosts, *options.allow_hosts]))
     if options.id_prefix and isinstance(metadata := fields.get("metadata", {}), dict):
-        fields["metadata"] = {INSTANCE_ID: text(fields, "id"), **metadata}
-        fields["id"] = options.id_prefix + text(fields, "id")
+        own_id = text(fields, "id")
+        # An exported row may have the prefix already.
+        if own_id != f"{options.id_prefix}{metadata.get(INSTANCE_ID)}":
+            fields["metadata"] = {INSTANCE_ID: own_id, **metadata}
+            fields["id"] = options.id_prefix + own_id
     for field, shape in _NAMES.items():
         name = text(fields, field)
         if not shape.fullmatch(name):
             raise RowError(RowProblem.WRONG_TYPE, f"{field} {name[:60]!r} cannot be a name")
     try:
-        return Task.model_validate(fields)
+        task = Task.model_validate(fields)
     except ValidationError as error:
         first, *more = error.errors(include_url=False)
         said = [".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")]
@@ -93,6 +97,8 @@ def build_task(fields: Row, options: ImportOptions) -> Task:
             RowProblem.MISSING_FIELD if missing else RowProblem.WRONG_TYPE,
             ": ".join(filter(None, said)) + also,
         ) from None
+    check_sound(task)
+    return task
 
 
 def _kind(value: object) -> str:

@@ -3,12 +3,19 @@
 Imported by `opening`. Needs the `datasets` package, which is loaded when rows are read.
 """
 
+import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+import httpx
 
 from infra.sources.protocol import ImportOptions, Place, SourceRow
 from infra.sources.rows import read_row
 from mainspring.errors import ServiceError, UsageError
+
+CONNECT_TIMEOUT_S = 10.0
 
 
 class HubSource:
@@ -34,19 +41,50 @@ class HubSource:
                 remedy="pip install 'mainspring[swe]'",
             ) from None
         wanted = self._options.split
+        self._check_that_the_hub_answers()
         try:
-            for split in [wanted] if wanted else datasets.get_dataset_split_names(self._name):
-                rows = datasets.load_dataset(self._name, split=split, streaming=True)
-                for i, row in enumerate(rows, start=1):
-                    yield split, i, dict(row)
+            with _without_retry_lines():
+                for split in [wanted] if wanted else datasets.get_dataset_split_names(self._name):
+                    rows = datasets.load_dataset(self._name, split=split, streaming=True)
+                    for i, row in enumerate(rows, start=1):
+                        yield split, i, dict(row)
         except (DatasetNotFoundError, ValueError) as error:
             raise UsageError(
                 f"data set {self._name}: {error}",
                 remedy="check its name and --split; for a private one set HF_TOKEN",
             ) from None
         except (OSError, HfHubHTTPError) as error:
-            raise ServiceError(
-                f"data set {self._name} cannot be read from the hub: {error}",
-                remedy="check the network and HF_ENDPOINT, or download the data set's parquet "
-                "files and import those",
-            ) from None
+            raise self._unreachable(error) from None
+
+    def _check_that_the_hub_answers(self) -> None:
+        """The library tries for half a minute before it tells that nothing listens there."""
+        from huggingface_hub import constants
+
+        # The library takes a folder as it takes a name on the hub.
+        if constants.HF_HUB_OFFLINE or Path(self._name).exists():
+            return
+        try:
+            httpx.head(constants.ENDPOINT, timeout=CONNECT_TIMEOUT_S)
+        except httpx.ConnectError as error:
+            raise self._unreachable(f"{constants.ENDPOINT}: {error}") from None
+        except httpx.HTTPError:
+            return  # slow, or an answer of another kind: the library may fare better
+
+    def _unreachable(self, why: object) -> ServiceError:
+        return ServiceError(
+            f"data set {self._name} cannot be read from the hub: {why}",
+            remedy="check the network and HF_ENDPOINT, or download the data set's parquet "
+            "files and import those",
+        )
+
+
+@contextmanager
+def _without_retry_lines() -> Iterator[None]:
+    """The library tells each try; what counts is the error at the end."""
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

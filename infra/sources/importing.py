@@ -6,12 +6,13 @@ be read; importing again changes nothing. Imported by the command line.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from infra.db import task_removal
 from infra.db.database import Database
-from infra.db.tasks import Fate, import_tasks
+from infra.db.tasks import UNSTORABLE, Fate, import_tasks
 from infra.sources.protocol import Place, RowError, RowProblem, SourceRow
 from mainspring.tasks import Task
 
@@ -21,10 +22,18 @@ _FAILED = {
     Fate.OTHER_CONTENT: RowError(
         RowProblem.OTHER_CONTENT,
         "its id is stored with other content",
-        remedy="a changed task, or one of another source, needs another id: --id-prefix",
+        remedy="a task that nothing has used is corrected by --replace; else, or for one of "
+        "another source or split, choose another id: --id-prefix",
+    ),
+    Fate.IN_USE: RowError(
+        RowProblem.OTHER_CONTENT,
+        "its id is stored with other content, and a campaign has used it",
+        remedy="a used task cannot change: choose another id with --id-prefix",
     ),
     Fate.NOT_STORABLE: RowError(
-        RowProblem.NOT_STORABLE, "it holds a NUL character, which Postgres cannot store"
+        RowProblem.NOT_STORABLE,
+        f"it {UNSTORABLE}",
+        remedy="leave binary files out of `files` and `tests`, or use an image",
     ),
 }
 
@@ -36,33 +45,41 @@ class FailedRow:
     error: RowError
 
     def __str__(self) -> str:
-        """On one line."""
+        """On one line that every terminal can print: ids and field names are a file's words."""
         said = f"{self.place} {self.id or '-'}: {self.error.message}"
-        return re.sub(r"\s+", " ", f"{said} ({self.error.remedy})" if self.error.remedy else said)
+        said = f"{said} ({self.error.remedy})" if self.error.remedy else said
+        return re.sub(r"\s+", " ", said).encode(errors="backslashreplace").decode()
 
 
 @dataclass(slots=True)
 class ImportReport:
     num_new: int = 0
     num_same: int = 0
+    num_replaced: int = 0
     failed: list[FailedRow] = field(default_factory=list)
     splits: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Tasks new or stored before, by source and split."""
 
     @property
     def num_rows(self) -> int:
-        return self.num_new + self.num_same + len(self.failed)
+        return self.num_new + self.num_same + self.num_replaced + len(self.failed)
 
 
 async def import_rows(
-    database: Database, rows: Iterable[SourceRow], on_progress: Callable[[ImportReport], None]
+    database: Database,
+    rows: Iterable[SourceRow],
+    on_progress: Callable[[ImportReport], None],
+    *,
+    replace: bool = False,
 ) -> ImportReport:
-    """Raises what the source raises; what came before it is stored."""
+    """Raises what the source raises; what came before it is stored. `replace` gives stored tasks
+    that nothing has used the content of their row."""
     report = ImportReport()
     pending = iter(rows)
     while batch := list(islice(pending, ROWS_AT_ONCE)):
         tasks = [row.result for row in batch if isinstance(row.result, Task)]
-        fates = iter(await import_tasks(database, tasks))
+        found = await import_tasks(database, tasks)
+        fates = iter(await _replaced(database, tasks, found) if replace else found)
         for row in batch:
             if isinstance(row.result, RowError):
                 report.failed.append(FailedRow(row.place, row.id, row.result))
@@ -71,9 +88,25 @@ async def import_rows(
             else:
                 report.num_new += fate is Fate.NEW
                 report.num_same += fate is Fate.SAME
+                report.num_replaced += fate is Fate.REPLACED
                 report.splits[row.result.source, row.result.split] += 1
         on_progress(report)
     return report
+
+
+async def _replaced(database: Database, tasks: Sequence[Task], fates: Sequence[Fate]) -> list[Fate]:
+    """The fates after those with other content were replaced. Source and split are a task's place:
+    a row of another one does not replace it."""
+    changed = [t for t, fate in zip(tasks, fates, strict=True) if fate is Fate.OTHER_CONTENT]
+    replaced, used = await task_removal.replace(database, changed)
+    found: list[Fate] = []
+    for task, fate in zip(tasks, fates, strict=True):
+        if fate is Fate.OTHER_CONTENT and task.id in used:
+            fate = Fate.IN_USE
+        elif fate is Fate.OTHER_CONTENT and task.id in replaced:
+            fate = Fate.REPLACED
+        found.append(fate)
+    return found
 
 
 def selected(

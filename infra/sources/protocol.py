@@ -35,8 +35,10 @@ class RowProblem(StrEnum):
     """The official library has no such log parser."""
     UNSUPPORTED = "unsupported"
     """It asks for something that sandboxes here do not do."""
+    IMPOSSIBLE = "impossible"
+    """No sandbox can run it, or no patch can resolve it."""
     NOT_STORABLE = "not_storable"
-    """It holds a character that Postgres cannot."""
+    """It holds a character or a number that Postgres cannot."""
     OTHER_CONTENT = "other_content"
     """Another task is stored under its id."""
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from mainspring.errors import ServiceError, UsageError
 from mainspring.settings import STACK_FILE
@@ -74,6 +75,16 @@ def write_private(path: Path, content: str) -> None:
 
 def record(home: Path, addresses: dict[str, str]) -> None:
     write_private(home / STACK_FILE, json.dumps(addresses, indent=2) + "\n")
+
+
+def recorded_port(home: Path, key: str) -> int | None:
+    """The port of the address under `key` that the last complete `up` told everyone; None: there
+    was none, or it is damaged and nobody can have read it."""
+    try:
+        address = json.loads((home / STACK_FILE).read_text())[key]
+        return urlsplit(address if "//" in address else f"//{address}").port
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
 
 
 @asynccontextmanager

@@ -4,12 +4,15 @@ import random
 import socket
 from dataclasses import dataclass
 
-from mainspring.errors import UsageError
+import psutil
+
+from mainspring.errors import ServiceError, UsageError
 
 LOOPBACK = "127.0.0.1"
 TRIES = 100
 _PERMANENT = range(15000, 32768)
 """Above the well-known ones, below Linux's usual ip_local_port_range."""
+_COMMAND_CHARS = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +34,46 @@ def is_free(port: int) -> bool:
     return True
 
 
-def choose(service: str, forced: int | None, preferred: int) -> int:
-    """`forced` or nothing; else `preferred` when it is free, else another one.
+def choose(service: str, forced: int | None, recorded: int | None, usual: int, option: str) -> int:
+    """`forced`, else `recorded`, or nothing: workers and links have the recorded one. On a first
+    start `usual` when it is free, else another one.
 
-    Raises UsageError when `forced` is taken.
+    Raises UsageError when `forced` is taken, ServiceError when `recorded` is.
     """
-    port = forced or preferred
+    port = forced or recorded or usual
     if is_free(port):
         return port
+    taken = f"{service}: port {port} of {LOOPBACK} is in use by {holder(port)}"
     if forced:
         raise UsageError(
-            f"{service}: port {port} of {LOOPBACK} is in use by another process",
-            remedy="stop that process, or leave the port out and a free one is chosen",
+            taken, remedy="stop that process, or leave the port out and a free one is chosen"
+        )
+    if recorded:
+        raise ServiceError(
+            f"{taken}; it is the port that this home's workers know",
+            remedy=f"stop that process, or move with `mainspring up {option} PORT`: running "
+            "workers follow",
         )
     return pick()
+
+
+def holder(port: int) -> str:
+    """Which process listens at `port`, as far as we may see."""
+    try:
+        listening = psutil.net_connections("tcp")
+    except psutil.AccessDenied:
+        listening = []
+    for each in listening:
+        if each.laddr and each.laddr.port == port and each.status == psutil.CONN_LISTEN:
+            if each.pid is None:
+                break
+            try:
+                command = " ".join(psutil.Process(each.pid).cmdline())
+            except psutil.Error:
+                command = ""
+            shown = command if len(command) <= _COMMAND_CHARS else f"{command[:_COMMAND_CHARS]}..."
+            return f"process {each.pid}" + (f" ({shown})" if shown else "")
+    return "another process"
 
 
 def pick() -> int:

@@ -23,7 +23,8 @@ from infra.stack import ports
 from infra.stack.process import Account, Daemon, environment
 from mainspring.errors import DatabaseError
 
-DEFAULT_PORT = 54320
+DEFAULT_PORT = 15432
+"""Below the ports that the kernel gives to outgoing connections: it must be free again."""
 START_TIMEOUT_S = 180.0
 """It replays its log after a crash, up to a gigabyte of it."""
 STOP_TIMEOUT_S = 60.0
@@ -73,8 +74,12 @@ class Postgres:
         if not self.data.exists():
             homes.check_space(self.home)
             self._init(binaries, account)
+        known = self._port()
+        recorded = known if homes.recorded_port(self.home, "database_url") == known else None
         for attempts_left in reversed(range(START_ATTEMPTS)):
-            port = ports.choose("Postgres", forced_port, self._port() or DEFAULT_PORT)
+            port = ports.choose(
+                "Postgres", forced_port, recorded, known or DEFAULT_PORT, "--postgres-port"
+            )
             homes.write_private(self._port_file, str(port))
             options = [part for k, v in SETTINGS.items() for part in ("-c", f"{k}={v}")]
             self.daemon.start(

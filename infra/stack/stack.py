@@ -16,13 +16,15 @@ from typing import ParamSpec, TypeVar
 
 from infra.db.database import Database
 from infra.db.migrate import upgrade
+from infra.db.store import identity, put_namespace
 from infra.stack import home as homes
 from infra.stack import ports
 from infra.stack.ports import Forced
 from infra.stack.postgres import Postgres
 from infra.stack.temporal import Temporal, answers
+from infra.temporal import settled
 from mainspring.errors import MainspringError, ServiceError
-from mainspring.settings import configured_settings, load_settings
+from mainspring.settings import USUAL_NAMESPACE, Settings, configured_settings, load_settings
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,6 +36,7 @@ class StackInfo:
     database_url: str
     temporal_address: str
     temporal_ui: str
+    temporal_namespace: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +63,21 @@ async def up(home: Path, forced: Forced | None = None) -> StackInfo:
     homes.make(home)
     async with homes.locked(home):
         configured = configured_settings(home)
-        postgres, temporal = Postgres(home), Temporal(home, configured.temporal_namespace)
+        postgres, temporal = Postgres(home), Temporal(home)
         started_here = [s for s in (temporal, postgres) if s.daemon.pid() is None]
         try:
             url = configured.database_url or await _thread(postgres.start, forced.postgres)
             await _thread(upgrade, url)
+            namespace = await _namespace(url, configured)
             if not configured.temporal_address:
-                await temporal.start(forced)
+                await Temporal(home, namespace).start(forced)
+                await _record(url, namespace)
             info = StackInfo(
                 home,
                 url,
                 configured.temporal_address or temporal.address,
                 configured.temporal_ui or ("" if configured.temporal_address else temporal.ui),
+                namespace,
             )
             addresses = {key: value for key, value in asdict(info).items() if key != "home"}
             homes.record(home, addresses)
@@ -96,7 +102,24 @@ def _check_ports(home: Path, forced: Forced) -> None:
         ("Temporal's UI", forced.ui, temporal),
     ):
         if port is not None and daemon.pid() is None:
-            ports.choose(service, port, port)
+            ports.choose(service, port, None, port, "")
+
+
+async def _namespace(url: str, configured: Settings) -> str:
+    """Where the store's work is, or is to be. The embedded Temporal's is named after the store:
+    workers that reach another home's server by mistake find nothing there that they would poll.
+    Raises OtherNamespace."""
+    async with Database.open(url, pool_size=1) as database:
+        found = (await settled(configured, database)).temporal_namespace
+        if found or configured.temporal_address:
+            return found or USUAL_NAMESPACE
+        return f"mainspring-{(await identity(database))[:8]}"
+
+
+async def _record(url: str, namespace: str) -> None:
+    """Nodes that have a home of their own find it in the store."""
+    async with Database.open(url, pool_size=1) as database:
+        await put_namespace(database, namespace)
 
 
 async def down(home: Path) -> list[str]:
@@ -129,14 +152,16 @@ async def status(home: Path) -> list[ServiceState]:
     home = home.absolute()
     settings, configured = load_settings(home), configured_settings(home)
     postgres, temporal = Postgres(home).daemon.pid(), Temporal(home).daemon.pid()
+    absent = not configured.database_url and postgres is None
+    database_problem = (
+        "is not running" if absent else await _database_problem(settings.database_url)
+    )
     return [
         ServiceState(
             "postgres",
             settings.database_url.rpartition("@")[2],
             None if configured.database_url else postgres,
-            "is not running"
-            if not configured.database_url and postgres is None
-            else await _database_problem(settings.database_url),
+            database_problem,
         ),
         ServiceState(
             "temporal",
@@ -144,7 +169,7 @@ async def status(home: Path) -> list[ServiceState]:
             None if configured.temporal_address else temporal,
             "is not running"
             if not configured.temporal_address and temporal is None
-            else await _temporal_problem(settings.temporal_address, settings.temporal_namespace),
+            else await _temporal_problem(settings, database_answers=not database_problem),
         ),
     ]
 
@@ -184,5 +209,12 @@ async def _database_problem(url: str) -> str:
     return ""
 
 
-async def _temporal_problem(address: str, namespace: str) -> str:
+async def _temporal_problem(settings: Settings, *, database_answers: bool) -> str:
+    try:
+        if database_answers:
+            async with Database.open(settings.database_url, pool_size=1) as database:
+                settings = await settled(settings, database)
+    except MainspringError as error:
+        return error.message
+    address, namespace = settings.temporal_address, settings.temporal_namespace or USUAL_NAMESPACE
     return "" if address and await answers(address, namespace) else "does not answer"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
+import psutil
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import (
     AddSearchAttributesRequest,
@@ -23,6 +24,7 @@ from infra.stack import ports
 from infra.stack.ports import Forced
 from infra.stack.process import Daemon
 from mainspring.errors import TemporalError
+from mainspring.settings import USUAL_NAMESPACE
 
 DEFAULT_PORT = 7233
 DEFAULT_UI_PORT = 8233
@@ -42,13 +44,16 @@ SEARCH_ATTRIBUTES = {
     "RolloutPhase": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
     "ExitStatus": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
     "Reward": IndexedValueType.INDEXED_VALUE_TYPE_DOUBLE,
+    "Verdict": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "Fault": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "NumTurns": IndexedValueType.INDEXED_VALUE_TYPE_INT,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Temporal:
     home: Path
-    namespace: str = "default"
+    namespace: str = USUAL_NAMESPACE
 
     @property
     def daemon(self) -> Daemon:
@@ -57,7 +62,7 @@ class Temporal:
     async def start(self, forced: Forced = Forced()) -> None:  # noqa: B008 - frozen
         """Start the server or find it running. Raises TemporalError with the end of the log."""
         known = self._ports()
-        if self.daemon.pid() is not None and known is not None:
+        if self._serves() and known is not None:
             for name, wanted, port in zip(
                 ("Temporal", "Temporal's UI"), (forced.temporal, forced.ui), known, strict=True
             ):
@@ -67,10 +72,12 @@ class Temporal:
             return
         self.stop()  # what a killed run left behind holds our ports
         homes.check_space(self.home)
-        usual_port, usual_ui_port = known or (DEFAULT_PORT, DEFAULT_UI_PORT)
+        usual, usual_ui = known or (DEFAULT_PORT, DEFAULT_UI_PORT)
+        recorded = homes.recorded_port(self.home, "temporal_address") == usual
+        keep, keep_ui = (usual, usual_ui) if recorded else (None, None)
         for attempts_left in reversed(range(START_ATTEMPTS)):
-            port = ports.choose("Temporal", forced.temporal, usual_port)
-            ui_port = ports.choose("Temporal's UI", forced.ui, usual_ui_port)
+            port = ports.choose("Temporal", forced.temporal, keep, usual, "--temporal-port")
+            ui_port = ports.choose("Temporal's UI", forced.ui, keep_ui, usual_ui, "--ui-port")
             homes.write_private(self._ports_file, f"{port} {ui_port}")
             self.daemon.start(self._command(port, ui_port), variables=GO_VARIABLES)
             try:
@@ -105,6 +112,14 @@ class Temporal:
             return None
         port, ui_port = self._ports_file.read_text().split()
         return int(port), int(ui_port)
+
+    def _serves(self) -> bool:
+        """Whether it runs, and for our namespace, which it makes only when it starts."""
+        pid = self.daemon.pid()
+        try:
+            return pid is not None and self.namespace in psutil.Process(pid).cmdline()
+        except psutil.NoSuchProcess:
+            return False
 
     def _command(self, port: int, ui_port: int) -> list[str]:
         return [
@@ -143,19 +158,9 @@ class Temporal:
 
     async def _register(self) -> None:
         """What is missing: the server's own flag reaches new databases only, not older homes."""
-        service = (await Client.connect(self.address, namespace=self.namespace)).operator_service
+        client = await Client.connect(self.address, namespace=self.namespace)
         try:
-            listed = await service.list_search_attributes(
-                ListSearchAttributesRequest(namespace=self.namespace)
-            )
-            missing = SEARCH_ATTRIBUTES.keys() - listed.custom_attributes.keys()
-            if missing:
-                await service.add_search_attributes(
-                    AddSearchAttributesRequest(
-                        namespace=self.namespace,
-                        search_attributes={name: SEARCH_ATTRIBUTES[name] for name in missing},
-                    )
-                )
+            await register_search_attributes(client)
         except RPCError as error:
             raise TemporalError(
                 f"embedded Temporal refused the search attributes: {error}",
@@ -163,7 +168,24 @@ class Temporal:
             ) from None
 
 
-async def answers(address: str, namespace: str = "default") -> bool:
+async def register_search_attributes(client: Client) -> list[str]:
+    """Register what the client's namespace lacks; the names of it. Raises RPCError."""
+    service = client.operator_service
+    listed = await service.list_search_attributes(
+        ListSearchAttributesRequest(namespace=client.namespace)
+    )
+    missing = sorted(SEARCH_ATTRIBUTES.keys() - listed.custom_attributes.keys())
+    if missing:
+        await service.add_search_attributes(
+            AddSearchAttributesRequest(
+                namespace=client.namespace,
+                search_attributes={name: SEARCH_ATTRIBUTES[name] for name in missing},
+            )
+        )
+    return missing
+
+
+async def answers(address: str, namespace: str = USUAL_NAMESPACE) -> bool:
     """Whether a Temporal frontend serves workflows at `address` now."""
     try:
         client = await asyncio.wait_for(

@@ -1,0 +1,188 @@
+"""A task's row from a git repository: its files before the fix, the fix, and the tests it brings.
+
+As SWE-bench does it, the fix between two commits is split: changes to tests become the hidden
+tests, the rest is the gold patch. Nothing in the repository is changed. Imported by the command
+line; what comes out is a row that `mainspring tasks import` takes.
+"""
+
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.sources.protocol import ImportOptions, Place, RowError
+from infra.sources.rows import read_row
+from mainspring.errors import UsageError
+from mainspring.patches import FileChange, is_test, split
+
+MAX_FILES_BYTES = 16 << 20
+"""Of a repository that is kept as text in its row; larger ones need an image."""
+_FILE_MODES = ("100644", "100755")
+_NEEDS_IMAGE = "build an image with the repository in it, and give it with --image"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the person says of the task."""
+
+    tests: tuple[str, ...]
+    """Files and folders of the hidden tests, relative to the repository."""
+    test_command: str
+    gold: str | None = None
+    """The fix as a patch against `base`; the tests are in the working tree then."""
+    base: str = ""
+    """Commit before the fix; empty: the fix's parent, or HEAD with `gold`."""
+    fix: str = ""
+    """Commit with the fix and its tests."""
+    id: str = ""
+    issue: str = ""
+    """Empty: the message of the fix's commit."""
+    split: str = "train"
+    image: str | None = None
+    """With it the row holds no files: the image has the repository at `workdir`."""
+    workdir: str = "/testbed"
+    test_timeout_s: float = 60.0
+
+
+def make_row(repository: Path, wanted: Wanted) -> dict[str, object]:
+    """Raises UsageError."""
+    top = Path(_git(repository, "rev-parse", "--show-toplevel").decode().rstrip("\n"))
+    if bool(wanted.gold) == bool(wanted.fix):
+        raise UsageError(
+            "a task needs its fix", remedy="give either --gold FIX.patch or --fix REF (and --base)"
+        )
+    base = _commit(top, wanted.base or (f"{wanted.fix}^" if wanted.fix else "HEAD"))
+    if wanted.fix:
+        fix = _commit(top, wanted.fix)
+        tests, gold = _of_fix(top, base, fix, wanted.tests)
+        hidden: tuple[str, ...] = ()
+        issue = wanted.issue or _git(top, "log", "-1", "--format=%B", fix).decode(errors="replace")
+    else:
+        fix = base
+        tests, gold = _of_working_tree(top, wanted.tests), wanted.gold or ""
+        hidden, issue = wanted.tests, wanted.issue
+    row: dict[str, object] = {
+        "id": wanted.id or f"{top.name}-{fix[:10]}",
+        "split": wanted.split,
+        "issue": issue.strip(),
+        "workdir": wanted.workdir,
+        "tests": tests,
+        "test_command": wanted.test_command,
+        "test_timeout_s": wanted.test_timeout_s,
+        "gold_patch": gold,
+        "metadata": {"base_commit": base, "repo": top.name},
+    }
+    place = {"image": wanted.image} if wanted.image else {"files": _files(top, base, hidden)}
+    return _checked(row | place)
+
+
+def _checked(row: dict[str, object]) -> dict[str, object]:
+    """As an import reads it."""
+    if not row["issue"]:
+        raise UsageError("the task has no issue", remedy="give a file with its text: --issue FILE")
+    read = read_row(row, Place("the new row"), ImportOptions(), source="new")
+    if read is not None and isinstance(read.result, RowError):
+        raise UsageError(f"these make no task: {read.result.message}", remedy=read.result.remedy)
+    return row
+
+
+def _of_fix(top: Path, base: str, fix: str, tests: Sequence[str]) -> tuple[dict[str, str], str]:
+    """The tests as the fix leaves them, and the rest of the fix."""
+    options = ("--binary", "--full-index", "--no-color", "--no-ext-diff", "--no-renames")
+    _, changes = split(_git(top, "diff", *options, base, fix))
+    brought = [each for each in changes if _is_below(each.path, tests) or is_test(each.path)]
+    gold = [each for each in changes if each not in brought]
+    if not brought:
+        raise UsageError(
+            f"{fix[:10]} changes no tests below {', '.join(tests)}",
+            remedy="name the tests that the fix brings, or give the fix with --gold",
+        )
+    if not gold:
+        raise UsageError(
+            f"{fix[:10]} changes nothing but tests", remedy="name the commit that has the fix"
+        )
+    files = {
+        each.path: _text(each.path, _git(top, "show", f"{fix}:{each.path}"))
+        for each in brought
+        if not _is_deleted(each)
+    }
+    return files, _text("the fix", b"".join(each.raw for each in gold))
+
+
+def _of_working_tree(top: Path, tests: Sequence[str]) -> dict[str, str]:
+    files: dict[str, str] = {}
+    for given in tests:
+        path = top / given
+        found = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+        for each in found:
+            if "__pycache__" not in each.parts:
+                files[each.relative_to(top).as_posix()] = _text(str(each), each.read_bytes())
+    if not files:
+        raise UsageError(
+            f"there are no files at {', '.join(tests)} in {top}",
+            remedy="give --tests relative to the repository",
+        )
+    return files
+
+
+def _files(top: Path, base: str, hidden: Sequence[str]) -> dict[str, str]:
+    files: dict[str, str] = {}
+    num_bytes = 0
+    for entry in _git(top, "ls-tree", "-r", "-z", "--full-tree", base).split(b"\0"):
+        if not entry:
+            continue
+        about, _, raw_path = entry.partition(b"\t")
+        mode, _, blob = about.decode().split()
+        path = _text("the name of a file", raw_path)
+        if _is_below(path, hidden):
+            continue
+        if mode not in _FILE_MODES:
+            raise UsageError(f"{path} is a link or a submodule", remedy=_NEEDS_IMAGE)
+        content = _git(top, "cat-file", "blob", blob)
+        num_bytes += len(content)
+        if num_bytes > MAX_FILES_BYTES:
+            raise UsageError(
+                f"{top} holds more than {MAX_FILES_BYTES >> 20} MB of files", remedy=_NEEDS_IMAGE
+            )
+        files[path] = _text(path, content)
+    return files
+
+
+def _text(what: str, raw: bytes) -> str:
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise UsageError(f"{what} is no UTF-8 text", remedy=_NEEDS_IMAGE)
+    return text
+
+
+def _is_below(path: str, tops: Sequence[str]) -> bool:
+    return any(path == top or path.startswith(f"{top.rstrip('/')}/") for top in tops)
+
+
+def _is_deleted(change: FileChange) -> bool:
+    return b"\ndeleted file mode " in change.raw
+
+
+def _commit(top: Path, ref: str) -> str:
+    named = f"{ref}^{{commit}}"
+    return _git(top, "rev-parse", "--verify", "--end-of-options", named).decode().strip()
+
+
+def _git(repository: Path, *arguments: str) -> bytes:
+    environment = {**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
+    command = ["git", "-C", str(repository), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, env=environment, check=False)
+    except FileNotFoundError:
+        raise UsageError("git is not installed", remedy="install git") from None
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise UsageError(
+            f"git {arguments[0]} in {repository}: {said[-1] if said else 'failed'}",
+            remedy="check the path of the repository and the names of its commits",
+        )
+    return done.stdout
