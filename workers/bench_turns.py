@@ -20,17 +20,20 @@ from temporalio.testing import ActivityEnvironment
 from temporalio.worker import Worker
 
 from activities.admission import Admission
+from activities.faults import Faults
 from activities.grading import GradingActivities
 from activities.held import HeldSandboxes
 from activities.known import Known
-from activities.policy import PolicyActivities, Served
+from activities.policy import PolicyActivities
 from activities.rollouts import RolloutActivities
 from activities.sandbox import SandboxActivities
+from activities.served import Served
 from infra.db import campaigns, groups, tasks
 from infra.db.database import Database
 from infra.db.models import GenerationRow
 from infra.db.opening import open_database
 from infra.policy.protocol import Completion, SamplingParams
+from infra.policy.weight_label import WeightLabel
 from infra.sandbox.protocol import CommandResult, Sandbox, SandboxSpec
 from infra.stack.stack import temporary
 from infra.temporal import connect
@@ -102,10 +105,10 @@ class NoPolicy:
             ids, (-0.1,) * REPLY_TOKENS, (VersionSpan(0, 0, REPLY_TOKENS),), "stop", 0
         )
 
-    async def publish(self, engine: str, weights: Path, version: int) -> None:
+    async def publish(self, engine: str, weights: Path, label: WeightLabel) -> None:
         return None
 
-    async def reconcile(self, engine: str, weights: Path, version: int) -> bool:
+    async def reconcile(self, engine: str, weights: Path, label: WeightLabel) -> bool:
         return False
 
     async def aclose(self) -> None:
@@ -137,6 +140,9 @@ class NoSandbox:
 
     async def diff(self) -> bytes:
         return b""
+
+    async def left_out(self) -> str:
+        return ""
 
     async def snapshot(self, after: str, max_bytes: int) -> bytes | None:
         return None
@@ -236,18 +242,21 @@ class Bench:
                 self.rollouts.finish_rollout,
                 self.policy.generate,
             ],
+            interceptors=[Faults()],
             max_concurrent_activities=2 * max(PLAN),
         )
         shared = Worker(
             self.client,
             task_queue=SANDBOX_QUEUE,
             activities=[self.sandbox.open_sandbox],
+            interceptors=[Faults()],
             max_concurrent_activities=2 * max(PLAN),
         )
         grade = Worker(
             self.client,
             task_queue=GRADE_QUEUE,
             activities=[self.grading.grade],
+            interceptors=[Faults()],
             max_concurrent_activities=2 * max(PLAN),
         )
         own = Worker(
@@ -258,6 +267,7 @@ class Bench:
                 self.sandbox.collect_patch,
                 self.sandbox.close_sandbox,
             ],
+            interceptors=[Faults()],
             max_concurrent_activities=2 * max(PLAN),
         )
         return [rollout, shared, grade, own]

@@ -1,16 +1,22 @@
-"""Starting a campaign and taking one up again: from the store to a running workflow.
+"""Starting a campaign and resuming one: from the store to a running workflow.
 
 Invariant: both are idempotent. Creating stores configuration and tasks once, the tasks chosen by
-what is known of them then; starting hands the workflow a state read from the store, so a campaign
-whose workflow failed, was cancelled or was terminated goes on at its next step with the groups that
-are ready. Evaluations, verifications and regrades are campaigns of another kind.
+what is known of them then; a workflow that is started reads from the store where its campaign
+stands, so one that failed, was cancelled or was terminated resumes at its next step with the groups
+that are ready. Evaluations, verifications and regrades are campaigns of another kind.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowHandle,
+)
 from temporalio.common import (
     SearchAttributePair,
     TypedSearchAttributes,
@@ -20,34 +26,30 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from infra.db import campaigns, groups, policies, runs, selections, tasks
+from infra.db import campaigns, runs, selections, tasks
 from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
 from infra.db.selections import Selected
 from mainspring.bundled.generator import Split, make_tasks
 from mainspring.config import BUNDLED, CampaignConfig, PolicyApi
-from mainspring.errors import UsageError
+from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import (
     ROLLOUT_QUEUE,
     CampaignId,
-    GroupId,
     campaign_id,
     campaign_workflow,
-    group_workflow,
 )
 from mainspring.protocol.campaign import CampaignPlan, CampaignState
 from mainspring.protocol.names import Workflow
 from mainspring.protocol.run import RunState
 from mainspring.rewards import check_parts
-from mainspring.status import (
-    CampaignKind,
-    CampaignStatus,
-    GroupKind,
-    GroupStatus,
-)
+from mainspring.status import CampaignKind, CampaignStatus
+from mainspring.tasks import AGENTS
 from workflows import search
 
-_OPEN = (GroupStatus.RUNNING, GroupStatus.READY)
+CANCEL_TIMEOUT_S = 120.0
+"""A cancelled campaign lets its activities end, its trainer's among them."""
+LOOK_S = 0.5
 SPLITS: tuple[Split, ...] = ("train", "heldout", "heldout_templates")
 
 
@@ -89,8 +91,24 @@ async def create(
         chosen = await selections.choose(db, config, split, kind)
         _check_chosen(config, split, chosen)
         selected += chosen
+    if kind is not CampaignKind.VERIFY:
+        await _check_agents(db, config, selected)
     await campaigns.create(db, config, kind, selected)
     return campaign
+
+
+async def _check_agents(db: Database, config: CampaignConfig, selected: list[Selected]) -> None:
+    """No task silently gets another agent than it asks for."""
+    used = [each.task_id for each in selected if each.position is not None]
+    asks = await selections.asks_for_agent(db, used, AGENTS)
+    if asks is not None:
+        task, agent, count = asks
+        raise UsageError(
+            f"campaign {config.name}: task {task} asks for the agent {agent!r} (agent_name), which "
+            f"does not exist; {count} tasks ask for such agents",
+            remedy=f"the agents are {', '.join(AGENTS)}: change agent_name of the rows, or leave "
+            "it empty, and import them again",
+        )
 
 
 def _check_chosen(config: CampaignConfig, split: str, chosen: list[Selected]) -> None:
@@ -142,23 +160,29 @@ def _counted(counts: Mapping[Any, int]) -> str:
 
 
 async def start(client: Client, db: Database, campaign: CampaignId) -> WorkflowHandle:
-    """Start the campaign's workflow, or find it running."""
+    """Start the campaign's workflow, or find it running. One that is being cancelled ends first.
+
+    The row has its new status before the workflow is started, so that what watches it from here on
+    does not take the end before for this one's."""
     record = await campaigns.get(db, campaign)
+    handle = client.get_workflow_handle(campaign_workflow(campaign))
+    await _until_cancelled(handle)
     state: CampaignState | RunState
     reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
     if record.kind is CampaignKind.TRAIN:
-        kind, state = Workflow.CAMPAIGN, await _state(client, db, record)
+        kind, state = Workflow.CAMPAIGN, _state(record)
     else:
         kind, state = Workflow.RUN, _run_state(record)
         if record.status is CampaignStatus.FINISHED:
-            return client.get_workflow_handle(campaign_workflow(campaign))
+            return handle
         # Its workflow may have completed before it was opened again.
         reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE
+    before = await campaigns.resume(db, campaign, CampaignStatus.CREATED)
     try:
         return await client.start_workflow(
             kind,
             state,
-            id=campaign_workflow(campaign),
+            id=handle.id,
             task_queue=ROLLOUT_QUEUE,
             id_reuse_policy=reuse,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
@@ -168,7 +192,42 @@ async def start(client: Client, db: Database, campaign: CampaignId) -> WorkflowH
             ),
         )
     except WorkflowAlreadyStartedError:
-        return client.get_workflow_handle(campaign_workflow(campaign))
+        return handle
+    except BaseException:
+        if before is not None:
+            await campaigns.set_status(db, campaign, before, record.error)
+        raise
+
+
+async def _until_cancelled(handle: WorkflowHandle) -> None:
+    """Wait for the end of a workflow that was asked to cancel, which takes it a moment. Raises
+    WorkFailed when it takes longer."""
+    try:
+        async with asyncio.timeout(CANCEL_TIMEOUT_S):
+            while await is_being_cancelled(handle):
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        raise WorkFailed(
+            f"{handle.id} was cancelled before and has not ended after {CANCEL_TIMEOUT_S:.0f} s",
+            remedy="start its workers, which have to end what they do; then start it again",
+        ) from None
+
+
+async def is_being_cancelled(handle: WorkflowHandle) -> bool:
+    described = await describe(handle)
+    if described is None or described.status is not WorkflowExecutionStatus.RUNNING:
+        return False
+    return described.raw_description.workflow_extended_info.cancel_requested
+
+
+async def describe(handle: WorkflowHandle) -> WorkflowExecutionDescription | None:
+    """None when Temporal does not know the workflow."""
+    try:
+        return await handle.describe()
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return None
+        raise
 
 
 def _run_state(record: CampaignRecord) -> RunState:
@@ -181,24 +240,11 @@ def _run_state(record: CampaignRecord) -> RunState:
     )
 
 
-async def _state(client: Client, db: Database, record: CampaignRecord) -> CampaignState:
-    """Where the campaign stands, read from the store."""
-    campaign, config = record.id, record.config
-    newest = await policies.latest_policy(db, campaign)
-    in_flight: list[int] = []
-    ready: list[int] = []
-    stored = await groups.list_groups(db, campaign, GroupKind.TRAIN)
-    for group in stored:
-        if group.index is None or group.status not in _OPEN:
-            continue
-        if group.status is GroupStatus.READY:
-            ready.append(group.index)
-        elif await _is_running(client, group.id):
-            in_flight.append(group.index)
-        else:
-            await groups.finish_group(db, group.id, cancelled=True)
+def _state(record: CampaignRecord) -> CampaignState:
+    """What the workflow decides by; where the campaign stands it reads from the store."""
+    config = record.config
     return CampaignState(
-        campaign=campaign,
+        campaign=record.id,
         plan=CampaignPlan(
             num_steps=config.trainer.num_steps,
             groups_per_step=config.trainer.groups_per_step,
@@ -207,20 +253,7 @@ async def _state(client: Client, db: Database, record: CampaignRecord) -> Campai
             eval_splits=list(config.evaluation.splits),
             eval_greedy=config.evaluation.greedy,
             eval_concurrency=config.evaluation.concurrency,
+            max_flat_groups=config.trainer.flat_groups_bound,
         ),
-        step=newest.version if newest else 0,
-        next_group=max((group.index or 0 for group in stored), default=-1) + 1,
-        in_flight=in_flight,
-        ready=ready,
         paused=record.status is CampaignStatus.PAUSED,
     )
-
-
-async def _is_running(client: Client, group: GroupId) -> bool:
-    try:
-        described = await client.get_workflow_handle(group_workflow(group)).describe()
-    except RPCError as error:
-        if error.status is RPCStatusCode.NOT_FOUND:
-            return False
-        raise
-    return described.status is WorkflowExecutionStatus.RUNNING

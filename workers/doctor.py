@@ -7,12 +7,16 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from temporalio.service import RPCError
+
 from infra import swebench
+from infra.db.database import Database
 from infra.db.opening import open_database
-from infra.sandbox import bwrap, cgroup, docker
+from infra.db.store import StoreId, identity
+from infra.sandbox import bwrap, cgroup, confinement, docker
 from infra.sandbox.protocol import BackendUnavailable
 from infra.sandbox.select import available_backends
-from infra.temporal import connect
+from infra.temporal import check_owner, connect, settled
 from mainspring.errors import MainspringError
 from mainspring.settings import Settings, load_settings
 from mainspring.tasks import BackendName
@@ -40,7 +44,7 @@ class Finding:
 
 async def examine(home: Path | None) -> list[Finding]:
     settings = load_settings(home)
-    findings = [await _database(settings), await _temporal(settings)]
+    findings = await _services(settings)
     backends = await available_backends(settings.home / "sandboxes")
     for name in BackendName:
         backend = backends[name]
@@ -49,6 +53,8 @@ async def examine(home: Path | None) -> list[Finding]:
         findings.append(Finding(f"sandbox {name}", works, found, required=False))
         if works and name is BackendName.BWRAP:
             findings += group_findings(cgroup.available())
+            if isinstance(backend, bwrap.BwrapBackend):
+                findings.append(await contents_finding(backend))
     if all(isinstance(backend, BackendUnavailable) for backend in backends.values()):
         findings.append(Finding("sandbox", False, "no backend works on this machine"))
     judges = swebench.is_installed()
@@ -59,6 +65,20 @@ async def examine(home: Path | None) -> list[Finding]:
         Finding("disk", free_gb >= MIN_FREE_GB, f"{free_gb:.1f} GB free at {settings.home}")
     )
     return findings
+
+
+async def contents_finding(backend: bwrap.BwrapBackend) -> Finding:
+    """What tasks without an image find in their sandboxes."""
+    try:
+        contents = await backend.contents()
+    except BackendUnavailable as unavailable:
+        return Finding("sandbox contents", False, str(unavailable), required=False)
+    prefix = confinement.own_python()
+    is_own = contents.is_python_of(prefix)
+    found = str(contents)
+    if not is_own:
+        found += f"\n  not the node's Python at {prefix}: it does not run in sandboxes"
+    return Finding("sandbox contents", is_own, found, required=False)
 
 
 def group_findings(groups: cgroup.Cgroups) -> list[Finding]:
@@ -75,20 +95,30 @@ def group_findings(groups: cgroup.Cgroups) -> list[Finding]:
     return findings
 
 
-async def _database(settings: Settings) -> Finding:
+async def _services(settings: Settings) -> list[Finding]:
     try:
         async with open_database(settings, pool_size=1) as db:
-            return Finding("database", True, f"{db.name} at the right migration")
+            store = await identity(db)
+            found = f"{db.name} at the right migration, store {store[:8]}"
+            database = Finding("database", True, found)
+            return [database, await _temporal(settings, db, store)]
     except MainspringError as error:
-        return Finding("database", False, str(error))
+        return [Finding("database", False, str(error)), await _temporal(settings)]
 
 
-async def _temporal(settings: Settings) -> Finding:
+async def _temporal(
+    settings: Settings, db: Database | None = None, store: StoreId | None = None
+) -> Finding:
+    """Looks whose the namespace is, and marks nothing."""
     try:
-        await connect(settings)
-    except MainspringError as error:
+        if db is not None:
+            settings = await settled(settings, db)
+        client = await connect(settings)
+        if store is not None:
+            await check_owner(client, settings.temporal_address, store)
+    except (MainspringError, RPCError) as error:
         return Finding("temporal", False, str(error))
-    return Finding("temporal", True, settings.temporal_address)
+    return Finding("temporal", True, f"{settings.temporal_address}, namespace {client.namespace}")
 
 
 def _existing(path: Path) -> Path:

@@ -31,7 +31,9 @@ async def drain(db: Database, node: NodeId, *, undo: bool, wait_s: float | None)
     said = ""
     with console.status(f"draining node {node}") as shown:
         while record.status is not NodeStatus.DRAINED:
-            if record.status is NodeStatus.DEAD:
+            if record.status is NodeStatus.STOPPED and record.num_leased == 0:
+                return record
+            if record.status in (NodeStatus.LOST, NodeStatus.STOPPED):
                 raise WorkFailed(
                     f"node {node} was last seen {record.seen_s:.0f} s ago: it cannot say that "
                     "it is empty",

@@ -17,13 +17,15 @@ from pathlib import Path
 
 from infra.stack.stack import revive
 from mainspring.errors import DatabaseError, WorkFailed
-from mainspring.settings import Settings
+from mainspring.settings import Settings, load_settings
+from workers.service_link import refuse_moved
 
 MAX_QUICK_DEATHS = 4
 """Lives in a row shorter than QUICK_S that mean the process cannot run at all."""
 QUICK_S = 30.0
 RESTART_DELAY_S = 0.5
-STOP_TIMEOUT_S = 15.0
+STOP_TIMEOUT_S = 40.0
+"""A node drains for ten seconds, then removes up to a hundred sandboxes."""
 POLL_S = 0.5
 UNREACHABLE_S = 120.0
 """A Postgres that was killed recovers its log before it answers again."""
@@ -139,9 +141,14 @@ def sandbox_member(settings: Settings, capacity: int) -> Member:
 async def keep_until(
     ended: Callable[[], Awaitable[bool]], fleet: Fleet, home: Path, say: Callable[[str], None]
 ) -> None:
-    """Keep everything running until `ended`, Postgres and Temporal too where they are embedded."""
+    """Keep everything running until `ended`, Postgres and Temporal too where they are embedded.
+
+    Raises ServicesMoved when somebody brought these up with other ports.
+    """
+    settings = load_settings(home)
     answered = time.monotonic()
     while True:
+        refuse_moved(settings)
         for name in await revive(home):
             say(f"{name} ended: started again")
         fleet.check()

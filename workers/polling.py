@@ -1,17 +1,20 @@
 """Run Temporal workers until SIGTERM or Ctrl-C, then drain.
 
 Invariant: a drain never fails a rollout. Activities get `GRACE_S` to finish; what is cancelled then
-is taken up by the next worker, because attempts are unlimited and every activity is idempotent.
+is done by the next worker: such an attempt is no failure, and every activity is idempotent.
 """
 
 import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
+from typing import Any, NoReturn
 
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
+
+from workers.service_link import ServiceLink, ServicesMoved, start_anew
 
 GRACE = timedelta(seconds=10)
 NUM_POLLERS = 16
@@ -27,18 +30,34 @@ def workflow_runner() -> WorkflowRunner:
     return UnsandboxedWorkflowRunner()
 
 
-async def poll_until_stopped(workers: list[Worker], *beside: Callable[[], Awaitable[None]]) -> None:
-    """Run `workers` (and the coroutines `beside`, e.g. a reaper's timer) until a signal comes."""
+def run_worker(work: Coroutine[Any, Any, None]) -> NoReturn:
+    """The whole life of a worker process; begins anew when its services have moved."""
+    try:
+        asyncio.run(work)
+    except ServicesMoved as moved:
+        start_anew(moved)
+    end_process(0)
+
+
+async def poll_until_stopped(
+    link: ServiceLink, workers: list[Worker], *beside: Callable[[], Awaitable[None]]
+) -> None:
+    """Run `workers` (and the coroutines `beside`, e.g. a reaper's timer) until a signal comes.
+
+    Raises ServicesMoved and ForeignNamespace, and what ends a worker or a coroutine.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     tasks = [asyncio.create_task(worker.run()) for worker in workers]
-    side = [asyncio.ensure_future(start()) for start in beside]
+    side = [asyncio.ensure_future(start()) for start in (link.run_forever, *beside)]
     stopped = asyncio.create_task(stop.wait())
     try:
         done, _ = await asyncio.wait([*tasks, *side, stopped], return_when=asyncio.FIRST_COMPLETED)
         for task in done - {stopped}:
+            if task.exception() is not None:
+                await link.check()  # a namespace that is not there ends a worker without a reason
             task.result()
     finally:
         # First what runs beside: it may have workers of its own to drain, at the same time.
@@ -50,7 +69,7 @@ async def poll_until_stopped(workers: list[Worker], *beside: Callable[[], Awaita
         await asyncio.wait([*tasks, *side, stopped])
 
 
-def end_process(code: int) -> None:
+def end_process(code: int) -> NoReturn:
     """Leave without the interpreter's shutdown: the SDK's threads can abort it with SIGABRT."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,35 +1,36 @@
 """The rollout worker: all workflows, replies, bookkeeping. Stateless; run any number."""
 
-import asyncio
 from functools import partial
 from pathlib import Path
 
 from temporalio.worker import Worker
 
+from activities.campaigns import CampaignActivities
+from activities.faults import Faults
 from activities.known import Known
-from activities.policy import PolicyActivities, serve_over_http
+from activities.policy import PolicyActivities
 from activities.rollouts import RolloutActivities
 from activities.runs import RunActivities
-from activities.sweep import SweepActivities
+from activities.served import serve_over_http
 from infra.db.opening import open_database
-from infra.temporal import connect
+from infra.log_setup import set_up
 from mainspring.ids import ROLLOUT_QUEUE
-from mainspring.settings import load_settings
+from mainspring.settings import Settings, load_settings
 from workers.polling import (
     GRACE,
     HEARTBEAT_THROTTLE,
     NUM_POLLERS,
-    end_process,
     poll_until_stopped,
+    run_worker,
     workflow_runner,
 )
-from workers.sweeping import ensure_schedule
+from workers.service_link import ServiceLink
+from workers.sweeping import Sweeping
 from workflows.campaign import CampaignWorkflow
 from workflows.evaluation import EvaluationWorkflow
 from workflows.group import GroupWorkflow
 from workflows.rollout import RolloutWorkflow
 from workflows.run import RunWorkflow
-from workflows.sweep import SweepWorkflow
 
 MAX_ACTIVITIES = 1000
 """Replies in flight; they only wait. The SDK's default of 100 would be the real bound."""
@@ -38,18 +39,20 @@ CACHED_WORKFLOWS = 2000
 
 
 def main(home: Path | None) -> None:
-    asyncio.run(_run(home))
-    end_process(0)
-
-
-async def _run(home: Path | None) -> None:
     settings = load_settings(home)
-    client = await connect(settings)
+    set_up(settings.log_format)
+    run_worker(_run(settings))
+
+
+async def _run(settings: Settings) -> None:
     async with open_database(settings) as db:
+        link = await ServiceLink.open(settings, db)
+        client = link.client
         known = Known(db)
         serve = partial(serve_over_http, api_key=settings.policy_api_key)
         policy = PolicyActivities(db, known, serve)
         bookkeeping = RolloutActivities(db, known)
+        standing = CampaignActivities(db, known)
         worker = Worker(
             client,
             task_queue=ROLLOUT_QUEUE,
@@ -59,9 +62,9 @@ async def _run(home: Path | None) -> None:
                 EvaluationWorkflow,
                 CampaignWorkflow,
                 RunWorkflow,
-                SweepWorkflow,
             ],
             workflow_runner=workflow_runner(),
+            interceptors=[Faults()],
             activities=[
                 policy.generate,
                 policy.publish_policy,
@@ -73,8 +76,10 @@ async def _run(home: Path | None) -> None:
                 bookkeeping.finish_group,
                 bookkeeping.set_campaign_status,
                 bookkeeping.plan_step,
+                standing.survey_campaign,
+                standing.admit_groups,
+                standing.read_outcome,
                 RunActivities(db).create_run_group,
-                SweepActivities(db, client).sweep,
             ],
             max_concurrent_activities=MAX_ACTIVITIES,
             max_concurrent_workflow_tasks=MAX_WORKFLOW_TASKS,
@@ -84,8 +89,8 @@ async def _run(home: Path | None) -> None:
             max_concurrent_workflow_task_polls=NUM_POLLERS,
             max_concurrent_activity_task_polls=NUM_POLLERS,
         )
-        await ensure_schedule(client)
+        link.announce("rollout worker", ROLLOUT_QUEUE)
         try:
-            await poll_until_stopped([worker])
+            await poll_until_stopped(link, [worker], Sweeping(db, client).run_forever)
         finally:
             await policy.close()

@@ -6,35 +6,36 @@ embedded stack and a fleet are brought up for the time of the command.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 from temporalio.client import Client
 
-from infra.db import campaigns, nodes
+from infra.db import campaigns
 from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
 from infra.db.opening import open_database
+from infra.log_setup import set_up
 from infra.policy.openai import OpenAIClient
 from infra.policy.tokenizer import ChatTokenizer
 from infra.stack.stack import up
 from infra.temporal import connect
 from mainspring.config import CampaignConfig, PolicyApi, PolicyConfig
 from mainspring.errors import EngineError, UsageError, WorkFailed
-from mainspring.ids import campaign_id
+from mainspring.ids import NodeId, campaign_id
 from mainspring.settings import Settings, configured_settings, load_settings
 from mainspring.status import CampaignKind, CampaignStatus
 from workers import campaigns as launch
 from workers.fleet import Fleet, Member, keep_until, rollout_member, sandbox_member
-from workers.node_beat import BEAT_S
+from workers.node_lock import NodeLock
+from workers.splits import chosen_split
 from workers.watch import Watch
 
 ENGINE_TIMEOUT_S = 10.0
-LOOK_S = 1.5 * BEAT_S
-"""Within this a node that is up beats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Conductor:
             self.say(hint)
         await launch.start(self.client, self.db, campaign)
         fleet = Fleet(
-            await self._members(config),
+            self._members(config),
             self.settings.home / "logs",
             lambda name, code: self.say(f"{name} ended with code {code}: started again"),
         )
@@ -78,7 +79,7 @@ class Conductor:
             self.db,
             self.client,
             campaign,
-            self.settings.temporal_ui,
+            self.settings.temporal_link,
             on_stderr=self.for_a_program,
         )
         async with fleet, watch:
@@ -88,9 +89,17 @@ class Conductor:
             raise WorkFailed(
                 f"{kind} {campaign} ended as {record.status}"
                 + (f": {record.error}" if record.error else ""),
-                remedy=f"the same command with --name {campaign} goes on where it stopped",
+                remedy=f"repeat the command with --name {campaign} to resume it",
             )
         return record
+
+    async def split_of(self, raw: Mapping[str, Any], given: str | None) -> str:
+        """The split that is meant: `given`, the one a stored run of this name has, or the source's
+        only one. Raises UsageError."""
+        stored = await campaigns.find(self.db, campaign_id(raw["name"]))
+        if given is None and stored is not None:
+            return stored.config.run.split
+        return await chosen_split(self.db, raw["tasks"]["source"], given)
 
     async def regrade_config(self, of: str, name: str) -> CampaignConfig:
         """The configuration of the campaign whose patches are graded again, under a new name."""
@@ -106,30 +115,17 @@ class Conductor:
         stored = await campaigns.find(self.db, campaign_id(config.name))
         return stored is not None and stored.status is CampaignStatus.FINISHED
 
-    async def _members(self, config: CampaignConfig) -> list[Member]:
+    def _members(self, config: CampaignConfig) -> list[Member]:
         if not self.own_workers:
             return []
-        members = [rollout_member(self.settings)]
-        if await self._node_is_up():
-            self.say(f"node {self.settings.node_id} is up: its sandboxes are used")
-        else:
-            members.append(sandbox_member(self.settings, config.evaluation.concurrency))
-        return members
-
-    async def _node_is_up(self) -> bool:
-        """Whether another command's node of this id beats: two would take each other's sandboxes
-        for their own. One that ended a moment ago does not beat again."""
-
-        async def seen_s() -> float | None:
-            found = await nodes.list_nodes(self.db)
-            return next((n.seen_s for n in found if n.said.id == self.settings.node_id), None)
-
-        before = await seen_s()
-        if before is None or before > 3 * BEAT_S:
-            return False
-        await asyncio.sleep(LOOK_S)
-        after = await seen_s()
-        return after is not None and after < LOOK_S
+        node = self.settings.node_id
+        if NodeLock(self.settings.home, NodeId(node)).is_held():
+            self.say(f"node {node} is up: its sandboxes are used; when it ends, ours takes over")
+        # Always a node of our own: it waits while another process is the node.
+        return [
+            rollout_member(self.settings),
+            sandbox_member(self.settings, config.evaluation.concurrency),
+        ]
 
 
 @asynccontextmanager
@@ -147,8 +143,10 @@ async def conductor(
     if own_workers:
         await up(configured.home)
     settings = load_settings(home)
+    set_up(settings.log_format)
     async with open_database(settings) as db:
-        client = await connect(settings)
+        client = await connect(settings, db)
+        settings = settings.in_namespace(client.namespace)
         yield Conductor(settings, db, client, own_workers, say, for_a_program)
 
 

@@ -7,7 +7,6 @@ its images. That queue's name is the node's stable id, so a restarted process he
 its predecessor left.
 """
 
-import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,14 +18,17 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities.admission import Admission, SandboxSlots
+from activities.faults import Faults
 from activities.grading import GradingActivities
 from activities.held import HeldSandboxes
 from activities.known import Known
 from activities.readiness import Readiness
 from activities.reaper import Reaper
 from activities.sandbox import SandboxActivities
+from infra.db import nodes
 from infra.db.database import Database
 from infra.db.opening import open_database
+from infra.log_setup import set_up
 from infra.sandbox import cgroup
 from infra.sandbox.docker import DockerBackend
 from infra.sandbox.image_names import parse_mirrors
@@ -34,18 +36,20 @@ from infra.sandbox.images import present_images
 from infra.sandbox.pool import WarmPool
 from infra.sandbox.protocol import BackendUnavailable
 from infra.sandbox.select import Available, available_backends
-from infra.temporal import connect
+from mainspring.errors import DatabaseError, ServiceError
 from mainspring.ids import GRADE_QUEUE, SANDBOX_QUEUE, NodeId, node_queue
 from mainspring.settings import Settings, load_settings
 from mainspring.tasks import BackendName
 from workers.node_beat import NodeBeat
+from workers.node_lock import NodeLock
 from workers.polling import (
     GRACE,
     HEARTBEAT_THROTTLE,
     NUM_POLLERS,
-    end_process,
     poll_until_stopped,
+    run_worker,
 )
+from workers.service_link import ServiceLink
 
 GRADINGS = os.cpu_count() or 1
 """Hidden tests are work for a core; more at once would only time out."""
@@ -54,8 +58,17 @@ log = structlog.get_logger()
 
 
 def main(home: Path | None, capacity: int, num_warm: int, leave_sandboxes: bool) -> None:
-    asyncio.run(_run(home, capacity, num_warm, leave_sandboxes))
-    end_process(0)
+    settings = load_settings(home)
+    set_up(settings.log_format)
+    lock = NodeLock(settings.home, NodeId(settings.node_id))
+    if not lock.take_at_once():
+        log.info(
+            "another process is this node: waiting until it ends",
+            node=settings.node_id,
+            pid=lock.holder(),
+        )
+        lock.wait()
+    run_worker(_run(home, capacity, num_warm, leave_sandboxes, lock))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +110,7 @@ def make_node(
     make = partial(
         Worker,
         client,
+        interceptors=[Faults()],
         graceful_shutdown_timeout=GRACE,
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         max_concurrent_activity_task_polls=NUM_POLLERS,
@@ -133,7 +147,7 @@ def make_node(
             db,
             admission,
             backends,
-            list if isinstance(by_docker, BackendUnavailable) else images,
+            images if by_docker else list,
             shared,
         ),
         Reaper(db, node, backends, held),
@@ -150,7 +164,9 @@ def make_node(
     )
 
 
-async def _run(home: Path | None, capacity: int, num_warm: int, leave_sandboxes: bool) -> None:
+async def _run(
+    home: Path | None, capacity: int, num_warm: int, leave_sandboxes: bool, lock: NodeLock
+) -> None:
     settings = load_settings(home)
     backends = await available_backends(
         settings.home / "sandboxes", parse_mirrors(settings.image_mirrors)
@@ -161,13 +177,14 @@ async def _run(home: Path | None, capacity: int, num_warm: int, leave_sandboxes:
             + "\n".join(f"  {name}: {reason}" for name, reason in backends.items()),
             remedy="see `mainspring doctor`",
         )
-    client = await connect(settings)
     async with open_database(settings) as db:
-        node = make_node(client, db, settings, backends, capacity, num_warm=num_warm)
+        link = await ServiceLink.open(settings, db)
+        node = make_node(link.client, db, settings, backends, capacity, num_warm=num_warm)
         adopted = await node.held.adopt()
         await node.reaper.reap()
-        log.info(
-            "node is up",
+        link.announce(
+            "node",
+            node.own.task_queue,
             node=settings.node_id,
             capacity=capacity,
             adopted=adopted,
@@ -175,8 +192,19 @@ async def _run(home: Path | None, capacity: int, num_warm: int, leave_sandboxes:
         )
         beside = (node.reaper, node.beat, node.readiness)
         try:
-            await poll_until_stopped([node.own], *(each.run_forever for each in beside))
+            await poll_until_stopped(link, [node.own], *(each.run_forever for each in beside))
+        except ServiceError:
+            leave_sandboxes = True  # the next process, or this one anew, takes them over
+            raise
         finally:
             await node.readiness.close()
-            if not leave_sandboxes:
-                await node.held.release_all()
+            await _leave(node, db, leave_sandboxes or lock.is_awaited())
+
+
+async def _leave(node: SandboxNode, db: Database, leave_sandboxes: bool) -> None:
+    try:
+        if not leave_sandboxes:
+            await node.held.release_all()
+        await nodes.say_goodbye(db, node.admission.node)
+    except DatabaseError as error:
+        log.warning("the store does not know that this node has ended", reason=error.message)

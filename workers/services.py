@@ -10,6 +10,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from infra.db.database import Database
 from infra.db.opening import open_database
+from infra.log_setup import set_up
 from infra.temporal import connect
 from mainspring.errors import TemporalError, UsageError
 from mainspring.settings import Settings, load_settings
@@ -27,8 +28,10 @@ class Services:
 async def with_services(home: Path | None, call: Callable[[Services], Awaitable[T]]) -> T:
     """Raises DatabaseError, TemporalError, and UsageError for a workflow that is not there."""
     settings = load_settings(home)
+    set_up(settings.log_format)
     async with open_database(settings) as db:
-        client = await connect(settings)
+        client = await connect(settings, db)
+        settings = settings.in_namespace(client.namespace)
         try:
             return await call(Services(settings, db, client))
         except RPCError as error:
@@ -40,8 +43,3 @@ async def with_services(home: Path | None, call: Callable[[Services], Awaitable[
             raise TemporalError(f"Temporal refused: {error.message}") from None
         except WorkflowUpdateFailedError as error:
             raise TemporalError(f"the workflow refused: {error.cause}") from None
-
-
-async def with_database(home: Path | None, call: Callable[[Database], Awaitable[T]]) -> T:
-    async with open_database(load_settings(home)) as db:
-        return await call(db)

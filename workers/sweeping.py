@@ -1,71 +1,73 @@
-"""The schedule of the sweep, made by whichever rollout worker starts first.
+"""The sweep's clock, in every rollout worker: one of them sweeps, once a minute.
 
-Invariant: any number of workers may call `ensure_schedule`, at once and again; a person's pause of
-the schedule stays, only its interval follows the program.
+Invariants: of any number of workers one sweeps at a time, and none within `SWEEP_EVERY` of the last
+sweep's end; a sweep that fails leaves its turn to the next. Its last result is the newest line
+`swept` in the workers' logs.
 """
 
-from dataclasses import replace
+import asyncio
 from datetime import timedelta
 
-from temporalio.client import (
-    Client,
-    Schedule,
-    ScheduleActionStartWorkflow,
-    ScheduleAlreadyRunningError,
-    ScheduleIntervalSpec,
-    ScheduleOverlapPolicy,
-    SchedulePolicy,
-    ScheduleSpec,
-    ScheduleUpdate,
-    ScheduleUpdateInput,
-)
-from temporalio.service import RPCError
+import structlog
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 
-from mainspring.errors import TemporalError
-from mainspring.ids import ROLLOUT_QUEUE
-from mainspring.protocol.names import Workflow
+from activities.sweep import SweepActivities
+from infra.db.database import Database
+from infra.db.store import sweep_turn
+from mainspring.errors import DatabaseError
 from mainspring.protocol.sweep import SweepInput
 
-SCHEDULE = "mainspring-sweep"
 SWEEP_EVERY = timedelta(minutes=1)
-GIVE_UP_AFTER = timedelta(minutes=10)
-"""A sweep that finds no worker or no database for this long leaves its place to the next."""
+LOOK_EVERY_S = 15.0
+"""How late a worker may see that it is time: a query each."""
+TIMEOUT_S = 300.0
+"""Thousands of rollouts, each looked up on its own, take seconds."""
+OLD_SCHEDULE = "mainspring-sweep"
+"""Of versions that swept by a scheduled workflow, which stands still without workers."""
+
+log = structlog.get_logger()
 
 
-async def ensure_schedule(client: Client, every: timedelta = SWEEP_EVERY) -> None:
-    """Raises TemporalError."""
-    try:
-        await _create_or_update(client, every)
-    except RPCError as error:
-        raise TemporalError(
-            f"Temporal refused the schedule {SCHEDULE}: {error}",
-            remedy="let this worker's account read and write schedules in the namespace",
-        ) from None
+class Sweeping:
+    def __init__(
+        self,
+        db: Database,
+        client: Client,
+        every: timedelta = SWEEP_EVERY,
+        look_every_s: float = LOOK_EVERY_S,
+    ) -> None:
+        self._db = db
+        self._client = client
+        self._sweeper = SweepActivities(db, client)
+        self._every = every
+        self._look_every_s = look_every_s
 
+    async def run_forever(self) -> None:
+        await self._delete_old_schedule()
+        while True:
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    await self.sweep_in_turn()
+            except (DatabaseError, RPCError, TimeoutError) as error:
+                reason = str(error) or f"not done after {TIMEOUT_S:.0f} s"
+                log.warning("the sweep failed and is tried again", reason=reason)
+            await asyncio.sleep(self._look_every_s)
 
-async def _create_or_update(client: Client, every: timedelta) -> None:
-    spec = ScheduleSpec(intervals=[ScheduleIntervalSpec(every=every)])
-    schedule = Schedule(
-        action=ScheduleActionStartWorkflow(
-            Workflow.SWEEP,
-            SweepInput(),
-            id=Workflow.SWEEP,
-            task_queue=ROLLOUT_QUEUE,
-            execution_timeout=GIVE_UP_AFTER,
-            static_summary="what the store believes alive, held against Temporal",
-        ),
-        spec=spec,
-        # What was missed while the server was down need not be made up for.
-        policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=every),
-    )
+    async def sweep_in_turn(self) -> bool:
+        """Sweep if it is time and no other worker does; whether it was. Raises DatabaseError and
+        RPCError."""
+        async with sweep_turn(self._db, self._every) as mine:
+            if mine:
+                found = await self._sweeper.sweep(SweepInput())
+                changed = found.model_dump(exclude={"num_rollouts_alive"})
+                note = log.warning if any(changed.values()) else log.info
+                note("swept", **found.model_dump())
+        return mine
 
-    def follow(found: ScheduleUpdateInput) -> ScheduleUpdate | None:
-        stored = found.description.schedule
-        if [each.every for each in stored.spec.intervals] == [every]:
-            return None
-        return ScheduleUpdate(replace(stored, spec=spec))
-
-    try:
-        await client.create_schedule(SCHEDULE, schedule)
-    except ScheduleAlreadyRunningError:
-        await client.get_schedule_handle(SCHEDULE).update(follow)
+    async def _delete_old_schedule(self) -> None:
+        try:
+            await self._client.get_schedule_handle(OLD_SCHEDULE).delete()
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                log.warning(f"the schedule {OLD_SCHEDULE} stays", reason=error.message)

@@ -1,6 +1,6 @@
 """Live progress of a campaign in the terminal: a redrawn panel, or plain lines without a terminal.
 
-Reads the store and Temporal's description of the workflow; changes nothing.
+Reads the store and what `workers.waits` sees in Temporal; changes nothing.
 """
 
 import asyncio
@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -25,13 +24,19 @@ from rich.text import Text
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from infra.db import campaigns, progress, runs
+from infra.db import campaigns, progress, runs, verifications
 from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
-from mainspring.ids import CampaignId, campaign_id, campaign_workflow
+from mainspring.ids import CampaignId
 from mainspring.status import CampaignKind, CampaignStatus
+from mainspring.waits import ENDED, Wait, doing, waits
+from workers.waits import look
 
 PLAIN_EVERY_S = 15.0
+LOOK_EVERY_S = 5.0
+"""Temporal is asked about a dozen workflows and queues."""
+NUM_WAITS = 3
+"""Shown in the panel."""
 SPARK = "".join(chr(0x2581 + height) for height in range(8))
 """Block characters of rising height."""
 SPARK_WIDTH = 60
@@ -48,6 +53,17 @@ class Shown:
     facts: list[tuple[str, str]]
     line: str
     """The facts in short, where there is no terminal."""
+    waits: tuple[Wait, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """What happens in Temporal."""
+
+    doing: tuple[str, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    lines: tuple[str, ...] = ()
+    """The waits, as told."""
 
 
 class Watch:
@@ -76,6 +92,8 @@ class Watch:
         self._live = Live(console=self._console, refresh_per_second=4, transient=False)
         self._said_at = 0.0
         self._said = ""
+        self._looked_at = -LOOK_EVERY_S
+        self._moves = Moves()
 
     async def __aenter__(self) -> "Watch":
         if self._console.is_terminal:
@@ -106,30 +124,70 @@ class Watch:
 
     async def _training(self, record: CampaignRecord) -> "Shown":
         seen = await progress.read(self._db, self._campaign)
-        doing = await self._doing()
+        moves = await self._look(record)
+        masked = f", {seen.num_masked} masked" if seen.num_masked else ""
         facts = [
-            ("doing", doing),
+            *(("doing", each) for each in moves.doing),
+            *(("blocked", each) for each in moves.lines[:NUM_WAITS]),
             (
                 "rollouts",
                 f"{seen.num_rollouts} done, {seen.num_rollouts_running} running, "
-                f"{seen.num_turns} turns, {seen.num_masked} masked",
+                f"{seen.num_turns} turns{masked}",
             ),
-            *(("solve rate", evaluation) for evaluation in seen.evaluations),
+            *(("resolved", evaluation) for evaluation in seen.evaluations),
         ]
+        if seen.num_groups_flat or seen.num_groups_masked:
+            replaced = f"{seen.num_groups_flat} with equal rewards, {seen.num_groups_masked} masked"
+            facts.append(("groups replaced", replaced))
         reward = ""
         if seen.rewards:
             reward = f", reward {seen.rewards[-1]:.2f}"
             facts.append(("reward", f"{sparkline(seen.rewards)}  {seen.rewards[-1]:.2f}"))
         if seen.max_logprob_gap is not None:
             facts.append(("log-prob gap", f"{seen.max_logprob_gap:.1e}"))
-        line = f"{seen.num_rollouts} rollouts{reward}; {doing}"
-        return Shown("steps", seen.num_steps, record.config.trainer.num_steps, facts, line)
+        line = f"{seen.num_rollouts} rollouts{masked}{reward}"
+        if moves.doing or moves.lines:
+            line += "; " + ", ".join([*moves.doing, *moves.lines[:1]])
+        elif record.status not in ENDED:
+            line += f"; {seen.num_rollouts_running} rollouts running"
+        return Shown(
+            "steps", seen.num_steps, record.config.trainer.num_steps, facts, line, moves.waits
+        )
 
     async def _run(self, record: CampaignRecord) -> "Shown":
         seen = await runs.tally(self._db, self._campaign)
-        said = f"{seen.num_running} running, {seen.num_resolved} resolved, {seen.num_masked} masked"
+        moves = await self._look(record)
+        if record.kind is CampaignKind.VERIFY:
+            passes = await verifications.passes(self._db, record.id)
+            said = verifications.in_words(passes)
+        else:
+            said = f"{seen.num_resolved} resolved"
+        masked = f", {seen.num_masked} masked" if seen.num_masked else ""
+        said = f"{seen.num_running} running, {said}{masked}"
+        facts = [
+            ("rollouts", said),
+            *(("blocked", each) for each in moves.lines[:NUM_WAITS]),
+        ]
+        line = "; ".join([said, *moves.lines[:1]])
         total = await runs.total(self._db, record)
-        return Shown("rollouts", seen.num_done, total, [("rollouts", said)], said)
+        return Shown("rollouts", seen.num_done, total, facts, line, moves.waits)
+
+    async def _look(self, record: CampaignRecord) -> Moves:
+        """What happens in Temporal, asked now and then; nothing when the campaign has ended."""
+        if record.status in ENDED:
+            return Moves()
+        if time.monotonic() - self._looked_at < LOOK_EVERY_S:
+            return self._moves
+        self._looked_at = time.monotonic()
+        try:
+            scene = await look(self._db, self._client, record)
+        except RPCError as error:
+            self._moves = Moves(lines=(f"Temporal, which does not answer: {error.message}",))
+            return self._moves
+        found = waits(scene)
+        lines = tuple(wait.line(scene.at) for wait in found)
+        self._moves = Moves(tuple(doing(scene)), tuple(found), lines)
+        return self._moves
 
     def _panel(self, record: CampaignRecord, shown: "Shown") -> Group:
         facts = Table.grid(padding=(0, 2))
@@ -142,34 +200,13 @@ class Watch:
     def _print_line(self, status: CampaignStatus, shown: "Shown") -> None:
         """When something moved, but runs, whose every rollout moves it, now and then only."""
         due = time.monotonic() - self._said_at > PLAIN_EVERY_S
-        key = f"{status}{shown.num_done if shown.unit == 'steps' else ''}"
+        waits_for = shown.waits[0].what if shown.waits else ""
+        key = f"{status}{shown.num_done if shown.unit == 'steps' else ''}{waits_for}"
         if key == self._said and not due:
             return
         self._said, self._said_at = key, time.monotonic()
         far = f"{shown.unit.removesuffix('s')} {shown.num_done}/{shown.total}"
         self._console.print(f"{status}: {far}, {shown.line}", highlight=False, soft_wrap=True)
-
-    async def _doing(self) -> str:
-        """The campaign's running activities, with what the trainer last said of its progress."""
-        handle = self._client.get_workflow_handle(campaign_workflow(self._campaign))
-        try:
-            described = await handle.describe()
-        except RPCError as error:
-            return f"(Temporal does not answer: {error.message})"
-        return ", ".join(
-            [_activity(pending) for pending in described.raw_description.pending_activities]
-            or ["waiting for rollouts"]
-        )
-
-
-def _activity(pending: Any) -> str:
-    name = pending.activity_type.name.replace("_", " ")
-    notes = [
-        payload.data.decode(errors="replace").strip('"')
-        for payload in pending.heartbeat_details.payloads
-    ]
-    retry = f" (attempt {pending.attempt})" if pending.attempt > 1 else ""
-    return f"{name}{': ' + notes[0] if notes and notes[0] else ''}{retry}"
 
 
 def sparkline(values: list[float]) -> str:
@@ -179,11 +216,14 @@ def sparkline(values: list[float]) -> str:
 
 
 def follow(home: Path | None, name: str) -> None:
+    """Raises UnknownId."""
+    from infra.db.naming import campaign_named
     from workers.services import Services, with_services
 
     async def go(services: Services) -> None:
-        ui = services.settings.temporal_ui
-        async with Watch(services.db, services.client, campaign_id(name), ui) as watch:
+        ui = services.settings.temporal_link
+        campaign = (await campaign_named(services.db, name)).id
+        async with Watch(services.db, services.client, campaign, ui) as watch:
             while not await watch.has_ended():
                 await asyncio.sleep(1.0)
 

@@ -9,18 +9,18 @@ from mainspring.cli.options import Json
 
 
 def register(app: typer.Typer) -> None:
-    bench = typer.Typer(help="Measure this machine.", no_args_is_help=True)
+    bench = typer.Typer(help="Benchmark this machine.", no_args_is_help=True)
     app.add_typer(bench, name="bench")
 
     @bench.callback()
     def _group() -> None:
-        """Measure this machine."""
+        """Benchmark this machine."""
 
     @bench.command()
     def turns(
         as_json: Json = False,
     ) -> None:
-        """Turns per second and overhead per turn: no-op model and sandbox, all else real.
+        """Measure turns per second and overhead per turn, with a no-op model and sandbox.
 
         "baseline" is the same activities and database called from plain asyncio, without Temporal.
         """
@@ -52,10 +52,12 @@ def register(app: typer.Typer) -> None:
 
     @bench.command()
     def grade(
-        num_tasks: Annotated[int, typer.Option("--tasks", min=1, help="Patches graded.")] = 500,
+        num_tasks: Annotated[
+            int, typer.Option("--tasks", min=1, help="Number of patches to grade.")
+        ] = 500,
         as_json: Json = False,
     ) -> None:
-        """Gold patches graded per minute, by a verification with real workers and sandboxes.
+        """Measure how many gold patches are graded per minute, with real workers and sandboxes.
 
         "faults" are gradings that ended without a verdict because something else failed.
         """
@@ -76,14 +78,14 @@ def register(app: typer.Typer) -> None:
     def sandbox(
         image: Annotated[
             str | None,
-            typer.Option(help="Image with bash and a git repository, for the Docker ones."),
+            typer.Option(help="Image with bash and a git repository, for the Docker backend."),
         ] = None,
         workdir: Annotated[
-            str, typer.Option(help="Where the repository is in the image.")
+            str, typer.Option(help="Folder of the repository in the image.")
         ] = "/testbed",
         as_json: Json = False,
     ) -> None:
-        """What opening, using and closing a sandbox costs, by backend and sandboxes at once.
+        """Measure what opening, using and closing a sandbox costs, by backend and load.
 
         "docker_exec_cli" is a plain way to compare with: one `docker exec` process per command.
         """

@@ -1,172 +1,208 @@
-"""`mainspring campaign ...`: start, list, show, watch, pause, resume, cancel, report."""
+"""`mainspring campaign ...`: start, list, show, watch, pause, resume, cancel, drop-batch, rollback,
+report."""
 
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
-from mainspring.cli.options import Home, Json
+from mainspring.cli.options import Home, Json, hint, with_database, with_services
 
-T = TypeVar("T")
-Name = Annotated[str, typer.Argument(help="The campaign's name.")]
+Name = Annotated[str, typer.Argument(help="Name of the campaign.")]
 
 
 def register(app: typer.Typer) -> None:
-    campaign = typer.Typer(help="Training runs.", no_args_is_help=True)
+    campaign = typer.Typer(help="Start and follow training campaigns.", no_args_is_help=True)
     app.add_typer(campaign, name="campaign")
 
     @campaign.command()
     def start(
-        file: Annotated[Path, typer.Argument(help="A campaign file (TOML).")], home: Home = None
+        file: Annotated[Path, typer.Argument(help="Campaign file (TOML).")],
+        dry_run: Annotated[
+            bool, typer.Option("--dry-run", help="Print the checklist. Store and start nothing.")
+        ] = False,
+        force: Annotated[
+            bool,
+            typer.Option(
+                "--force", help="Start although this machine does not find everything needed."
+            ),
+        ] = False,
+        home: Home = None,
     ) -> None:
-        """Store the campaign and start it, or take it up again where it stands."""
-        from mainspring.config import load_campaign
-        from workers import campaigns as launch
+        """Start a campaign from a TOML file, or resume it. Its workers run elsewhere.
 
-        config = load_campaign(file)
+        `mainspring train FILE` starts the workers too.
+        """
+        from mainspring.cli.start import start_campaign
 
-        async def go(services: Any) -> tuple[str, str]:
-            stored = await launch.create(services.db, config)
-            handle = await launch.start(services.client, services.db, stored)
-            return handle.id, await launch.left_out(services.db, stored)
-
-        workflow, left_out = _with_services(home, go)
-        if left_out:
-            typer.echo(left_out)
-        typer.echo(f"{workflow} is running; `mainspring campaign watch {config.name}` shows it")
-        typer.echo(f"it needs `mainspring worker trainer --campaign {config.name}` and the others")
+        start_campaign(file, dry_run, force, home)
 
     @campaign.command("list")
     def list_(home: Home = None, as_json: Json = False) -> None:
-        """All campaigns: training, evaluations, verifications and regrades."""
-        from infra.db import campaigns
+        """List all campaigns: training, evaluations, verifications and regrades."""
+        from infra.db import campaigns, progress
 
-        records = _with_database(home, campaigns.list_all)
-        rows = [
-            {
-                "name": record.id,
-                "kind": record.kind.value,
-                "status": record.status.value,
-                "num_steps": record.config.trainer.num_steps if record.kind == "train" else None,
-                "created_at": record.created_at.isoformat(timespec="seconds"),
-                "error": record.error,
-            }
-            for record in records
-        ]
+        async def read(db: Any) -> Any:
+            return await campaigns.list_all(db), await progress.standings(db)
+
+        records, standings = with_database(home, read)
+        rows = [_row(record, standings.get(record.id)) for record in records]
         if as_json:
             typer.echo(json.dumps(rows))
             return
-        _print_table(["name", "kind", "status", "num_steps", "created_at"], rows)
+        from mainspring.cli import campaign_screen
+
+        campaign_screen.print_list(rows)
 
     @campaign.command()
     def show(name: Name, home: Home = None, as_json: Json = False) -> None:
-        """One campaign: steps, evaluations, totals."""
-        from infra.report.collect import collect
+        """Show one campaign: results, what it waits for, steps and totals."""
+        from infra.report import metrics
         from infra.report.summary import summary
-        from mainspring.ids import campaign_id
+        from mainspring.cli import campaign_screen
+        from mainspring.settings import load_settings
+        from workers.campaign_view import read
 
-        async def go(db: Any) -> dict[str, object]:
-            return summary(await collect(db, campaign_id(name)))
+        settings = load_settings(home)
 
-        found = _with_database(home, go)
+        async def go(db: Any) -> Any:
+            return await read(db, settings, name)
+
+        seen = with_database(home, go)
         if as_json:
-            typer.echo(json.dumps(found))
+            told = {
+                **summary(seen.data, seen.report),
+                "waits": [wait.as_dict() for wait in seen.waits],
+                "metrics": list(metrics.lines(seen.data)),
+            }
+            typer.echo(json.dumps(told))
             return
-        for key, value in found.items():
-            if isinstance(value, dict):
-                value = ", ".join(f"{name} {number:g}" for name, number in value.items())
-            if value not in (None, ""):
-                typer.echo(f"{key:26} {value}")
+        campaign_screen.print_one(seen)
 
     @campaign.command()
     def watch(name: Name, home: Home = None) -> None:
-        """Follow a campaign until it ends; leaving does not stop it."""
+        """Follow a campaign until it ends. Ctrl-C leaves the campaign running."""
         from workers.watch import follow
 
         follow(home, name)
 
     @campaign.command()
     def pause(name: Name, home: Home = None) -> None:
-        """No new groups and no new steps; rollouts in flight finish."""
+        """Pause: running rollouts finish, nothing new starts."""
         _update(home, name, "pause")
 
     @campaign.command()
     def resume(name: Name, home: Home = None) -> None:
-        """Go on after `pause`."""
+        """Resume a paused campaign."""
         _update(home, name, "resume")
 
     @campaign.command()
     def cancel(name: Name, home: Home = None) -> None:
-        """Stop for good; what is done stays. What started it takes it up again."""
-        from mainspring.ids import campaign_id, campaign_workflow
+        """Cancel the campaign. Finished work is kept; `campaign start` with the same file resumes
+        it."""
+        from workers import campaign_control
 
-        async def go(services: Any) -> None:
-            workflow = campaign_workflow(campaign_id(name))
-            await services.client.get_workflow_handle(workflow).cancel()
+        async def go(services: Any) -> str:
+            return await campaign_control.cancel(services.client, services.db, name)
 
-        _with_services(home, go)
-        typer.echo(f"campaign {name} is being cancelled")
+        with_database(home, lambda db: campaign_control.refuse_ended(db, name, "cancel"))
+        typer.echo(f"campaign {with_services(home, go)} is being cancelled")
+
+    @campaign.command("drop-batch")
+    def drop_batch(name: Name, home: Home = None) -> None:
+        """Drop the batch of the planned step: its groups are masked and replaced by new ones.
+
+        For a batch that cannot be trained. A failed campaign is started again afterwards.
+        """
+        from workers import campaign_control
+
+        async def go(services: Any) -> str:
+            return await campaign_control.drop_batch(services.client, services.db, name)
+
+        typer.echo(with_services(home, go))
+
+    @campaign.command()
+    def rollback(name: Name, home: Home = None) -> None:
+        """Discard the newest policy version and its step: training resumes from the one before.
+
+        The campaign must not run. Groups whose tokens may be of the discarded weights are masked.
+        """
+        from workers import campaign_control
+
+        async def go(services: Any) -> str:
+            return await campaign_control.rollback(
+                services.client, services.db, services.settings.home, name
+            )
+
+        typer.echo(with_services(home, go))
 
     @campaign.command()
     def report(
         name: Name,
-        out: Annotated[Path | None, typer.Option(help="Folder to write to.")] = None,
+        out: Annotated[
+            Path | None,
+            typer.Option(help="Folder for the files (default: <home>/reports/<name>)."),
+        ] = None,
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """Write report.html and summary.json."""
+        """Write report.html, summary.json and metrics.jsonl."""
+        from infra.db.naming import campaign_named
+        from infra.db.opening import with_recorded_namespace
         from infra.report.collect import collect
         from infra.report.summary import summary, write
-        from mainspring.ids import campaign_id
-        from mainspring.settings import load_settings
+        from mainspring import layout
+        from mainspring.settings import USUAL_NAMESPACE, load_settings
+        from mainspring.status import CampaignKind
 
         settings = load_settings(home)
-        directory = out or settings.home / "reports" / name
 
         async def go(db: Any) -> tuple[Path, dict[str, object]]:
-            data = await collect(db, campaign_id(name), temporal_ui=settings.temporal_ui)
+            record = await campaign_named(db, name)
+            campaign = record.id
+            directory = out or layout.report(settings.home, campaign)
+            if out is None and record.kind is not CampaignKind.TRAIN:
+                directory /= "report"  # beside its own summary.json
+            links = await with_recorded_namespace(settings, db)
+            data = await collect(
+                db,
+                campaign,
+                temporal_ui=links.temporal_ui,
+                temporal_namespace=links.temporal_namespace or USUAL_NAMESPACE,
+            )
             page, _ = write(data, directory)
             return page, summary(data, page)
 
-        page, found = _with_database(home, go)
-        typer.echo(json.dumps(found) if as_json else str(page))
+        page, found = with_database(home, go)
+        if as_json:
+            typer.echo(json.dumps(found))
+            return
+        typer.echo(str(page))
+        hint(f"open {page.absolute().as_uri()}")
+
+
+def _row(record: Any, standing: Any) -> dict[str, Any]:
+    trains = record.kind.value == "train"
+    return {
+        "name": record.id,
+        "kind": record.kind.value,
+        "status": record.status.value,
+        "num_steps": record.config.trainer.num_steps if trains else None,
+        "num_steps_done": standing.num_steps if standing and trains else None,
+        "num_rollouts_done": standing.num_rollouts if standing else 0,
+        "num_scored": standing.num_scored if standing else 0,
+        "num_resolved": standing.num_resolved if standing else 0,
+        "created_at": record.created_at.isoformat(timespec="seconds"),
+        "error": record.error,
+    }
 
 
 def _update(home: Path | None, name: str, update: str) -> None:
-    from mainspring.ids import campaign_id, campaign_workflow
+    from workers import campaign_control
 
-    async def go(services: Any) -> object:
-        workflow = campaign_workflow(campaign_id(name))
-        return await services.client.get_workflow_handle(workflow).execute_update(update)
+    async def go(services: Any) -> str:
+        return await campaign_control.update(services.client, services.db, name, update)
 
-    _with_services(home, go)
-    typer.echo(f"campaign {name}: {update} done")
-
-
-def _with_services(home: Path | None, call: Callable[[Any], Awaitable[T]]) -> T:
-    import asyncio
-
-    from workers.services import with_services
-
-    return asyncio.run(with_services(home, call))
-
-
-def _with_database(home: Path | None, call: Callable[[Any], Awaitable[T]]) -> T:
-    import asyncio
-
-    from workers.services import with_database
-
-    return asyncio.run(with_database(home, call))
-
-
-def _print_table(columns: list[str], rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*columns)
-    for row in rows:
-        cells = (row[column] for column in columns)
-        table.add_row(*("" if cell is None else str(cell) for cell in cells))
-    Console().print(table)
+    with_database(home, lambda db: campaign_control.refuse_ended(db, name, update))
+    typer.echo(f"campaign {with_services(home, go)}: {update} done")

@@ -7,16 +7,15 @@ import typer
 
 from mainspring.cli.options import Home, Json
 from mainspring.errors import ConfigError
-from mainspring.settings import load_settings
 
 
 def register(app: typer.Typer) -> None:
-    db = typer.Typer(help="The database's schema.", no_args_is_help=True)
+    db = typer.Typer(help="Show and upgrade the schema of the database.", no_args_is_help=True)
     app.add_typer(db, name="db")
 
     @db.command("upgrade")
     def upgrade(home: Home = None) -> None:
-        """Bring the database to the schema of this program. Running it again changes nothing."""
+        """Upgrade the database to the schema of this program. Safe to repeat."""
         from infra.db import migrate
 
         url = _database_url(home)
@@ -27,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
     @db.command("current")
     def current(home: Home = None, as_json: Json = False) -> None:
-        """The migration the database is at, and the one this program needs."""
+        """Show the migration of the database, and the one this program needs."""
         from infra.db import migrate
 
         found, needed = migrate.current(_database_url(home)), migrate.head()
@@ -40,6 +39,8 @@ def register(app: typer.Typer) -> None:
 
 
 def _database_url(home: Path | None) -> str:
+    from mainspring.settings import load_settings
+
     settings = load_settings(home)
     if not settings.database_url:
         raise ConfigError(

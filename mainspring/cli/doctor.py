@@ -15,7 +15,7 @@ def register(app: typer.Typer) -> None:
         home: Annotated[Path | None, typer.Option(help="State folder.")] = None,
         as_json: Json = False,
     ) -> None:
-        """Check the services, the sandbox backends and the disk. Exit code 3 if one is unfit."""
+        """Check services, sandbox backends and disk. Exits 3 if something required is missing."""
         import asyncio
 
         from workers.doctor import examine

@@ -9,58 +9,79 @@ from typing import Annotated, Any
 import typer
 
 from mainspring.cli.options import Home, Json, Workers
-from mainspring.config import PolicyApi, Unverified
+from mainspring.presets import Preset
+from mainspring.status import PolicyApi, Unverified
 
 Name = Annotated[
-    str | None, typer.Option(help="Of the run; the same again goes on. Default: what and when.")
+    str | None,
+    typer.Option(help="Name of the run. Reuse it to resume. Default: task set, model and time."),
 ]
 Output = Annotated[
-    Path | None, typer.Option(help="Folder of its files (default: <home>/evaluations/<name>).")
+    Path | None, typer.Option(help="Folder for its files (default: <home>/reports/<name>).")
 ]
 Retry = Annotated[
-    bool, typer.Option("--retry", help="Of a finished run, play again what ended in a fault.")
+    bool, typer.Option("--retry", help="In a finished run, play the masked rollouts again.")
 ]
-Concurrency = Annotated[int | None, typer.Option(min=1, help="Rollouts in flight at once.")]
+Concurrency = Annotated[
+    int | None, typer.Option(min=1, help="Number of rollouts that run at once.")
+]
+
+OPTIONS = {"engines": "--base-url", "samples": "--n", "step_limit": "--step-limit"}
+"""Of fields that are not called as their option."""
 
 
 def register(app: typer.Typer) -> None:
-    evaluation = typer.Typer(help="Measure a policy on a task set.", no_args_is_help=True)
+    evaluation = typer.Typer(help="Measure a model on a task set.", no_args_is_help=True)
     app.add_typer(evaluation, name="eval")
 
     @evaluation.command()
     def run(
         file: Annotated[
-            Path | None, typer.Argument(help="A campaign file (TOML); options change it.")
+            Path | None, typer.Argument(help="Campaign file (TOML); options change it.")
         ] = None,
-        source: Annotated[str | None, typer.Option(help="Source of the tasks.")] = None,
+        source: Annotated[
+            str | None, typer.Option(help="Task set to evaluate on (`tasks list`).")
+        ] = None,
         split: Annotated[
-            str | None, typer.Option(help="Split of the tasks (default: test).")
+            str | None, typer.Option(help="Split of the tasks (default: the only one).")
         ] = None,
         part: Annotated[
-            str | None, typer.Option("--slice", help='Only these tasks, as "0:5".')
+            str | None, typer.Option("--slice", help='Only tasks at these positions, as "0:5".')
         ] = None,
         unverified: Annotated[
             Unverified | None,
-            typer.Option(help="What to do with those not verified (default: skip)."),
+            typer.Option(
+                help="Skip or use tasks that `tasks verify` has not passed (default: skip)."
+            ),
         ] = None,
         model: Annotated[
-            str | None, typer.Option(help="Its name there; with SGLang's API its directory.")
+            str | None,
+            typer.Option(
+                help="Model name at the endpoint (--api openai), or model directory (--api sglang)."
+            ),
         ] = None,
         api: Annotated[
-            PolicyApi | None, typer.Option(help="What it speaks (default: sglang).")
+            PolicyApi | None, typer.Option(help="API of the endpoint (default: sglang).")
         ] = None,
         base_url: Annotated[
-            list[str] | None, typer.Option(help="Of the endpoint or engine; repeatable.")
+            list[str] | None, typer.Option(help="Base URL of the endpoint. Repeat to balance load.")
         ] = None,
         samples: Annotated[
             int | None,
             typer.Option("--n", min=1, max=250, help="Rollouts of each task (default: 1)."),
         ] = None,
         temperature: Annotated[
-            float | None, typer.Option(min=0, max=2, help="(default: 0; with --n above 1: 1)")
+            float | None,
+            typer.Option(
+                min=0, max=2, help="Sampling temperature (default: 0; with --n above 1: 1)."
+            ),
         ] = None,
         step_limit: Annotated[
-            int | None, typer.Option(min=1, max=500, help="Turns a rollout may take (default: 20).")
+            int | None, typer.Option(min=1, max=500, help="Most turns of a rollout (default: 20).")
+        ] = None,
+        preset: Annotated[
+            Preset | None,
+            typer.Option(help="Limits of another program, for scores that compare."),
         ] = None,
         concurrency: Concurrency = None,
         name: Name = None,
@@ -70,15 +91,18 @@ def register(app: typer.Typer) -> None:
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """Let a model work on tasks, grade what it did, write results and trajectories.
+        """Evaluate a model on a task set and write results and trajectories.
 
-        The key of an endpoint is MAINSPRING_POLICY_API_KEY. Interrupt it and run it again under its
-        name: it goes on. Where MAINSPRING_TEMPORAL_ADDRESS is set, the team's own workers do it.
+        The endpoint's key is read from MAINSPRING_POLICY_API_KEY. To resume an interrupted run,
+        repeat the command with its --name. Starts local workers unless
+        MAINSPRING_TEMPORAL_ADDRESS is set; then existing workers are used.
         """
         from mainspring.config import check_campaign, read_toml
+        from mainspring.model_path import with_model_path
         from mainspring.status import CampaignKind
 
-        raw = read_toml(file) if file else {}
+        raw = with_model_path(read_toml(file), file) if file else {}
+        named: dict[str, str] = {}
         for section, options in {
             "tasks": {"source": source, "unverified": unverified},
             "policy": {
@@ -87,23 +111,28 @@ def register(app: typer.Typer) -> None:
                 "engines": base_url or None,
                 "temperature": temperature,
             },
-            "agent": {"step_limit": step_limit},
+            "agent": {"step_limit": step_limit, "preset": preset},
             "evaluation": {"concurrency": concurrency},
             "run": {"split": split, "slice": part, "samples": samples},
         }.items():
             given = {key: value for key, value in options.items() if value is not None}
             raw[section] = {**raw.get(section, {}), **given}
+            named |= {f"{section}.{key}": OPTIONS.get(key, f"--{key}") for key in given}
         _complete(raw, name)
-        config = check_campaign(raw, str(file) if file else "eval run")
+        where = str(file) if file else "eval run"
+        check_campaign(raw, where, named)  # before any service is asked
 
         async def known(run: Any) -> Any:
-            return config
+            raw["run"]["split"] = await run.split_of(raw, raw["run"].get("split"))
+            return check_campaign(raw, where, named)
 
         _perform(known, CampaignKind.EVAL, output, retry, workers, home, as_json)
 
     @evaluation.command()
     def regrade(
-        campaign: Annotated[str, typer.Argument(help="The evaluation or campaign that ended.")],
+        campaign: Annotated[
+            str, typer.Argument(help="Name of an evaluation or campaign that has ended.")
+        ],
         name: Name = None,
         output: Output = None,
         retry: Retry = False,
@@ -111,7 +140,7 @@ def register(app: typer.Typer) -> None:
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """Grade the stored patches of a campaign again, without asking any model."""
+        """Grade the stored patches of a campaign again. No model is asked."""
         from mainspring.ids import campaign_id_at
         from mainspring.status import CampaignKind
 
@@ -132,11 +161,23 @@ def _complete(raw: dict[str, Any], name: str | None) -> None:
     for section, key in ((tasks, "source"), (policy, "model")):
         if key not in section:
             raise UsageError(
-                f"an evaluation needs --{key}", remedy="give it, or a campaign file that says it"
+                f"an evaluation needs --{key}", remedy="give it, or a campaign file that has it"
             )
     if policy.get("api", PolicyApi.SGLANG) == PolicyApi.SGLANG:
         # Workers have a working directory of their own.
-        policy["model"] = str(Path(policy["model"]).absolute())
+        model = Path(policy["model"]).absolute()
+        if "/" not in policy["model"] and not model.exists():
+            raise UsageError(
+                f"model directory {model}: no such directory",
+                remedy="with --api sglang --model is a directory; for an OpenAI-compatible "
+                "endpoint add --api openai",
+            )
+        policy["model"] = str(model)
+    elif "engines" not in policy:
+        raise UsageError(
+            "an evaluation with --api openai needs --base-url",
+            remedy="give the endpoint's URL, as in --base-url http://127.0.0.1:8000/v1",
+        )
     policy.setdefault("temperature", 1.0 if raw["run"].get("samples", 1) > 1 else 0.0)
     if name is not None:
         raw["name"] = name
@@ -157,48 +198,36 @@ def _perform(
     import asyncio
 
     from infra.export.evaluation import write_evaluation
+    from mainspring.cli import eval_screen
     from mainspring.cli.progress import counting
+    from mainspring.errors import WorkFailed
+    from mainspring.layout import report
     from workers.runs import conductor
 
     def say(text: str) -> None:
         typer.secho(text, dim=True, err=as_json)
 
-    async def go() -> tuple[dict[str, Any], Path]:
+    async def go() -> tuple[dict[str, Any], Path, str]:
         async with conductor(home, say, own_workers=workers, for_a_program=as_json) as run:
             config = await config_of(run)
-            hint = f"{kind} {config.name}: interrupted, the same with --name {config.name} goes on"
+            hint = (
+                f"{kind} {config.name}: to resume it, repeat the command with --name {config.name}"
+            )
             record = await run.perform(config, kind, hint, retry=retry)
-            directory = output or run.settings.home / "evaluations" / record.id
+            directory = output or report(run.settings.home, record.id)
             with counting("writing") as progress:
-                return await write_evaluation(run.db, record.id, directory, progress), directory
+                found = await write_evaluation(run.db, record.id, directory, progress)
+            return found, directory, run.settings.temporal_link
 
-    summary, directory = asyncio.run(go())
+    summary, directory, ui = asyncio.run(go())
     if as_json:
         typer.echo(json.dumps({**summary, "directory": str(directory)}))
     else:
-        _print(summary, directory)
-
-
-def _print(summary: dict[str, Any], directory: Path) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("", "", show_header=False)
-    for key, value in summary.items():
-        if key == "pass_at_k":
-            for each in value:
-                interval = f"{each['low']:.1%} to {each['high']:.1%}"
-                table.add_row(f"pass@{each['k']}", f"{each['value']:.1%} (95 %: {interval})")
-        else:
-            table.add_row(key.replace("_", " "), _figure(value))
-    console = Console()
-    console.print(table)
-    console.print(f"files  {directory}", highlight=False, soft_wrap=True)
-
-
-def _figure(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_figure(each)}" for key, each in value.items()) or "-"
-    return "-" if value is None else str(value)
+        eval_screen.print_summary(summary, directory, ui)
+    if summary["errors"]:
+        raise WorkFailed(
+            f"{summary['errors']} of {summary['total']} rollouts of {summary['campaign']} could "
+            "not be scored",
+            remedy=f"`mainspring rollout list {summary['campaign']} --masked` names their faults; "
+            f"repeat the command with --name {summary['campaign']} --retry to play them again",
+        )

@@ -4,9 +4,11 @@ Exit codes: 0 done, 2 usage, 3 a service is missing or unfit, 4 the work failed,
 """
 
 import atexit
+import importlib.metadata
 import os
 import sys
-from typing import NoReturn
+from pathlib import Path
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -17,11 +19,12 @@ from mainspring.cli import (
     doctor,
     eval,
     node,
-    quickstart,
     rollout,
     serve,
     stack,
     tasks,
+    temporal,
+    train,
     worker,
 )
 from mainspring.errors import MainspringError
@@ -30,17 +33,55 @@ INTERRUPTED = 130
 
 app = typer.Typer(
     name="mainspring",
-    help="Reinforcement learning for software-engineering agents that nothing can stop.",
+    help="Train coding agents with RL. Every rollout is a Temporal workflow, so any process can "
+    "crash without losing work.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (
-    *(quickstart, stack, tasks, campaign, eval, rollout, worker, node),
-    *(serve, db, doctor, bench),
+    *(train, stack, tasks, campaign, eval, rollout, worker, node),
+    *(serve, db, temporal, doctor, bench),
 )
 for module in COMMANDS:
     module.register(app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mainspring {importlib.metadata.version('mainspring')}")
+        raise typer.Exit
+
+
+def _switch_colours_off(wanted: bool) -> None:
+    if wanted:
+        os.environ["NO_COLOR"] = "1"
+
+
+@app.callback()
+def root(
+    home: Annotated[
+        Path | None, typer.Option(help="State folder of every command (default .mainspring).")
+    ] = None,
+    no_color: Annotated[
+        bool,
+        typer.Option(
+            "--no-color",
+            is_eager=True,
+            callback=_switch_colours_off,
+            help="Print without colours, as with NO_COLOR=1.",
+        ),
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    if home is not None:
+        # Where each command's settings look unless it is given a --home of its own.
+        os.environ["MAINSPRING_HOME"] = str(home)
 
 
 def main() -> NoReturn:
@@ -50,12 +91,13 @@ def main() -> NoReturn:
     except SystemExit as ended:
         code = ended.code
     except MainspringError as error:
-        typer.secho(f"error: {error.message}", fg=typer.colors.RED, err=True)
+        red = None if os.environ.get("NO_COLOR") else typer.colors.RED
+        typer.secho(f"error: {error.message}", fg=red, err=True)
         if error.remedy:
             typer.echo(f"  {error.remedy}", err=True)
         code = error.exit_code
     except KeyboardInterrupt:
-        typer.echo("interrupted; run the same command again to go on", err=True)
+        typer.echo("interrupted; repeat the same command to resume", err=True)
         code = INTERRUPTED
     if not isinstance(code, int):
         sys.exit(code)

@@ -13,12 +13,12 @@ T = TypeVar("T")
 
 
 def register(app: typer.Typer) -> None:
-    node = typer.Typer(help="Container hosts.", no_args_is_help=True)
+    node = typer.Typer(help="List and drain sandbox nodes.", no_args_is_help=True)
     app.add_typer(node, name="node")
 
     @node.command("list")
     def list_(home: Home = None, as_json: Json = False) -> None:
-        """Every container host that ever registered, and what each takes."""
+        """List sandbox nodes with load and status."""
         from infra.db import nodes
 
         rows = [_row(record) for record in _with_database(home, nodes.list_nodes)]
@@ -45,23 +45,29 @@ def register(app: typer.Typer) -> None:
 
     @node.command()
     def drain(
-        name: Annotated[str, typer.Argument(metavar="NODE", help="The node's id.")],
-        undo: Annotated[bool, typer.Option("--undo", help="Let it take work again.")] = False,
-        wait: Annotated[bool, typer.Option("--wait", help="Until nothing is open on it.")] = False,
-        timeout_s: Annotated[float, typer.Option(min=0, help="Of --wait.")] = 3600.0,
+        name: Annotated[str, typer.Argument(metavar="NODE", help="Id of the node.")],
+        undo: Annotated[
+            bool, typer.Option("--undo", help="Let the node take new sandboxes again.")
+        ] = False,
+        wait: Annotated[
+            bool, typer.Option("--wait", help="Wait until no sandbox is open on the node.")
+        ] = False,
+        timeout_s: Annotated[
+            float, typer.Option(min=0, help="Give up waiting after this many seconds.")
+        ] = 3600.0,
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """Let a node take nothing new; what is open on it goes on to its end.
+        """Stop scheduling on a node; running sandboxes finish.
 
-        It stays drained when it is started again, until --undo.
+        A restarted node stays drained until --undo.
         """
         from mainspring.errors import UsageError
         from mainspring.ids import NodeId
         from workers.drain import drain as ask
 
         if undo and wait:
-            raise UsageError("--undo waits for nothing", remedy="leave out --wait")
+            raise UsageError("--undo and --wait exclude each other", remedy="give one of them")
 
         async def go(db: Any) -> Any:
             return await ask(db, NodeId(name), undo=undo, wait_s=timeout_s if wait else None)
@@ -82,7 +88,7 @@ def _row(record: Any) -> dict[str, Any]:
     return {
         "node": said.id,
         "status": record.status.value,
-        "num_open": said.num_open,
+        "num_open": record.num_open,
         "num_leased": record.num_leased,
         "capacity": said.capacity,
         "takes_new": record.status.value == "up" and said.refusal is None,
@@ -113,6 +119,6 @@ def _ago(seconds: float) -> str:
 def _with_database(home: Path | None, call: Callable[[Any], Awaitable[T]]) -> T:
     import asyncio
 
-    from workers.services import with_database
+    from infra.db.opening import with_database
 
     return asyncio.run(with_database(home, call))

@@ -1,142 +1,189 @@
 """`mainspring rollout ...`: see what rollouts did, and write it out."""
 
 import json
+import re
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from mainspring.cli.options import Home, Json
+from mainspring.cli import retry
+from mainspring.cli.options import Home, Json, with_database
+from mainspring.status import StopReason, Verdict
 from mainspring.trajectory_format import TrajectoryFormat
 
-SHOWN_TESTS = 10
-"""Names of failed tests that `show` prints; --json has all."""
+_TURNS = re.compile(r"(?P<op>>=|<=|>|<|=|)\s*(?P<number>\d+)|(?P<low>\d+)\.\.(?P<high>\d+)")
+ORDERS = ("newest", "oldest", "turns", "reward", "seconds")
 
 
 def register(app: typer.Typer) -> None:
-    rollout = typer.Typer(help="Attempts at a task.", no_args_is_help=True)
+    rollout = typer.Typer(
+        help="Inspect and export rollouts (one agent run on one task).", no_args_is_help=True
+    )
     app.add_typer(rollout, name="rollout")
+    retry.register(rollout)
 
     @rollout.command("list")
     def list_(
-        campaign: Annotated[str, typer.Argument(help="The campaign's name.")],
-        limit: Annotated[int, typer.Option(min=1, help="Newest so many.")] = 40,
+        campaign: Annotated[str, typer.Argument(help="Name of the campaign.")],
+        failed: Annotated[
+            bool, typer.Option("--failed", help="Only rollouts that were graded and not resolved.")
+        ] = False,
+        masked: Annotated[
+            bool,
+            typer.Option(
+                "--masked", help="Only rollouts without a score: cancelled, or a fault of machines."
+            ),
+        ] = False,
+        suspicious: Annotated[
+            bool, typer.Option("--suspicious", help="Only rollouts that look like cheating.")
+        ] = False,
+        verdict: Annotated[Verdict | None, typer.Option(help="Only this verdict.")] = None,
+        stop: Annotated[StopReason | None, typer.Option(help="Only this stop reason.")] = None,
+        task: Annotated[
+            str | None, typer.Option(help="Only tasks whose id contains this text.")
+        ] = None,
+        split: Annotated[str | None, typer.Option(help="Only tasks of this split.")] = None,
+        version: Annotated[
+            int | None, typer.Option(min=0, help="Only rollouts under this policy version.")
+        ] = None,
+        step: Annotated[
+            int | None, typer.Option(min=1, help="Only the batch of this training step.")
+        ] = None,
+        fault: Annotated[
+            str | None, typer.Option(help="Only rollouts whose fault contains this text.")
+        ] = None,
+        turns: Annotated[
+            str | None, typer.Option(help="Only this number of turns: 5, '>10' or 5..10.")
+        ] = None,
+        sort: Annotated[
+            str, typer.Option(help=f"Order of the list: {', '.join(ORDERS)}.")
+        ] = "newest",
+        limit: Annotated[int, typer.Option(min=1, help="Number of rollouts to list.")] = 40,
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """Rollouts of a campaign, newest group first."""
-        from infra.db import rollouts
-        from mainspring.ids import campaign_id
+        """List rollouts of a campaign, newest group first."""
+        from infra.db.rollout_search import Order, Wanted
 
-        async def read(db: Any) -> list[Any]:
-            return await rollouts.list_rollouts(db, campaign=campaign_id(campaign), limit=limit)
+        fewest, most = _turn_bounds(turns)
+        wanted = Wanted(
+            failed=failed,
+            masked=masked,
+            suspicious=suspicious,
+            verdict=verdict,
+            stop=stop,
+            task=task,
+            split=split,
+            version=version,
+            step=step,
+            fault=fault,
+            min_turns=fewest,
+            max_turns=most,
+        )
+        order = Order(_one_of("--sort", sort, ORDERS))
 
-        rows = [_row(record) for record in _read(home, read)]
+        async def read(db: Any) -> Any:
+            return await _find(db, campaign, wanted, order, limit)
+
+        name, rows, total = with_database(home, read)
         if as_json:
-            typer.echo(json.dumps(rows))
+            typer.echo(json.dumps([_row(row) for row in rows]))
             return
-        from rich.console import Console
-        from rich.table import Table
+        from mainspring.cli import rollout_screen
 
-        table = Table("rollout", "phase", "stop", "verdict", "reward", "turns", "epoch")
-        for row in rows:
-            keys = ("id", "phase", "stop_reason", "verdict", "reward", "num_turns", "epoch")
-            table.add_row(*("-" if row[key] is None else str(row[key]) for key in keys))
-        Console().print(table)
+        rollout_screen.print_list(name, rows, total, limit)
 
     @rollout.command()
     def show(
-        rollout_id: Annotated[str, typer.Argument(help="The rollout's id.")],
+        rollout_id: Annotated[
+            str,
+            typer.Argument(
+                metavar="ROLLOUT",
+                help="Id of the rollout; without the campaign when that is unique.",
+            ),
+        ],
+        turn: Annotated[int | None, typer.Option(min=1, help="Show only this turn.")] = None,
+        patch: Annotated[
+            bool, typer.Option("--patch", help="Print only the patch, as it was graded.")
+        ] = False,
+        tests: Annotated[
+            bool, typer.Option("--tests", help="Print only the output of the hidden tests.")
+        ] = False,
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """One rollout, turn by turn."""
-        from infra.db import rollouts, turns
-        from mainspring.ids import RolloutId
+        """Show one rollout: result, issue, turns, patch and test output."""
+        from infra.db.naming import rollout_named
+        from infra.report.rollout import read as read_all
+        from mainspring.errors import UsageError
 
-        wanted = RolloutId(rollout_id)
+        if sum((turn is not None, patch, tests, as_json)) > 1:
+            raise UsageError(
+                "--turn, --patch, --tests and --json exclude each other", remedy="give one of them"
+            )
 
-        async def read(db: Any) -> dict[str, Any]:
-            record = await rollouts.get(db, wanted)
-            replies, commands = await turns.history(db, wanted, record.epoch)
-            outputs = {execution.turn: execution for execution in commands}
-            report = await rollouts.get_grade_report(db, wanted)
-            found = _row(record) | {
-                "player": record.player,
-                "fault": record.fault,
-                "reward_parts": record.reward_parts,
-                "suspicions": record.suspicions,
-                "grade_report": None if report is None else report.model_dump(mode="json"),
-                "turns": [],
-            }
-            for reply in replies:
-                ran = outputs.get(reply.turn)
-                found["turns"].append(
-                    {
-                        "reply": reply.text,
-                        "num_prompt_tokens": reply.num_prompt_tokens or len(reply.prompt_ids),
-                        "num_completion_tokens": reply.num_completion_tokens
-                        or len(reply.completion_ids),
-                        "policy_versions": sorted({span.version for span in reply.spans}),
-                        "returncode": ran.returncode if ran else None,
-                        "output": ran.output.decode(errors="replace") if ran else None,
-                    }
-                )
-            return found
+        async def read(db: Any) -> Any:
+            return await read_all(db, await rollout_named(db, rollout_id))
 
-        found = _read(home, read)
+        seen = with_database(home, read)
         if as_json:
-            typer.echo(json.dumps(found))
-            return
-        from rich.console import Console
+            typer.echo(json.dumps(seen.as_dict()))
+        elif patch or tests:
+            text = seen.patch if patch else seen.grade_output
+            if text is None:
+                what = "a patch" if patch else "a test output"
+                raise UsageError(
+                    f"rollout {seen.record.id} has no {what.removeprefix('a ')}",
+                    remedy=f"`mainspring rollout show {seen.record.id}` tells why it ended",
+                )
+            sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+        else:
+            if turn is not None and turn > len(seen.turns):
+                raise UsageError(
+                    f"rollout {seen.record.id} has {len(seen.turns)} turns, no turn {turn}",
+                    remedy=f"give --turn 1 to {len(seen.turns)}" if seen.turns else "",
+                )
+            from mainspring.cli import rollout_screen
 
-        console = Console(highlight=False, markup=False)
-        for key in ("id", "task", "player", "stop_reason", "verdict", "reward", "fault"):
-            console.print(f"{key:12} {found[key]}")
-        for name, value in (found["reward_parts"] or {}).items():
-            console.print(f"  {name:24} {value}", style="dim")
-        console.print(f"{'suspicions':12} {', '.join(found['suspicions']) or None}")
-        for line in _grade_lines(found["grade_report"] or {}):
-            console.print(line, style="dim")
-        for number, turn in enumerate(found["turns"], 1):
-            console.rule(f"turn {number}")
-            console.print(turn["reply"])
-            if turn["returncode"] is not None:
-                console.print(f"[return code {turn['returncode']}]", style="dim")
-                console.print(turn["output"], style="dim")
+            rollout_screen.print_one(seen, only_turn=turn)
 
     @rollout.command()
     def export(
         out: Annotated[
             Path, typer.Argument(help="Folder (folders, atif) or file (sft, parquet) to write.")
         ],
-        campaign: Annotated[str, typer.Option(help="The campaign's name.")],
+        campaign: Annotated[str, typer.Option(help="Name of the campaign.")],
         format: Annotated[
-            TrajectoryFormat, typer.Option(help="How to write them.")
+            TrajectoryFormat, typer.Option(help="Format of the files.")
         ] = TrajectoryFormat.FOLDERS,
         resolved: Annotated[
             bool | None,
             typer.Option(
-                "--resolved/--all", help="Which rollouts; sft takes the resolved, the others all."
+                "--resolved/--all",
+                help="Export resolved rollouts or all. Default: resolved for sft, else all.",
             ),
         ] = None,
-        limit: Annotated[int | None, typer.Option(min=1, help="The first so many.")] = None,
-        force: Annotated[bool, typer.Option("--force", help="Write over what is there.")] = False,
+        limit: Annotated[
+            int | None, typer.Option(min=1, help="Number of rollouts to export, oldest first.")
+        ] = None,
+        force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """Write the trajectories of a campaign's ended rollouts."""
+        """Export the trajectories of a campaign's finished rollouts."""
+        from infra.db.naming import campaign_named
         from infra.export import export as exporting
         from mainspring.cli.progress import counting
-        from mainspring.ids import campaign_id
 
         only_resolved = format is TrajectoryFormat.SFT if resolved is None else resolved
 
-        async def write(db: Any) -> int:
+        async def write(db: Any) -> Any:
             with counting("rollouts") as progress:
                 return await exporting.export(
                     db,
-                    campaign_id(campaign),
+                    (await campaign_named(db, campaign)).id,
                     out,
                     format=format,
                     resolved=only_resolved,
@@ -145,37 +192,72 @@ def register(app: typer.Typer) -> None:
                     progress=progress,
                 )
 
-        written = _read(home, write)
+        done = with_database(home, write)
         if as_json:
-            typer.echo(json.dumps({"out": str(out), "format": format, "rollouts": written}))
-        else:
-            typer.echo(f"{written} rollouts written to {out}")
+            told = {"out": str(out), "format": format, "rollouts": done.num_written}
+            typer.echo(json.dumps(told | {"skipped": done.num_skipped}))
+            return
+        skipped = f"; {done.num_skipped} without a reply skipped" if done.num_skipped else ""
+        typer.echo(f"{done.num_written} rollouts written to {out}{skipped}")
 
 
-def _grade_lines(report: dict[str, Any]) -> list[str]:
-    """What the verdict was made of, in a few lines."""
-    lines = []
-    for name in ("fail_to_pass", "pass_to_pass"):
-        passed, failed = report.get(f"{name}_passed", ()), report.get(f"{name}_failed", ())
-        if passed or failed:
-            lines.append(f"  {name:24} {len(passed)} of {len(passed) + len(failed)} pass")
-            lines += [f"    failed: {test}" for test in failed[:SHOWN_TESTS]]
-    for name in ("judge", "returncode", "score", "note"):
-        if report.get(name) not in (None, ""):
-            lines.append(f"  {name:24} {report[name]}")
-    if report.get("dropped_paths"):
-        lines.append(f"  {'left out of the patch':24} {', '.join(report['dropped_paths'])}")
-    return lines
+async def _find(db: Any, campaign: str, wanted: Any, order: Any, limit: int) -> Any:
+    """Name, rows and number of all that match; a filter that names nothing is an error."""
+    from infra.db import rollout_search
+    from infra.db.naming import campaign_named, near_names
+    from mainspring.errors import UsageError
+
+    name = (await campaign_named(db, campaign)).id
+    rows, total = await rollout_search.find(db, name, wanted, order=order, limit=limit)
+    if rows or (wanted.split is None and wanted.task is None):
+        return name, rows, total
+    splits, tasks = await rollout_search.splits_and_tasks(db, name)
+    if wanted.split is not None and wanted.split not in splits:
+        known = f"its splits: {', '.join(splits)}" if splits else "it has no rollout yet"
+        raise UsageError(f"campaign {name} has no split {wanted.split!r}", remedy=known)
+    if wanted.task is not None and not any(wanted.task in task for task in tasks):
+        near = near_names(wanted.task, tasks)
+        raise UsageError(
+            f"campaign {name} has no rollout of a task like {wanted.task!r}",
+            remedy=f"did you mean {', '.join(near)}?" if near else "see `mainspring tasks list`",
+        )
+    return name, rows, total
 
 
-def _row(record: Any) -> dict[str, Any]:
-    keys = ("id", "task", "sample_index", "phase", "stop_reason", "verdict", "reward")
-    return {key: getattr(record, key) for key in (*keys, "num_turns", "epoch")}
+def _turn_bounds(text: str | None) -> tuple[int | None, int | None]:
+    """Fewest and most turns. Raises UsageError."""
+    from mainspring.errors import UsageError
+
+    if text is None:
+        return None, None
+    found = _TURNS.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(
+            f"--turns {text!r} is no number of turns", remedy="write 5, '>10', '<=3' or 5..10"
+        )
+    if found["low"]:
+        return int(found["low"]), int(found["high"])
+    number = int(found["number"])
+    return {
+        ">": (number + 1, None),
+        ">=": (number, None),
+        "<": (None, number - 1),
+        "<=": (None, number),
+    }.get(found["op"], (number, number))
 
 
-def _read(home: Path | None, read: Any) -> Any:
-    import asyncio
+def _one_of(option: str, word: str, words: tuple[str, ...]) -> str:
+    from mainspring.errors import UsageError
 
-    from workers.services import with_database
+    if word not in words:
+        raise UsageError(f"{option} {word!r} is unknown", remedy=f"choose from {', '.join(words)}")
+    return word
 
-    return asyncio.run(with_database(home, read))
+
+def _row(found: Any) -> dict[str, Any]:
+    keys = ("id", "task", "sample_index", "player", "phase", "stop_reason", "verdict", "reward")
+    rest = ("num_turns", "epoch", "suspicions", "fault", "split", "policy_version")
+    return {
+        **{key: getattr(found, key) for key in (*keys, *rest)},
+        "elapsed_s": found.spent_s,
+    }

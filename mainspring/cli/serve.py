@@ -1,8 +1,6 @@
 """`mainspring serve`: a policy engine, the CPU one in this process or SGLang in its place."""
 
-import importlib.util
 import os
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from mainspring.errors import ServiceError
+from mainspring.cli.options import Home
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -38,7 +36,14 @@ def register(app: typer.Typer) -> None:
         weight_version: Annotated[
             str, typer.Option(help="Policy version of the weights served first.")
         ] = "default",
-        max_batch: Annotated[int, typer.Option(min=1, help="Requests generated at once.")] = 64,
+        max_batch: Annotated[
+            int | None,
+            typer.Option(
+                min=1,
+                help="Requests generated at once (default: what memory allows, at most 64; "
+                "SGLang chooses its own).",
+            ),
+        ] = None,
         threads: Annotated[int, typer.Option(min=1, help="CPU threads (CPU engine).")] = 1,
         step_interval_ms: Annotated[
             float, typer.Option(min=0, help="Least time between two steps (CPU engine).")
@@ -51,8 +56,10 @@ def register(app: typer.Typer) -> None:
             str,
             typer.Option(envvar="MAINSPRING_POLICY_API_KEY", help="Bearer token to require."),
         ] = "",
+        home: Home = None,
     ) -> None:
         """Serve a policy over SGLang's native HTTP API, until interrupted."""
+        del home  # an engine keeps no state; scripts give every command the same options
         console = Console(stderr=True)
         if host not in LOOPBACK and not api_key:
             console.print(
@@ -60,6 +67,8 @@ def register(app: typer.Typer) -> None:
                 "set: anyone who reaches it can replace the weights"
             )
         if engine is Engine.SGLANG:
+            from infra.policy.sglang_command import sglang_command
+
             command = sglang_command(
                 model=model,
                 host=host,
@@ -70,12 +79,15 @@ def register(app: typer.Typer) -> None:
                 api_key=api_key,
                 extra=context.args,
             )
-            os.execv(command[0], command)
+            os.execve(command.arguments[0], command.arguments, command.environment)
         if context.args:
             raise typer.BadParameter(f"unknown arguments for the CPU engine: {context.args}")
-        from infra.policy.model_files import check_model_directory
+        from infra.log_setup import set_up
+        from infra.policy.model_files import check_servable
+        from mainspring.settings import configured_settings
 
-        check_model_directory(model)  # before torch is imported, which takes seconds
+        set_up(configured_settings().log_format)
+        check_servable(model)  # before torch is imported, which takes seconds
         # Idle OpenMP threads must not spin: the machine is shared with sandboxes and a trainer.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
@@ -94,32 +106,9 @@ def register(app: typer.Typer) -> None:
                 api_key=api_key,
             )
         )
+        console.print(
+            f"up to {server.max_batch} requests at once, of {server.context_length} tokens each",
+            soft_wrap=True,
+        )
         console.print(f"serving {model} (version {weight_version}) at {server.url}", soft_wrap=True)
         server.serve()
-
-
-def sglang_command(
-    *,
-    model: Path,
-    host: str,
-    port: int,
-    weight_version: str,
-    max_batch: int,
-    context_length: int | None,
-    api_key: str,
-    extra: list[str],
-) -> list[str]:
-    """The process to become. Raises ServiceError when SGLang is not installed."""
-    if importlib.util.find_spec("sglang") is None:
-        raise ServiceError(
-            "SGLang is not installed in this environment",
-            remedy="on a GPU host: pip install 'mainspring[gpu]'; on a CPU: --engine cpu",
-        )
-    command = [sys.executable, "-m", "sglang.launch_server"]
-    command += ["--model-path", str(model), "--host", host, "--port", str(port)]
-    command += ["--weight-version", weight_version, "--max-running-requests", str(max_batch)]
-    if context_length is not None:
-        command += ["--context-length", str(context_length)]
-    if api_key:
-        command += ["--api-key", api_key]
-    return command + extra

@@ -6,10 +6,13 @@ from typing import Annotated
 
 import typer
 
-from mainspring.cli.options import Home, Json
+from mainspring.cli.options import Home, Json, hint
 
 Port = Annotated[
-    int | None, typer.Option(min=1, max=65535, help="This port or none (default: a free one).")
+    int | None,
+    typer.Option(
+        min=1, max=65535, help="Port of the service; fails if it is taken (default: a free one)."
+    ),
 ]
 
 
@@ -22,7 +25,7 @@ def register(app: typer.Typer) -> None:
         ui_port: Port = None,
         as_json: Json = False,
     ) -> None:
-        """Start Postgres and Temporal on this machine, or find them running."""
+        """Start local Postgres and Temporal. Does nothing if they are running."""
         import asyncio
 
         from rich.console import Console
@@ -34,10 +37,12 @@ def register(app: typer.Typer) -> None:
         with Console(stderr=True).status("starting Postgres and Temporal"):
             asyncio.run(bring_up(_home(home), forced))
         _show(home, as_json)
+        if not as_json:
+            hint("`mainspring quickstart`, or `mainspring train FILE` with your own campaign")
 
     @app.command()
     def down(home: Home = None, as_json: Json = False) -> None:
-        """Stop the embedded services; their data stays."""
+        """Stop local Postgres and Temporal. Data is kept. Workers you started keep running."""
         import asyncio
 
         from infra.stack.stack import down as bring_down
@@ -50,7 +55,7 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def status(home: Home = None, as_json: Json = False) -> None:
-        """What runs and answers. Exit code 3 when something does not."""
+        """Show whether Postgres and Temporal are up. Exits 3 if not."""
         if not _show(home, as_json):
             raise typer.Exit(3)
 
@@ -68,15 +73,24 @@ def _show(home: Path | None, as_json: bool) -> bool:
     from rich.table import Table
     from rich.text import Text
 
+    from infra.db.opening import open_database, with_recorded_namespace
+    from infra.stack.stack import ServiceState
     from infra.stack.stack import status as look
     from mainspring.settings import load_settings
 
-    settings = load_settings(home)
-    states = asyncio.run(look(settings.home))
+    async def ask() -> tuple[list[ServiceState], str]:
+        settings = load_settings(home)
+        states = await look(settings.home)
+        if states[0].healthy:
+            async with open_database(settings, pool_size=1) as db:
+                settings = await with_recorded_namespace(settings, db)
+        return states, settings.temporal_link
+
+    states, link = asyncio.run(ask())
     healthy = all(state.healthy for state in states)
     if as_json:
         services = [state.as_dict() for state in states]
-        typer.echo(json.dumps({"services": services, "temporal_ui": settings.temporal_ui}))
+        typer.echo(json.dumps({"services": services, "temporal_ui": link}))
         return healthy
     table = Table("service", "address", "pid", "state")
     for state in states:
@@ -84,6 +98,6 @@ def _show(home: Path | None, as_json: bool) -> bool:
         table.add_row(state.service, state.address or "-", str(state.pid or "-"), word)
     console = Console()
     console.print(table)
-    if settings.temporal_ui and states[-1].healthy:
-        console.print(f"Temporal UI  {settings.temporal_ui}", highlight=False)
+    if link and states[-1].healthy:
+        console.print(f"Temporal UI  {link}", highlight=False, soft_wrap=True)
     return healthy

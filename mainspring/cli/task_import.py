@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mainspring.cli.options import Home, Json
+from mainspring.cli.options import Home, Json, hint
 
 NUM_SHOWN = 20
 """Failed rows printed; more would hide the counts. --json has all."""
@@ -47,6 +47,10 @@ def register(tasks: typer.Typer) -> None:
         id_prefix: Annotated[
             str, typer.Option(help="Put before ids, for a set that shares tasks with another one.")
         ] = "",
+        replace: Annotated[
+            bool,
+            typer.Option("--replace", help="Correct stored tasks that no campaign has used."),
+        ] = False,
         home: Home = None,
         as_json: Json = False,
     ) -> None:
@@ -56,11 +60,11 @@ def register(tasks: typer.Typer) -> None:
         """
         import asyncio
 
+        from infra.db.opening import with_database
         from infra.sources.importing import import_rows, selected
         from infra.sources.opening import open_source
         from infra.sources.protocol import ImportOptions
         from mainspring.errors import WorkFailed
-        from workers.services import with_database
 
         options = ImportOptions(name, split, image_template, tuple(allow_host or ()), id_prefix)
         opened = open_source(source, options)
@@ -68,14 +72,49 @@ def register(tasks: typer.Typer) -> None:
 
         async def run(db: Any) -> Any:
             with _progress(source, limit) as show:
-                return await import_rows(db, rows, show)
+                return await import_rows(db, rows, show, replace=replace)
 
         report = asyncio.run(with_database(home, run))
         typer.echo(json.dumps(_as_json(report)) if as_json else _as_text(report))
+        if report.splits and not as_json:
+            name_, split_ = sorted(report.splits)[0]
+            hint(f"`mainspring tasks verify --source {name_} --split {split_}`")
         if report.failed:
             raise WorkFailed(
                 f"{len(report.failed)} of {report.num_rows} rows of {source} were not imported",
-                remedy="mend the rows and run the same command again: what is stored stays",
+                remedy="correct the rows and run the same command again: what is stored stays",
+            )
+
+    @tasks.command()
+    def remove(
+        source: Annotated[str, typer.Option(help="Source of the tasks (`tasks list`).")],
+        ids: Annotated[
+            list[str] | None, typer.Argument(metavar="[ID]...", help="Tasks; none: all of them.")
+        ] = None,
+        home: Home = None,
+        as_json: Json = False,
+    ) -> None:
+        """Remove stored tasks, or a whole source. Tasks that a campaign has used stay.
+
+        Either all that is named goes, or nothing does.
+        """
+        import asyncio
+
+        from infra.db import task_removal
+        from infra.db.opening import with_database
+        from infra.db.tasks import known_source
+        from mainspring.ids import TaskId
+
+        async def run(db: Any) -> int:
+            await known_source(db, source)
+            return await task_removal.remove(db, source, [TaskId(id) for id in ids or ()])
+
+        num_removed = asyncio.run(with_database(home, run))
+        if as_json:
+            typer.echo(json.dumps({"source": source, "num_removed": num_removed}))
+        else:
+            typer.echo(
+                f"{num_removed} {'task' if num_removed == 1 else 'tasks'} of {source} removed"
             )
 
     @tasks.command()
@@ -92,21 +131,21 @@ def register(tasks: typer.Typer) -> None:
         """Write instance_ids.txt, docker_images.txt and eval.jsonl, which can be imported again."""
         import asyncio
 
-        from infra.db.tasks import get_tasks
+        from infra.db.opening import with_database
+        from infra.db.tasks import get_tasks, known_source
         from infra.sandbox.image_names import parse_mirrors
         from infra.sources.exporting import export_tasks
         from mainspring.errors import UsageError
-        from workers.services import with_database
 
         mirrors = parse_mirrors(mirror or "")
         if len(mirrors) > 1:
             raise UsageError("images can be named as one mirror does", remedy="give one --mirror")
-        found = asyncio.run(with_database(home, lambda db: get_tasks(db, source, split)))
-        if not found:
-            where = f"{source}, split {split}" if split else source
-            raise UsageError(
-                f"no tasks of {where} are stored", remedy="see `mainspring tasks list`"
-            )
+
+        async def read(db: Any) -> Any:
+            await known_source(db, source, split)
+            return await get_tasks(db, source, split)
+
+        found = asyncio.run(with_database(home, read))
         try:
             written = export_tasks(found, directory, mirrors[0] if mirrors else None)
         except OSError as error:
@@ -161,7 +200,10 @@ def _as_text(report: Any) -> str:
         f"{source}, split {split}: {num_tasks} tasks"
         for (source, split), num_tasks in sorted(report.splits.items())
     ]
-    lines.append(f"{report.num_new} new, {report.num_same} same, {len(report.failed)} failed")
+    replaced = f"{report.num_replaced} replaced, " if report.num_replaced else ""
+    lines.append(
+        f"{report.num_new} new, {replaced}{report.num_same} same, {len(report.failed)} failed"
+    )
     return "\n".join(lines)
 
 
@@ -169,6 +211,7 @@ def _as_json(report: Any) -> dict[str, Any]:
     return {
         "num_new": report.num_new,
         "num_same": report.num_same,
+        "num_replaced": report.num_replaced,
         "num_failed": len(report.failed),
         "splits": [
             {"source": source, "split": split, "num_tasks": num_tasks}

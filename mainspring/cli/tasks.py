@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from mainspring.cli import task_import, verify
+from mainspring.cli import task_import, task_new, verify
 from mainspring.cli.options import Home, Json
 
 T = TypeVar("T")
@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
     tasks = typer.Typer(help="Issues to fix.", no_args_is_help=True)
     app.add_typer(tasks, name="tasks")
     task_import.register(tasks)
+    task_new.register(tasks)
     verify.register(tasks)
 
     @tasks.command("list")
@@ -36,14 +37,17 @@ def register(app: typer.Typer) -> None:
         """How many tasks are stored, by source and split; with --source, which."""
         from dataclasses import asdict
 
-        from infra.db.tasks import list_splits, summaries
+        from infra.db.tasks import known_source, list_splits, summaries
         from mainspring.errors import UsageError
 
         if source is None and split is not None:
             raise UsageError("--split lists tasks of one source", remedy="give --source as well")
 
         async def read(db: Any) -> Any:
-            return await (list_splits(db) if source is None else summaries(db, source, split))
+            if source is None:
+                return await list_splits(db)
+            await known_source(db, source, split)
+            return await summaries(db, source, split)
 
         rows = [asdict(row) for row in _with_database(home, read)]
         if as_json:
@@ -81,13 +85,13 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Docker images of the stored tasks: which are on this machine.
 
-        --pull goes on after a failure and, run again, with what is missing. Without --mirror it
-        asks MAINSPRING_IMAGE_MIRRORS.
+        With --pull, an image that fails does not stop the others; repeat it to pull what is
+        missing. Without --mirror it asks MAINSPRING_IMAGE_MIRRORS.
         """
         import asyncio
         from dataclasses import asdict
 
-        from infra.db.tasks import list_images
+        from infra.db.tasks import known_source, list_images
         from infra.sandbox.image_names import parse_mirrors
         from mainspring.errors import WorkFailed
         from mainspring.settings import load_settings
@@ -97,6 +101,8 @@ def register(app: typer.Typer) -> None:
         mirrors = parse_mirrors(mirror or settings.image_mirrors)
 
         async def read(db: Any) -> Any:
+            if source is not None:
+                await known_source(db, source, split)
             return await list_images(db, source=source, split=split, first=first)
 
         found: list[Any] = []
@@ -132,6 +138,6 @@ def _print(found: list[Any]) -> None:
 def _with_database(home: Path | None, call: Callable[[Any], Awaitable[T]]) -> T:
     import asyncio
 
-    from workers.services import with_database
+    from infra.db.opening import with_database
 
     return asyncio.run(with_database(home, call))

@@ -1,0 +1,102 @@
+"""`mainspring tasks new`: a task of one's own from a git repository."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(tasks: typer.Typer) -> None:
+    @tasks.command()
+    def new(
+        repository: Annotated[Path, typer.Argument(help="Folder of a git repository.")],
+        tests: Annotated[
+            list[str],
+            typer.Option(help="File or folder of hidden tests in the repository; repeatable."),
+        ],
+        test_command: Annotated[
+            str, typer.Option(help="Bash command that runs the tests; exit code 0 means resolved.")
+        ],
+        out: Annotated[Path, typer.Option(help="JSONL file that the row is appended to.")],
+        gold: Annotated[
+            Path | None, typer.Option(help="Patch with the fix; the tests are in the work tree.")
+        ] = None,
+        base: Annotated[
+            str, typer.Option(help="Commit before the fix. Default: its parent; HEAD with --gold.")
+        ] = "",
+        fix: Annotated[str, typer.Option(help="Commit with the fix and its tests.")] = "",
+        task_id: Annotated[
+            str, typer.Option("--id", help="Id of the task. Default: repository and commit.")
+        ] = "",
+        issue: Annotated[
+            Path | None, typer.Option(help="File with the issue. Default: the fix's message.")
+        ] = None,
+        split: Annotated[str, typer.Option(help="Split of the task.")] = "train",
+        image: Annotated[
+            str | None, typer.Option(help="Docker image that has the repository, at --workdir.")
+        ] = None,
+        workdir: Annotated[
+            str, typer.Option(help="Folder of the repository in the sandbox.")
+        ] = "/testbed",
+        test_timeout: Annotated[
+            float, typer.Option(min=1.0, help="Seconds that the tests may take.")
+        ] = 60.0,
+    ) -> None:
+        """Make a task from a git repository, as a row that `tasks import` takes.
+
+        With --fix, the changes between two commits are split: those to tests become the hidden
+        tests, the rest is the true fix. With --gold, the fix is a patch, and the agent does not
+        see the files named by --tests.
+        """
+        from infra.sources.from_repository import Wanted, make_row
+
+        row = make_row(
+            repository,
+            Wanted(
+                tests=tuple(tests),
+                test_command=test_command,
+                gold=None if gold is None else _read(gold),
+                base=base,
+                fix=fix,
+                id=task_id,
+                issue="" if issue is None else _read(issue),
+                split=split,
+                image=image,
+                workdir=workdir,
+                test_timeout_s=test_timeout,
+            ),
+        )
+        _append(out, row)
+        typer.echo(f"task {row['id']} is in {out}; next:")
+        typer.echo(f"  mainspring tasks import {out} --name {out.stem}")
+        typer.echo(f"  mainspring tasks verify --source {out.stem} --split {split}")
+
+
+def _read(path: Path) -> str:
+    from mainspring.errors import UsageError
+
+    try:
+        return path.read_bytes().decode()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is no UTF-8 text") from None
+
+
+def _append(out: Path, row: dict[str, object]) -> None:
+    from mainspring.errors import UsageError
+
+    if out.suffix != ".jsonl":
+        raise UsageError(f"{out} is no file of rows", remedy="let its name end in .jsonl")
+    try:
+        lines = out.read_text().splitlines() if out.exists() else []
+        if any(json.loads(line).get("id") == row["id"] for line in lines if line.strip()):
+            raise UsageError(
+                f"{out} has a task {row['id']} already", remedy="give the new one another --id"
+            )
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    except (OSError, ValueError, AttributeError) as error:
+        raise UsageError(f"{out}: {error}", remedy="choose another file for the row") from None

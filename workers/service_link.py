@@ -1,0 +1,111 @@
+"""A worker's tie to its services: notices that they moved, or that a stranger answers for them.
+
+Invariants: a worker whose home records other addresses, or whose store another namespace, starts
+anew in the same process id and reads them; it never stays with a Temporal namespace of another
+store. Services that are away are waited for. Used by the worker processes.
+"""
+
+import asyncio
+import os
+import sys
+from typing import NoReturn
+
+import structlog
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from infra.db.database import Database
+from infra.db.store import StoreId, identity, namespace
+from infra.temporal import ForeignNamespace, check_owner, connect
+from mainspring.errors import DatabaseError, ServiceError
+from mainspring.settings import Settings, load_settings
+
+LOOK_EVERY_S = 2.0
+ASK_EVERY_S = 10.0
+"""Between two looks at the namespace's owner: a call to Temporal and a query, of each worker."""
+
+log = structlog.get_logger()
+
+
+class ServicesMoved(ServiceError):
+    """The home or the store records other addresses than this process connected to."""
+
+
+class ServiceLink:
+    def __init__(self, settings: Settings, client: Client, store: StoreId, db: Database) -> None:
+        self.settings = settings
+        self.client = client
+        self.store = store
+        self._db = db
+
+    @classmethod
+    async def open(cls, settings: Settings, db: Database) -> "ServiceLink":
+        """Raises TemporalError, ForeignNamespace, OtherNamespace and DatabaseError."""
+        return cls(settings, await connect(settings, db), await identity(db), db)
+
+    def announce(self, role: str, queue: str, **more: object) -> None:
+        """The first line of a worker's log: what it is and whom it works for."""
+        log.info(
+            f"{role} is up",
+            queue=queue,
+            **more,
+            temporal=self.settings.temporal_address,
+            namespace=self.client.namespace,
+            database=self._db.name,
+            store=self.store[:8],
+            ui=self.settings.in_namespace(self.client.namespace).temporal_link,
+        )
+
+    async def run_forever(self) -> None:
+        """Returns never. Raises ServicesMoved and ForeignNamespace."""
+        asked = 0.0
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            self.check_addresses()
+            asked += LOOK_EVERY_S
+            if asked >= ASK_EVERY_S:
+                asked = 0.0
+                await self.check()
+
+    async def check(self) -> None:
+        """Raises ServicesMoved and ForeignNamespace."""
+        self.check_addresses()
+        try:
+            async with asyncio.timeout(ASK_EVERY_S):
+                await check_owner(self.client, self.settings.temporal_address, self.store)
+                # After it: a stranger at Temporal's address is noticed without the database.
+                if await namespace(self._db) not in (None, self.client.namespace):
+                    raise _moved(f"the work of database {self._db.name}")
+        except (DatabaseError, RPCError, TimeoutError):
+            return  # away for now
+        except ForeignNamespace:
+            self.check_addresses()
+            raise
+
+    def check_addresses(self) -> None:
+        """Raises ServicesMoved."""
+        refuse_moved(self.settings)
+
+
+def refuse_moved(settings: Settings) -> None:
+    """Raises ServicesMoved when the home records other addresses than `settings` has."""
+    now = load_settings(settings.home)
+    for name in ("database_url", "temporal_address", "temporal_namespace"):
+        if getattr(now, name) != getattr(settings, name):
+            what = "Postgres" if name == "database_url" else "Temporal"
+            raise _moved(f"{what} of {settings.home}")
+
+
+def _moved(what: str) -> ServicesMoved:
+    return ServicesMoved(
+        f"{what} has moved",
+        remedy="run the same command again: it reads the new address and resumes",
+    )
+
+
+def start_anew(moved: ServicesMoved) -> NoReturn:
+    """Replace this program by itself, as it was called; its supervisor sees no end of it."""
+    log.warning("starting anew with the new addresses", reason=moved.message)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

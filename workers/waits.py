@@ -1,0 +1,155 @@
+"""What is seen of a campaign's workflows, queues and nodes: Temporal and the store, read only.
+
+Looks at the campaign's own workflow and its few oldest groups and rollouts: what holds those up
+holds up the rest. What it means is said by `mainspring.waits`.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from temporalio.api.enums.v1 import PendingActivityState, PendingWorkflowTaskState, TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
+
+from infra.db import nodes, rollout_search
+from infra.db.campaigns import CampaignRecord
+from infra.db.database import Database
+from mainspring.ids import ROLLOUT_QUEUE, campaign_workflow
+from mainspring.waits import (
+    ENDED,
+    Failure,
+    Host,
+    Pending,
+    PendingState,
+    Poller,
+    Scene,
+    Stuck,
+)
+
+NUM_OLDEST = 8
+"""Rollouts that are looked at."""
+
+
+async def look(db: Database, client: Client, record: CampaignRecord) -> Scene:
+    """What there is to see of the campaign now. Raises RPCError when Temporal does not answer."""
+    at = datetime.now(UTC)
+    if record.status in ENDED:
+        return Scene(record.id, record.kind, record.status, at, is_running=False)
+    oldest = await rollout_search.oldest_running(db, record.id, NUM_OLDEST)
+    own, *others = await asyncio.gather(
+        _describe(client, campaign_workflow(record.id)), *(_describe(client, id) for id in oldest)
+    )
+    described = [each for each in (own, *others) if each is not None]
+    pending = tuple(_pending(of, each, at) for of, raw in described for each in _activities(raw))
+    stuck = tuple(found for of, raw in described if (found := _stuck(of, raw)) is not None)
+    queues = {each.queue for each in pending if each.queue}
+    polled = await asyncio.gather(
+        *(_pollers(client, name, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY) for name in queues)
+    )
+    pollers = dict(zip(queues, polled, strict=True))
+    if stuck:
+        pollers[ROLLOUT_QUEUE] = await _pollers(
+            client, ROLLOUT_QUEUE, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
+        )
+    return Scene(
+        campaign=record.id,
+        kind=record.kind,
+        status=record.status,
+        at=at,
+        is_running=own is not None,
+        engines=record.config.policy.engines,
+        pending=pending,
+        stuck=stuck,
+        pollers=pollers,
+        hosts=tuple(
+            Host(
+                node.said.id,
+                node.status,
+                node.said.refusal,
+                node.num_open,
+                node.said.capacity,
+                node.seen_s,
+            )
+            for node in await nodes.list_nodes(db)
+        ),
+    )
+
+
+async def _describe(client: Client, workflow: str) -> tuple[str, Any] | None:
+    """None: it does not run."""
+    try:
+        described = await client.get_workflow_handle(workflow).describe()
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return None
+        raise
+    if described.status is not WorkflowExecutionStatus.RUNNING:
+        return None
+    return workflow, described.raw_description
+
+
+def _activities(raw: Any) -> Iterable[Any]:
+    return raw.pending_activities
+
+
+def _pending(of: str, raw: Any, at: datetime) -> Pending:
+    started = raw.state != PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
+    times = (
+        [raw.last_started_time]
+        if started
+        else [raw.scheduled_time, raw.next_attempt_schedule_time, raw.last_attempt_complete_time]
+    )
+    failure = raw.last_failure if raw.HasField("last_failure") else None
+    notes = [each.data.decode(errors="replace") for each in raw.heartbeat_details.payloads]
+    return Pending(
+        of=of,
+        activity=raw.activity_type.name,
+        queue=raw.activity_options.task_queue.name,
+        state=PendingState.STARTED if started else PendingState.SCHEDULED,
+        attempt=raw.attempt,
+        since=max((_time(each) for each in times if each.seconds), default=at),
+        failure=None if failure is None else Failure(_kind(failure), _message(failure)),
+        note=notes[0].strip('"') if notes else "",
+    )
+
+
+def _kind(failure: Any) -> str:
+    return failure.application_failure_info.type
+
+
+def _message(failure: Any) -> str:
+    """Temporal words its own failures shortly; what they are about is their cause."""
+    if failure.HasField("cause") and not failure.HasField("application_failure_info"):
+        return f"{failure.message}: {failure.cause.message}"
+    return failure.message
+
+
+def _stuck(of: str, raw: Any) -> Stuck | None:
+    if not raw.HasField("pending_workflow_task"):
+        return None
+    task = raw.pending_workflow_task
+    since = task.original_scheduled_time if task.attempt > 1 else task.scheduled_time
+    started = task.state == PendingWorkflowTaskState.PENDING_WORKFLOW_TASK_STATE_STARTED
+    return Stuck(of, _time(since), task.attempt, started)
+
+
+async def _pollers(
+    client: Client, queue: str, kind: "TaskQueueType.ValueType"
+) -> tuple[Poller, ...]:
+    described = await client.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(
+            namespace=client.namespace, task_queue=TaskQueue(name=queue), task_queue_type=kind
+        )
+    )
+    return tuple(Poller(each.identity, _time(each.last_access_time)) for each in described.pollers)
+
+
+def _time(stamp: Timestamp) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(
+        seconds=stamp.seconds, microseconds=stamp.nanos // 1000
+    )
