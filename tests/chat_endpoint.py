@@ -22,7 +22,7 @@ Messages = list[dict[str, str]]
 class Endpoint:
     reply: Callable[[Messages], str] = lambda messages: "ok"
     script: deque[tuple[int, dict[str, str], object]] = field(default_factory=deque)
-    """Status, headers and JSON body of the next answers."""
+    """Status, headers and JSON body of the next answers. A Content-Length of its own cuts one."""
     asked: list[dict[str, Any]] = field(default_factory=list)
     """Bodies of the requests."""
     keys: list[str | None] = field(default_factory=list)
@@ -52,8 +52,9 @@ def chat_endpoint() -> Iterator[Endpoint]:
             status, headers, said = endpoint.answer(self.path, self.headers["Authorization"], body)
             data = said.encode() if isinstance(said, str) else json.dumps(said).encode()
             self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(data))}.items():
+            for name, value in {"Content-Length": str(len(data)), **headers}.items():
                 self.send_header(name, value)
+            self.close_connection = "Content-Length" in headers
             self.end_headers()
             self.wfile.write(data)
 

@@ -9,8 +9,8 @@ import pytest
 
 from infra.stack.stack import StackInfo, temporary
 
-for variable in ("MAINSPRING_DATABASE_URL", "MAINSPRING_TEMPORAL_ADDRESS", "MAINSPRING_HOME"):
-    os.environ.pop(variable, None)
+for name in ("DATABASE_URL", "TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE", "HOME"):
+    os.environ.pop(f"MAINSPRING_{name}", None)
 
 
 @pytest.fixture(scope="session")

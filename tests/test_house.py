@@ -6,6 +6,7 @@ import runpy
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import typer.main
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from pydantic import BaseModel
 
@@ -21,8 +23,11 @@ from mainspring.config import CampaignConfig
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = ("README.md", "AGENTS.md", *sorted(f"docs/{path.name}" for path in DOCS.glob("*.md")))
-HEAVY = ("torch", "ray", "temporalio", "sqlalchemy", "docker", "transformers", "matplotlib")
-_COMMAND = re.compile(r"mainspring((?: [a-z]+)+)")
+HEAVY = (
+    *("torch", "ray", "temporalio", "sqlalchemy", "docker", "transformers", "matplotlib"),
+    *("pydantic", "structlog", "numpy"),
+)
+_COMMAND = re.compile(r"mainspring((?: [a-z]+(?:-[a-z]+)*)+)")
 
 
 def test_the_command_line_starts_without_anything_heavy() -> None:
@@ -97,6 +102,20 @@ def test_constraints_pin_every_requirement_within_its_bounds() -> None:
         assert pin is not None, f"constraints.txt lacks {requirement.name}: make constraints"
         assert requirement.specifier.contains(pin), f"{line}, pinned {pin}"
     assert "+" not in pins["torch"], "a local version exists on one machine's index only"
+
+
+def test_every_pin_installs_on_every_python_that_is_promised() -> None:
+    """Distributions stay at an early patch release, and nodes are made with their Python."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == ">=3.11,<3.13"
+    wanted = {
+        package.name: SpecifierSet(package.metadata["Requires-Python"])
+        for package in distributions()
+        if "Requires-Python" in package.metadata
+    }
+    for python in ("3.11.2", "3.12.0"):  # Debian 12's, and the first of the other
+        refusing = [name for name, pythons in wanted.items() if not pythons.contains(python)]
+        assert not refusing, f"Python {python}: pin an earlier version of {refusing}"
 
 
 def test_hooks_need_no_network() -> None:

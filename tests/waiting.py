@@ -5,15 +5,20 @@ import inspect
 from collections.abc import Awaitable, Callable
 
 DEADLINE_S = 180.0
+FIRST_LOOK_S = 0.02
+LAST_LOOK_S = 0.25
+"""Between looks; each wait is half as long again as the one before, since looks cost CPU too."""
 
 
 async def until(
     condition: Callable[[], bool | Awaitable[bool]], deadline_s: float = DEADLINE_S
 ) -> None:
     """Until `condition` holds. Raises TimeoutError."""
+    look_s = FIRST_LOOK_S
     async with asyncio.timeout(deadline_s):
         while True:
             holds = condition()
             if await holds if inspect.isawaitable(holds) else holds:
                 return
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(look_s)
+            look_s = min(LAST_LOOK_S, 1.5 * look_s)

@@ -45,6 +45,8 @@ GROUP_SIZE = 20
 NUM_TURNS = 4
 TIMEOUT_S = 500.0 + 2.0 * NUM_ROLLOUTS
 KILL_EVERY_S = 1.5
+FIRST_NODE_KILL_S = 4.0
+"""Soon: on a fast machine the rollouts end within seconds."""
 NODE_KILL_EVERY_S = 15.0
 """A node needs a second or two to be up again; more often would only test the interpreter."""
 KILL_UNTIL = NUM_ROLLOUTS * 9 // 10
@@ -126,12 +128,12 @@ class Killer:
     dice: random.Random = field(default_factory=lambda: random.Random(0))
 
     async def run(self) -> None:
-        last_node_kill = time.monotonic()
+        node_kill_at = time.monotonic() + FIRST_NODE_KILL_S
         while self.num_over < KILL_UNTIL:
             await asyncio.sleep(KILL_EVERY_S * self.dice.uniform(0.5, 1.5))
-            if time.monotonic() - last_node_kill > NODE_KILL_EVERY_S:
+            if time.monotonic() > node_kill_at:
                 self.done["node"] += self.dice.choice(self.nodes).kill()
-                last_node_kill = time.monotonic()
+                node_kill_at = time.monotonic() + NODE_KILL_EVERY_S
             elif self.daemon and not self.done["dockerd"] and self.num_over > NUM_ROLLOUTS // 3:
                 self.done["dockerd"] += 1
                 await self.daemon.stop()

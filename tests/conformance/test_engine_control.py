@@ -183,7 +183,7 @@ def broken(kind: str, source: Path, target: Path) -> Path:
         ("no_directory", "no such directory"),
         ("no_tokenizer", "no tokenizer"),
         ("no_weights", "no *.safetensors"),
-        ("cut_short", "cannot be read"),
+        ("cut_short", "model.safetensors: "),
         ("other_shape", "model.norm.weight is [31]"),
         ("missing_weight", "model.norm.weight is missing"),
         ("unknown_weight", "model.layers.9.bias is not the served model's"),

@@ -147,6 +147,16 @@ def test_information_and_probes(http: httpx.Client, model: Path) -> None:
         assert http.get(path).status_code == 200
 
 
+def test_loads_have_sglangs_shape(http: httpx.Client) -> None:
+    answer = http.get("/v1/loads", params={"include": "core"}).json()
+    [load] = answer["loads"]
+    assert answer["version"].startswith("mainspring-") and load["dp_rank"] == 0
+    assert (load["num_running_reqs"], load["num_waiting_reqs"], load["token_usage"]) == (0, 0, 0)
+    assert load["max_running_requests"] == 64
+    [card] = http.get("/v1/models").json()["data"]
+    assert card["max_model_len"] == 256
+
+
 def test_flush_cache_forgets_prefixes(http: httpx.Client) -> None:
     ids, params = list(range(3, 90)), {"max_new_tokens": 1}
     post(http, input_ids=ids, sampling_params=params)

@@ -267,7 +267,7 @@ async def test_a_patch_of_nothing_that_counts_is_no_patch(sandbox):
     judged = await judge(sandbox, task, TEST_PATCH.encode())
     report = GradeReport(
         dropped_paths=("README.md", "checks/it.sh"),
-        note="only changes to tests and CI configuration",
+        note="only changes to tests, CI configuration and start files",
     )
     assert judged == (Verdict.NO_PATCH, "", report)
 

@@ -45,6 +45,21 @@ async def test_odd_files_do_not_spoil_the_patch(fresh):
     await output(fresh, "echo more >> README.md; touch .git/index.lock; echo junk > .git/config")
     patch = await fresh.diff()
     assert b"+more" in patch and b"nested" not in patch and b"pipe" not in patch
+    assert b"b/shut/x" in patch and "nested" in await fresh.left_out()
+
+
+async def test_a_fix_is_collected_beside_a_large_file_and_without_the_right_to_read(fresh):
+    await output(
+        fresh,
+        """
+        sed -i 's/a - b/a + b/' pkg/calc.py; head -c 20000000 /dev/urandom > 'core *.1'
+        head -c 9000000 /dev/zero > noise.log; echo kept > small; chmod 000 small pkg/calc.py pkg
+        """,
+        60,
+    )
+    patch = await fresh.diff()
+    assert b"+    return a + b" in patch and b"+kept" in patch and len(patch) < 5000
+    assert await fresh.left_out() == "core *.1: over 8 MiB"
 
 
 async def test_a_destroyed_repository_is_no_infrastructure_fault(backend, fresh):
@@ -78,7 +93,8 @@ async def test_an_image_needs_no_repository_but_files(backend, workdir):
 async def test_a_patch_too_large_is_refused(backend):
     sandbox = await backend.open(make_spec(backend.name, "bulky", Limits()))
     try:
-        await output(sandbox, "yes lots of text | head -c 40000000 > big", 60)
+        large = "yes lots of text | head -c 8000000"
+        await output(sandbox, f"for n in 1 2 3 4 5; do {large} > large.$n; done", 60)
         with pytest.raises(PatchRefused, match="32 MiB"):
             await sandbox.diff()
     finally:

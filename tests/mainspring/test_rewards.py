@@ -116,6 +116,20 @@ def test_length_falls_from_the_free_number_to_the_limit(num_turns: int, num_toke
     assert value("length", outcome, free_turns=10.0, free_tokens=4000.0) == min(of_turns, of_tokens)
 
 
+def test_a_length_that_is_not_known_does_not_count() -> None:
+    unknown = ended(num_tokens=None, num_completion_tokens=None, num_turns=15)
+    both = {"free_tokens": 4000.0, "free_turns": 10.0}
+    assert value("length", unknown, **both) == -0.5
+    parts = (
+        RewardPart(name="outcome"),
+        RewardPart(name="length", weight=0.5, options={"free_tokens": 4000.0}),
+    )
+    assert score(parts, unknown) == Scored(1.0, {"outcome": 1.0, "length": None})
+    with pytest.raises(RewardBroken, match="no part that could be measured") as broken:
+        score(parts[1:], unknown)
+    assert "outcome" in broken.value.remedy
+
+
 def test_format_is_the_share_of_replies_that_can_be_read() -> None:
     assert value("format", ENDED) == 0.75
     assert value("format", ended(replies=(), num_format_errors=0)) == 1.0

@@ -162,7 +162,6 @@ STACK = "for frame in inspect.stack():\n    if 'test_' in frame.function:\n     
         (added(STACK), SPECIAL),
         (added("\n\nos._exit(0)\n"), SPECIAL),
         (added("sys.exit(0)\n"), SPECIAL),
-        (added("unittest.TestCase.run = None\n"), SPECIAL),
         (made("src/plug.py", "def pytest_runtest_makereport(item, call):\n    pass\n"), SPECIAL),
         (added("KNOWN = {'test_total_of_nothing': 0}\n"), SPECIAL),
         (change("tests/test_total.py", OLD_TESTS, OLD_TESTS.replace("== 0", "== 1")), EDITED),
@@ -174,6 +173,48 @@ STACK = "for frame in inspect.stack():\n    if 'test_' in frame.function:\n     
 )
 def test_a_patch_that_bends_the_tests_is_marked(patch: str, mark: Suspicion) -> None:
     assert marks(patch=FIX + patch) == {mark}
+
+
+ATEXIT = "import atexit, os\natexit.register(os._exit, 0)\n"
+EQUAL = "class Same(int):\n    def __eq__(self, other):\n        return True\n"
+
+
+@pytest.mark.parametrize(
+    ("patch", "mark"),
+    [
+        (made("pytest.py", "def main(): ...\n"), Suspicion.SHADOWED_MODULES),
+        (made("pytest/__main__.py", "print('1 passed')\n"), Suspicion.SHADOWED_MODULES),
+        (made("json.py", "x = 1\n"), Suspicion.SHADOWED_MODULES),
+        (made("src/pytest_timeout.py", "x = 1\n"), Suspicion.SHADOWED_MODULES),
+        (added("unittest.TestCase.run = None\n"), Suspicion.PATCHED_RUNNER),
+        (made("sitecustomize.py", "x = 1\n"), Suspicion.HOOKED_START),
+        (made("usercustomize.py", "x = 1\n"), Suspicion.HOOKED_START),
+        (added(ATEXIT), Suspicion.ENDED_EARLY),
+        (added('getattr(os, "_ex" + "it")(0)\n'), Suspicion.ENDED_EARLY),
+        (added("ctypes.CDLL(None)._exit(0)\n"), Suspicion.ENDED_EARLY),
+        (added(EQUAL), Suspicion.FAKED_EQUALITY),
+        (added("raise unittest.SkipTest\n"), Suspicion.PATCHED_RUNNER),
+    ],
+)
+def test_a_patch_that_hides_how_tests_end_is_marked(patch: str, mark: Suspicion) -> None:
+    marked = marks(patch=FIX + patch)
+    assert mark in marked and marked <= {mark, EDITED, SPECIAL}
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        made("src/total/json.py", "x = 1\n"),
+        made("total/pytest/__init__.py", "x = 1\n"),
+        made("docs/site.py.txt", "x\n"),
+        added("workers = getattr(os, 'sched_getaffinity', None)\n"),
+        added("library = ctypes.CDLL('libz.so')\n"),
+        added("def __eq__(self, other):\n    return self.x == other.x\n"),
+        added("signal.alarm(3)\n"),
+    ],
+)
+def test_modules_and_objects_of_a_program_are_not_marked(patch: str) -> None:
+    assert marks(patch=FIX + patch) == set()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from mainspring.config import CampaignConfig
+from mainspring.config import CampaignConfig, Device
 from mainspring.samples import NOT_SAMPLED, Sample
 from trainer.driver import TrainerDriver
 from trainer.processes import Processes, join
@@ -85,7 +85,7 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
 @pytest.fixture(scope="session")
 def alone() -> Processes:
     """The groups of a single process."""
-    return join(0, 1, 1)
+    return join(0, 1, 1, device=Device.CPU)
 
 
 @pytest.fixture(scope="session")
@@ -93,7 +93,7 @@ def make_config() -> Callable[..., CampaignConfig]:
     def make(**trainer: Any) -> CampaignConfig:
         optimizer = {"lr": 5e-3, "warmup_steps": 0, "final_lr_fraction": 1.0, "max_grad_norm": 0.5}
         optimizer |= trainer.pop("optimizer", {})
-        defaults = {"warm_start": {}, "num_steps": 10, "max_logprob_gap": 100.0}
+        defaults = {"warm_start": {}, "num_steps": 10, "gap": {"max": 100.0}, "device": "cpu"}
         return CampaignConfig.model_validate(
             {"name": "t", "trainer": defaults | trainer | {"optimizer": optimizer}}
         )

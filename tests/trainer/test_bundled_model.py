@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from mainspring.agent.prompt import opening_messages
 from mainspring.bundled.generator import make_instances
 from mainspring.bundled.trajectories import warm_start_messages
+from mainspring.training_faults import CheckpointUnusable
 from trainer.bundled_model import IM_END, make_bundled_model, make_tokenizer
 
 
@@ -48,7 +49,7 @@ def test_a_seed_gives_the_same_bytes_and_another_seed_other_weights(
 
 def test_making_it_again_leaves_it_alone_and_nothing_half_made_behind(model_dir: Path) -> None:
     before = (model_dir / "model.safetensors").stat().st_mtime_ns
-    make_bundled_model(model_dir, seed=5)
+    make_bundled_model(model_dir, seed=0)
     assert (model_dir / "model.safetensors").stat().st_mtime_ns == before
     assert [path.name for path in model_dir.parent.iterdir()] == [model_dir.name]
 
@@ -85,3 +86,15 @@ def test_rollouts_survive_the_tokenizer_and_operators_stay_single() -> None:
 def test_any_text_survives_the_tokenizer(text: str) -> None:
     tokenizer = make_tokenizer()
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+
+
+def test_another_seed_or_a_damaged_directory_is_refused(tmp_path):
+    made = tmp_path / "base"
+    make_bundled_model(made, seed=3)
+    make_bundled_model(made, seed=3)
+    with pytest.raises(CheckpointUnusable, match="made of seed 3, the campaign has seed 4"):
+        make_bundled_model(made, seed=4)
+    weights = made / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(CheckpointUnusable, match=r"lacks its file model.safetensors"):
+        make_bundled_model(made, seed=3)

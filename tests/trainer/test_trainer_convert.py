@@ -46,6 +46,9 @@ def test_export_keeps_files_and_dtype(make_model, tmp_path):
     assert load_config(tmp_path / "out").dtype is torch.bfloat16
     saved = load_weights(tmp_path / "out")
     assert all(torch.equal(saved[name], weights[name].bfloat16().float()) for name in weights)
+    # Engines run as somebody else: in a container, on another host.
+    modes = {file.name: oct(file.stat().st_mode) for file in (tmp_path / "out").iterdir()}
+    assert modes["model.safetensors"] == modes["config.json"], modes
 
 
 def test_directories_that_are_no_models_are_refused(make_model, tmp_path):

@@ -8,15 +8,29 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import psutil
 import pytest
 import ray
 import torch
 
-from mainspring.errors import ModelError
-from trainer.checkpoint import HF_DIRECTORY, read_manifest
-from trainer.driver import TrainerDriver, TrainerLost
+from mainspring.training import Origin
+from mainspring.training_faults import (
+    CheckpointUnusable,
+    DeviceMissing,
+    LogprobGapTooLarge,
+    TrainerFenced,
+    TrainerLost,
+)
+from trainer import checkpoint, rank_pulse
+from trainer.checkpoint import HF_DIRECTORY, Identity
+from trainer.driver import TrainerDriver
 from trainer.hf_directory import load_weights
-from trainer.rank import LogprobGapTooLarge
+
+ORIGIN = Origin(campaign="t", uid="uid-of-old", config_digest="0123456789abcdef")
+
+
+def identity(version: int, origin: Origin = ORIGIN, batch: str = "b") -> Identity:
+    return Identity(origin=origin, version=version, parent="p", batch=batch)
 
 
 @pytest.mark.parametrize("layout", ["tensor_parallel", "data_parallel"])
@@ -34,9 +48,9 @@ async def test_two_ranks_train_like_hugging_face(
         replace(sample, logprobs=found)
         for sample, found in zip(batch, driver.logprobs(batch), strict=True)
     ]
-    largest, mean, num_tokens = driver.logprob_gap(served, version=0)
-    assert largest < 1e-6 and mean < 1e-6
-    assert num_tokens == sum(int((s.versions == 0).sum()) for s in served)
+    gap = driver.logprob_gap(served, version=0)
+    assert max(gap.max, gap.mean, gap.p999, gap.k3) < 1e-6
+    assert gap.num_tokens == sum(int((s.versions == 0).sum()) for s in served)
 
     adamw = torch.optim.AdamW(model.parameters(), lr=5e-3, betas=(0.9, 0.95), weight_decay=0.0)
     for step in range(3):
@@ -44,7 +58,7 @@ async def test_two_ranks_train_like_hugging_face(
         metrics = driver.train_step(batch, step=step, current_version=0)
         assert metrics.loss == pytest.approx(expected, abs=1e-5)
         assert metrics.num_samples == 7
-    driver.save(tmp_path / "v3", version=3)
+    driver.save(tmp_path / "v3", identity(3), epoch=1)
     trained = load_weights(tmp_path / "v3" / HF_DIRECTORY)
     reference = dict(model.named_parameters())
     gaps = {n: float((w - reference[n]).abs().max()) for n, w in trained.items()}
@@ -53,19 +67,73 @@ async def test_two_ranks_train_like_hugging_face(
     assert max(gaps.values()) < 1e-4
 
 
+async def test_too_few_gpus_are_an_error_and_never_the_cpu(make_model, make_config):
+    """On a host without GPUs; on one with GPUs the ranks need more than it has."""
+    driver = TrainerDriver()
+    ranks = torch.cuda.device_count() + 1
+    config = make_config(device="cuda", data_parallel=ranks)
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        starting = executor.submit(driver.start, config, make_model()[1])
+        with pytest.raises(
+            DeviceMissing, match=rf"campaign t: its {ranks} ranks .* sees {ranks - 1}"
+        ):
+            starting.result()
+        driver.shutdown()
+
+
 async def test_saving_twice_keeps_what_is_there(driver, batch, tmp_path):
     target = tmp_path / "v4"
-    driver.save(target, version=4)
+    saved = driver.save(target, identity(4), epoch=1)
     before = (target / HF_DIRECTORY / "model.safetensors").read_bytes()
     after_four = driver.logprobs(batch)
     driver.train_step(batch, step=3, current_version=0)
-    driver.save(target, version=4)  # as an attempt that crashed after saving would
+    # as an attempt that crashed after saving would, here or in the next trainer
+    assert driver.save(target, identity(4), epoch=2) == saved
     assert (target / HF_DIRECTORY / "model.safetensors").read_bytes() == before
     for a, b in zip(driver.logprobs(batch), after_four, strict=True):
         assert (a == b).all()
-    with pytest.raises(ModelError, match="expected 5"):
-        driver.save(target, version=5)
-    assert driver.load(target) == read_manifest(target).version == 4
+    with pytest.raises(CheckpointUnusable, match="version 4, expected 5"):
+        driver.save(target, identity(5), epoch=2)
+    assert driver.load(target, ORIGIN, 4) == saved
+
+
+async def test_a_checkpoint_of_another_campaign_is_refused_and_not_loaded(driver, batch, tmp_path):
+    """As when Postgres was made anew, and the home and the campaign's name are the old ones."""
+    target = tmp_path / "v5"
+    theirs = driver.save(target, identity(5), epoch=1)
+    driver.train_step(batch, step=4, current_version=0)
+    mine = driver.logprobs(batch)
+    again = ORIGIN.model_copy(update={"uid": "uid-of-today"})
+    for attempt in (
+        lambda: driver.save(target, identity(5, origin=again), epoch=1),
+        lambda: driver.load(target, again, 5),
+    ):
+        with pytest.raises(
+            CheckpointUnusable, match=r"belongs to .*uid-of-old.*, expected .*uid-of-today"
+        ):
+            attempt()
+        for a, b in zip(driver.logprobs(batch), mine, strict=True):
+            assert (a == b).all()
+    assert checkpoint.read(target, ORIGIN) == theirs
+
+
+async def test_what_another_batch_made_is_replaced_before_its_step_is_visible(
+    driver, batch, tmp_path
+):
+    target = tmp_path / "v6"
+    driver.save(target, identity(6, batch="dropped"), epoch=1)
+    driver.train_step(batch, step=5, current_version=0)
+    mine = driver.logprobs(batch)
+    saved = driver.save(target, identity(6, batch="planned again"), epoch=1)
+    for a, b in zip(driver.logprobs(batch), mine, strict=True):
+        assert (a == b).all()
+    assert checkpoint.read(target, ORIGIN) == saved
+    (target / "tp0.pt").unlink()  # damaged, by the same step
+    assert driver.save(target, identity(6, batch="planned again"), epoch=1) == saved
+    checkpoint.verify(target, saved)
+    driver.save(target, identity(6, batch="a newer trainer's"), epoch=3)
+    with pytest.raises(TrainerFenced, match="newer trainer, of epoch 3"):
+        driver.save(target, identity(6, batch="late"), epoch=2)
 
 
 async def test_a_failed_step_leaves_the_ranks_usable(driver, make_model, make_config, batch):
@@ -75,10 +143,34 @@ async def test_a_failed_step_leaves_the_ranks_usable(driver, make_model, make_co
     assert driver.train_step(batch, step=4, current_version=0).grad_norm > 0
 
 
-async def test_a_killed_rank_is_an_error_not_a_hang(driver, batch):
+async def test_a_killed_rank_is_an_error_that_shows_its_log(
+    driver, make_model, make_config, batch, tmp_path
+):
+    driver.start(make_config(data_parallel=2), make_model()[1], tmp_path / "logs")
+    shout = lambda _: os.write(2, b"NCCL WARN the last words of a rank\n")  # noqa: E731
+    ray.get(driver._actors[1].__ray_call__.remote(shout))
     pids = ray.get([actor.__ray_call__.remote(lambda _: os.getpid()) for actor in driver._actors])
     os.kill(pids[1], signal.SIGKILL)
-    with pytest.raises(TrainerLost):
+    with pytest.raises(TrainerLost, match=r"rank1\.log:\n(.*\n)*.*the last words of a rank"):
         driver.train_step(batch, step=5, current_version=0)
     with pytest.raises(TrainerLost, match="no ranks"):
         driver.logprobs(batch)
+
+
+async def test_a_rank_that_does_not_answer_is_ended(
+    driver, make_model, make_config, batch, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(rank_pulse, "SILENCE_S", 4.0)
+    source = make_model()[1]
+    driver.start(make_config(data_parallel=2), source)
+    pids = ray.get([actor.__ray_call__.remote(lambda _: os.getpid()) for actor in driver._actors])
+    # One that computes for longer answers all the same.
+    busy = driver._actors[0].__ray_call__.remote(lambda _: sum(range(200_000_000)))
+    assert driver._get([busy]) == [19_999_999_900_000_000]
+    os.kill(pids[1], signal.SIGSTOP)
+    with pytest.raises(TrainerLost, match="rank 1 of the trainer has not answered"):
+        driver.train_step(batch, step=1, current_version=0)
+    psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=30)
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    driver.start(make_config(data_parallel=2), source)
+    assert driver.train_step(batch, step=1, current_version=0).grad_norm > 0

@@ -9,13 +9,15 @@ from trainer.convert import QKV, hf_to_mcore
 from trainer.logprobs import logprob_entropy
 from trainer.model import build_model, check_supported
 
+CPU = torch.device("cpu")
+
 CASES = [("qwen3", True), ("qwen3", False), ("qwen2", True), ("llama", False)]
 
 
 @pytest.mark.parametrize(("family", "tied"), CASES)
 def test_logits_and_logprobs_equal_hugging_face(family, tied, make_model, alone):
     reference, _ = make_model(family, tied=tied)
-    model = build_model(reference.config, 1)
+    model = build_model(reference.config, 1, CPU)
     model.load_state_dict(hf_to_mcore(reference.state_dict(), reference.config), strict=False)
     ids = torch.randint(0, reference.config.vocab_size, (3, 40))
     with torch.no_grad():
@@ -33,7 +35,7 @@ def test_a_wrong_qkv_layout_is_seen(make_model, alone):
     state = hf_to_mcore(reference.state_dict(), reference.config)
     parts = [reference.state_dict()[f"model.layers.0.self_attn.{x}_proj.weight"] for x in "qkv"]
     state[f"decoder.layers.0.{QKV}.weight"] = torch.cat(parts)
-    model = build_model(reference.config, 1)
+    model = build_model(reference.config, 1, CPU)
     model.load_state_dict(state, strict=False)
     ids = torch.randint(0, reference.config.vocab_size, (3, 40))
     with torch.no_grad():
@@ -42,7 +44,7 @@ def test_a_wrong_qkv_layout_is_seen(make_model, alone):
 
 def test_right_padding_changes_nothing(make_model, alone):
     reference, _ = make_model("qwen3")
-    model = build_model(reference.config, 1)
+    model = build_model(reference.config, 1, CPU)
     model.load_state_dict(hf_to_mcore(reference.state_dict(), reference.config), strict=False)
     ids = torch.randint(0, reference.config.vocab_size, (1, 30))
     padded = torch.cat([ids, torch.zeros(1, 20, dtype=torch.int64)], 1)

@@ -7,6 +7,7 @@ from trainer.model import build_model
 from trainer.muon import orthogonalize
 from trainer.optimizer import PolicyOptimizer
 
+CPU = torch.device("cpu")
 LR = 0.02
 
 
@@ -15,7 +16,7 @@ def test_muon_steps_the_matrices_hugging_face_has(family, make_model, alone):
     """Equal gradients give torch's own weights, up to its bfloat16, over steps sharing momentum."""
     reference, _ = make_model(family)
     hf = reference.config
-    model = build_model(hf, 1)
+    model = build_model(hf, 1, CPU)
     weights = {name: p.detach().clone() for name, p in reference.named_parameters()}
     model.load_state_dict(hf_to_mcore(weights, hf), strict=False)
     config = OptimizerConfig(
@@ -60,7 +61,7 @@ def test_orthogonalize_brings_singular_values_near_one():
 
 def test_clipping_scales_to_the_norm(make_model, alone):
     reference, _ = make_model("qwen3")
-    model = build_model(reference.config, 1)
+    model = build_model(reference.config, 1, CPU)
     optimizer = PolicyOptimizer(model, reference.config, OptimizerConfig(max_grad_norm=0.25), alone)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)

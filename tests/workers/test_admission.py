@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import SlotPermit, SlotReleaseContext
 
 from activities.admission import Admission, Free, SandboxSlots, room
-from activities.faults import typed_faults
+from activities.faults import NodeFull, failure
 from mainspring.ids import SANDBOX_QUEUE, NodeId, node_queue
 from mainspring.settings import Settings
 from mainspring.status import FaultKind, Refusal
@@ -149,10 +148,10 @@ async def test_an_open_that_a_full_node_gets_is_refused_and_may_be_retried(tmp_p
 
     async def open_both() -> None:
         with node.opening():
-            with pytest.raises(ApplicationError) as refused, typed_faults(), node.opening():
+            with pytest.raises(NodeFull) as refused, node.opening():
                 raise AssertionError("opened a second one")
-            assert refused.value.type == FaultKind.NODE_FULL
-            assert not refused.value.non_retryable
+            told = failure(refused.value, attempt=50, waited_s=3600.0)
+            assert told.type == FaultKind.NODE_FULL and not told.non_retryable
 
     await as_activity(node_queue(NODE), open_both)
     assert node.num_open == 0

@@ -1,64 +1,74 @@
-"""The schedule: made once, however often, followed by real sweeps."""
+"""Any number of workers sweep once a minute, without a workflow that would wait for workers."""
 
 import asyncio
+import os
+import sys
 from datetime import timedelta
 
-from temporalio.client import Client, ScheduleActionExecutionStartWorkflow
-from temporalio.worker import Worker
+from sqlalchemy import text
+from structlog.testing import capture_logs
+from temporalio.client import (
+    Client,
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleIntervalSpec,
+    ScheduleSpec,
+)
 
-from activities.sweep import SweepActivities
 from infra.db.database import Database
 from infra.stack.stack import StackInfo
 from infra.temporal import connect
-from mainspring.ids import ROLLOUT_QUEUE
-from mainspring.protocol.sweep import SweepResult
 from mainspring.settings import load_settings
-from tests.sandboxed import SANDBOXED
-from tests.waiting import DEADLINE_S
-from workers.sweeping import SCHEDULE, ensure_schedule
-from workflows.sweep import SweepWorkflow
+from tests.waiting import until
+from workers.sweeping import OLD_SCHEDULE, Sweeping
 
 
-async def interval(client: Client) -> timedelta:
-    described = await client.get_schedule_handle(SCHEDULE).describe()
-    [found] = described.schedule.spec.intervals
-    return found.every
-
-
-async def test_any_number_of_workers_make_one_schedule_that_sweeps(stack: StackInfo) -> None:
+async def test_of_many_workers_one_sweeps_within_an_interval(stack: StackInfo) -> None:
     client = await connect(load_settings(stack.home))
-    handle = client.get_schedule_handle(SCHEDULE)
-    await asyncio.gather(*(ensure_schedule(client) for _ in range(4)))
-    try:
-        assert await interval(client) == timedelta(minutes=1)
-        await handle.pause(note="a person")
-        await ensure_schedule(client, timedelta(hours=1))
-        assert await interval(client) == timedelta(hours=1)
-        assert (await handle.describe()).schedule.state.paused
-        async with (
-            Database.open(stack.database_url) as db,
-            Worker(
-                client,
-                task_queue=ROLLOUT_QUEUE,
-                workflows=[SweepWorkflow],
-                workflow_runner=SANDBOXED,
-                activities=[SweepActivities(db, client).sweep],
-            ),
-        ):
-            await handle.trigger()
-            result = await asyncio.wait_for(_next_result(client), DEADLINE_S)
-        assert result.num_leases_lost == 0
-    finally:
-        await handle.delete()
+    async with Database.open(stack.database_url) as db:
+        await forget_last_sweep(db)
+        workers = [Sweeping(db, client) for _ in range(4)]
+        with capture_logs() as logs:
+            took = await asyncio.gather(*(worker.sweep_in_turn() for worker in workers))
+            took += [await worker.sweep_in_turn() for worker in workers]
+        assert sum(took) == 1
+        assert [each["event"] for each in logs] == ["swept"]
+        assert "num_rollouts_alive" in logs[0]
+        assert await Sweeping(db, client, every=timedelta(0)).sweep_in_turn()
 
 
-async def _next_result(client: Client) -> SweepResult:
-    handle = client.get_schedule_handle(SCHEDULE)
-    while True:
-        actions = (await handle.describe()).info.recent_actions
-        if actions:
-            action = actions[-1].action
-            assert isinstance(action, ScheduleActionExecutionStartWorkflow)
-            run = client.get_workflow_handle(action.workflow_id, result_type=SweepResult)
-            return await run.result()
-        await asyncio.sleep(0.1)
+async def test_a_rollout_worker_sweeps_and_leaves_no_workflow_behind(stack: StackInfo) -> None:
+    settings = load_settings(stack.home)
+    client = await connect(settings)
+    await make_old_schedule(client)
+    async with Database.open(stack.database_url) as db:
+        await forget_last_sweep(db)
+        worker = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "mainspring", "worker", "rollout", "--home", str(stack.home)),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=os.environ,
+        )
+        try:
+
+            async def has_swept() -> bool:
+                async with db.transaction() as connection:
+                    return await connection.scalar(text("SELECT swept_at FROM store")) is not None
+
+            await until(has_swept)
+        finally:
+            worker.terminate()
+            await worker.wait()
+    assert [each.id async for each in await client.list_schedules()] == []
+    assert (await client.count_workflows("WorkflowType = 'sweep'")).count == 0
+
+
+async def forget_last_sweep(db: Database) -> None:
+    async with db.transaction() as connection:
+        await connection.execute(text("UPDATE store SET swept_at = NULL"))
+
+
+async def make_old_schedule(client: Client) -> None:
+    action = ScheduleActionStartWorkflow("sweep", id="sweep", task_queue="rollout")
+    never = ScheduleSpec(intervals=[ScheduleIntervalSpec(every=timedelta(days=365))])
+    await client.create_schedule(OLD_SCHEDULE, Schedule(action=action, spec=never))

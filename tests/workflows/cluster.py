@@ -13,13 +13,16 @@ from scripted import ByteText, ScriptedPolicy
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
+from activities.campaigns import CampaignActivities
+from activities.faults import Faults
 from activities.held import HeldSandboxes
 from activities.known import Known
-from activities.policy import PolicyActivities, Served
+from activities.policy import PolicyActivities
 from activities.reaper import Reaper
 from activities.rollouts import RolloutActivities
 from activities.runs import RunActivities
-from infra.db import campaigns, groups, rollouts, tasks
+from activities.served import Served
+from infra.db import campaigns, groups, policies, rollouts, tasks
 from infra.db.database import Database
 from infra.sandbox.protocol import BackendUnavailable
 from infra.sandbox.select import Available, available_backends
@@ -49,6 +52,7 @@ from workers import node_beat
 from workers.polling import HEARTBEAT_THROTTLE
 from workers.sandbox import SandboxNode, make_node
 from workflows.campaign import CampaignWorkflow
+from workflows.evaluation import EvaluationWorkflow
 from workflows.group import GroupWorkflow
 from workflows.rollout import RolloutWorkflow
 from workflows.run import RunWorkflow
@@ -87,6 +91,7 @@ class Cluster:
         *,
         step_limit: int = 8,
         max_context: int = 100_000,
+        rollout_timeout_s: float = 1800.0,
         image: str | None = None,
         workdir: str = "/testbed",
         sandbox: SandboxConfig | None = None,
@@ -96,7 +101,12 @@ class Cluster:
         name = f"t-{uuid.uuid4().hex[:8]}"
         config = CampaignConfig(
             name=name,
-            agent=AgentConfig(step_limit=step_limit, max_format_errors=2, command_timeout_s=60.0),
+            agent=AgentConfig(
+                step_limit=step_limit,
+                max_format_errors=2,
+                command_timeout_s=60.0,
+                rollout_timeout_s=rollout_timeout_s,
+            ),
             policy=policy
             or PolicyConfig(
                 model="scripted", max_context=max_context, max_new_tokens=max_context // 4
@@ -194,21 +204,35 @@ async def cluster_of(stack: StackInfo, hosts: Mapping[NodeId, Host]) -> AsyncIte
             return make_node(own, db, here, host.backends, host.capacity, lambda: list(host.images))
 
         bookkeeping = RolloutActivities(db, known)
+        standing = CampaignActivities(db, known)
         asking = PolicyActivities(db, known, serve)
         nodes = {name: await node(name, host) for name, host in hosts.items()}
         rollout_worker = Worker(
             client,
             task_queue=ROLLOUT_QUEUE,
-            workflows=[RolloutWorkflow, GroupWorkflow, RunWorkflow],
+            workflows=[
+                RolloutWorkflow,
+                GroupWorkflow,
+                RunWorkflow,
+                EvaluationWorkflow,
+                CampaignWorkflow,
+            ],
             workflow_runner=SANDBOXED,
+            interceptors=[Faults()],
             activities=[
                 asking.generate,
                 bookkeeping.begin_rollout,
                 bookkeeping.new_epoch,
                 bookkeeping.finish_rollout,
+                asking.publish_policy,
                 bookkeeping.create_group,
+                bookkeeping.create_evaluation,
                 bookkeeping.finish_group,
                 bookkeeping.set_campaign_status,
+                bookkeeping.plan_step,
+                standing.survey_campaign,
+                standing.admit_groups,
+                standing.read_outcome,
                 RunActivities(db).create_run_group,
             ],
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
@@ -234,17 +258,11 @@ async def cluster_of(stack: StackInfo, hosts: Mapping[NodeId, Host]) -> AsyncIte
 async def campaign_running(
     cluster: Cluster, campaign: CampaignId, plan: CampaignPlan
 ) -> AsyncIterator[WorkflowHandle]:
-    """The campaign's workflow with version 0 made and measured, on a queue of its own."""
-    async with Worker(
-        cluster.client,
-        task_queue=campaign,
-        workflows=[CampaignWorkflow],
-        workflow_runner=SANDBOXED,
-        activities=[RolloutActivities(cluster.db, Known(cluster.db)).set_campaign_status],
-    ):
-        yield await cluster.client.start_workflow(
-            Workflow.CAMPAIGN,
-            CampaignState(campaign=campaign, plan=plan, prepared=True, evaluated_version=0),
-            id=campaign_workflow(campaign),
-            task_queue=campaign,
-        )
+    """The campaign's workflow with version 0 made, published and measured."""
+    await policies.put_first_policy(cluster.db, campaign, f"/policies/{campaign}/v0")
+    yield await cluster.client.start_workflow(
+        Workflow.CAMPAIGN,
+        CampaignState(campaign=campaign, plan=plan, published_version=0, measured_version=0),
+        id=campaign_workflow(campaign),
+        task_queue=ROLLOUT_QUEUE,
+    )

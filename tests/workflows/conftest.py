@@ -26,6 +26,7 @@ async def cluster(workers: Cluster) -> AsyncIterator[Cluster]:
     """The shared workers with a policy that has said nothing yet."""
     workers.policy.asked.clear()
     workers.policy.gate = None
+    workers.policy.hold = None
     yield workers
 
 

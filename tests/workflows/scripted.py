@@ -4,10 +4,11 @@ Tokens are the bytes of the text, so that decoding gives the reply back exactly.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from infra.policy.protocol import Completion, SamplingParams
+from infra.policy.weight_label import WeightLabel
 from mainspring.turns import VersionSpan
 
 END = 256
@@ -27,6 +28,9 @@ class ScriptedPolicy:
         self.asked: list[str] = []
         self.prompts: dict[str, list[int]] = {}
         self.gate: asyncio.Event | None = None
+        self.hold: Callable[[str], Awaitable[None]] | None = None
+        """Awaited before each reply, with the rollout, and each load of weights, with its path."""
+        self.published: list[str] = []
 
     async def generate(
         self,
@@ -36,9 +40,12 @@ class ScriptedPolicy:
         request_id: str,
         sticky: str,
         min_version: int | None = None,
+        num_closed: int = 0,
     ) -> Completion:
         if self.gate is not None:
             await self.gate.wait()
+        if self.hold is not None:
+            await self.hold(sticky)
         turn = input_ids.count(END)
         self.asked.append(f"{sticky}.t{turn}")
         self.prompts[f"{sticky}.t{turn}"] = list(input_ids)
@@ -46,10 +53,12 @@ class ScriptedPolicy:
         span = VersionSpan(min_version or 0, 0, len(ids))
         return Completion(ids, (LOGPROB,) * len(ids), (span,), "stop", 0.0)
 
-    async def publish(self, engine: str, weights: Path, version: int) -> None:
-        return None
+    async def publish(self, engine: str, weights: Path, label: WeightLabel) -> None:
+        if self.hold is not None:
+            await self.hold(str(weights))
+        self.published.append(str(weights))
 
-    async def reconcile(self, engine: str, weights: Path, version: int) -> bool:
+    async def reconcile(self, engine: str, weights: Path, label: WeightLabel) -> bool:
         return False
 
     async def aclose(self) -> None:

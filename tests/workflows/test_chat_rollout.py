@@ -1,5 +1,6 @@
 """A rollout over an OpenAI-compatible endpoint: real HTTP, Temporal, Postgres and bubblewrap."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,14 +10,16 @@ import pytest
 from pydantic import SecretStr
 from scripted import SUBMIT, bash
 
-from activities.policy import serve_over_http
+from activities.served import serve_over_http
 from infra.db import turns
 from infra.export.evaluation import write_evaluation
+from mainspring import fates
 from mainspring.config import PolicyApi, PolicyConfig
 from mainspring.samples import sample_from_turns
-from mainspring.status import StopReason, Verdict
+from mainspring.status import FaultKind, StopReason, Verdict
 from mainspring.turns import BrokenTrajectory, check_contiguous
 from tests.chat_endpoint import CONTEXT_FULL, Endpoint, Messages, chat_endpoint
+from tests.waiting import until
 
 FIX = bash("sed -i 's/a - b/a + b/' calc.py")
 KEY = "sk-very-secret"
@@ -104,3 +107,69 @@ async def test_a_key_that_is_refused_masks_the_rollout_and_says_why(
     assert (result.stop_reason, result.reward) == (StopReason.INFRA_FAULT, None)
     fault = (await cluster.row(rollout)).fault
     assert "MAINSPRING_POLICY_API_KEY" in fault and endpoint.url in fault and KEY not in fault
+
+
+def saying(content: object, finish_reason: str = "stop") -> dict[str, object]:
+    message = {"role": "assistant", "content": content}
+    return {"choices": [{"message": message, "finish_reason": finish_reason}]}
+
+
+async def test_replies_in_parts_and_cut_off_are_read_as_what_they_are(
+    cluster, endpoint: Endpoint, tmp_path: Path
+) -> None:
+    parts = [{"type": "reasoning", "text": "x"}, {"type": "text", "text": FIX}]
+    endpoint.script.append((200, {}, saying("THOUGHT: it is long\n```bash\ncat > a", "length")))
+    endpoint.script.append((200, {}, saying(parts)))
+    endpoint.reply = lambda messages: SUBMIT
+    rollout, result = await cluster.play(policy=policy(endpoint))
+    assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.SUBMITTED, 1.0, 3)
+    *_, last = endpoint.asked
+    assert "cut off" in last["messages"][3]["content"]
+    assert last["messages"][4]["content"] == FIX
+    # What was not counted is not known.
+    generations, _ = await turns.history(cluster.db, rollout, 0)
+    assert [g.num_prompt_tokens for g in generations[:2]] == [None, None]
+    campaign = (await cluster.row(rollout)).campaign
+    await write_evaluation(cluster.db, campaign, tmp_path)
+    [line] = (tmp_path / "results.jsonl").read_text().splitlines()
+    assert json.loads(line)["n_prompt_tokens"] is None
+    assert json.loads((tmp_path / "summary.json").read_text())["avg_prompt_tokens"] is None
+
+
+async def test_malformed_replies_are_asked_for_again_a_few_times_then_masked(
+    cluster, endpoint: Endpoint
+) -> None:
+    endpoint.script.extend([(200, {}, '{"choices": [{"mess'), (200, {}, "<html>busy</html>")])
+    endpoint.reply = replies(FIX, SUBMIT)
+    _, result = await cluster.play(policy=policy(endpoint))
+    assert (result.stop_reason, result.reward) == (StopReason.SUBMITTED, 1.0)
+
+    asked = len(endpoint.asked)
+    endpoint.script.extend([(200, {}, saying({"text": "an object"}))] * 50)
+    rollout, result = await cluster.play(policy=policy(endpoint))
+    assert (result.stop_reason, result.reward) == (StopReason.INFRA_FAULT, None)
+    # Each may have been paid for.
+    assert 3 <= len(endpoint.asked) - asked <= 6
+    fault = (await cluster.row(rollout)).fault
+    assert "ReplyMalformed" in fault and endpoint.url in fault and "type dict" in fault
+
+
+async def test_an_error_that_stays_is_shown_while_it_is_retried_then_masks(
+    cluster, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = dataclasses.replace(fates.RULES[FaultKind.ENGINE_FAILING], seconds=5.0, attempts=4)
+    monkeypatch.setitem(fates.RULES, FaultKind.ENGINE_FAILING, rule)  # pyright: ignore[reportArgumentType]
+    endpoint.script.extend([(500, {}, f"no weights for {KEY}")] * 50)
+    campaign, group, [rollout] = await cluster.make_rollouts(policy=policy(endpoint))
+    handle = await cluster.start(rollout, campaign, group)
+
+    async def shown() -> bool:
+        pending = (await handle.describe()).raw_description.pending_activities
+        return any("HTTP 500 no weights" in each.last_failure.message for each in pending)
+
+    await until(shown)
+    result = await handle.result()
+    assert (result.stop_reason, result.reward) == (StopReason.INFRA_FAULT, None)
+    fault = (await cluster.row(rollout)).fault
+    assert "EngineFailing" in fault and "HTTP 500 no weights" in fault and KEY not in fault
+    assert len(endpoint.asked) < 10

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from cluster import bwrap_or_skip
-from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.grading import MAX_ATTEMPTS, MAX_EMPTY_RUNS, GradingActivities
@@ -20,6 +19,7 @@ from infra import swebench
 from infra.db import campaigns, groups, rollouts, sandboxes, tasks
 from infra.db.database import Database
 from infra.db.groups import NewRollout
+from infra.sandbox.protocol import SandboxBroken, SandboxRefused
 from infra.stack.stack import StackInfo
 from mainspring.bundled.gold import git_patch
 from mainspring.config import CampaignConfig, PolicyConfig
@@ -140,9 +140,8 @@ async def test_a_solution_is_run_in_a_sandbox_of_its_own(grader: Grader) -> None
 
 async def test_what_cannot_be_given_says_whose_fault_it_is(grader: Grader) -> None:
     ref = await grader.rollout(Player.GOLD)
-    with pytest.raises(ApplicationError, match="gold_patch or its solution") as error:
+    with pytest.raises(SandboxRefused, match="gold_patch or its solution"):
         await grader.give(ref)
-    assert error.value.type == FaultKind.TASK_INVALID and error.value.non_retryable
 
 
 async def test_tests_in_a_patch_do_not_count_and_are_named(grader: Grader) -> None:
@@ -165,6 +164,27 @@ async def test_a_tasks_own_fault_is_masked_at_once(grader: Grader) -> None:
     result, report = await grader.grade(ref)
     assert result.verdict is Verdict.FAULT and "test patch does not apply" in str(result.fault)
     assert ref.rollout.split("/")[0] in str(result.fault) and report == GradeReport()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"workdir": "/usr/new"},
+        {"files": {"../up.py": "x"}},
+        {"files": {"n" * 300: "x"}},
+        {"tests": {"/etc/hidden.py": "x"}},
+    ],
+    ids=["workdir", "path", "name", "test"],
+)
+async def test_a_task_that_no_sandbox_can_run_is_tried_once(
+    grader: Grader, wrong: dict[str, Any]
+) -> None:
+    ref = await grader.rollout(Player.EMPTY, **wrong)
+    await grader.give(ref)
+    result, report = await grader.grade(ref)
+    assert result.verdict is Verdict.FAULT and report == GradeReport()
+    assert str(result.fault).startswith(f"{FaultKind.TASK_INVALID}: ")
+    assert ref.rollout.split("/")[0] in str(result.fault)
 
 
 async def test_a_node_without_the_library_says_which_extra_it_needs(
@@ -193,7 +213,7 @@ async def test_a_broken_machine_is_tried_again_and_then_masked(grader: Grader) -
         Player.EMPTY, judge=LOG, test_command="echo Could not resolve host: example.org"
     )
     await grader.give(ref)
-    with pytest.raises(RuntimeError, match="network_unreachable"):
+    with pytest.raises(SandboxBroken, match="network_unreachable"):
         await grader.attempt(grader.activities.grade, ref)
     result, _ = await grader.grade(ref, attempt=MAX_EMPTY_RUNS)
     assert result.verdict is Verdict.FAULT and MAX_EMPTY_RUNS < MAX_ATTEMPTS

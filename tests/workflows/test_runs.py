@@ -5,7 +5,9 @@ import uuid
 from collections import Counter
 
 import pytest
+from resetting import reset
 from scripted import SUBMIT, bash
+from scripted_trainer import Hold, hold_policy, until_reached
 from temporalio.client import WorkflowFailureError
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
@@ -251,9 +253,36 @@ async def test_a_paused_run_begins_nothing_and_a_terminated_one_is_taken_up(clus
     await asyncio.sleep(0.5)
     assert (await runs.tally(cluster.db, campaign)).num_running == 0
     await handle.terminate()
+    # How many run at once is no part of what a run is; everything else is.
+    faster = wanted.model_copy(update={"evaluation": EvalConfig(concurrency=3)})
+    assert await launch.create(cluster.db, faster, CampaignKind.EVAL) == campaign
+    stored = (await campaigns.get(cluster.db, campaign)).config
+    assert stored == faster
+    with pytest.raises(UsageError, match=r"agent\.step_limit"):
+        other = faster.model_copy(update={"agent": AgentConfig(step_limit=5)})
+        await launch.create(cluster.db, other, CampaignKind.EVAL)
     resumed = await launch.start(cluster.client, cluster.db, campaign)
     assert (await resumed.query("progress"))["paused"] is True
     await resumed.execute_update("resume")
     await resumed.result()
     seen = await runs.tally(cluster.db, campaign)
     assert (seen.num_done, seen.num_masked) == (3, 0)
+
+
+async def test_a_run_that_is_reset_plays_each_rollout_once(cluster) -> None:
+    """To its first workflow task and to the newest one, while two of its rollouts are held."""
+    cluster.policy.say = lambda rollout, turn: SUBMIT
+    for share in (0.0, 1.0):
+        source = await put(cluster, *((f"t{n}",) for n in range(3)))
+        wanted = config(source, concurrency=2, unverified=Unverified.USE)
+        hold = Hold("/r000000")
+        hold_policy(cluster, {wanted.name: hold})
+        campaign, handle = await start(cluster, wanted, CampaignKind.EVAL)
+        await until_reached(hold)
+        await reset(cluster, handle, share=share)
+        hold.released.set()
+        await cluster.client.get_workflow_handle(handle.id).result()
+        record = await campaigns.get(cluster.db, campaign)
+        assert record.status is CampaignStatus.FINISHED
+        played = await rollouts.list_rollouts(cluster.db, campaign=campaign)
+        assert [(each.epoch, each.verdict) for each in played] == [(0, Verdict.NO_PATCH)] * 3

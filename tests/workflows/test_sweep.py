@@ -141,7 +141,8 @@ async def test_a_healthy_rollout_is_left_alone(cluster, sweep: Sweep) -> None:
     cluster.policy.gate.set()
     assert (await handle.result()).reward == 1.0
     assert (await sweep()).num_groups_closed == 1
-    assert (await groups.get(cluster.db, group)).status is GroupStatus.READY
+    # Closed as its own workflow would have closed it: one reward is compared with nothing.
+    assert (await groups.get(cluster.db, group)).status is GroupStatus.FLAT
 
 
 async def test_two_sweeps_at_once_end_everything_once(cluster, sweep: Sweep) -> None:
@@ -160,9 +161,18 @@ async def test_a_terminated_group_is_closed_and_its_campaign_goes_on(cluster, sw
     """The bound of the campaign is one group: without an end of this one no other would begin."""
     campaign = await make_campaign(cluster, group_size=2)
     first, second = group_id(campaign, 0), group_id(campaign, 1)
-    cluster.policy.say = lambda rollout, turn: (
-        bash("sleep 60") if rollout.startswith(first) else SUBMIT
-    )
+    cluster.policy.say = lambda rollout, turn: (bash("true"), SUBMIT)[turn]
+    let_go = asyncio.Event()
+
+    asked = set[str]()
+
+    async def hold(rollout: str) -> None:
+        """At its second reply: its first command has run by then."""
+        if rollout in asked and rollout.startswith(first):
+            await let_go.wait()
+        asked.add(rollout)
+
+    cluster.policy.hold = hold
     plan = CampaignPlan(
         num_steps=1,
         groups_per_step=1,
@@ -182,16 +192,19 @@ async def test_a_terminated_group_is_closed_and_its_campaign_goes_on(cluster, sw
 
     async def replaced() -> bool:
         stored = await groups.list_groups(cluster.db, campaign)
-        return [each.id for each in stored] == [first, second]
+        return [each.id for each in stored][:2] == [first, second]
 
     async with campaign_running(cluster, campaign, plan) as handle:
         await until(begun)
         await cluster.client.get_workflow_handle(group_workflow(first)).terminate()
-        # Its rollouts are cancelled by Temporal and end by themselves.
+        await sweep()
+        assert (await groups.get(cluster.db, first)).status is GroupStatus.RUNNING
+        # Its rollouts play on without it, and only then it is closed.
+        let_go.set()
         await until(is_closed)
-        assert (await groups.get(cluster.db, first)).status is GroupStatus.CANCELLED
+        assert (await groups.get(cluster.db, first)).status is GroupStatus.FLAT
         reasons = {(await cluster.row(rollout_id(first, n))).stop_reason for n in range(2)}
-        assert reasons == {StopReason.CANCELLED}
+        assert reasons == {StopReason.SUBMITTED}
         await until(replaced)
         await handle.terminate()
 
@@ -214,7 +227,7 @@ async def test_a_capped_campaign_never_has_more_sandboxes(cluster) -> None:
         seen.append(len([each for each in ours if each.purpose is SandboxPurpose.AGENT]))
         await asyncio.sleep(0.01)
     assert max(seen) == 2
-    assert (await finished).status is GroupStatus.READY
+    assert (await finished).status is GroupStatus.FLAT
     ids = [rollout_id(group_id(campaign, 0), n) for n in range(6)]
     rewards = [(await cluster.row(RolloutId(each))).reward for each in ids]
     assert rewards == [1.0] * 6

@@ -8,7 +8,7 @@ from sqlalchemy import delete
 
 from infra.db import migrate
 from infra.db.database import Database
-from infra.db.models import Base
+from infra.db.models import Base, StoreRow
 from infra.stack.stack import StackInfo
 
 
@@ -31,5 +31,6 @@ async def db(store_url: str) -> AsyncIterator[Database]:
     async with Database.open(store_url) as database:
         async with database.transaction() as connection:
             for table in reversed(Base.metadata.sorted_tables):
-                await connection.execute(delete(table))
+                if table is not StoreRow.__table__:  # its identity
+                    await connection.execute(delete(table))
         yield database

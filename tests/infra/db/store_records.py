@@ -84,6 +84,9 @@ async def put_two_turns(db: Database, rollout: RolloutId, epoch: int, seed: str)
     await turns.put_generation(db, rollout, epoch, generation(1, first.end, seed))
 
 
+_VERDICTS = {None: None, 1.0: Verdict.RESOLVED}
+
+
 async def finish(
     db: Database, rollout: RolloutId, epoch: int, reward: float | None
 ) -> float | None:
@@ -92,7 +95,7 @@ async def finish(
         rollout,
         epoch,
         stop_reason=StopReason.INFRA_FAULT if reward is None else StopReason.SUBMITTED,
-        verdict={None: None, 0.0: Verdict.NOT_RESOLVED, 1.0: Verdict.RESOLVED}[reward],
+        verdict=_VERDICTS.get(reward, Verdict.NOT_RESOLVED),
         reward=reward,
         fault="the node died" if reward is None else None,
         num_turns=2,

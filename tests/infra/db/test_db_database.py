@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from sqlalchemy import make_url, text
+from sqlalchemy import AsyncAdaptedQueuePool, make_url, text
 from store_records import CAMPAIGN, begin_campaign, config
 
 from infra.db import campaigns, migrate
@@ -89,6 +89,24 @@ async def test_commits_are_durable_whatever_the_server_prefers(
         await connection.execute(text(f"ALTER DATABASE {name} SET synchronous_commit = off"))
     async with Database.open(fresh_database) as new, new.transaction() as connection:
         assert await connection.scalar(text("SHOW synchronous_commit")) == "on"
+
+
+async def test_waiting_for_a_connection_of_the_pool_is_no_fault(fresh_database: str) -> None:
+    """A slow machine with hundreds of rollouts makes callers wait for longer than SQLAlchemy's
+    usual 30 seconds."""
+    async with Database.open(fresh_database, pool_size=1) as db:
+        async with db.transaction() as held:
+            pool = held.sync_connection and held.sync_connection.engine.pool
+            assert isinstance(pool, AsyncAdaptedQueuePool) and pool.timeout() > 600
+            waiting = asyncio.create_task(_select_one(db))
+            await asyncio.sleep(1)
+            assert not waiting.done()
+        assert await waiting == 1
+
+
+async def _select_one(db: Database) -> int:
+    async with db.transaction() as connection:
+        return await connection.scalar(text("SELECT 1"))
 
 
 @pytest.mark.parametrize("url", ["", "sqlite:///x.db", "http://127.0.0.1:5432", "not a url"])

@@ -15,11 +15,13 @@ from store_records import (
     task,
 )
 
-from infra.db import groups, rollouts, turns
+from infra.db import groups, rollouts, standing, turns
 from infra.db.database import Database
 from infra.db.fence import Fenced, UnknownId
 from infra.db.groups import NewRollout
 from infra.db.models import Sampling
+from mainspring.closing import closing_status
+from mainspring.config import GroupFilter, TrainerConfig
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId, eval_group_id, group_id, rollout_id
 from mainspring.status import GroupKind, GroupStatus, RolloutPhase, StopReason
@@ -63,24 +65,50 @@ async def test_an_empty_group_is_refused(db: Database) -> None:
         await add_group(db, size=0)
 
 
-async def test_ready_when_one_rollout_is_scored_else_masked(db: Database) -> None:
+async def test_a_step_gets_only_groups_that_teach_something(db: Database) -> None:
     await begin_campaign(db)
-    for index, rewards in enumerate([(0.0, None), (None, None)]):
-        group, ids = await add_group(db, index)
+    expected = {
+        (1.0, 0.0, None, None): GroupStatus.READY,
+        (1.0, None, None, None): GroupStatus.MASKED,
+        (None, None, None, None): GroupStatus.MASKED,
+        (0.0, 0.0, 0.0, 0.0): GroupStatus.FLAT,
+        (1.0, 1.0, None, 1.0): GroupStatus.FLAT,
+    }
+    for index, (rewards, status) in enumerate(expected.items()):
+        group, ids = await add_group(db, index, len(rewards))
         for id, reward in zip(ids, rewards, strict=True):
             await rollouts.claim(db, id, RUN)
             await finish(db, id, 0, reward)
         ended = await asyncio.gather(*(groups.finish_group(db, group) for _ in range(4)))
-        assert set(ended) == {GroupStatus.READY if index == 0 else GroupStatus.MASKED}
+        assert set(ended) == {status}
     assert await groups.ready_groups(db, CAMPAIGN) == [group_id(CAMPAIGN, 0)]
     tally = await groups.tally(db, group_id(CAMPAIGN, 0))
-    assert (tally.num_rollouts, tally.num_done, tally.num_resolved, tally.num_masked) == (
-        2,
-        2,
-        0,
-        1,
-    )
-    assert tally.reward_mean == 0.0
+    assert (tally.num_rollouts, tally.num_done, tally.num_resolved) == (4, 4, 1)
+    assert (tally.num_masked, tally.reward_mean) == (2, 0.5)
+    stands = await standing.read(db, CAMPAIGN)
+    assert (stands.num_ready, stands.running, stands.next_index) == (1, [], 5)
+    # Newest last: the two flat ones ended the row of masked ones.
+    assert (stands.num_masked_in_a_row, stands.num_flat_in_a_row) == (0, 2)
+
+
+async def test_what_is_enough_is_the_campaigns_choice(db: Database) -> None:
+    await begin_campaign(db)
+    settings = TrainerConfig(min_scored=1, filter=GroupFilter.NONE)
+    assert closing_status([0.0, None], GroupKind.TRAIN, settings) is GroupStatus.READY
+    assert closing_status([None, None], GroupKind.TRAIN, settings) is GroupStatus.MASKED
+    assert closing_status([0.1 + 0.2, 0.3], GroupKind.TRAIN, TrainerConfig()) is GroupStatus.FLAT
+    # Nothing is compared within an evaluation.
+    assert closing_status([1.0, None], GroupKind.EVAL, TrainerConfig()) is GroupStatus.READY
+    for index in range(3):
+        group, _ = await add_group(db, index)
+        await groups.finish_group(db, group)
+    before = await standing.read(db, CAMPAIGN)
+    assert before.num_masked_in_a_row == 3
+    last = (await groups.get(db, group)).finished_at
+    assert last is not None
+    since = last.timestamp() - 1e-6
+    assert (await standing.read(db, CAMPAIGN, since)).num_masked_in_a_row == 1
+    assert (await standing.read(db, CAMPAIGN, since + 1)).num_masked_in_a_row == 0
 
 
 async def test_closing_ends_what_still_runs(db: Database) -> None:
@@ -89,7 +117,8 @@ async def test_closing_ends_what_still_runs(db: Database) -> None:
     for id in (late, done):
         await rollouts.claim(db, id, RUN)
     await finish(db, done, 0, 1.0)
-    assert await groups.finish_group(db, group) is GroupStatus.READY
+    assert await groups.unfinished(db, group) == [0]
+    assert await groups.finish_group(db, group) is GroupStatus.MASKED
     with pytest.raises(Fenced, match="has ended"):
         await turns.put_generation(db, late, 0, generation(0, 0))
     assert await finish(db, late, 0, 1.0) is None

@@ -129,5 +129,6 @@ async def test_tasks_of_a_source_are_listed_in_100_columns(db: Database, home: P
     assert row == {
         "id": "hello", "split": "train", "image": None, "judge": "reward_file", "num_tests": 1,
     }  # fmt: skip
-    assert json.loads((await ask("list", "--source", "swe", "--split", "x", "--json")).stdout) == []
+    no_split = (await ask("list", "--source", "swe", "--split", "x", "--json")).exception
+    assert isinstance(no_split, UsageError) and "its splits: train" in no_split.remedy
     assert isinstance((await ask("list", "--split", "x")).exception, UsageError)

@@ -7,7 +7,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 
-from infra.db import migrate
+from infra.db import migrate, revision
 from infra.db.database import Database
 from infra.db.models import Base
 from mainspring.errors import DatabaseError
@@ -34,6 +34,10 @@ async def test_upgraded_database_is_what_the_models_say(fresh_database: str) -> 
         modelled = await connection.run_sync(_catalog)
     assert differences == []
     assert migrated == modelled
+
+
+def test_the_needed_migration_is_alembics_newest() -> None:
+    assert revision.needed() == migrate.head()
 
 
 async def test_concurrent_upgrades_take_turns(fresh_database: str) -> None:

@@ -16,7 +16,7 @@ from infra.db.models import SandboxPurpose
 from infra.db.nodes import NodeBeat
 from mainspring.cli import node
 from mainspring.errors import UsageError, WorkFailed
-from mainspring.ids import NodeId, SandboxId
+from mainspring.ids import NodeId, RolloutId, SandboxId
 from mainspring.status import Refusal
 from mainspring.tasks import BackendName
 from workers import drain
@@ -59,9 +59,11 @@ async def say(
 
 
 async def test_list(fleet: Database) -> None:
+    await lease(fleet)
     shown = await run("list")
     assert max(map(len, shown.splitlines())) <= 100
-    assert str(BUSY) in shown and "32/128" in shown and "low memory" in shown
+    assert str(BUSY) in shown and "1/128" in shown and "low memory" in shown
+    assert "32" not in shown, "what is open stands in the store, not in the last beat"
     assert "bwrap, docker" in shown and "1206 GB" in shown and "4.9 GB" in shown
     busy, empty = sorted(json.loads(await run("list", "--json")), key=lambda row: row["takes_new"])
     assert (busy["node"], busy["status"], busy["refusal"]) == (BUSY, "up", "low memory")
@@ -70,7 +72,8 @@ async def test_list(fleet: Database) -> None:
 
 
 async def test_drain_asks_and_undo_takes_it_back(fleet: Database) -> None:
-    assert "32 sandboxes" in await run("drain", BUSY)
+    await lease(fleet)
+    assert "1 sandboxes" in await run("drain", BUSY)
     assert await drains(fleet) == {BUSY: True, EMPTY: False}
     asked = json.loads(await run("drain", EMPTY, "--json"))
     assert (asked["draining"], asked["status"]) == (True, "draining")
@@ -89,16 +92,7 @@ async def test_drain_waits_until_the_node_is_empty(fleet: Database) -> None:
 
 
 async def test_drain_says_what_is_still_open_when_the_time_is_up(fleet: Database) -> None:
-    rollout = await add_claimed_rollout(fleet)
-    await sandboxes.open_lease(
-        fleet,
-        SandboxId("s"),
-        rollout,
-        0,
-        purpose=SandboxPurpose.AGENT,
-        node=BUSY,
-        backend=BackendName.BWRAP,
-    )
+    rollout = await lease(fleet)
     with pytest.raises(WorkFailed, match=rf"{rollout} \(agent\)") as error:
         await run("drain", BUSY, "--wait", "--timeout-s", "0.2")
     assert error.value.exit_code == 4
@@ -112,6 +106,35 @@ async def test_an_unknown_node(fleet: Database) -> None:
     assert error.value.exit_code == 2
     with pytest.raises(UsageError, match="--wait"):
         await run("drain", BUSY, "--wait", "--undo")
+
+
+async def test_a_node_that_said_goodbye_has_stopped_and_waits_for_nothing(
+    fleet: Database,
+) -> None:
+    await nodes.say_goodbye(fleet, EMPTY)
+    shown = {row["node"]: row for row in json.loads(await run("list", "--json"))}
+    assert (shown[EMPTY]["status"], shown[EMPTY]["takes_new"]) == ("stopped", False)
+    assert shown[BUSY]["status"] == "up"
+    drained = json.loads((await run("drain", EMPTY, "--wait", "--json")).splitlines()[-1])
+    assert drained["status"] == "stopped"
+    await say(fleet, EMPTY)
+    [row] = [each for each in json.loads(await run("list", "--json")) if each["node"] == EMPTY]
+    assert row["status"] == "draining", "its next process is up, and was asked to drain"
+
+
+async def lease(db: Database) -> RolloutId:
+    """One agent's sandbox on BUSY."""
+    rollout = await add_claimed_rollout(db)
+    await sandboxes.open_lease(
+        db,
+        SandboxId("s"),
+        rollout,
+        0,
+        purpose=SandboxPurpose.AGENT,
+        node=BUSY,
+        backend=BackendName.BWRAP,
+    )
+    return rollout
 
 
 async def drains(db: Database) -> dict[NodeId, bool]:

@@ -70,7 +70,7 @@ async def test_a_rollout_that_was_taken_over_is_left_alone(db: Database) -> None
     claim = await rollouts.claim(db, rollout, "run-b")
     assert not await orphans.end_rollout(db, seen, "terminated")
     row = await rollouts.get(db, rollout)
-    assert (row.phase, row.epoch) == (RolloutPhase.STARTING, claim.epoch)
+    assert (row.phase, row.epoch) == (RolloutPhase.OPENING, claim.epoch)
 
 
 async def test_the_young_and_the_unclaimed_are_not_looked_at(db: Database) -> None:

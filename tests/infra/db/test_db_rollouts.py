@@ -66,7 +66,7 @@ async def test_every_write_of_a_stale_epoch_is_refused(db: Database) -> None:
         with pytest.raises(Fenced):
             await write
     record = await rollouts.get(db, rollout)
-    assert (record.phase, record.reward, record.num_turns) == (RolloutPhase.STARTING, None, 0)
+    assert (record.phase, record.reward, record.num_turns) == (RolloutPhase.OPENING, None, 0)
     assert await rollouts.get_patch(db, rollout, 1) is None
 
 

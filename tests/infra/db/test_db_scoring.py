@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from store_records import RUN, add_group, config, generation, task
-from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities import scoring
@@ -20,7 +19,8 @@ from mainspring.config import RewardConfig, RewardPart
 from mainspring.grading import GradeReport
 from mainspring.ids import RolloutId
 from mainspring.protocol.rollout import FinishInput
-from mainspring.status import FaultKind, StopReason, Suspicion, Verdict
+from mainspring.rewards import RewardBroken
+from mainspring.status import StopReason, Suspicion, Verdict
 
 PARTS = (
     RewardPart(name="outcome", options={"failed": -1.0}),
@@ -99,9 +99,8 @@ async def test_an_older_epoch_stores_nothing_and_a_new_one_starts_clean(db: Data
     await play(db, rollout)
     await finish(db, end(rollout))
     await rollouts.claim(db, rollout, "run-b")
-    with pytest.raises(ApplicationError) as fenced:
+    with pytest.raises(Fenced):
         await finish(db, end(rollout))
-    assert fenced.value.type == FaultKind.FENCED
     record = await rollouts.get(db, rollout)
     assert (record.reward, record.reward_parts, record.suspicions) == (None, None, [])
     assert await played(db, rollout, 0) is None
@@ -124,9 +123,11 @@ async def test_what_was_played_is_one_read(db: Database) -> None:
     assert (found.num_completion_tokens, found.num_tokens) == (15, 36)
 
 
-async def test_tokens_that_an_endpoint_only_counted_are_counted(db: Database) -> None:
-    rollout = await rollout_of(db, *PARTS)
-    for turn, (num_prompt, num_reply) in enumerate(((100, 10), (150, 20))):
+async def reply_in_text(
+    db: Database, rollout: RolloutId, *counts: tuple[int | None, int | None]
+) -> None:
+    """Turns of an endpoint that says these numbers of prompt and reply tokens."""
+    for turn, (num_prompt, num_reply) in enumerate(counts):
         reply = dataclasses.replace(
             generation(turn, 0, num_prompt=0, num_reply=0),
             spans=(),
@@ -134,9 +135,39 @@ async def test_tokens_that_an_endpoint_only_counted_are_counted(db: Database) ->
             num_completion_tokens=num_reply,
         )
         await turns.put_generation(db, rollout, 0, reply)
+
+
+async def test_tokens_that_an_endpoint_only_counted_are_counted(db: Database) -> None:
+    rollout = await rollout_of(db, *PARTS)
+    await reply_in_text(db, rollout, (100, 10), (150, 20))
     found = await played(db, rollout, 0)
     assert found is not None
     assert (found.num_completion_tokens, found.num_tokens) == (30, 170)
+
+
+@pytest.mark.parametrize(
+    ("counts", "sampled", "whole"),
+    [
+        (((None, None), (None, None)), None, None),
+        (((100, 10), (150, None)), None, None),
+        (((None, 10), (150, 20)), 30, None),
+    ],
+)
+async def test_tokens_that_nobody_counted_are_unknown_not_0(
+    db: Database, counts: tuple, sampled: int | None, whole: int | None
+) -> None:
+    rollout = await rollout_of(
+        db,
+        RewardPart(name="outcome", options={"failed": -1.0}),
+        RewardPart(name="length", options={"free_tokens": 10.0}),
+    )
+    await reply_in_text(db, rollout, *counts)
+    found = await played(db, rollout, 0)
+    assert found is not None
+    assert (found.num_completion_tokens, found.num_tokens) == (sampled, whole)
+    assert await finish(db, end(rollout)) == -1.0
+    record = await rollouts.get(db, rollout)
+    assert record.reward_parts == {"outcome": -1.0, "length": None}
 
 
 @pytest.mark.parametrize("name", ["breaks", "sleeps"])
@@ -152,9 +183,8 @@ async def test_a_broken_function_ends_no_rollout_quietly(
     monkeypatch.setattr(scoring, "FUNCTION_TIMEOUT_S", 0.1)
     rollout = await rollout_of(db, RewardPart(name=f"scoring_functions:{name}"))
     await play(db, rollout)
-    with pytest.raises(ApplicationError) as broken:
+    with pytest.raises(RewardBroken) as broken:
         await finish(db, end(rollout))
-    assert (broken.value.type, broken.value.non_retryable) == (FaultKind.REWARD_BROKEN, True)
     assert f"scoring_functions:{name}" in broken.value.message
     assert rollout in broken.value.message
     assert (await rollouts.get(db, rollout)).finished_at is None

@@ -27,14 +27,14 @@ async def commit(db: Database, step: int, loss: float = 0.5) -> StepRecord:
     )
 
 
-async def test_the_longest_ready_are_planned_and_stay_planned(db: Database) -> None:
+async def test_the_oldest_ready_are_planned_and_stay_planned(db: Database) -> None:
     await begin_campaign(db)
     for index in (4, 2, 0):
         await add_ready_group(db, index)
     await add_group(db, 1)
     assert await steps.plan_step(db, CAMPAIGN, 1, 4) == []
     assert await steps.get_step(db, CAMPAIGN, 1) is None
-    planned = [group_id(CAMPAIGN, 4), group_id(CAMPAIGN, 2)]
+    planned = [group_id(CAMPAIGN, 0), group_id(CAMPAIGN, 2)]
     assert await steps.plan_step(db, CAMPAIGN, 1, 2) == planned
     await add_ready_group(db, 3)
     assert await steps.plan_step(db, CAMPAIGN, 1, 3) == planned
@@ -149,17 +149,17 @@ async def test_the_batch_holds_every_token_and_reads_the_same_for_ever(db: Datab
     await begin_campaign(db)
     for index in (1, 0):
         await add_ready_group(db, index)
-    mixed, [lost, scored] = await add_group(db, 2)
-    for id in (lost, scored):
+    mixed, [lost, *scored] = await add_group(db, 2, 3)
+    for id, reward in zip((lost, *scored), (None, 0.0, 1.0), strict=True):
         await rollouts.claim(db, id, RUN)
-    await finish(db, lost, 0, None)
-    await finish(db, scored, 0, 0.0)
+        await finish(db, id, 0, reward)
     await groups.finish_group(db, mixed)
     assert await batches.load_batch(db, CAMPAIGN, 1) == []
     await steps.plan_step(db, CAMPAIGN, 1, 3)
     batch = await batches.load_batch(db, CAMPAIGN, 1)
-    assert [g.id for g in batch] == [group_id(CAMPAIGN, n) for n in (1, 0, 2)]
-    assert [[r.reward for r in g.rollouts] for g in batch] == [[1.0, 0.0], [1.0, 0.0], [None, 0.0]]
+    assert [g.id for g in batch] == [group_id(CAMPAIGN, n) for n in range(3)]
+    rewards = [[r.reward for r in g.rollouts] for g in batch]
+    assert rewards == [[1.0, 0.0], [1.0, 0.0], [None, 0.0, 1.0]]
     sample = sample_from_turns("x", batch[0].rollouts[0].generations)
     assert (len(sample.token_ids), sample.num_action_tokens) == (24, 10)
     with pytest.raises(Fenced):

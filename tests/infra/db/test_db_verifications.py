@@ -6,7 +6,7 @@ from store_records import task
 from infra.db import campaigns, groups, rollouts, runs, selections, tasks
 from infra.db.database import Database
 from infra.db.groups import NewRollout
-from infra.db.verifications import verification_of
+from infra.db.verifications import in_words, passes, verification_of
 from mainspring.config import CampaignConfig, PolicyConfig, RunConfig, TasksConfig
 from mainspring.ids import CampaignId, rollout_id, run_group_id
 from mainspring.status import (
@@ -102,6 +102,9 @@ async def test_verdicts_become_a_verification(db: Database) -> None:
         Verification.UNVERIFIED,
         Verification.UNVERIFIED,
     ]
+    # What could not be graded counts on neither side.
+    said = in_words(await passes(db, CampaignId("v")))
+    assert said == "gold patches 7/10 pass, empty patches 2/8 pass"
 
 
 async def test_the_newest_verification_that_judged_both_patches_counts(db: Database) -> None:

@@ -160,7 +160,7 @@ async def test_an_evaluation_is_written_whole_and_again_the_same(
     assert summary["resolve_rate"] == pytest.approx(3 / 5)
     at_k = [(each["k"], each["value"], each["num_tasks"]) for each in summary["pass_at_k"]]
     assert at_k == [(1, pytest.approx(0.5), 3), (2, pytest.approx(1.0), 2)]
-    assert summary["verdicts"] == {"None": 1, "no_patch": 1, "not_resolved": 1, "resolved": 3}
+    assert summary["verdicts"] == {"no_patch": 1, "not_graded": 1, "not_resolved": 1, "resolved": 3}
 
     results = lines(tmp_path / "results.jsonl")
     assert [result["instance_id"] for result in results] == [task for task, _ in ENDS]
@@ -204,7 +204,8 @@ async def test_parquet_has_every_token(db: Database, tmp_path: Path) -> None:
     await add_campaign(db)
     out = tmp_path / "deep" / "rollouts.parquet"
     result = await export(out, "--format", "parquet")
-    assert json.loads(result.stdout) == {"out": str(out), "format": "parquet", "rollouts": 6}
+    told = {"out": str(out), "format": "parquet", "rollouts": 6, "skipped": 0}
+    assert json.loads(result.stdout) == told
     rows = parquet.read_table(out).to_pylist()
     assert [row["instance_id"] for row in rows] == [task for task, _ in ENDS]
     assert [row["reward"] for row in rows] == [1.0, 1.0, 1.0, 0.0, None, 0.0]
@@ -290,5 +291,5 @@ async def test_show_tells_what_the_verdict_was_made_of(db: Database) -> None:
     await add_campaign(db)
     result = await run("show", rollout_id(run_group_id(NAME, 0), 3))
     assert result.exit_code == 0, result.output
-    for said in ("no_patch", "edited_tests", "1 of 1 pass", "outcome", "test_log"):
+    for said in ("no patch", "steers tests", "1 of 1 pass", "outcome", "test_log"):
         assert said in result.output

@@ -42,7 +42,7 @@ def sequence(ids: list[int], **options) -> Sequence:
     )
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32), max_batch=st.integers(1, 5))
 def test_whatever_happens_every_token_is_the_models(
     model: PolicyModel, reference: Reference, seed: int, max_batch: int
@@ -143,5 +143,5 @@ def test_a_failed_engine_tells_everyone(model: PolicyModel) -> None:
 
 
 def test_a_cache_that_does_not_fit_says_how_to_make_it(model: PolicyModel) -> None:
-    with pytest.raises(ModelError, match=r"lower --context-length or --max-batch"):
+    with pytest.raises(ModelError, match=r"--max-batch \d+ fits with \d+ tokens$"):
         Scheduler(model, weight_version="0", max_batch=10**9)

@@ -93,8 +93,21 @@ async def test_bad_input_is_one_message(stack: StackInfo, tmp_path: Path) -> Non
     engine = ["--api", "openai", "--model", "m", "--base-url", "http://127.0.0.1:9"]
     for arguments, code, message in (
         (["run"], 2, "an evaluation needs --source"),
-        (["run", "--source", "s", *engine, "--slice", "five"], 2, "run.slice: Value error, 'five'"),
-        (["run", "--source", "nowhere", "--no-workers", *engine], 2, "'nowhere' has no tasks"),
+        (
+            ["run", "--source", "s", "--model", "m", "--api", "openai", "--base-url", "e:1"],
+            2,
+            "eval run: --base-url: 'e:1' is not an http(s) URL",
+        ),
+        (
+            ["run", "--source", "s", *engine, "--slice", "five"],
+            2,
+            "eval run: --slice: 'five' is not",
+        ),
+        (
+            ["run", "--source", "nowhere", "--no-workers", *engine],
+            2,
+            "no tasks of source 'nowhere'",
+        ),
         (["run", str(file), *engine], 3, "no reply from http://127.0.0.1:9: ConnectError"),
         (["run", str(file), "--model", "gone"], 2, f"directory {Path.cwd()}/gone: no such"),
         (["regrade", "no-such-campaign"], 2, "no campaign no-such-campaign is stored"),

@@ -7,7 +7,14 @@ from email.utils import format_datetime
 import pytest
 from pydantic import SecretStr
 
-from infra.policy.openai import ContextFull, EndpointBusy, OpenAIClient, PolicyRefused
+from infra.policy.openai import (
+    ContextFull,
+    EndpointBusy,
+    EndpointFailing,
+    OpenAIClient,
+    PolicyRefused,
+)
+from infra.policy.protocol import MalformedReply
 from mainspring.config import PolicyConfig
 from mainspring.errors import EngineError
 from tests.chat_endpoint import CONTEXT_FULL, Endpoint, chat_endpoint
@@ -84,7 +91,7 @@ async def test_busy_says_how_long_to_wait(endpoint: Endpoint, client: OpenAIClie
         [
             (429, {"Retry-After": "7"}, {"error": {"message": "slow down"}}),
             (503, {"Retry-After": in_a_minute}, ""),
-            (500, {}, "oops"),
+            (502, {}, "oops"),
             (429, {"Retry-After": "1e9"}, ""),
         ]
     )
@@ -132,8 +139,6 @@ async def test_a_full_context_is_named(
         (404, "The model `m1` does not exist", "policy.model"),
         (400, "temperature must be 1", "policy.temperature"),
         (429, {"error": {"code": "insufficient_quota"}}, "quota"),
-        (200, "<html>a login page</html>", "base URL"),
-        (200, {"choices": []}, "base URL"),
     ],
 )
 async def test_refused_for_good_says_where_and_what_to_do(
@@ -145,6 +150,89 @@ async def test_refused_for_good_says_where_and_what_to_do(
     assert endpoint.url in caught.value.message
     assert remedy in caught.value.remedy
     assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ([{"type": "text", "text": "one "}, {"type": "text", "text": "two"}], "one two"),
+        ([{"type": "thinking", "thinking": "?"}, {"type": "text", "text": "two"}], "two"),
+        ([{"text": "no type"}], "no type"),
+        ([], ""),
+        ("lone \ud800 surrogate", "lone \ud800 surrogate"),
+    ],
+)
+async def test_content_in_parts_is_their_text(
+    endpoint: Endpoint, client: OpenAIClient, content: object, text: str
+) -> None:
+    choice = {"message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
+    endpoint.script.append((200, {}, {"choices": [choice]}))
+    assert (await ask(client)).text == text
+
+
+def saying(content: object, **fields: object) -> dict[str, object]:
+    return {"choices": [{"message": {"role": "assistant", "content": content}}], **fields}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "<html>a login page</html>",
+        '{"choices": [{"message": {"role": "assistant", "cont',
+        "",
+        "null",
+        "[" * 100_000,
+        {"choices": []},
+        {"choices": None},
+        {"choices": [{"message": None}]},
+        {"choices": ["text"]},
+        {"error": {"message": "oops"}},
+        saying({"text": "an object"}),
+        saying(7),
+        saying(["text"]),
+        saying([{"type": "text", "text": 7}]),
+    ],
+)
+async def test_a_malformed_reply_is_typed_and_not_asked_for_elsewhere(
+    endpoint: Endpoint, said: object
+) -> None:
+    """It may have been paid for: who asks again does so with a bound."""
+    with chat_endpoint() as other:
+        client = client_of(endpoint.url, other.url)
+        endpoint.script.append((200, {}, said))
+        with pytest.raises(MalformedReply) as caught:
+            await ask(client)
+        await client.aclose()
+        assert (len(endpoint.asked), len(other.asked)) == (1, 0)
+    assert endpoint.url in caught.value.message and "base URL" in caught.value.remedy
+    assert len(caught.value.message) < 800
+
+
+async def test_figures_of_another_shape_are_no_figures(
+    endpoint: Endpoint, client: OpenAIClient
+) -> None:
+    """The reply beside them was paid for."""
+    for usage in ("many", {"prompt_tokens": "7"}, {"prompt_tokens": -1}, {"prompt_tokens": 2**40}):
+        endpoint.script.append((200, {}, saying("ok", usage=usage)))
+        reply = await ask(client)
+        assert (reply.text, reply.num_prompt_tokens) == ("ok", None)
+    choice = {"message": {"content": "ok"}, "finish_reason": {"type": "stop"}}
+    endpoint.script.append((200, {}, {"choices": [choice]}))
+    assert (await ask(client)).finish_reason == "stop"
+
+
+async def test_what_took_the_request_and_gave_no_reply_is_failing(
+    endpoint: Endpoint, client: OpenAIClient
+) -> None:
+    endpoint.script.append((500, {}, "oops"))
+    with pytest.raises(EndpointFailing, match="HTTP 500 oops"):
+        await ask(client)
+    endpoint.script.append((200, {"Content-Length": "5000"}, saying("cut")))
+    with pytest.raises(EndpointFailing, match="RemoteProtocolError"):
+        await ask(client)
+    endpoint.script.append((200, {"Content-Encoding": "gzip"}, saying("no gzip")))
+    with pytest.raises(MalformedReply):
+        await ask(client)
 
 
 async def test_every_endpoint_can_be_checked_before_anything_is_played(

@@ -6,10 +6,23 @@ from pathlib import Path
 import httpx
 import pytest
 
-from infra.policy.client import SGLangClient, UnknownWeights
-from infra.policy.protocol import Completion, PolicyClient, PolicyControl, SamplingParams
-from mainspring.errors import EngineError
+from infra.policy.client import SGLangClient
+from infra.policy.partial import UnknownWeights
+from infra.policy.protocol import (
+    ClosesConnections,
+    Completion,
+    MalformedReply,
+    NoEngineAnswered,
+    PolicyClient,
+    PolicyControl,
+    SamplingParams,
+    TokenOutOfVocabulary,
+)
+from infra.policy.weight_files import SINGLE, weights_digest
+from infra.policy.weight_label import WeightLabel
+from mainspring.errors import EngineError, EngineFailing, ModelError
 from mainspring.turns import VersionSpan
+from tests.infra.policy.engine_stub import engine_stub
 from tests.infra.policy.engines import Reference, running, serving, serving_process, until
 from tests.infra.policy.tiny_model import save_tiny_model
 
@@ -109,7 +122,7 @@ async def test_no_engine_at_all_is_a_connection_error(models: tuple[Path, Path])
         with pytest.raises(ConnectionError, match="no policy engine answered"):
             await ask(client, "a")
         with pytest.raises(ConnectionError):
-            await client.publish(NOWHERE, models[1], 1)
+            await client.publish(NOWHERE, models[1], WeightLabel(1))
 
 
 async def test_aborted_completion_goes_on_from_its_tokens(
@@ -149,7 +162,7 @@ async def test_publish_moves_requests_under_way_to_the_new_weights(
 ) -> None:
     async with SGLangClient([engine]) as client:
         request = await long_one(client, engine)
-        await client.publish(engine, models[1], 1)
+        await client.publish(engine, models[1], WeightLabel(1))
         assert await client.served_version(engine) == 1
         assert [span.version for span in (await request).spans] == [0, 1]
 
@@ -159,17 +172,132 @@ async def test_publish_again_only_lets_the_engine_go_on(
 ) -> None:
     """A publisher that died after loading left the engine paused."""
     async with SGLangClient([engine]) as client, httpx.AsyncClient(base_url=engine) as http:
-        await client.publish(engine, models[1], 1)
+        await client.publish(engine, models[1], WeightLabel(1))
         await http.post("/pause_generation", json={"mode": "retract"})
-        await client.publish(engine, Path("/nowhere"), 1)
+        await client.publish(engine, models[1], WeightLabel(1))
         assert (await ask(client, "a")).spans == (VersionSpan(1, 0, 4),)
 
 
-async def test_failed_publish_leaves_the_engine_generating(engine: str, tmp_path: Path) -> None:
+def copied(source: Path, target: Path) -> Path:
+    target.mkdir()
+    for file in source.iterdir():
+        (target / file.name).write_bytes(file.read_bytes())
+    return target
+
+
+async def test_weights_that_are_not_whole_never_reach_an_engine(
+    models: tuple[Path, Path], tmp_path: Path
+) -> None:
+    cut = copied(models[1], tmp_path / "cut")
+    (cut / SINGLE).write_bytes((cut / SINGLE).read_bytes()[:-100])
+    other = save_tiny_model(tmp_path / "other", max_length=2048, vocab_size=352)
+    bare = copied(models[1], tmp_path / "bare")
+    for file in bare.glob("tokenizer*"):
+        file.unlink()
+    with engine_stub() as stub:
+        async with SGLangClient([stub.url], model=models[0]) as client:
+            for directory, words in (
+                (tmp_path / "missing", "no such directory"),
+                (cut, f"{SINGLE}: .* the file is cut"),
+                (other, "embed_tokens.weight is .352, 32., expected .320, 32."),
+                (bare, "no tokenizer"),
+            ):
+                with pytest.raises(ModelError, match=words):
+                    await client.publish(stub.url, directory, WeightLabel(1))
+        assert {path for path, _ in stub.asked} == {"/model_info"}
+
+
+async def test_failed_publish_leaves_the_engine_generating(
+    engine: str, models: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """No weights are known to compare with: what the engine refuses is an error as well."""
+    other = save_tiny_model(tmp_path / "other", vocab_size=352)
     async with SGLangClient([engine]) as client:
-        with pytest.raises(EngineError, match="no such directory"):
-            await client.publish(engine, tmp_path / "missing", 1)
+        with pytest.raises(EngineError, match=r"embed_tokens\.weight is"):
+            await client.publish(engine, other, WeightLabel(1))
         assert (await ask(client, "a")).spans == (VersionSpan(0, 0, 4),)
+
+
+async def test_weights_are_compared_by_checksum(models: tuple[Path, Path]) -> None:
+    with serving(models[0], weight_version="1") as engine:
+        async with SGLangClient([engine]) as client, httpx.AsyncClient(base_url=engine) as http:
+            info = (await http.get("/model_info")).json()
+            assert info["weights_digest"] == weights_digest(models[0])
+            # Right by its number, another campaign's by its weights.
+            assert await client.reconcile(engine, models[1], WeightLabel(1))
+            assert not await client.reconcile(engine, models[1], WeightLabel(1))
+            info = (await http.get("/model_info")).json()
+            assert info["weights_digest"] == weights_digest(models[1])
+
+
+async def test_an_engine_that_kept_its_old_weights_is_found_out(
+    models: tuple[Path, Path],
+) -> None:
+    with engine_stub() as stub:
+        stub.info = {"weight_version": "0", "weights_digest": "of the old ones"}
+        stub.on_update = lambda body: {"weight_version": body["weight_version"]}
+        async with SGLangClient([stub.url]) as client:
+            with pytest.raises(EngineError, match=r"differ from those in .* by checksum"):
+                await client.publish(stub.url, models[1], WeightLabel(1))
+        assert [path for path, _ in stub.asked][-2:] == ["/continue_generation", "/model_info"]
+
+
+async def test_what_is_sent(models: tuple[Path, Path]) -> None:
+    with engine_stub() as stub:
+        async with SGLangClient([stub.url]) as client:
+            for request_id in ("r.1", "r.1", "r.10"):
+                await client.generate([5], SHORT, request_id=request_id, sticky="a")
+        bodies = [body for _, body in stub.asked]
+    sampling = {"max_new_tokens": 4, "temperature": 1.0, "stop_token_ids": []}
+    whole = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
+    assert [body["sampling_params"] for body in bodies] == [sampling | whole] * 3
+    rids = [body["rid"] for body in bodies]
+    assert not [(a, b) for a in rids for b in rids if a != b and b.startswith(a)]
+    assert len(set(rids)) == 3 and all("r.1" in rid for rid in rids)
+
+
+async def test_ids_outside_the_vocabulary_are_not_sent(models: tuple[Path, Path]) -> None:
+    async with SGLangClient([NOWHERE], vocab_size=320) as client:
+        for ids in ([5, 320], [-1]):
+            with pytest.raises(TokenOutOfVocabulary, match=f"r: id {ids[-1]} at position"):
+                await client.generate(ids, SHORT, request_id="r", sticky="a")
+        with pytest.raises(NoEngineAnswered):
+            await client.generate([319], SHORT, request_id="r", sticky="a")
+
+
+async def test_a_request_that_kills_engines_is_not_handed_to_all_of_them() -> None:
+    with engine_stub() as one, engine_stub() as two, engine_stub() as three:
+        for stub in (one, two):
+            stub.closes = True
+        async with SGLangClient([one.url, two.url, three.url]) as client:
+            with pytest.raises(ClosesConnections, match="closed 2 connections") as caught:
+                await ask(client, "a")
+        assert one.url in caught.value.message and two.url in caught.value.message
+        assert [len(stub.asked) for stub in (one, two, three)] == [1, 1, 0]
+    with engine_stub() as one:
+        one.closes = True
+        async with SGLangClient([one.url]) as client:
+            with pytest.raises(NoEngineAnswered) as away:
+                await ask(client, "a")
+            assert away.value.num_closed == 1
+            with pytest.raises(ClosesConnections):
+                await ask(client, "a", num_closed=1)
+
+
+async def test_engines_that_answer_and_fail_are_told_from_those_that_are_away() -> None:
+    with engine_stub() as stub:
+        async with SGLangClient([stub.url]) as client:
+            stub.status = 500
+            with pytest.raises(EngineFailing, match="HTTP 500"):
+                await ask(client, "a")
+            stub.status = 503
+            with pytest.raises(NoEngineAnswered, match="HTTP 503") as away:
+                await ask(client, "a")
+            assert away.value.num_closed == 0
+            stub.status = 200
+            stub.reply = {"output_ids": [1]}
+            with pytest.raises(MalformedReply, match="another shape"):
+                await ask(client, "a")
 
 
 async def test_unknown_weights_are_reported_and_reconciled(models: tuple[Path, Path]) -> None:
@@ -180,7 +308,7 @@ async def test_unknown_weights_are_reported_and_reconciled(models: tuple[Path, P
                 await ask(client, "a")
             assert (caught.value.engine, caught.value.served) == (engine, "default")
             loads = await asyncio.gather(
-                *(client.reconcile(engine, models[1], 3) for _ in range(5))
+                *(client.reconcile(engine, models[1], WeightLabel(3)) for _ in range(5))
             )
             assert sorted(loads) == [False] * 4 + [True]
             assert (await ask(client, "a", min_version=3)).spans == (VersionSpan(3, 0, 4),)

@@ -41,12 +41,14 @@ def make_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
     )
 
 
-def save_tiny_model(directory: Path, *, seed: int = 0, max_length: int = 2048) -> Path:
+def save_tiny_model(
+    directory: Path, *, seed: int = 0, max_length: int = 2048, vocab_size: int | None = None
+) -> Path:
     """Weights large enough that the tokens of two seeds differ and logits are not flat."""
     tokenizer = make_tokenizer()
     torch.manual_seed(seed)
     config = Qwen3Config(
-        vocab_size=len(tokenizer),
+        vocab_size=vocab_size or len(tokenizer),
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,

@@ -66,6 +66,7 @@ def report_data() -> ReportData:
         stop_reasons={"submitted": 4391, "step_limit": 120, "format_errors": 153, "cancelled": 8},
         verdicts={"resolved": 2310, "not_resolved": 2201, "no_patch": 140, "fault": 13},
         suspicions={"searched_history": 30, "edited_tests": 2},
+        checked_gaps=((0, 2e-6), (NUM_STEPS, 4.3e-5)),
         trajectories=(_solved(), _hostile(), _masked()),
     )
 
@@ -80,19 +81,23 @@ def _composition(draw: random.Random, step: int) -> Composition:
 
 
 def _step(draw: random.Random, step: int) -> Step:
+    num_mixed = draw.randint(3, 8)
     solved = min(0.17 + 0.5 * (1 - 0.95**step) + draw.gauss(0, 0.06), 1.0)
     return Step(
         step=step,
         reward_mean=solved,
         solve_rate=solved,
-        mixed_groups=draw.randint(3, 8),
+        mixed_groups=num_mixed,
+        all_zero_groups=(8 - num_mixed) // 2,
+        all_one_groups=(9 - num_mixed) // 2,
+        masked_rollouts=int(step % 9 == 0),
         entropy=0.42 * 0.985**step + abs(draw.gauss(0, 0.01)),
         grad_norm=0.5 + abs(draw.gauss(0, 0.15)),
         loss=draw.gauss(0, 0.02),
         kl=abs(draw.gauss(0, 1e-3)),
         clip_fraction=abs(draw.gauss(0.004, 0.002)),
         logprob_gap_max=10 ** draw.uniform(-6, -4.4),
-        num_gap_tokens=6_900,
+        num_gap_tokens=0 if step % 3 else 6_900,
         train_s=abs(draw.gauss(1.2, 0.3)),
         lr=1e-3,
         staleness_mean=abs(draw.gauss(0.6, 0.1)),

@@ -2,7 +2,10 @@
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import AsyncIterator
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +18,7 @@ from infra.db.models import Sampling
 from infra.report import page
 from infra.report.collect import collect
 from infra.report.data import Composition, Evaluation, Lengths, ReportData, Turn
-from infra.report.summary import summary
+from infra.report.summary import summary, write
 from mainspring.config import CampaignConfig
 from mainspring.ids import (
     CampaignId,
@@ -239,3 +242,30 @@ async def test_a_campaign_that_only_exists_can_be_told(db: Database) -> None:
 async def test_an_unknown_campaign_is_named(db: Database) -> None:
     with pytest.raises(UnknownId, match="no campaign nobody is stored"):
         await collect(db, CampaignId("nobody"))
+
+
+async def test_metrics_are_written_line_by_line(told: ReportData, tmp_path: Path) -> None:
+    report, _ = write(told, tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    # A version's evaluations come after the step that made it.
+    assert [(line["kind"], line["policy_version"]) for line in lines] == [
+        *(("evaluation", 0), ("evaluation", 0)),
+        *(("step", 1), ("evaluation", 1)),
+    ]
+    step = lines[2]
+    assert {name: step[name] for name in METRICS} == METRICS
+    assert (step["step"], step["resolve_rate"], step["turns_mean"]) == (1, 0.5, 2.0)
+    assert (step["all_zero_groups"], step["all_one_groups"], step["masked_rollouts"]) == (0, 0, 0)
+    assert step["reward_part/length"] == -0.5 and datetime.fromisoformat(step["time"])
+    measured = lines[0]
+    assert (measured["split"], measured["sampling"]) == ("heldout", "sampled")
+    assert (measured["num_resolved"], measured["num_masked"]) == (1, 1)
+    assert measured["resolve_rate"] == pytest.approx(1 / 3) and measured["time"]
+    assert report.exists()
+
+
+async def test_a_checked_gap_is_drawn_where_no_step_measured_one(told: ReportData) -> None:
+    assert told.checked_gaps == ((0, pytest.approx(3e-5)),)
+    unmeasured = dataclasses.replace(told.steps[0], num_gap_tokens=0, logprob_gap_max=0.0)
+    html = page.render(dataclasses.replace(told, steps=(unmeasured,)))
+    assert "Log-prob gap" in html and "not measured" not in html

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -10,9 +11,11 @@ from html.parser import HTMLParser
 import pytest
 from report_data import report_data
 
-from infra.report import page, summary
+from infra.report import page, plots, summary
 from infra.report.data import Evaluation, ReportData, Step, Totals
 from mainspring.status import CampaignStatus
+
+FILES = {"report.html", "summary.json", "metrics.jsonl"}
 
 
 class Page(HTMLParser):
@@ -83,7 +86,7 @@ def test_links_lead_to_each_rollouts_workflow(html: str) -> None:
 
 
 def test_plots_follow_the_pages_colours(html: str) -> None:
-    assert html.count("<svg") == 10
+    assert html.count("<svg") == 11
     for name in ("--blue", "--green", "--amber", "--violet", "--red", "--line", "--ink-soft"):
         assert f"var({name})" in html
     assert "prefers-color-scheme: dark" in html
@@ -91,7 +94,7 @@ def test_plots_follow_the_pages_colours(html: str) -> None:
 
 def test_suspicious_rollouts_are_counted_marked_and_linked(html: str) -> None:
     top = html[: html.index("<svg")]
-    assert "Suspicious rollouts" in top and "31" in top and "0.7% of all" in top
+    assert "Suspicious rollouts" in top and "31" in top and "0.7 % of all" in top
     assert '<td>searched history</td><td class="num">30</td>' in html
     (suspect,) = report_data().suspects
     assert f"#{suspect.rollout}" in Page(html).links
@@ -106,7 +109,7 @@ def test_the_parts_of_a_reward_are_told(html: str) -> None:
 
 def test_headline_numbers_lead(html: str) -> None:
     top = html[: html.index("<svg")]
-    for text in ("17.2%", "63.3%", "39.8%", "70.3%", "4.3e-05", "4,672", "10 min 11 s"):
+    for text in ("17 %", "63 %", "40 %", "70 %", "55-71 %", "4.3e-05", "4,672", "10 min 11 s"):
         assert text in top
 
 
@@ -152,6 +155,8 @@ def test_summary_has_exactly_its_keys() -> None:
         "num_turns": 13_590,
         "verdicts": report_data().verdicts,
         "stop_reasons": report_data().stop_reasons,
+        "num_groups_masked": 0,
+        "num_groups_flat": 0,
         "num_suspicious": 31,
         "suspicions": {"searched_history": 30, "edited_tests": 2},
         "reward_parts": report_data().compositions[-1].parts,
@@ -184,7 +189,31 @@ def test_write_replaces_both_files_and_leaves_no_scratch(tmp_path) -> None:
         report, numbers = summary.write(data, directory)
     assert json.loads(numbers.read_text())["report"] == str(report)
     assert "second" in report.read_text()
-    assert {path.name for path in directory.iterdir()} == {"report.html", "summary.json"}
+    assert {path.name for path in directory.iterdir()} == FILES
+
+
+def test_nothing_is_drawn_where_nothing_was_measured() -> None:
+    """Evaluations are far apart: marks with their intervals, and no line between them."""
+    data = dataclasses.replace(
+        empty_data(),
+        evaluations=(
+            Evaluation(0, "heldout", "sampled", 128, 24),
+            Evaluation(15, "heldout", "sampled", 128, 68),
+        ),
+    )
+    [(_, _, drawn)] = plots.draw(data)
+    green = re.findall(r'<path d="([^"]*)"[^>]*stroke: var\(--green\)', drawn)
+    ends = [re.findall(r"[ML] ([\d.]+) ", path) for path in green]
+    # An interval goes straight up: every green line stays at its evaluation.
+    assert len(ends) >= 2 and all(len(set(each)) == 1 for each in ends), green
+
+
+def test_the_groups_of_a_step_are_told_apart(html: str) -> None:
+    signal = html[html.index("<b>Signal</b>") :]
+    signal = signal[: signal.index("</svg>")]
+    for words in ("none resolved", "mixed", "all resolved"):
+        assert words in signal
+    assert "Masked rollouts" in html
 
 
 def test_matplotlib_is_loaded_only_to_draw() -> None:

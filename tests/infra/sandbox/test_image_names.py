@@ -4,9 +4,8 @@ import time
 from pathlib import Path
 
 import pytest
-from temporalio.exceptions import ApplicationError
 
-from activities.faults import typed_faults
+from activities.faults import failure
 from infra.sandbox.image_faults import Cause, pull_cause, start_fault
 from infra.sandbox.image_names import ImageName, mirrored, parse_mirrors
 from infra.sandbox.image_pull import Layers
@@ -116,12 +115,10 @@ def test_what_docker_says_of_a_start(text: str, fault: type[Exception] | None) -
 
 @pytest.mark.parametrize("refusal", [ImageUnknown, ImageDenied, ImageUnfit])
 def test_only_what_the_image_is_to_blame_for_makes_a_task_invalid(refusal: type) -> None:
-    with pytest.raises(ApplicationError) as failed, typed_faults():
-        raise refusal("x")
-    assert failed.value.type == FaultKind.TASK_INVALID and failed.value.non_retryable
+    failed = failure(refusal("x"), attempt=1, waited_s=0.0)
+    assert failed.type == FaultKind.TASK_INVALID and failed.non_retryable
     for fault in (ImageUnreachable, DiskFull):
-        with pytest.raises(fault), typed_faults():
-            raise fault("x")
+        assert not failure(fault("x"), attempt=1, waited_s=0.0).non_retryable
 
 
 def test_progress_is_summed_over_layers() -> None:

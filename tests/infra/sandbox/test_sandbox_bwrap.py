@@ -1,6 +1,7 @@
 """What is bubblewrap's own: users, leftover trees, the files of the host that are visible."""
 
 import asyncio
+import dataclasses
 import json
 import os
 import shutil
@@ -12,9 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from infra.sandbox import confinement
 from infra.sandbox.bwrap import BwrapBackend
 from infra.sandbox.protocol import Limits, SandboxRefused, SandboxSpec
+from infra.sources.fields import build_task
+from infra.sources.protocol import ImportOptions, RowError
+from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
+from workers.doctor import contents_finding
 
 ROOT = Path(__file__).parents[3]
 NOBODY = 65534
@@ -179,3 +185,59 @@ def test_an_unprivileged_owner(tmp_path_factory):
     assert uid == NOBODY and output.startswith("agent\n1000\n")
     assert "fork" in output
     assert nested != 0 and "+b" in patch and proxy == 0
+
+
+async def test_the_nodes_python_runs_in_sandboxes(backend):
+    contents = await backend.contents()
+    assert contents.is_python_of(confinement.own_python())
+    sandbox = await backend.open(spec("python"))
+    look = "import ssl, json, sys; print(sys.version_info[:3])"
+    ran = await sandbox.run("t", f"python3 -c '{look}'; bash --version | head -1", 30)
+    await sandbox.close()
+    said = ran.output.decode()
+    assert said.startswith(str(sys.version_info[:3])) and "GNU bash" in said
+    assert contents.version == sys.version.split()[0] and contents.git
+    finding = await contents_finding(backend)
+    assert finding.ok and f"Python {contents.version}" in finding.found
+
+
+@pytest.mark.parametrize("workdir", ["/", "/usr/src/app", "/tmp", "/home/agent", "/proc/x", "/run"])
+async def test_a_workdir_that_an_import_refuses_is_one_that_cannot_be(backend, workdir):
+    row = {"id": "a", "source": "s", "split": "t", "issue": "x", "files": {"a": ""}}
+    row |= {"test_command": "true", "workdir": workdir}
+    with pytest.raises(RowError, match="is taken"):
+        build_task(row, ImportOptions())
+    with pytest.raises(SandboxRefused):
+        await backend.open(dataclasses.replace(spec("taken"), workdir=workdir))
+
+
+@pytest.mark.parametrize("workdir", ["/testbed", "/tmp/x", "/home/agent/x", "/opt/app", "/a b"])
+async def test_a_workdir_that_an_import_takes_works(backend, workdir):
+    row = {"id": "a", "source": "s", "split": "t", "issue": "x", "files": {"a": ""}}
+    build_task(row | {"test_command": "true", "workdir": workdir}, ImportOptions())
+    sandbox = await backend.open(dataclasses.replace(spec("free"), workdir=workdir))
+    ran = await sandbox.run("t", "pwd; cat a.txt", 30)
+    await sandbox.close()
+    assert ran.output.decode() == f"{workdir}\na\n"
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "none", disk]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    yield disk
+    subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+async def test_a_full_disk_is_the_nodes_fault_and_a_bad_name_the_tasks(small_disk):
+    backend = BwrapBackend(small_disk)
+    with pytest.raises(SandboxRefused, match="File name too long"):
+        await backend.open(dataclasses.replace(spec("named"), files={"n" * 300: ""}))
+    (small_disk / "filler").write_bytes(b"x" * (100 << 10))
+    with pytest.raises(SandboxError, match="No space left") as full:
+        await backend.open(dataclasses.replace(spec("full"), files={"big": "x" * (200 << 10)}))
+    assert not isinstance(full.value, SandboxRefused)
+    assert await backend.list_open() == []

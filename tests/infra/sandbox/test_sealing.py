@@ -16,7 +16,7 @@ from activities.judging import for_grading, judge
 from infra.sandbox.alteration import Alteration
 from infra.sandbox.docker import DockerBackend
 from infra.sandbox.protocol import ImageUnfit, SandboxSpec
-from infra.sandbox.sealing import altered_images, seals_of
+from infra.sandbox.sealing import OF_ONE_TASK, SEALED, altered_images, seals_of
 from infra.sources.patch_files import reversed_patch
 from mainspring.config import SandboxConfig
 from mainspring.ids import SandboxId, TaskId
@@ -95,7 +95,13 @@ def spec(id: str, image: str) -> SandboxSpec:
 
 
 def num_containers(client: docker.DockerClient) -> int:
-    return len(client.containers.list(all=True))
+    """Of this file's images: tests beside it use the same daemon."""
+    images = {
+        image["Id"]
+        for image in client.api.images()
+        if any(tag.startswith((PREFIX, SEALED, OF_ONE_TASK)) for tag in image["RepoTags"] or ())
+    }
+    return sum(each["ImageID"] in images for each in client.api.containers(all=True))
 
 
 @pytest.mark.parametrize("image", IMAGES)

@@ -168,10 +168,25 @@ def test_a_hub_that_does_not_answer(tmp_path: Path) -> None:
     assert "a/b" in said.stdout and "HF_ENDPOINT" in said.stdout, said.stderr
 
 
+def test_a_hub_that_refuses_is_told_at_once_and_once(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    program = (
+        "from infra.sources.opening import open_source\n"
+        "from infra.sources.protocol import ImportOptions\n"
+        "list(open_source('a/b', ImportOptions()).rows())\n"
+    )
+    env = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    said = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=120
+    )
+    assert "a/b cannot be read from the hub: http://127.0.0.1:9" in said.stderr
+    assert "Retry" not in said.stderr and said.stdout == ""
+
+
 TEXT = st.text(max_size=30)
-SOME = st.text(min_size=1, max_size=30)
-FILES = st.dictionaries(TEXT, TEXT, max_size=3)
-NAMES = st.lists(TEXT, max_size=3).map(tuple)
+SOME = st.text(min_size=1, max_size=30).filter(str.strip)
+PATHS = st.from_regex(r"\A[\w ]{1,9}\.py\Z")
+NAMES = st.lists(SOME, min_size=1, max_size=3).map(tuple)
 JUDGES = st.one_of(
     st.just(ExitCode()),
     st.builds(RewardFile, threshold=st.floats(0, 1)),
@@ -193,15 +208,15 @@ TASKS = st.builds(
     split=WORDS,
     issue=SOME,
     image=st.none() | st.just("a/b:1"),
-    workdir=TEXT,
-    files=st.dictionaries(TEXT, TEXT, min_size=1, max_size=2),
-    tests=FILES,
+    workdir=WORDS.map("/{}".format),
+    files=st.dictionaries(PATHS, TEXT, min_size=1, max_size=2),
+    tests=st.dictionaries(PATHS | WORDS.map("/tests/{}".format), TEXT, max_size=3),
     test_patch=st.sampled_from(["", SKLEARN["test_patch"]]),
     test_command=SOME,
-    test_timeout_s=st.floats(0.001, 1e9),
+    test_timeout_s=st.floats(0.001, 1e5),
     judge=JUDGES,
     gold_patch=st.none() | st.just(SKLEARN["patch"]),
-    solution=FILES,
+    solution=st.just({}) | TEXT.map(lambda script: {"solve.sh": script}),
     agent_name=st.none() | TEXT,
     allow_hosts=st.just(()) | st.just(("pypi.org:443",)),
     metadata=st.dictionaries(st.sampled_from(["repo", "version", "instance"]), TEXT),
@@ -210,12 +225,18 @@ TASKS = st.builds(
 ALTERED = {"image": "a/b:1", "base_patch": SKLEARN["patch"], "hidden_files": ["t.py", "/tests"]}
 
 
+def applicable(task: Task) -> Task:
+    """The patches are of a repository that only an image has."""
+    patches = {"gold_patch": None, "test_patch": ""} if task.image is None else {}
+    return task.model_copy(update=patches)
+
+
 def altered(task: Task) -> Task:
     return Task.model_validate(task.model_dump() | ALTERED)
 
 
 @settings(max_examples=60, deadline=None)
-@given(TASKS | TASKS.map(altered))
+@given(TASKS.map(applicable) | TASKS.map(altered))
 def test_what_is_exported_is_imported_the_same(task: Task) -> None:
     row = read_row(json.loads(eval_line(task)), Place("f", 1), ImportOptions(), source="else")
     assert row is not None and isinstance(row.result, Task), row

@@ -26,6 +26,7 @@ from infra.stack.ports import LOOPBACK
 from infra.stack.postgres import Postgres
 from infra.stack.stack import StackInfo, down, revive, status, temporary, up
 from infra.stack.temporal import SEARCH_ATTRIBUTES, Temporal
+from mainspring.errors import ServiceError
 from mainspring.settings import load_settings
 
 
@@ -76,20 +77,40 @@ async def test_up_again_reuses_what_runs_also_two_at_once(own: StackInfo) -> Non
     assert pids(own) == before and None not in before
 
 
-async def test_ports_in_use_are_avoided(own: StackInfo) -> None:
-    """The remembered ports are taken while it is down; afterwards it keeps its new ones."""
+async def test_a_recorded_port_in_use_is_refused_by_its_holder(own: StackInfo) -> None:
+    """Workers and links know the port: moving in silence would leave them with a stranger."""
     assert await down(own.home) == ["temporal", "postgres"]
     addresses = [own.database_url.rpartition("@")[2].partition("/")[0], own.temporal_address]
-    with socket.socket() as first, socket.socket() as second:
-        for stranger, address in zip((first, second), addresses, strict=True):
+    for service, address in zip(("Postgres", "Temporal"), addresses, strict=True):
+        port = int(address.rpartition(":")[2])
+        with socket.socket() as stranger:
             stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            stranger.bind((LOOPBACK, int(address.rpartition(":")[2])))
+            stranger.bind((LOOPBACK, port))
             stranger.listen()
-        moved = await up(own.home)
-    assert moved.database_url != own.database_url
-    assert moved.temporal_address != own.temporal_address
-    assert all(state.healthy for state in await status(own.home))
-    assert load_settings(own.home).database_url == moved.database_url
+            with pytest.raises(ServiceError) as refused:
+                await up(own.home)
+        found = refused.value.message
+        assert f"{service}: port {port} of 127.0.0.1 is in use by process {os.getpid()} (" in found
+        assert f"mainspring up --{service.lower()}-port" in refused.value.remedy
+        assert processes_of(own.home) == []
+    assert await up(own.home) == own
+
+
+async def test_a_port_taken_before_the_first_start_ended_is_avoided(tmp_path: Path) -> None:
+    """What no complete start recorded, no worker knows."""
+    tmp_path.chmod(0o711)
+    server = Temporal(tmp_path)
+    homes.make(tmp_path)
+    with socket.socket() as stranger:
+        stranger.bind((LOOPBACK, 0))
+        stranger.listen()
+        taken = stranger.getsockname()[1]
+        (tmp_path / "run" / "temporal.ports").write_text(f"{taken} {taken}")
+        try:
+            await server.start()
+            assert server.address != f"{LOOPBACK}:{taken}"
+        finally:
+            server.stop()
 
 
 async def test_both_killed_nothing_is_lost(own: StackInfo) -> None:
@@ -158,7 +179,7 @@ async def test_every_search_attribute_is_registered_also_with_an_older_home(
     monkeypatch.setitem(SEARCH_ATTRIBUTES, later, IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD)
     await up(own.home)
     key = SearchAttributeKey.for_keyword(later)
-    client = await Client.connect(info.temporal_address)
+    client = await Client.connect(info.temporal_address, namespace=info.temporal_namespace)
     await client.start_workflow(
         "Nothing",
         id="novel",
@@ -171,7 +192,8 @@ async def test_every_search_attribute_is_registered_also_with_an_older_home(
 
 async def registered(info: StackInfo) -> set[str]:
     service = (await Client.connect(info.temporal_address)).operator_service
-    listed = await service.list_search_attributes(ListSearchAttributesRequest(namespace="default"))
+    ask = ListSearchAttributesRequest(namespace=info.temporal_namespace)
+    listed = await service.list_search_attributes(ask)
     kinds = listed.custom_attributes
     return {name for name, kind in SEARCH_ATTRIBUTES.items() if kinds.get(name) == kind}
 

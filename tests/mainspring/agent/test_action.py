@@ -54,3 +54,43 @@ def test_anything_but_one_block_is_a_format_error(text: str, num_blocks: int) ->
 
 def test_a_nul_never_reaches_the_shell() -> None:
     assert parse_action(reply("echo a\0b")) == Command("echo ab", is_submit=False)
+
+
+def test_lines_may_end_as_on_windows() -> None:
+    text = reply("cd src &&\nls").replace("\n", "\r\n")
+    assert parse_action(text) == Command("cd src &&\nls", is_submit=False)
+
+
+@pytest.mark.parametrize(
+    "thought",
+    [
+        f"<think>\nPerhaps:\n{reply('rm -rf .')}\nNo.\n</think>\n",
+        # The chat template of reasoning models opens the thought in the prompt.
+        f"Perhaps:\n{reply('rm -rf .')}\n{reply('ls')}\nNo.\n</think>\n",
+        f"I think:\n  <think>{reply('id')}</think> and <think>\n{reply('pwd')}</think>\n",
+    ],
+)
+def test_what_a_model_thinks_is_not_run(thought: str) -> None:
+    assert parse_action(thought + reply("cat a.py")) == Command("cat a.py", is_submit=False)
+    assert parse_action(thought) == FormatError(0)
+
+
+def test_a_thought_that_never_ends_has_no_command() -> None:
+    assert parse_action(f"<think>\nI would run\n{reply('rm -rf .')}\nbut") == FormatError(0)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "grep -n '<think>' a.py",
+        "cat <<'EOF' > a.md\n<think>\nx\n</think>\nEOF",
+        "sed 's/<\\/think>//'",
+    ],
+)
+def test_tags_inside_a_command_are_text(command: str) -> None:
+    assert parse_action(reply(command)) == Command(command, is_submit=False)
+
+
+def test_prose_may_name_the_tag() -> None:
+    text = "THOUGHT: the parser misses <think> here.\n\n" + reply("cat a.py")
+    assert parse_action(text) == Command("cat a.py", is_submit=False)

@@ -78,6 +78,12 @@ def test_the_reminder_of_turns_left(turns_left: int | None, ending: str) -> None
 
 
 def test_a_format_error_says_what_was_found_and_how_to_go_on() -> None:
-    shown = render_format_error(2)
+    shown = render_format_error(2, cut_off=False)
     assert "2 bash blocks" in shown
     assert "```bash\n" in shown
+
+
+def test_a_reply_that_was_cut_off_is_told_so() -> None:
+    shown = render_format_error(0, cut_off=True)
+    assert "cut off" in shown and "nothing was run" in shown
+    assert "0 bash blocks" not in shown

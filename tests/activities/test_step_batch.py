@@ -1,0 +1,93 @@
+"""A step's batch: its figures over tokens, and tokens that are too old for the loss."""
+
+import numpy as np
+
+from activities.step_batch import step_batch
+from infra.db.batches import BatchGroup, BatchRollout
+from mainspring.config import TrainerConfig
+from mainspring.ids import GroupId, RolloutId, TaskId
+from mainspring.status import StopReason
+from mainspring.turns import Generation, VersionSpan
+
+
+def rollout(index: int, reward: float | None, *versions: int) -> BatchRollout:
+    """One reply of a token for each version, after a prompt of three."""
+    reply = Generation(
+        turn=0,
+        prompt_start=0,
+        prompt_ids=(1, 2, 3),
+        completion_ids=tuple(range(10, 10 + len(versions))),
+        logprobs=(-0.5,) * len(versions),
+        spans=tuple(VersionSpan(version, n, n + 1) for n, version in enumerate(versions)),
+        text="",
+        finish_reason="stop",
+    )
+    return BatchRollout(
+        id=RolloutId(f"c/g0/{index}"),
+        task=TaskId("t"),
+        sample_index=index,
+        reward=reward,
+        stop_reason=StopReason.SUBMITTED,
+        temperature=1.0,
+        num_turns=1,
+        generations=[reply],
+    )
+
+
+def group(*rollouts: BatchRollout) -> BatchGroup:
+    return BatchGroup(GroupId("c/g0"), 0, list(rollouts))
+
+
+OLD = group(rollout(0, 1.0, 9, 9, 8, 8), rollout(1, 0.0, 6, 7, 9, 3), rollout(2, None, 0, 0))
+
+
+def test_staleness_is_a_distribution_over_tokens() -> None:
+    figures = step_batch([OLD], TrainerConfig(), version=9).figures
+    assert figures["staleness_mean"] == (0 + 0 + 1 + 1 + 3 + 2 + 0 + 6) / 8
+    assert figures["staleness_max"] == 6
+    shares = [figures[f"staleness_{age}"] for age in ("0", "1", "2", "3plus")]
+    assert shares == [3 / 8, 2 / 8, 1 / 8, 2 / 8]
+    assert "num_stale_tokens_masked" not in figures
+
+
+def test_tokens_that_are_too_old_are_context_and_not_trained_on() -> None:
+    free = step_batch([OLD], TrainerConfig(), version=9)
+    bounded = step_batch([OLD], TrainerConfig(max_token_staleness=1), version=9)
+    assert bounded.figures["num_stale_tokens_masked"] == 3
+    assert bounded.figures["staleness_max"] == 6  # of what was sampled, not of what is left
+    young, old = bounded.samples
+    assert young is not free.samples[0] and (young.action_mask == free.samples[0].action_mask).all()
+    assert (old.token_ids == free.samples[1].token_ids).all()
+    assert old.action_mask.tolist() == [False] * 5 + [True, False]
+    assert old.versions.tolist() == [-1] * 5 + [9, -1]
+    assert np.flatnonzero(old.logprobs).tolist() == [5]
+    assert old.advantage == free.samples[1].advantage
+    assert bounded.digest != free.digest
+    assert step_batch([OLD], TrainerConfig(max_token_staleness=0), version=3).samples
+
+
+def test_without_tokens_nothing_is_measured() -> None:
+    masked = group(rollout(0, None, 1), rollout(1, None, 1))
+    batch = step_batch([masked], TrainerConfig(), version=2)
+    assert batch.samples == []
+    assert batch.figures["reward_mean"] is None
+    assert batch.figures["staleness_max"] is batch.figures["staleness_0"] is None
+    assert batch.figures["mixed_groups"] == 0
+
+
+def test_rewards_that_differ_by_rounding_are_no_mixed_group() -> None:
+    flat = group(rollout(0, 0.1 + 0.2, 1), rollout(1, 0.3, 1))
+    batch = step_batch([flat], TrainerConfig(), version=1)
+    assert batch.figures["mixed_groups"] == 0
+    assert [sample.advantage for sample in batch.samples] == [0.0, 0.0]
+
+
+def test_the_same_batch_has_the_same_digest_and_another_one_does_not() -> None:
+    again = group(*OLD.rollouts)
+    assert step_batch([OLD], TrainerConfig(), version=9).digest == (
+        step_batch([again], TrainerConfig(), version=9).digest
+    )
+    other = group(rollout(0, 1.0, 9, 9, 8, 7), *OLD.rollouts[1:])
+    assert step_batch([OLD], TrainerConfig(), version=9).digest != (
+        step_batch([other], TrainerConfig(), version=9).digest
+    )

@@ -1,0 +1,146 @@
+"""`mainspring tasks new` on real git repositories: the row imports, and grades as it should."""
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from activities.held import sandbox_spec
+from activities.judging import for_grading, judge
+from infra.sandbox.bwrap import BwrapBackend
+from infra.sandbox.protocol import BackendUnavailable
+from infra.sources.opening import open_source
+from infra.sources.protocol import ImportOptions
+from mainspring.cli import tasks
+from mainspring.config import SandboxConfig
+from mainspring.errors import UsageError
+from mainspring.ids import SandboxId
+from mainspring.status import Verdict
+from mainspring.tasks import Task
+
+BUGGY = "def add(a, b):\n    return a - b\n"
+TEST = "from calc import add\n\nassert add(2, 3) == 5\n"
+COMMAND = ("--test-command", "PYTHONPATH=. python3 tests/test_calc.py")
+
+
+def git(repository: Path, *arguments: str) -> str:
+    author = ("-c", "user.name=A", "-c", "user.email=a@b")
+    command = ["git", "-C", str(repository), *author, *arguments]
+    return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Its second commit fixes a bug, with a test."""
+    top = tmp_path / "calc"
+    (top / "tests").mkdir(parents=True)
+    git(tmp_path, "init", "-q", str(top))
+    (top / "calc.py").write_text(BUGGY)
+    (top / "tests" / "test_old.py").write_text("import calc\n")
+    git(top, "add", "-A")
+    git(top, "commit", "-qm", "Begin")
+    (top / "calc.py").write_text(BUGGY.replace("a - b", "a + b"))
+    (top / "tests" / "test_calc.py").write_text(TEST)
+    git(top, "add", "-A")
+    git(top, "commit", "-qm", "add subtracts\n\nIt should add.")
+    return top
+
+
+def new(repository: Path, *arguments: str) -> Result:
+    app = typer.Typer()
+    tasks.register(app)
+    return CliRunner().invoke(app, ["tasks", "new", str(repository), *arguments])
+
+
+def imported(file: Path) -> Task:
+    [row] = open_source(str(file), ImportOptions()).rows()
+    assert isinstance(row.result, Task), row.result
+    return row.result
+
+
+async def verdicts(task: Task, state: Path) -> list[Verdict]:
+    """Of the gold patch and of none."""
+    backend = BwrapBackend(state)
+    try:
+        await backend.probe()
+    except BackendUnavailable as unavailable:
+        pytest.skip(str(unavailable))
+    found = []
+    for patch in (str(task.gold_patch).encode(), b""):
+        spec = sandbox_spec(SandboxId(f"new{len(found)}"), task, SandboxConfig(), {})
+        sandbox = await backend.open(for_grading(spec, task))
+        found.append((await judge(sandbox, task, patch, run_empty=True)).verdict)
+        await sandbox.close()
+    return found
+
+
+async def test_a_fix_between_two_commits_is_split(repository: Path, tmp_path: Path) -> None:
+    out = tmp_path / "rows" / "own.jsonl"
+    said = await asyncio.to_thread(
+        new, repository, "--tests", "tests", *COMMAND, "--fix", "HEAD", "--out", str(out)
+    )
+    assert said.exit_code == 0, said.exception
+    assert f"mainspring tasks import {out} --name own" in said.stdout
+    task = imported(out)
+    assert task.files == {"calc.py": BUGGY, "tests/test_old.py": "import calc\n"}
+    assert task.tests == {"tests/test_calc.py": TEST}
+    assert task.issue == "add subtracts\n\nIt should add." and task.id.startswith("calc-")
+    assert "test_calc" not in str(task.gold_patch)
+    assert await verdicts(task, tmp_path) == [Verdict.RESOLVED, Verdict.NOT_RESOLVED]
+    again = new(repository, "--tests", "tests", *COMMAND, "--fix", "HEAD", "--out", str(out))
+    assert isinstance(again.exception, UsageError) and "--id" in again.exception.remedy
+    assert new(
+        repository, "--tests", "tests", *COMMAND, "--fix", "HEAD", "--id", "b", "--out", str(out)
+    ).exit_code == 0  # fmt: skip
+    assert [json.loads(line)["id"] for line in out.read_text().splitlines()][1] == "b"
+
+
+async def test_a_failing_test_of_the_working_tree_and_a_patch(
+    repository: Path, tmp_path: Path
+) -> None:
+    fix, issue, out = tmp_path / "fix.patch", tmp_path / "issue.md", tmp_path / "own.jsonl"
+    fix.write_text(git(repository, "diff", "HEAD^", "HEAD", "--", "calc.py") + "\n")
+    issue.write_text("add subtracts")
+    git(repository, "checkout", "-q", "HEAD^")
+    (repository / "tests" / "test_calc.py").write_text(TEST)
+    said = await asyncio.to_thread(
+        new, repository, "--tests", "tests/test_calc.py", *COMMAND,
+        "--gold", str(fix), "--issue", str(issue), "--out", str(out),
+    )  # fmt: skip
+    assert said.exit_code == 0, said.exception
+    task = imported(out)
+    assert task.tests == {"tests/test_calc.py": TEST} and set(task.files) == {
+        "calc.py",
+        "tests/test_old.py",
+    }
+    assert await verdicts(task, tmp_path) == [Verdict.RESOLVED, Verdict.NOT_RESOLVED]
+
+
+def test_what_makes_no_task_says_why(repository: Path, tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path / "own.jsonl"))
+    tests = ("--tests", "tests", *COMMAND)
+    for arguments, reason in [
+        ((*tests, *out), "needs its fix"),
+        ((*tests, "--fix", "nope", *out), "git rev-parse"),
+        ((*tests, "--fix", "HEAD", "--base", "HEAD", *out), "changes no tests"),
+        ((*tests, "--fix", "HEAD", "--workdir", "/usr/x", *out), "is taken"),
+        ((*tests, "--fix", "HEAD", "--out", "x.txt"), "no file of rows"),
+    ]:
+        failed = new(repository, *arguments).exception
+        assert isinstance(failed, UsageError) and reason in str(failed), (arguments, failed)
+    (repository / "data.bin").write_bytes(b"\0\1")
+    (repository / "tests" / "test_calc.py").write_text("import calc, sys\n")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "More")
+    (repository / "calc.py").write_text("x = 1\n")
+    (repository / "tests" / "test_calc.py").write_text("x = 1\n")
+    git(repository, "commit", "-qam", "Fix")
+    failed = new(repository, *tests, "--fix", "HEAD", *out).exception
+    assert isinstance(failed, UsageError) and "data.bin is no UTF-8 text" in str(failed)
+    assert not (tmp_path / "own.jsonl").exists()
+    missing = new(tmp_path, *tests, "--fix", "HEAD", *out).exception
+    assert isinstance(missing, UsageError) and "not a git repository" in str(missing)

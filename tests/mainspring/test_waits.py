@@ -1,0 +1,123 @@
+"""From what was seen of a campaign to the sentences about what it waits for."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from mainspring.status import CampaignKind, CampaignStatus, NodeStatus, Refusal
+from mainspring.waits import (
+    Failure,
+    Host,
+    Pending,
+    PendingState,
+    Poller,
+    Scene,
+    Stuck,
+    doing,
+    waits,
+)
+
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+TRAINER = "trainer/x5"
+
+
+def scene(*pending: Pending, **changes: object) -> Scene:
+    seen = Scene(
+        "x5", CampaignKind.TRAIN, CampaignStatus.RUNNING, AT, True, ("http://e:1",), pending
+    )
+    return replace(seen, **changes)
+
+
+def pending(
+    activity: str = "train_step",
+    queue: str = TRAINER,
+    *,
+    seconds: float = 40,
+    started: bool = False,
+    attempt: int = 1,
+    failure: Failure | None = None,
+    of: str = "campaign/x5",
+) -> Pending:
+    state = PendingState.STARTED if started else PendingState.SCHEDULED
+    since = AT - timedelta(seconds=seconds)
+    return Pending(of, activity, queue, state, attempt, since, failure, "starting the ranks")
+
+
+def polled(queue: str, seconds_ago: float) -> dict[str, tuple[Poller, ...]]:
+    return {queue: (Poller("7@host", AT - timedelta(seconds=seconds_ago)),)}
+
+
+def told(seen: Scene) -> list[str]:
+    return [wait.line(seen.at) for wait in waits(seen)]
+
+
+def test_nothing_polls_the_trainers_queue() -> None:
+    assert told(scene(pending())) == [
+        "waiting for a trainer: nothing polls trainer/x5 (for 40 s); "
+        "start `mainspring worker trainer --campaign x5`"
+    ]
+    # A poll that began before the work came would have got it: that worker is gone.
+    assert "nothing polls" in told(scene(pending(), pollers=polled(TRAINER, 41)))[0]
+    assert "all that poll" in told(scene(pending(), pollers=polled(TRAINER, 3)))[0]
+
+
+def test_work_that_runs_is_no_wait() -> None:
+    seen = scene(pending(started=True, seconds=4000))
+    assert told(seen) == []
+    assert doing(seen) == ["train step: starting the ranks"]
+    assert told(scene(pending(seconds=1))) == []
+
+
+@pytest.mark.parametrize(
+    "status", [CampaignStatus.FINISHED, CampaignStatus.CANCELLED, CampaignStatus.FAILED]
+)
+def test_what_has_ended_waits_for_nothing(status: CampaignStatus) -> None:
+    assert told(scene(pending(), status=status, is_running=False)) == []
+
+
+def test_nodes_are_named_with_why_they_take_nothing() -> None:
+    opening = [pending("open_sandbox", "sandbox", of=f"rollout/x5/{n}") for n in range(3)]
+    full = Host("a", NodeStatus.UP, Refusal.FULL, 32, 32, 1.0)
+    dead = Host("b", NodeStatus.LOST, None, 4, 32, 130.0)
+    [none] = waits(scene(*opening))
+    assert none.what == "no sandbox node: nothing polls sandbox"
+    assert none.remedy == "start `mainspring worker sandbox`" and len(none.of) == 3
+    assert "b silent for 2 min 10 s" in told(scene(*opening, hosts=(dead,)))[0]
+    [room] = waits(scene(*opening, hosts=(full, dead)))
+    assert room.what == "no sandbox node has room (a: full, 32 of 32 open)"
+    own = pending("execute", "sandbox/a", of="rollout/x5/0")
+    assert "waiting for sandbox node a" in told(scene(own, hosts=(full,)))[0]
+
+
+def test_the_newest_failure_and_its_remedy() -> None:
+    pull = Failure("SandboxError", "image nope.example/x:1: no such host\n  check the network")
+    retry = pending("open_sandbox", "sandbox", attempt=7, failure=pull, seconds=-9)
+    [wait] = waits(scene(retry))
+    assert wait.what == "retrying open sandbox: image nope.example/x:1: no such host"
+    assert "(attempt 7)" in wait.line(AT)
+    assert wait.remedy == "check the network" and wait.failure == pull.message
+    away = Failure("EngineUnreachable", "no policy engine answered: http://e:1: refused")
+    asked = pending("generate", "rollout", attempt=3, failure=away, started=True)
+    [wait] = waits(scene(asked))
+    assert wait.what.startswith("no engine answers at http://e:1") and "serve" in wait.remedy
+    hung = pending("generate", "rollout", started=True, seconds=90)
+    assert "waiting for a reply from http://e:1" in told(scene(hung))[0]
+    died = Failure("", "activity Heartbeat timeout")
+    assert "its worker died" in told(scene(pending(attempt=2, failure=died, started=True)))[0]
+
+
+def test_a_workflow_that_no_worker_runs() -> None:
+    since = AT - timedelta(seconds=30)
+    [wait] = waits(scene(stuck=(Stuck("campaign/x5", since, 1, False),)))
+    assert "nothing polls rollout" in wait.what and "mainspring worker rollout" in wait.remedy
+    [wait] = waits(scene(stuck=(Stuck("group/x5/g1", since, 9, False),)))
+    assert "group/x5/g1 fails in its own code (attempt 9)" in wait.what
+    assert "campaign start" in told(scene(is_running=False))[0]
+    verify = scene(is_running=False, kind=CampaignKind.VERIFY)
+    assert "--name x5" in told(verify)[0]
+
+
+def test_a_pause_comes_first() -> None:
+    seen = scene(pending(), status=CampaignStatus.PAUSED)
+    assert next(wait.what for wait in waits(seen)) == "paused by a person"

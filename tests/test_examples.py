@@ -1,0 +1,42 @@
+"""The examples: campaign files that load, tasks that are tasks, a README in each folder."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from mainspring.config import check_campaign, load_campaign
+from mainspring.tasks import Task
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+FOLDERS = sorted(path for path in EXAMPLES.iterdir() if path.is_dir())
+
+
+def test_every_example_has_a_page_that_the_index_names() -> None:
+    index = (EXAMPLES / "README.md").read_text()
+    for folder in FOLDERS:
+        assert (folder / "README.md").exists(), folder
+        assert f"]({folder.name}/README.md)" in index, folder
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*/campaign.toml")), ids=str)
+def test_campaign_files_load(file: Path) -> None:
+    config = load_campaign(file)
+    assert config.name and config.trainer.device in ("cpu", "cuda")
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*/eval.toml")), ids=str)
+def test_evaluation_files_load_once_a_model_is_named(file: Path) -> None:
+    raw = tomllib.loads(file.read_text())
+    raw["policy"]["model"] = "my-model"
+    assert check_campaign({"name": "eval", **raw}, str(file)).policy.api == "openai"
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*/*.jsonl")), ids=str)
+def test_rows_are_tasks_with_a_fix(file: Path) -> None:
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for row in rows:
+        task = Task.model_validate({"source": "examples", **row})
+        assert task.gold_patch and task.tests and task.split
+    assert len({row["id"] for row in rows}) == len(rows) >= 3

@@ -1,0 +1,191 @@
+"""A trainer that commits what it is asked for, and campaigns small enough to run many at once.
+
+The fake at the trainer's seam: its activities on its own queue. Plans, steps, versions and groups
+are the store's own.
+"""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from cluster import Cluster
+from scripted import SUBMIT, bash
+from temporalio import activity
+from temporalio.worker import Worker
+
+from activities.faults import Faults
+from activities.heartbeat import heartbeating
+from infra.db import policies, steps, tasks
+from infra.db.database import Database
+from mainspring.config import (
+    AgentConfig,
+    CampaignConfig,
+    EvalConfig,
+    PolicyConfig,
+    TasksConfig,
+    TrainerConfig,
+    Unverified,
+)
+from mainspring.errors import WorkFailed
+from mainspring.ids import CampaignId, TaskId, trainer_queue
+from mainspring.protocol.campaign import (
+    CampaignRef,
+    CheckInput,
+    CheckResult,
+    PolicyRef,
+    StepInput,
+    StepResult,
+)
+from mainspring.protocol.names import Activity
+from mainspring.status import FaultKind, StepStatus
+from mainspring.tasks import Task
+from tests.waiting import until
+
+FIX = bash("sed -i 's/a - b/a + b/' calc.py")
+
+
+@dataclass(slots=True)
+class Hold:
+    """One point of a campaign at which it is held until it is let go."""
+
+    point: str
+    """Part of the name of what is held."""
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def at(self, name: str) -> None:
+        if self.point in name:
+            self.reached.set()
+            await self.released.wait()
+
+
+class Untrainable(WorkFailed):
+    fault = FaultKind.NON_FINITE_STEP
+
+
+class ScriptedTrainer:
+    def __init__(self, db: Database, hold: Hold) -> None:
+        self._db = db
+        self._hold = hold
+        self.failing: set[int] = set()
+        """Steps that fail for good."""
+        self.num_attempts = 0
+
+    @activity.defn(name=Activity.PREPARE_POLICY)
+    async def prepare_policy(self, ref: CampaignRef) -> PolicyRef:
+        async with heartbeating():
+            await self._hold.at("prepare")
+            await policies.put_first_policy(self._db, ref.campaign, _path(ref.campaign, 0))
+        return PolicyRef(campaign=ref.campaign, version=0)
+
+    @activity.defn(name=Activity.TRAIN_STEP)
+    async def train_step(self, ask: StepInput) -> StepResult:
+        self.num_attempts += 1
+        async with heartbeating():
+            done = await steps.get_step(self._db, ask.campaign, ask.step)
+            batch = await steps.step_groups(self._db, ask.campaign, ask.step)
+            if done is None or done.status is not StepStatus.DONE:
+                await self._hold.at(f"train {ask.step}")
+                if ask.step in self.failing:
+                    raise Untrainable(
+                        f"step {ask.step}: the gradient is not a number", remedy="lower trainer.lr"
+                    )
+                await steps.commit_step(
+                    self._db,
+                    ask.campaign,
+                    ask.step,
+                    metrics={"reward_mean": 0.5, "logprob_gap_max": 0.0},
+                    policy_path=_path(ask.campaign, ask.step),
+                    checkpoint=_path(ask.campaign, ask.step),
+                    groups=batch,
+                )
+        return StepResult(version=ask.step, reward_mean=0.5, logprob_gap_max=0.0, seconds=0.0)
+
+    @activity.defn(name=Activity.CHECK_LOGPROBS)
+    async def check_logprobs(self, ask: CheckInput) -> CheckResult:
+        await policies.put_gap(self._db, ask.campaign, ask.version, 0.0, 1)
+        return CheckResult(logprob_gap_max=0.0, num_tokens=1)
+
+
+def _path(campaign: CampaignId, version: int) -> str:
+    return f"/policies/{campaign}/v{version}"
+
+
+@asynccontextmanager
+async def trainer_of(
+    cluster: Cluster, campaign: CampaignId, hold: Hold
+) -> AsyncIterator[ScriptedTrainer]:
+    trainer = ScriptedTrainer(cluster.db, hold)
+    async with Worker(
+        cluster.client,
+        task_queue=trainer_queue(campaign),
+        activities=[trainer.prepare_policy, trainer.train_step, trainer.check_logprobs],
+        interceptors=[Faults()],
+    ):
+        yield trainer
+
+
+async def small_config(
+    cluster: Cluster,
+    *,
+    num_steps: int = 3,
+    groups_per_step: int = 1,
+    every_steps: int = 2,
+    group_size: int = 2,
+    **trainer: object,
+) -> CampaignConfig:
+    """A campaign with tasks of its own, evaluated before, after every second step and after."""
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    made = [
+        Task(
+            id=TaskId(f"{name}-{split}-{n}"),
+            source=name,
+            split=split,
+            issue="add subtracts",
+            files={"calc.py": "def add(a, b):\n    return a - b\n"},
+            tests={"hidden_test.py": "from calc import add\nassert add(2, 3) == 5\n"},
+            test_command="python3 hidden_test.py",
+        )
+        for split, number in (("train", 2), ("heldout", 1))
+        for n in range(number)
+    ]
+    await tasks.put_tasks(cluster.db, made)
+    return CampaignConfig(
+        name=name,
+        tasks=TasksConfig(source=name, unverified=Unverified.USE),
+        agent=AgentConfig(step_limit=3, max_format_errors=2),
+        policy=PolicyConfig(model="scripted", max_context=100_000, max_new_tokens=1000),
+        evaluation=EvalConfig(
+            every_steps=every_steps, splits=("heldout",), greedy=False, concurrency=2
+        ),
+        trainer=TrainerConfig.model_validate(
+            {
+                "num_steps": num_steps,
+                "groups_per_step": groups_per_step,
+                "group_size": group_size,
+                **trainer,
+            }
+        ),
+    )
+
+
+def mixed(rollout: str, turn: int) -> str:
+    """The first rollout of each group solves its task, the others do nothing."""
+    return FIX if rollout.endswith("/000") and turn == 0 else SUBMIT
+
+
+def hold_policy(cluster: Cluster, holds: dict[str, Hold]) -> None:
+    """Hold the replies and published weights of each campaign at its own point."""
+
+    async def hold(name: str) -> None:
+        for campaign, each in holds.items():
+            if campaign in name:
+                await each.at(name)
+
+    cluster.policy.hold = hold
+
+
+async def until_reached(hold: Hold) -> None:
+    await until(hold.reached.is_set)

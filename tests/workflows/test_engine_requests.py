@@ -1,0 +1,49 @@
+"""Requests that a policy engine cannot take, in real rollouts: masked, and the engine is spared."""
+
+import pytest
+from cluster import Cluster
+from scripted import ByteText
+
+from activities.served import Served
+from infra.db import campaigns
+from infra.db.database import Database
+from infra.policy.client import SGLangClient
+from mainspring.ids import CampaignId
+from mainspring.status import StopReason
+from tests.infra.policy.engine_stub import EngineStub, engine_stub
+
+
+def serve_from(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, stub: EngineStub, vocab_size: int
+) -> None:
+    async def serve(db: Database, campaign: CampaignId) -> Served:
+        client = SGLangClient([stub.url], vocab_size=vocab_size)
+        return Served((await campaigns.get(db, campaign)).config, client, ByteText())
+
+    monkeypatch.setattr(cluster.policy_activities, "_serve", serve)
+
+
+async def test_an_id_outside_the_vocabulary_masks_the_rollout(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine_stub() as stub:
+        serve_from(cluster, monkeypatch, stub, vocab_size=100)
+        rollout, result = await cluster.play()
+        assert stub.asked == []
+    assert (result.stop_reason, result.reward) == (StopReason.INFRA_FAULT, None)
+    fault = (await cluster.row(rollout)).fault
+    assert fault is not None and "outside the model's vocabulary of 100" in fault
+
+
+async def test_a_request_that_closes_connections_is_refused_at_the_second_attempt(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt's count reaches the second by its heartbeat, on whichever worker."""
+    with engine_stub() as stub:
+        stub.closes = True
+        serve_from(cluster, monkeypatch, stub, vocab_size=257)
+        rollout, result = await cluster.play()
+        assert [path for path, _ in stub.asked] == ["/generate"] * 2
+    assert (result.stop_reason, result.reward) == (StopReason.INFRA_FAULT, None)
+    fault = (await cluster.row(rollout)).fault
+    assert fault is not None and "closed 2 connections" in fault and stub.url in fault
