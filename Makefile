@@ -24,7 +24,8 @@ $(STAMP): pyproject.toml constraints.txt
 		version=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || echo missing); \
 		case "$$version" in 3.11|3.12) $(PYTHON) -m venv $(VENV);; *) \
 		echo "Mainspring needs Python 3.11 or 3.12; $(PYTHON) is $$version." >&2; \
-		echo "  Install one of them, then run: make install PYTHON=/path/to/python3.11" >&2; exit 1;; esac; }
+		echo "  Install one of them (for example: uv python install 3.11), then run:" >&2; \
+		echo "  make install PYTHON=/path/to/python3.11" >&2; exit 1;; esac; }
 	$(BIN)/python -m pip install --quiet $(TORCH) -c constraints.txt
 	$(BIN)/python -m pip install --quiet -e '.[train,swe,dev]' -c constraints.txt
 	@touch $@
@@ -37,7 +38,7 @@ test: install ## linters, types, and every test
 
 # In alphabetical order, which begins with the longest files; tests of a file share a process.
 pytest: install
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: install ## ruff and pyright
 	$(BIN)/ruff check .

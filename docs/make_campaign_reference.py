@@ -38,6 +38,9 @@ The smallest file trains the bundled model on the bundled tasks:
 ```toml
 name = "first"
 
+[trainer]
+device = "cpu"          # "cuda" unless set
+
 [trainer.warm_start]    # the bundled model begins with random weights
 ```
 
