@@ -90,9 +90,10 @@ def make_node(
     settings: Settings,
     backends: Available,
     capacity: int,
-    images: Callable[[], list[str]] = present_images,
+    images: Callable[[], list[str]] | None = None,
     num_warm: int = 0,
 ) -> SandboxNode:
+    """`images` lists the images present; without it Docker is asked, where the node has it."""
     node = NodeId(settings.node_id)
     docker = backends[BackendName.DOCKER]
     by_docker = docker if isinstance(docker, DockerBackend) else None
@@ -147,7 +148,7 @@ def make_node(
             db,
             admission,
             backends,
-            images if by_docker else list,
+            images or (present_images if by_docker else list),
             shared,
         ),
         Reaper(db, node, backends, held),

@@ -17,7 +17,7 @@ from infra.db.nodes import NodeRecord
 from infra.sandbox.bwrap import BwrapBackend
 from infra.sandbox.protocol import Sandbox, SandboxSpec
 from infra.stack.stack import StackInfo
-from mainspring.ids import NodeId, RolloutId
+from mainspring.ids import NodeId, RolloutId, rollout_workflow
 from mainspring.protocol.rollout import RolloutResult
 from mainspring.status import NodeStatus, Refusal, RolloutPhase
 from mainspring.tasks import BackendName
@@ -107,6 +107,23 @@ async def record(cluster: Cluster, node: NodeId) -> NodeRecord:
     return found
 
 
+def new_beat_with_room(cluster: Cluster, node: NodeId, before: NodeRecord):
+    """A beat that was on its way when the last sandbox closed may still come in and tell of it: an
+    empty node has room for good from its next beat without a refusal on."""
+
+    async def has_come() -> bool:
+        now = await record(cluster, node)
+        return now.seen_at > before.seen_at and now.said.refusal is None
+
+    return has_come
+
+
+async def opens_of(cluster: Cluster, rollout: RolloutId) -> list[str]:
+    """What the rollout's history tells of the opening of its sandbox, to explain a failure."""
+    history = await cluster.client.get_workflow_handle(rollout_workflow(rollout)).fetch_history()
+    return [str(event) for event in history.events if "activity_task" in str(event)]
+
+
 def all_hold_one(cluster: Cluster):
     async def holds() -> bool:
         return all(node.admission.num_open == 1 for node in cluster.nodes.values())
@@ -176,13 +193,11 @@ async def test_a_task_goes_to_the_node_that_has_its_image_while_it_has_room(
 ) -> None:
     # On a machine that stalls the node may take the task later than the usual 3 seconds.
     monkeypatch.setattr(calls, "PREFER_TIMEOUT", timedelta(seconds=60))
-
-    async def says_it_has_room() -> bool:
-        return (await record(cluster, A)).said.refusal is None
-
-    await until(says_it_has_room)
+    monkeypatch.setattr(calls, "HEARTBEAT_TIMEOUT", timedelta(seconds=60))
+    await until(new_beat_with_room(cluster, A, await record(cluster, A)))
     first, first_ended = await play(cluster, 1, IMAGE)
-    await until(lambda: holds(cluster, A))
+    await until(lambda: any(node.admission.num_open for node in cluster.nodes.values()))
+    assert await holds(cluster, A), await opens_of(cluster, first[0])
     # A's last beat may still say that it has room: then A refuses, and the shared queue has it.
     second, second_ended = await play(cluster, 1, IMAGE)
     await until(lambda: holds(cluster, B))
