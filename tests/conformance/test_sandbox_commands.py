@@ -62,6 +62,14 @@ async def test_short_and_long_output_is_whole_wherever_a_nul_stands(shared, num_
     assert await output(shared, slowly) == b" " * 2 * num_bytes
 
 
+async def test_no_nul_is_lost_on_a_busy_machine(shared):
+    # bash's `read` with a timeout loses a NUL that comes as its time runs out.
+    for delay_ms in [*range(10, 20)] * 6:
+        command = f"""for _ in 1 2 3; do (while :; do :; done) & done
+            sleep 0.0{delay_ms}; printf '\\0%511s' ''; kill $(jobs -p)"""
+        assert await output(shared, command) == b"\0" + b" " * 511
+
+
 async def test_here_documents_and_sentinel_like_text(shared):
     command = "cat <<'EOF'\nreply 0\n}\nEOF\ncat <<EOF\n$((1 + 1))\nEOF"
     assert await output(shared, command) == b"reply 0\n}\n2\n"
