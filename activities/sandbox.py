@@ -104,6 +104,9 @@ class SandboxActivities:
         for start in range(MAX_STARTS):
             try:
                 return await self._held.open(backend, spec, ask.rollout, ask.epoch, max_open)
+            except SandboxLost as lost:
+                # It was killed as it began, and nothing has run in it: another one will do.
+                raise SandboxError(lost.message) from lost
             except SandboxBroken as broken:
                 if start + 1 == MAX_STARTS:
                     raise SandboxRefused(broken.message, remedy=broken.remedy) from broken
