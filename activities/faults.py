@@ -58,12 +58,15 @@ class _Classifying(ActivityInboundInterceptor):
             raise
         except Exception as error:
             info = activity.info()
-            raise failure(
+            told = failure(
                 error,
                 attempt=info.attempt,
                 waited_s=_waited_s(info),
                 is_cancelled=activity.is_cancelled(),
-            ) from error
+            )
+            # The server cuts the message of a pending activity's failure above 2 KB, and counts the
+            # stack traces of its causes. The worker's log has those.
+            raise told from (error if told.type == FaultKind.UNEXPECTED else None)
 
 
 def _waited_s(info: activity.Info) -> float:

@@ -7,11 +7,13 @@ own and with containerd's image store, and Podman's. Imported by the modules abo
 Docker backend.
 """
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from docker.constants import DEFAULT_UNIX_SOCKET
 from docker.errors import APIError
 
 from infra.sandbox.image_names import HUB, ImageName
@@ -99,6 +101,8 @@ def pull_cause(text: str) -> Cause:
 def pull_fault(image: ImageName, answers: Sequence[Answer]) -> SandboxError:
     """From what each registry answered; the image's own is the last, and its word counts."""
     said = "; ".join(f"{answer.place}: {answer.text}" for answer in answers)
+    if len(answers) == 1:
+        said = answers[0].text
     causes = [answer.cause for answer in answers]
     if Cause.DISK_FULL in causes:
         return DiskFull(
@@ -151,9 +155,20 @@ def daemon_lost(error: Exception) -> BackendUnavailable:
             f"the Docker daemon failed: {text_of(error)}", remedy="look into the daemon's log"
         )
     return BackendUnavailable(
-        f"no Docker daemon answers: {error}",
+        f"no Docker daemon answers at {os.environ.get('DOCKER_HOST') or DEFAULT_UNIX_SOCKET}: "
+        f"{_cause_of(error)}",
         remedy="start Docker (or Podman's socket), or set DOCKER_HOST to where it listens",
     )
+
+
+def _cause_of(error: BaseException) -> str:
+    """The system's own words, without the exceptions that libraries wrapped around them."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return str(error)
 
 
 def text_of(error: APIError) -> str:
