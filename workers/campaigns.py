@@ -30,12 +30,14 @@ from infra.db import campaigns, runs, selections, tasks
 from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
 from infra.db.selections import Selected
+from infra.sandbox.select import Available
 from mainspring.bundled.generator import Split, make_tasks
 from mainspring.config import BUNDLED, CampaignConfig, PolicyApi
 from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import (
     ROLLOUT_QUEUE,
     CampaignId,
+    TaskId,
     campaign_id,
     campaign_workflow,
 )
@@ -45,6 +47,7 @@ from mainspring.protocol.run import RunState
 from mainspring.rewards import check_parts
 from mainspring.status import CampaignKind, CampaignStatus
 from mainspring.tasks import AGENTS
+from workers.sandboxes_here import require_backends
 from workflows import search
 
 CANCEL_TIMEOUT_S = 120.0
@@ -54,17 +57,24 @@ SPLITS: tuple[Split, ...] = ("train", "heldout", "heldout_templates")
 
 
 async def create(
-    db: Database, config: CampaignConfig, kind: CampaignKind = CampaignKind.TRAIN
+    db: Database,
+    config: CampaignConfig,
+    kind: CampaignKind = CampaignKind.TRAIN,
+    here: Available | None = None,
 ) -> CampaignId:
     """Store the campaign and its tasks. Raises UsageError when the name means another config, when
-    there is nothing to do it with, or its reward cannot be computed.
+    there is nothing to do it with, or its reward cannot be computed; BackendUnavailable when a task
+    needs a sandbox backend that does not work `here` (None: its nodes are elsewhere).
 
     The campaign's row comes last: a stored campaign has its tasks, whatever a later version of the
     generator would make of the seed.
     """
     campaign = campaign_id(config.name)
-    if await campaigns.find(db, campaign) is not None:
+    stored = await campaigns.find(db, campaign)
+    if stored is not None:
         await campaigns.create(db, config, kind)
+        if here is not None and stored.status is not CampaignStatus.FINISHED:
+            await require_backends(db, campaign, await _used(db, stored), here)
         return campaign
     check_parts(config)
     trains = kind is CampaignKind.TRAIN
@@ -75,7 +85,9 @@ async def create(
             remedy='train with policy.api = "sglang", or measure it with `mainspring eval run`',
         )
     if kind is CampaignKind.REGRADE:
-        await _check_regrade(db, config)
+        source = await _check_regrade(db, config)
+        if here is not None:
+            await require_backends(db, campaign, await _used(db, source), here)
         await campaigns.create(db, config, kind)
         return campaign
     if config.tasks.source == BUNDLED:
@@ -91,15 +103,29 @@ async def create(
         chosen = await selections.choose(db, config, split, kind)
         _check_chosen(config, split, chosen)
         selected += chosen
+    used = [each.task_id for each in selected if each.position is not None]
     if kind is not CampaignKind.VERIFY:
-        await _check_agents(db, config, selected)
+        await _check_agents(db, config, used)
+    if here is not None:
+        await require_backends(db, campaign, used, here)
     await campaigns.create(db, config, kind, selected)
     return campaign
 
 
-async def _check_agents(db: Database, config: CampaignConfig, selected: list[Selected]) -> None:
+async def _used(db: Database, stored: CampaignRecord) -> list[TaskId]:
+    """The tasks of a stored campaign, of whatever kind."""
+    if stored.kind is CampaignKind.REGRADE:
+        stored = await campaigns.get(db, campaign_id(stored.config.run.of))
+    config = stored.config
+    trains = stored.kind is CampaignKind.TRAIN
+    splits = ("train", *config.evaluation.splits) if trains else (config.run.split,)
+    return [
+        id for each in dict.fromkeys(splits) for id in await selections.task_ids(db, config, each)
+    ]
+
+
+async def _check_agents(db: Database, config: CampaignConfig, used: list[TaskId]) -> None:
     """No task silently gets another agent than it asks for."""
-    used = [each.task_id for each in selected if each.position is not None]
     asks = await selections.asks_for_agent(db, used, AGENTS)
     if asks is not None:
         task, agent, count = asks
@@ -128,7 +154,8 @@ def _check_chosen(config: CampaignConfig, split: str, chosen: list[Selected]) ->
         )
 
 
-async def _check_regrade(db: Database, config: CampaignConfig) -> None:
+async def _check_regrade(db: Database, config: CampaignConfig) -> CampaignRecord:
+    """The campaign whose patches are graded again."""
     source = await campaigns.get(db, campaign_id(config.run.of))
     if source.kind is CampaignKind.VERIFY:
         raise UsageError(
@@ -142,6 +169,7 @@ async def _check_regrade(db: Database, config: CampaignConfig) -> None:
         )
     if not await runs.num_patches(db, source.id):
         raise UsageError(f"campaign {source.id} has no patch to grade")
+    return source
 
 
 async def left_out(db: Database, campaign: CampaignId) -> str:

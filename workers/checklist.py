@@ -8,7 +8,6 @@ processes itself, and by `mainspring campaign start`, which does not.
 import importlib.util
 import re
 import shutil
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -27,7 +26,6 @@ from infra.db.database import Database
 from infra.policy.engine_check import check_engine
 from infra.policy.model_files import check_model_directory, read_facts
 from infra.sandbox.protocol import BackendUnavailable
-from infra.sandbox.select import available_backends
 from mainspring.config import BUNDLED, CampaignConfig, Device, PolicyApi, Unverified
 from mainspring.errors import EngineError, ModelError, ServiceError, UsageError
 from mainspring.ids import (
@@ -42,6 +40,7 @@ from mainspring.status import Verification
 from mainspring.tasks import BackendName
 from workers import local_engines
 from workers.local_engines import EngineKind, Hardware
+from workers.sandboxes_here import backends_here
 
 SPARE_BYTES = 2 << 30
 """Postgres, Temporal, logs and reports of a campaign of some hours."""
@@ -249,8 +248,7 @@ async def _engine_here(
 
 
 async def _sandbox_item(config: CampaignConfig, settings: Settings) -> Item:
-    with tempfile.TemporaryDirectory(prefix="mainspring-probe-") as nowhere:
-        backends = await available_backends(Path(nowhere))
+    backends = await backends_here()
     works = [name for name, found in backends.items() if not isinstance(found, BackendUnavailable)]
     needed = backends[BackendName.BWRAP]
     if config.tasks.source == BUNDLED and isinstance(needed, BackendUnavailable):

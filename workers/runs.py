@@ -32,6 +32,7 @@ from mainspring.status import CampaignKind, CampaignStatus
 from workers import campaigns as launch
 from workers.fleet import Fleet, Member, keep_until, rollout_member, sandbox_member
 from workers.node_lock import NodeLock
+from workers.sandboxes_here import backends_here
 from workers.splits import chosen_split
 from workers.watch import Watch
 
@@ -61,7 +62,8 @@ class Conductor:
             await campaigns.reopen(self.db, campaign_id(config.name))
         if kind is CampaignKind.EVAL and self.own_workers and not await self._is_done(config):
             await _check_policy(config.policy, self.settings)
-        campaign = await launch.create(self.db, config, kind)
+        here = await backends_here() if self.own_workers else None
+        campaign = await launch.create(self.db, config, kind, here)
         if left_out := await launch.left_out(self.db, campaign):
             self.say(left_out)
         record = await campaigns.get(self.db, campaign)

@@ -42,6 +42,7 @@ from workers.fleet import (
     sandbox_member,
 )
 from workers.local_engines import Hardware, this_machine
+from workers.sandboxes_here import backends_here
 from workers.supervisor import Supervisor
 from workers.watch import Watch
 
@@ -116,7 +117,7 @@ async def train(
                 items = await checklist.of_the_tasks(config, db)
                 telling.show(items)
                 checklist.require(config.name, items)
-            campaign = await launch.create(db, config)
+            campaign = await launch.create(db, config, here=await backends_here())
             await _run(db, settings, config, campaign, hardware, telling)
             telling.say("writing the report")
             data = await collect(

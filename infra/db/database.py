@@ -135,7 +135,7 @@ def classify(error: Exception, name: str) -> Exception:
     if state == _DISK_FULL:
         return DatabaseError(
             f"database {name}: the disk is full",
-            remedy="free space on the database host; the work goes on by itself then",
+            remedy="free space on the database host; work resumes by itself",
         )
     if state == _UNDEFINED_TABLE:
         return DatabaseError(f"database {name} lacks tables: {cause}", remedy=_UPGRADE)

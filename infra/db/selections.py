@@ -58,6 +58,16 @@ async def asks_for_agent(
     return (TaskId(rows[0][0]), rows[0][1], len(rows)) if rows else None
 
 
+async def num_with_image(database: Database, ids: Sequence[TaskId]) -> int:
+    """How many of these tasks name an image."""
+    have_one = select(func.count()).where(
+        TaskRow.id == any_(literal(list(ids), ARRAY(Text))),
+        TaskRow.spec["image"].astext.is_not(None),
+    )
+    async with database.transaction() as connection:
+        return await connection.scalar(have_one) or 0
+
+
 async def choose(
     database: Database, config: CampaignConfig, split: str, kind: CampaignKind
 ) -> list[Selected]:
