@@ -76,7 +76,8 @@ def _score(ends: list[Any]) -> float | None:
 
 def _print(found: dict[str, Any]) -> None:
     from rich.console import Console
-    from rich.table import Table
+
+    from mainspring.cli.tables import Table
 
     console = Console()
     bad = [each for each in found["tasks"] if each["got_through"]]

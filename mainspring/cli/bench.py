@@ -33,7 +33,8 @@ def register(app: typer.Typer) -> None:
             typer.echo(json.dumps(figures))
             return
         from rich.console import Console
-        from rich.table import Table
+
+        from mainspring.cli.tables import Table
 
         table = Table(
             "rollouts at once", "turns/s", "overhead p50", "p99", "baseline turns/s", "p50"
@@ -98,7 +99,8 @@ def register(app: typer.Typer) -> None:
             typer.echo(json.dumps(figures))
             return
         from rich.console import Console
-        from rich.table import Table
+
+        from mainspring.cli.tables import Table
 
         table = Table(
             "backend",

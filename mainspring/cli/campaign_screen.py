@@ -15,14 +15,14 @@ NUM_STEPS = 10
 
 def print_list(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
-    from rich.table import Table
+
+    from mainspring.cli.tables import Table
 
     console = Console(highlight=False)
     if not rows:
         console.print("no campaign is stored; start one: `mainspring quickstart`", markup=False)
         return
     table = Table("name", "kind", "status", "done", "resolved", "created", box=None, pad_edge=False)
-    table.columns[0].overflow = "fold"
     for column in (3, 4):
         table.columns[column].justify = "right"
     for row in rows:
@@ -98,9 +98,8 @@ def _print_places(say: Any, seen: Any) -> None:
 
 
 def _print_results(console: Any, data: Any) -> None:
-    from rich.table import Table
-
     from infra.report.data import GREEDY, HELDOUT_TEMPLATES, SAMPLED
+    from mainspring.cli.tables import Table
 
     table = Table("resolved", "before", "after", box=None, pad_edge=False)
     for column in (1, 2):
@@ -127,7 +126,7 @@ def _share(evaluation: Any) -> str:
 
 
 def _steps(data: Any, num_steps: int) -> Any:
-    from rich.table import Table
+    from mainspring.cli.tables import Table
 
     names = ("step", "reward", "resolved", "mixed groups", "entropy", "grad norm", "time")
     shown = data.steps[-NUM_STEPS:]

@@ -25,7 +25,8 @@ def register(app: typer.Typer) -> None:
             typer.echo(json.dumps([finding.as_dict() for finding in findings]))
         else:
             from rich.console import Console
-            from rich.table import Table
+
+            from mainspring.cli.tables import Table
 
             table = Table("check", "state", "found")
             for finding in findings:

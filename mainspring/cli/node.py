@@ -26,7 +26,8 @@ def register(app: typer.Typer) -> None:
             typer.echo(json.dumps(rows))
             return
         from rich.console import Console
-        from rich.table import Table
+
+        from mainspring.cli.tables import Table
 
         table = Table("node", "status", "open", "takes new", "backends", "disk", "memory", "seen")
         for row in rows:

@@ -70,12 +70,12 @@ def _show(home: Path | None, as_json: bool) -> bool:
     import asyncio
 
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     from infra.db.opening import open_database, with_recorded_namespace
     from infra.stack.stack import ServiceState
     from infra.stack.stack import status as look
+    from mainspring.cli.tables import Table
     from mainspring.settings import load_settings
 
     async def ask() -> tuple[list[ServiceState], str]:

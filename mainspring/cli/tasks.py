@@ -54,7 +54,8 @@ def register(app: typer.Typer) -> None:
             typer.echo(json.dumps(rows))
             return
         from rich.console import Console
-        from rich.table import Table
+
+        from mainspring.cli.tables import Table
 
         columns = ("source", "split", "tasks", "with an image")
         if source is not None:
@@ -123,7 +124,8 @@ def register(app: typer.Typer) -> None:
 
 def _print(found: list[Any]) -> None:
     from rich.console import Console
-    from rich.table import Table
+
+    from mainspring.cli.tables import Table
 
     table = Table("image", "tasks", "here", "MB")
     for status in found:

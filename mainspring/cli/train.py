@@ -162,8 +162,7 @@ def _stop(home: Path, name: str) -> None:
 
 
 def _table(summary: dict[str, Any]) -> Any:
-    from rich.table import Table
-
+    from mainspring.cli.tables import Table
     from mainspring.figures import duration, percent
 
     table = Table(title=f"campaign {summary['campaign']}", title_justify="left")

@@ -149,7 +149,8 @@ def _tell(found: dict[str, Any], as_json: bool) -> None:
 
 def _print(found: dict[str, Any]) -> None:
     from rich.console import Console
-    from rich.table import Table
+
+    from mainspring.cli.tables import Table
 
     console = Console()
     if bad := found["not_verified"]:
