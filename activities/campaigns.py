@@ -3,13 +3,13 @@
 Invariant: asked again, each gives what stands: a group that was admitted is admitted once.
 """
 
-from temporalio import activity
-
+from activities.implements import implements
 from activities.known import Known
 from activities.rollouts import make_group
 from infra.db import campaigns, rollouts, standing
 from infra.db.database import Database
 from mainspring.admission import num_admissible_groups
+from mainspring.protocol.activities import ADMIT_GROUPS, READ_OUTCOME, SURVEY_CAMPAIGN
 from mainspring.protocol.campaign import (
     AdmitInput,
     AdmitResult,
@@ -19,7 +19,6 @@ from mainspring.protocol.campaign import (
     Survey,
     SurveyInput,
 )
-from mainspring.protocol.names import Activity
 from mainspring.protocol.rollout import RolloutResult
 from mainspring.status import CampaignStatus, RolloutPhase, StopReason
 
@@ -31,7 +30,7 @@ class CampaignActivities:
         self._db = db
         self._known = known
 
-    @activity.defn(name=Activity.SURVEY_CAMPAIGN)
+    @implements(SURVEY_CAMPAIGN)
     async def survey_campaign(self, ask: SurveyInput) -> Survey:
         """Also corrects the row, which may have the end of a run before this one was reset."""
         found = await standing.read(self._db, ask.campaign, ask.since)
@@ -49,7 +48,7 @@ class CampaignActivities:
             is_checked=found.is_checked,
         )
 
-    @activity.defn(name=Activity.ADMIT_GROUPS)
+    @implements(ADMIT_GROUPS)
     async def admit_groups(self, ask: AdmitInput) -> AdmitResult:
         """Stored before they are started: two that ask at once store the same groups, because an
         index follows from what one look saw."""
@@ -70,7 +69,7 @@ class CampaignActivities:
             await make_group(self._db, self._known, ref)
         return AdmitResult(running=[*seen.running, *made])
 
-    @activity.defn(name=Activity.READ_OUTCOME)
+    @implements(READ_OUTCOME)
     async def read_outcome(self, ask: OutcomeInput) -> OutcomeResult:
         row = await rollouts.get(self._db, ask.rollout)
         has_ended = row.phase is RolloutPhase.DONE

@@ -16,6 +16,7 @@ from temporalio import activity
 from activities.faults import naming
 from activities.heartbeat import heartbeating
 from activities.held import sandbox_spec
+from activities.implements import implements
 from activities.judging import (
     Judged,
     MachineBroken,
@@ -36,7 +37,7 @@ from infra.swebench import LibraryMissing, UnknownParser
 from mainspring.grading import GradeReport
 from mainspring.ids import NodeId, SandboxId
 from mainspring.integrity.exploits import BY_NAME
-from mainspring.protocol.names import Activity
+from mainspring.protocol.activities import GIVE_PATCH, GRADE
 from mainspring.protocol.rollout import GradeResult, PatchResult, RolloutRef
 from mainspring.status import FaultKind, Player, RolloutPhase, Verdict
 from mainspring.tasks import Task
@@ -61,7 +62,7 @@ class GradingActivities:
         self._node = node
         self._backends = backends
 
-    @activity.defn(name=Activity.GRADE)
+    @implements(GRADE)
     async def grade(self, ref: RolloutRef) -> GradeResult:
         async with heartbeating("testing"):
             stored = await rollouts.get(self._db, ref.rollout)
@@ -76,7 +77,7 @@ class GradingActivities:
                 )
             return await self._judge(ref, patch, run_empty)
 
-    @activity.defn(name=Activity.GIVE_PATCH)
+    @implements(GIVE_PATCH)
     async def give_patch(self, ref: RolloutRef) -> PatchResult:
         """The patch that the rollout's player stands for."""
         async with heartbeating("solving"):

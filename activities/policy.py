@@ -12,6 +12,7 @@ from pathlib import Path
 from temporalio import activity
 
 from activities.heartbeat import Beat, heartbeating
+from activities.implements import implements
 from activities.known import Known
 from activities.served import Serve, Served, ServedChat, serve_over_http
 from infra.db import policies, turns
@@ -25,8 +26,8 @@ from mainspring.agent.action import Command, parse_action
 from mainspring.agent.conversation import message_after, messages_before_reply
 from mainspring.agent.prompt import system_prompt, task_prompt
 from mainspring.ids import CampaignId
+from mainspring.protocol.activities import GENERATE, PUBLISH_POLICY
 from mainspring.protocol.campaign import PolicyRef
-from mainspring.protocol.names import Activity
 from mainspring.protocol.rollout import GenerateInput, GenerateResult, ReplyKind
 from mainspring.tasks import Task
 from mainspring.turns import Execution, Generation
@@ -51,7 +52,7 @@ class PolicyActivities:
             if serving.done() and serving.exception() is None:
                 await serving.result().client.aclose()
 
-    @activity.defn(name=Activity.GENERATE)
+    @implements(GENERATE)
     async def generate(self, ask: GenerateInput) -> GenerateResult:
         async with heartbeating() as beat:
             about = await self._known.rollout(ask.rollout)
@@ -71,7 +72,7 @@ class PolicyActivities:
             stored = await turns.put_generation(self._db, ask.rollout, ask.epoch, reply)
             return _result(stored, [*generations, stored])
 
-    @activity.defn(name=Activity.PUBLISH_POLICY)
+    @implements(PUBLISH_POLICY)
     async def publish_policy(self, ref: PolicyRef) -> PolicyRef:
         """Load the version into every engine; an engine that is away catches up when asked."""
         async with heartbeating() as beat:

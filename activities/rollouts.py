@@ -1,7 +1,6 @@
 """Bookkeeping of rollouts, groups, evaluations and campaigns: short calls on the store."""
 
-from temporalio import activity
-
+from activities.implements import implements
 from activities.known import Known
 from activities.scoring import score_rollout
 from infra.db import campaigns, groups, nodes, rollouts, runs, selections, steps
@@ -10,6 +9,16 @@ from infra.db.groups import GroupRecord
 from infra.db.models import Sampling
 from mainspring.curriculum import task_position
 from mainspring.ids import eval_group_id, group_id, rollout_id
+from mainspring.protocol.activities import (
+    BEGIN_ROLLOUT,
+    CREATE_EVALUATION,
+    CREATE_GROUP,
+    FINISH_GROUP,
+    FINISH_ROLLOUT,
+    NEW_EPOCH,
+    PLAN_STEP,
+    SET_CAMPAIGN_STATUS,
+)
 from mainspring.protocol.campaign import (
     CampaignRef,
     CreateEvaluationResult,
@@ -22,7 +31,6 @@ from mainspring.protocol.campaign import (
     StatusInput,
     StepInput,
 )
-from mainspring.protocol.names import Activity
 from mainspring.protocol.rollout import (
     BeginInput,
     BeginResult,
@@ -61,7 +69,7 @@ class RolloutActivities:
         self._db = db
         self._known = known
 
-    @activity.defn(name=Activity.BEGIN_ROLLOUT)
+    @implements(BEGIN_ROLLOUT)
     async def begin_rollout(self, ask: BeginInput) -> BeginResult:
         claim = await rollouts.claim(self._db, ask.rollout, ask.run_id)
         config = await self._known.config(claim.campaign)
@@ -81,12 +89,12 @@ class RolloutActivities:
             player=claim.player,
         )
 
-    @activity.defn(name=Activity.NEW_EPOCH)
+    @implements(NEW_EPOCH)
     async def new_epoch(self, ask: NewEpochInput) -> RolloutRef:
         epoch = await rollouts.new_epoch(self._db, ask.rollout, ask.from_epoch, ask.run_id)
         return RolloutRef(rollout=ask.rollout, epoch=epoch)
 
-    @activity.defn(name=Activity.FINISH_ROLLOUT)
+    @implements(FINISH_ROLLOUT)
     async def finish_rollout(self, ask: FinishInput) -> FinishResult:
         scored, suspicions = await score_rollout(
             self._db,
@@ -112,7 +120,7 @@ class RolloutActivities:
         )
         return FinishResult(reward=counts)
 
-    @activity.defn(name=Activity.CREATE_GROUP)
+    @implements(CREATE_GROUP)
     async def create_group(self, ask: GroupInput) -> CreateGroupResult:
         """The group, made now or long ago, and what of it is still to be played."""
         stored = await make_group(self._db, self._known, ask)
@@ -126,7 +134,7 @@ class RolloutActivities:
             policy_version=stored.policy_version,
         )
 
-    @activity.defn(name=Activity.CREATE_EVALUATION)
+    @implements(CREATE_EVALUATION)
     async def create_evaluation(self, ask: EvaluationInput) -> CreateEvaluationResult:
         config = await self._known.config(ask.campaign)
         ids = await selections.task_ids(self._db, config, ask.split)
@@ -152,7 +160,7 @@ class RolloutActivities:
         unfinished = [] if complete else await runs.take_up(self._db, group)
         return CreateEvaluationResult(group=group, size=stored.size, unfinished=unfinished)
 
-    @activity.defn(name=Activity.FINISH_GROUP)
+    @implements(FINISH_GROUP)
     async def finish_group(self, ask: FinishGroupInput) -> FinishGroupResult:
         status = await groups.finish_group(self._db, ask.group, cancelled=ask.cancelled)
         tally = await groups.tally(self._db, ask.group)
@@ -160,12 +168,12 @@ class RolloutActivities:
             status=status, num_resolved=tally.num_resolved, num_masked=tally.num_masked
         )
 
-    @activity.defn(name=Activity.SET_CAMPAIGN_STATUS)
+    @implements(SET_CAMPAIGN_STATUS)
     async def set_campaign_status(self, ask: StatusInput) -> CampaignRef:
         await campaigns.set_status(self._db, ask.campaign, ask.status, ask.error)
         return CampaignRef(campaign=ask.campaign)
 
-    @activity.defn(name=Activity.PLAN_STEP)
+    @implements(PLAN_STEP)
     async def plan_step(self, ask: StepInput) -> PlanResult:
         planned = await steps.plan_step(self._db, ask.campaign, ask.step, ask.num_groups)
         return PlanResult(groups=planned)

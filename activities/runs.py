@@ -1,12 +1,11 @@
 """Evaluations, verifications and regrades: their rollouts, stored part by part."""
 
-from temporalio import activity
-
+from activities.implements import implements
 from infra.db import campaigns, groups, runs
 from infra.db.database import Database
 from infra.db.models import Sampling
 from mainspring.ids import run_group_id
-from mainspring.protocol.names import Activity
+from mainspring.protocol.activities import CREATE_RUN_GROUP
 from mainspring.protocol.run import RunGroupInput, RunGroupResult
 from mainspring.status import GroupKind
 
@@ -15,7 +14,7 @@ class RunActivities:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    @activity.defn(name=Activity.CREATE_RUN_GROUP)
+    @implements(CREATE_RUN_GROUP)
     async def create_run_group(self, ask: RunGroupInput) -> RunGroupResult:
         """The part of this index, stored now or long ago, and what of it is still to be played."""
         # The row may have the end of a run before this one was reset.

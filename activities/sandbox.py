@@ -13,6 +13,7 @@ from temporalio import activity
 from activities.admission import Admission
 from activities.faults import SandboxDiverged
 from activities.held import HeldSandboxes, sandbox_spec
+from activities.implements import implements
 from activities.known import Known
 from infra.db import rollouts, snapshots, turns
 from infra.db.database import Database
@@ -30,7 +31,13 @@ from infra.sandbox.select import Available, choose_backend
 from mainspring.agent.action import SUBMIT_SENTINEL, Command, parse_action
 from mainspring.errors import MainspringError, SandboxError
 from mainspring.ids import NodeId, RolloutId, SandboxId, turn_id
-from mainspring.protocol.names import Activity
+from mainspring.protocol.activities import (
+    CLOSE_SANDBOX,
+    COLLECT_PATCH,
+    EXECUTE,
+    OPEN_SANDBOX,
+    RESTORE_SANDBOX,
+)
 from mainspring.protocol.rollout import (
     ExecuteInput,
     ExecuteResult,
@@ -67,7 +74,7 @@ class SandboxActivities:
         self._held = held
         self._admission = admission
 
-    @activity.defn(name=Activity.OPEN_SANDBOX)
+    @implements(OPEN_SANDBOX)
     async def open_sandbox(self, ask: OpenInput) -> SandboxRef:
         sandbox = SandboxId(f"{ask.rollout.replace('/', '.')}.e{ask.epoch}.s{ask.life}")
         async with self._held.working("opening", ask.rollout, sandbox):
@@ -112,7 +119,7 @@ class SandboxActivities:
                     raise SandboxRefused(broken.message, remedy=broken.remedy) from broken
             await asyncio.sleep(RESTART_S * 2**start)
 
-    @activity.defn(name=Activity.EXECUTE)
+    @implements(EXECUTE)
     async def execute(self, ask: ExecuteInput) -> ExecuteResult:
         """A submission also has its patch stored and its sandbox closed; other turns, now and then,
         a snapshot taken."""
@@ -147,7 +154,7 @@ class SandboxActivities:
                 spent_s=done.wall_s,
             )
 
-    @activity.defn(name=Activity.RESTORE_SANDBOX)
+    @implements(RESTORE_SANDBOX)
     async def restore_sandbox(self, ask: SandboxInput) -> RolloutRef:
         """Run all recorded commands again, or those after the newest snapshot; each must end and
         print as it did the first time.
@@ -180,14 +187,14 @@ class SandboxActivities:
             await rollouts.set_phase(self._db, ask.rollout, ask.epoch, RolloutPhase.RUNNING)
             return RolloutRef(rollout=ask.rollout, epoch=ask.epoch)
 
-    @activity.defn(name=Activity.COLLECT_PATCH)
+    @implements(COLLECT_PATCH)
     async def collect_patch(self, ask: SandboxInput) -> PatchResult:
         """For rollouts that end without a submission."""
         async with self._held.working("diff", ask.rollout, ask.sandbox):
             num_bytes = await self._collect(ask.rollout, ask.epoch, ask.sandbox)
             return PatchResult(num_bytes=num_bytes)
 
-    @activity.defn(name=Activity.CLOSE_SANDBOX)
+    @implements(CLOSE_SANDBOX)
     async def close_sandbox(self, ask: SandboxInput) -> RolloutRef:
         await self._held.close(ask.sandbox)
         return RolloutRef(rollout=ask.rollout, epoch=ask.epoch)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import structlog
-from temporalio import activity
 
 from activities.heartbeat import heartbeating
+from activities.implements import implements
 from activities.step_batch import step_batch
 from infra.db import batches, campaigns, policies, steps, trainers
 from infra.db.batches import BatchGroup
@@ -28,6 +28,7 @@ from infra.db.policies import PolicyRecord
 from mainspring import layout
 from mainspring.gap import GapMode, LogprobGap
 from mainspring.ids import CampaignId
+from mainspring.protocol.activities import CHECK_LOGPROBS, PREPARE_POLICY, TRAIN_STEP
 from mainspring.protocol.campaign import (
     CampaignRef,
     CheckInput,
@@ -36,7 +37,6 @@ from mainspring.protocol.campaign import (
     StepInput,
     StepResult,
 )
-from mainspring.protocol.names import Activity
 from mainspring.samples import Sample, sample_from_turns
 from mainspring.status import StepStatus
 from mainspring.training import Origin, StepMetrics, TrainerJob
@@ -84,7 +84,7 @@ class TrainingActivities:
         # heartbeat is still running while its successor starts.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
 
-    @activity.defn(name=Activity.PREPARE_POLICY)
+    @implements(PREPARE_POLICY)
     async def prepare_policy(self, ref: CampaignRef) -> PolicyRef:
         if await policies.latest_policy(self._db, ref.campaign) is None:
             job = await self._job(ref.campaign)
@@ -104,7 +104,7 @@ class TrainingActivities:
             )
         return PolicyRef(campaign=ref.campaign, version=0)
 
-    @activity.defn(name=Activity.TRAIN_STEP)
+    @implements(TRAIN_STEP)
     async def train_step(self, ask: StepInput) -> StepResult:
         done = await steps.get_step(self._db, ask.campaign, ask.step)
         if done is not None and done.status is StepStatus.DONE:
@@ -142,7 +142,7 @@ class TrainingActivities:
             await self._prune(ask.campaign, ask.step, trainer.keep_checkpoints)
         return _result(ask.step, metrics)
 
-    @activity.defn(name=Activity.CHECK_LOGPROBS)
+    @implements(CHECK_LOGPROBS)
     async def check_logprobs(self, ask: CheckInput) -> CheckResult:
         async with heartbeating("recomputing"):
             job = await self._job(ask.campaign)

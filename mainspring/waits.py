@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from mainspring.figures import duration
 from mainspring.ids import GRADE_QUEUE, ROLLOUT_QUEUE, SANDBOX_QUEUE
-from mainspring.protocol.names import Activity
+from mainspring.protocol.activities import GENERATE
 from mainspring.status import CampaignKind, CampaignStatus, FaultKind, NodeStatus, Refusal
 
 ENDED = (CampaignStatus.FINISHED, CampaignStatus.CANCELLED, CampaignStatus.FAILED)
@@ -198,7 +198,7 @@ def _of_pending(scene: Scene, pending: Pending) -> Iterator[Wait]:
         yield _no_poller(scene, pending.queue, pending.since, pending.of)
     elif pending.failure is not None and pending.attempt > 1:
         yield _retrying(scene, pending, pending.failure)
-    elif pending.activity == Activity.GENERATE and age > SLOW:
+    elif pending.activity == GENERATE.name and age > SLOW:
         yield Wait(
             f"waiting for a reply from {_listed(scene.engines)}",
             "check that the engine works: `curl URL/health`",

@@ -12,14 +12,14 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 with workflow.unsafe.imports_passed_through():
     from mainspring.ids import ROLLOUT_QUEUE, group_id, group_workflow
+    from mainspring.protocol.activities import ADMIT_GROUPS
     from mainspring.protocol.campaign import (
         AdmitInput,
-        AdmitResult,
         CampaignState,
         FinishGroupResult,
         GroupInput,
     )
-    from mainspring.protocol.names import Activity, Workflow
+    from mainspring.protocol.names import Workflow
     from workflows import calls, search
 
 
@@ -83,7 +83,7 @@ class Admission:
     async def _admit(self) -> None:
         state, plan = self._state, self._state.plan
         admitted = await calls.store(
-            Activity.ADMIT_GROUPS,
+            ADMIT_GROUPS,
             AdmitInput(
                 campaign=state.campaign,
                 policy_version=state.published_version,
@@ -91,7 +91,6 @@ class Admission:
                 groups_per_step=plan.groups_per_step,
                 max_staleness=plan.max_staleness,
             ),
-            AdmitResult,
         )
         for index in admitted.running:
             if index not in self.in_flight and index not in self._ended:

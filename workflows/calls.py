@@ -8,9 +8,7 @@ fail the rollout). What bounds the retries is the rule of the fault that an atte
 import asyncio
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
-from typing import TypeVar
 
-from pydantic import BaseModel
 from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import (
@@ -23,11 +21,9 @@ from temporalio.exceptions import (
 
 with workflow.unsafe.imports_passed_through():
     from mainspring.fates import FIRST_WAIT_S, LONGEST_WAIT_S, OUTAGE_S, Fate, rule_of
-    from mainspring.ids import ROLLOUT_QUEUE, SANDBOX_QUEUE, NodeId, node_queue
-    from mainspring.protocol.names import Activity
+    from mainspring.ids import NodeId, node_queue
+    from mainspring.protocol.activities import In, NodeCall, Out, QueueCall, StoreCall
     from mainspring.status import FaultKind
-
-R = TypeVar("R", bound=BaseModel)
 
 RETRY = RetryPolicy(
     initial_interval=timedelta(seconds=FIRST_WAIT_S),
@@ -39,30 +35,25 @@ OUTAGE = timedelta(seconds=OUTAGE_S)
 """Beside one attempt's own time: no call waits longer for what does not answer."""
 HEARTBEAT_TIMEOUT = timedelta(seconds=15)
 """A worker killed without a word is noticed after this; beats come every third of it."""
-STORE_TIMEOUT = timedelta(seconds=20)
-"""One attempt of a database call."""
 LOCAL_RETRY_THRESHOLD = timedelta(seconds=2)
 """Longer waits between attempts leave the worker's memory and become timers."""
 DEAD_NODE_TIMEOUT = timedelta(seconds=45)
 """Nobody polls a node's own queue for this long: the node is dead and its sandboxes with it."""
-OPEN_TIMEOUT = timedelta(minutes=30)
-"""One attempt at opening, an image pull included."""
 FAULT_CHARS = 500
 PREFER_TIMEOUT = timedelta(seconds=3)
 """A node that has the image but does not take the open by then is not worth waiting for."""
 
 
-async def store(
-    name: Activity, payload: BaseModel, result: type[R], *, summary: str | None = None
-) -> R:
+async def store(call: StoreCall[In, Out], payload: In, *, summary: str | None = None) -> Out:
     """A short database call, by the worker that runs the workflow: it costs the server nothing but
     the result. While the database is away the waits between attempts are durable timers."""
+    attempt = timedelta(seconds=call.timeout_s)
     return await workflow.execute_local_activity(
-        name,
+        call.name,
         payload,
-        result_type=result,
-        schedule_to_close_timeout=OUTAGE + STORE_TIMEOUT,
-        start_to_close_timeout=STORE_TIMEOUT,
+        result_type=call.gives,
+        schedule_to_close_timeout=OUTAGE + attempt,
+        start_to_close_timeout=attempt,
         local_retry_threshold=LOCAL_RETRY_THRESHOLD,
         retry_policy=RETRY,
         summary=summary,
@@ -70,22 +61,18 @@ async def store(
 
 
 async def anywhere(
-    name: Activity,
-    payload: BaseModel,
-    result: type[R],
-    *,
-    queue: str = ROLLOUT_QUEUE,
-    timeout_s: float,
-    summary: str | None = None,
-) -> R:
-    """Heartbeating work that any worker of a shared queue may do; `timeout_s` bounds an attempt."""
+    call: QueueCall[In, Out], payload: In, *, own_s: float = 0.0, summary: str | None = None
+) -> Out:
+    """Heartbeating work that any worker of a shared queue may do. `own_s` is the caller's share of
+    the seconds of an attempt."""
+    attempt = timedelta(seconds=call.timeout_s + own_s)
     return await workflow.execute_activity(
-        name,
+        call.name,
         payload,
-        result_type=result,
-        task_queue=queue,
-        schedule_to_close_timeout=OUTAGE + timedelta(seconds=timeout_s),
-        start_to_close_timeout=timedelta(seconds=timeout_s),
+        result_type=call.gives,
+        task_queue=call.queue(payload),
+        schedule_to_close_timeout=OUTAGE + attempt,
+        start_to_close_timeout=attempt,
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
         cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         retry_policy=RETRY,
@@ -93,26 +80,15 @@ async def anywhere(
     )
 
 
-async def open_anywhere(payload: BaseModel, result: type[R], *, summary: str) -> R:
-    return await anywhere(
-        Activity.OPEN_SANDBOX,
-        payload,
-        result,
-        queue=SANDBOX_QUEUE,
-        timeout_s=OPEN_TIMEOUT.total_seconds(),
-        summary=summary,
-    )
-
-
-async def open_on(node: NodeId, payload: BaseModel, result: type[R], *, summary: str) -> R:
+async def once_on(node: NodeId, call: QueueCall[In, Out], payload: In, *, summary: str) -> Out:
     """One attempt, on `node`. Fails when the node is full, drains, is dead, or is stopped."""
     return await workflow.execute_activity(
-        Activity.OPEN_SANDBOX,
+        call.name,
         payload,
-        result_type=result,
+        result_type=call.gives,
         task_queue=node_queue(node),
         schedule_to_start_timeout=PREFER_TIMEOUT,
-        start_to_close_timeout=OPEN_TIMEOUT,
+        start_to_close_timeout=timedelta(seconds=call.timeout_s),
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
         cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         retry_policy=RetryPolicy(maximum_attempts=1),
@@ -121,23 +97,23 @@ async def open_on(node: NodeId, payload: BaseModel, result: type[R], *, summary:
 
 
 async def on_node(
-    name: Activity,
-    payload: BaseModel,
-    result: type[R],
+    call: NodeCall[In, Out],
+    payload: In,
     *,
     node: NodeId,
-    timeout_s: float,
+    own_s: float = 0.0,
     summary: str | None = None,
-) -> R:
+) -> Out:
     """Work in a sandbox of `node`. Fails with a schedule-to-start timeout when the node is dead."""
+    attempt = timedelta(seconds=call.timeout_s + own_s)
     return await workflow.execute_activity(
-        name,
+        call.name,
         payload,
-        result_type=result,
+        result_type=call.gives,
         task_queue=node_queue(node),
-        schedule_to_close_timeout=OUTAGE + timedelta(seconds=timeout_s),
+        schedule_to_close_timeout=OUTAGE + attempt,
         schedule_to_start_timeout=DEAD_NODE_TIMEOUT,
-        start_to_close_timeout=timedelta(seconds=timeout_s),
+        start_to_close_timeout=attempt,
         heartbeat_timeout=HEARTBEAT_TIMEOUT,
         cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         retry_policy=RETRY,

@@ -19,6 +19,16 @@ from temporalio.exceptions import (
 
 with workflow.unsafe.imports_passed_through():
     from mainspring.ids import ROLLOUT_QUEUE, group_id, group_workflow, trainer_queue
+    from mainspring.protocol.activities import (
+        PLAN_STEP,
+        PREPARE_POLICY,
+        PUBLISH_POLICY,
+        PUBLISH_TIMEOUT_S,
+        SET_CAMPAIGN_STATUS,
+        STEP_TIMEOUT_S,
+        SURVEY_CAMPAIGN,
+        TRAIN_STEP,
+    )
     from mainspring.protocol.campaign import (
         BatchDropped,
         CampaignProgress,
@@ -29,11 +39,10 @@ with workflow.unsafe.imports_passed_through():
         PolicyRef,
         StatusInput,
         StepInput,
-        StepResult,
         Survey,
         SurveyInput,
     )
-    from mainspring.protocol.names import Activity, Workflow
+    from mainspring.protocol.names import Workflow
     from mainspring.status import CampaignStatus
     from workflows import calls
     from workflows.admitting import Admission
@@ -43,9 +52,6 @@ with workflow.unsafe.imports_passed_through():
 
 STEPS_PER_RUN = 200
 """Steps before continue-as-new at the latest: about 3,000 events, below the server's warning."""
-STEP_TIMEOUT_S = 6 * 3600.0
-"""One attempt at a step or a warm start; heartbeats notice a dead trainer much earlier."""
-PUBLISH_TIMEOUT_S = 1800.0
 LOOK = timedelta(seconds=60)
 """Groups report by signal; what changed without one is noticed after this."""
 MASKED_ROUNDS = 2
@@ -115,13 +121,12 @@ class CampaignWorkflow:
         state, plan = self._state, self._state.plan
         self._changed = False
         seen = self._seen = await calls.store(
-            Activity.SURVEY_CAMPAIGN,
+            SURVEY_CAMPAIGN,
             SurveyInput(
                 campaign=state.campaign,
                 since=state.since or 0.0,
                 status=CampaignStatus.PAUSED if state.paused else CampaignStatus.RUNNING,
             ),
-            Survey,
         )
         self._admission.raise_if_failed()
         calls.raise_if_broken([state.broken])
@@ -148,21 +153,16 @@ class CampaignWorkflow:
         queue = trainer_queue(self._state.campaign)
         with self._wait("preparing the first policy", queue, STEP_TIMEOUT_S):
             await calls.anywhere(
-                Activity.PREPARE_POLICY,
+                PREPARE_POLICY,
                 CampaignRef(campaign=self._state.campaign),
-                PolicyRef,
-                queue=queue,
-                timeout_s=STEP_TIMEOUT_S,
                 summary="the first policy",
             )
 
     async def _publish(self, version: int) -> None:
         with self._wait(f"publishing policy version {version}", ROLLOUT_QUEUE, PUBLISH_TIMEOUT_S):
             await calls.anywhere(
-                Activity.PUBLISH_POLICY,
+                PUBLISH_POLICY,
                 PolicyRef(campaign=self._state.campaign, version=version),
-                PolicyRef,
-                timeout_s=PUBLISH_TIMEOUT_S,
                 summary=f"policy version {version}",
             )
         self._state.published_version = version
@@ -177,7 +177,7 @@ class CampaignWorkflow:
         step = StepInput(campaign=state.campaign, step=number, num_groups=plan.groups_per_step)
         planned = PlanResult(groups=[])
         if self._seen.planned_step == number or self._seen.num_ready >= plan.groups_per_step:
-            planned = await calls.store(Activity.PLAN_STEP, step, PlanResult)
+            planned = await calls.store(PLAN_STEP, step)
         if planned.groups:
             await self._train(step, len(planned.groups))
         else:
@@ -197,11 +197,8 @@ class CampaignWorkflow:
         self._dropped.discard(step.step)
         training = asyncio.create_task(
             calls.anywhere(
-                Activity.TRAIN_STEP,
+                TRAIN_STEP,
                 step,
-                StepResult,
-                queue=queue,
-                timeout_s=STEP_TIMEOUT_S,
                 summary=f"step {step.step} on {num_groups} groups",
             )
         )
@@ -238,9 +235,8 @@ class CampaignWorkflow:
 
     async def _set_status(self, status: CampaignStatus, error: str | None = None) -> None:
         await calls.store(
-            Activity.SET_CAMPAIGN_STATUS,
+            SET_CAMPAIGN_STATUS,
             StatusInput(campaign=self._state.campaign, status=status, error=error),
-            CampaignRef,
         )
 
     @workflow.signal

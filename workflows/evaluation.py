@@ -8,14 +8,9 @@ import asyncio
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from mainspring.protocol.campaign import (
-        CreateEvaluationResult,
-        EvaluationInput,
-        EvaluationResult,
-        FinishGroupInput,
-        FinishGroupResult,
-    )
-    from mainspring.protocol.names import Activity, Workflow
+    from mainspring.protocol.activities import CREATE_EVALUATION, FINISH_GROUP
+    from mainspring.protocol.campaign import EvaluationInput, EvaluationResult, FinishGroupInput
+    from mainspring.protocol.names import Workflow
     from workflows import calls
     from workflows.playing import EVALUATION_PRIORITY, run_rollout
 
@@ -27,7 +22,7 @@ class EvaluationWorkflow:
 
     @workflow.run
     async def run(self, start: EvaluationInput) -> EvaluationResult:
-        made = await calls.store(Activity.CREATE_EVALUATION, start, CreateEvaluationResult)
+        made = await calls.store(CREATE_EVALUATION, start)
         slots = asyncio.Semaphore(start.concurrency)
         summary = f"{start.split}, {'greedy' if start.greedy else 'sampled'}"
 
@@ -49,9 +44,7 @@ class EvaluationWorkflow:
         await asyncio.gather(*(one(index) for index in indexes))
         # Before it is closed: what is broken is measured once it is repaired.
         calls.raise_if_broken([self._broken])
-        finished = await calls.store(
-            Activity.FINISH_GROUP, FinishGroupInput(group=made.group), FinishGroupResult
-        )
+        finished = await calls.store(FINISH_GROUP, FinishGroupInput(group=made.group))
         return EvaluationResult(
             group=made.group,
             num_rollouts=made.size,

@@ -13,14 +13,14 @@ from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_e
 
 with workflow.unsafe.imports_passed_through():
     from mainspring.ids import CampaignId, campaign_workflow, group_id
+    from mainspring.protocol.activities import CREATE_GROUP, FINISH_GROUP
     from mainspring.protocol.campaign import (
-        CreateGroupResult,
         FinishGroupInput,
         FinishGroupResult,
         GroupDone,
         GroupInput,
     )
-    from mainspring.protocol.names import Activity, Workflow
+    from mainspring.protocol.names import Workflow
     from mainspring.protocol.rollout import RolloutResult
     from mainspring.status import GroupStatus
     from workflows import calls
@@ -35,13 +35,13 @@ class GroupWorkflow:
     @workflow.run
     async def run(self, start: GroupInput) -> FinishGroupResult:
         try:
-            made = await calls.store(Activity.CREATE_GROUP, start, CreateGroupResult)
+            made = await calls.store(CREATE_GROUP, start)
         except (FailureError, asyncio.CancelledError) as error:
             if is_cancelled_exception(error):
                 # Its campaign stored it before it was started: it would stay open for good.
                 group = group_id(start.campaign, start.index)
                 closing = FinishGroupInput(group=group, cancelled=True)
-                await calls.store(Activity.FINISH_GROUP, closing, FinishGroupResult)
+                await calls.store(FINISH_GROUP, closing)
             raise
         if made.status is not GroupStatus.RUNNING:
             workflow.upsert_memo({"outcome": f"nothing done: the group is {made.status}"})
@@ -70,9 +70,8 @@ class GroupWorkflow:
         except asyncio.CancelledError:
             cancelled = True
         finished = await calls.store(
-            Activity.FINISH_GROUP,
+            FINISH_GROUP,
             FinishGroupInput(group=made.group, cancelled=cancelled),
-            FinishGroupResult,
         )
         broken = next((each.broken for each in results if each and each.broken), None)
         await self._tell_campaign(

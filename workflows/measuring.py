@@ -11,22 +11,20 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 with workflow.unsafe.imports_passed_through():
     from mainspring.ids import ROLLOUT_QUEUE, eval_group_id, evaluation_workflow, trainer_queue
+    from mainspring.protocol.activities import CHECK_LOGPROBS, STEP_TIMEOUT_S
     from mainspring.protocol.campaign import (
         CampaignPlan,
         CampaignState,
         CheckInput,
-        CheckResult,
         EvaluationInput,
         EvaluationResult,
         Survey,
     )
-    from mainspring.protocol.names import Activity, Workflow
+    from mainspring.protocol.names import Workflow
     from workflows import calls, search
     from workflows.playing import cancel_elsewhere
     from workflows.waiting import Waits
 
-CHECK_TIMEOUT_S = 6 * 3600.0
-"""One attempt at recomputing log-probs; heartbeats notice a dead trainer much earlier."""
 ADOPT_LOOK_S = 10.0
 """Between looks at an evaluation that an earlier run of the campaign started."""
 
@@ -56,13 +54,10 @@ async def measure(state: CampaignState, seen: Survey, waits: Waits) -> None:
         queue = trainer_queue(state.campaign)
         group = eval_group_id(state.campaign, plan.eval_splits[0], _way(False), version)
         what = "checking served against recomputed log-probs"
-        with waits.on(what, queue=queue, timeout_s=CHECK_TIMEOUT_S):
+        with waits.on(what, queue=queue, timeout_s=STEP_TIMEOUT_S):
             await calls.anywhere(
-                Activity.CHECK_LOGPROBS,
+                CHECK_LOGPROBS,
                 CheckInput(campaign=state.campaign, group=group, version=version),
-                CheckResult,
-                queue=queue,
-                timeout_s=CHECK_TIMEOUT_S,
                 summary=f"log-probs of version {version}",
             )
 

@@ -27,8 +27,9 @@ with workflow.unsafe.imports_passed_through():
         rollout_id,
         rollout_workflow,
     )
-    from mainspring.protocol.campaign import OutcomeInput, OutcomeResult
-    from mainspring.protocol.names import Activity, Workflow
+    from mainspring.protocol.activities import READ_OUTCOME
+    from mainspring.protocol.campaign import OutcomeInput
+    from mainspring.protocol.names import Workflow
     from mainspring.protocol.rollout import RolloutInput, RolloutResult
     from mainspring.status import StopReason
     from workflows import calls, search
@@ -86,9 +87,7 @@ async def run_rollout(
                 priority=Priority(priority_key=priority, fairness_key=campaign),
             )
         except WorkflowAlreadyStartedError:
-            found = await calls.store(
-                Activity.READ_OUTCOME, OutcomeInput(rollout=rollout), OutcomeResult
-            )
+            found = await calls.store(READ_OUTCOME, OutcomeInput(rollout=rollout))
             result = found.result
             if result is None or _is_fault(result):
                 if found.is_free and reuse is _UNLESS_COMPLETED:

@@ -13,19 +13,24 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from mainspring.ids import GRADE_QUEUE
-    from mainspring.protocol.campaign import OutcomeInput, OutcomeResult
-    from mainspring.protocol.names import Activity, Workflow
+    from mainspring.protocol.activities import (
+        BEGIN_ROLLOUT,
+        FINISH_ROLLOUT,
+        GENERATE,
+        GIVE_PATCH,
+        GRADE,
+        NEW_EPOCH,
+        READ_OUTCOME,
+    )
+    from mainspring.protocol.campaign import OutcomeInput
+    from mainspring.protocol.names import Workflow
     from mainspring.protocol.rollout import (
         BeginInput,
         BeginResult,
         FinishInput,
-        FinishResult,
         GenerateInput,
         GenerateResult,
-        GradeResult,
         NewEpochInput,
-        PatchResult,
         ReplyKind,
         RolloutInput,
         RolloutRef,
@@ -33,13 +38,10 @@ with workflow.unsafe.imports_passed_through():
     )
     from mainspring.status import FaultKind, Player, RolloutPhase, StopReason, Verdict
     from workflows import calls, search
-    from workflows.calls import R
     from workflows.sandbox_life import SandboxLife
 
 MAX_EPOCHS = 3
 """Histories a rollout may start over after a replay diverged."""
-GRADE_GRACE_S = 120.0
-"""Opening a sandbox, applying the patch and closing, on top of the tests' own timeout."""
 
 
 @workflow.defn(name=Workflow.ROLLOUT)
@@ -57,9 +59,8 @@ class RolloutWorkflow:
     async def run(self, start: RolloutInput) -> RolloutResult:
         try:
             begin = await calls.store(
-                Activity.BEGIN_ROLLOUT,
+                BEGIN_ROLLOUT,
                 BeginInput(rollout=start.rollout, run_id=workflow.info().run_id),
-                BeginResult,
                 summary="claim the rollout",
             )
         except FailureError as error:
@@ -87,7 +88,7 @@ class RolloutWorkflow:
         workflow.upsert_memo({"outcome": why})
         workflow.set_current_details(why)
         ident = self._start.rollout
-        found = await calls.store(Activity.READ_OUTCOME, OutcomeInput(rollout=ident), OutcomeResult)
+        found = await calls.store(READ_OUTCOME, OutcomeInput(rollout=ident))
         stands = found.result or RolloutResult(
             rollout=ident, stop_reason=StopReason.TERMINATED, reward=None, num_turns=0
         )
@@ -104,29 +105,27 @@ class RolloutWorkflow:
                 )
         else:
             stop_reason = StopReason.GIVEN
-            await self._judging(Activity.GIVE_PATCH, PatchResult, begin, f"{begin.player} patch")
+            await calls.anywhere(
+                GIVE_PATCH,
+                self._ref(),
+                own_s=begin.test_timeout_s,
+                summary=f"{begin.player} patch",
+            )
             calls.raise_if_cancelled()
         search.phase(RolloutPhase.GRADING)
         grading_since = workflow.time()
-        grade = await self._judging(
-            Activity.GRADE, GradeResult, begin, "hidden tests in a fresh sandbox"
+        grade = await calls.anywhere(
+            GRADE,
+            self._ref(),
+            own_s=begin.test_timeout_s,
+            summary="hidden tests in a fresh sandbox",
         )
         self._sandbox.seconds["grade"] = workflow.time() - grading_since
         self._tests_passed = grade.tests_passed
         return await self._finish(stop_reason, verdict=grade.verdict, fault=grade.fault)
 
-    async def _judging(
-        self, name: Activity, result: type[R], begin: BeginResult, summary: str
-    ) -> R:
-        """Work for a node, in a sandbox of its own."""
-        return await calls.anywhere(
-            name,
-            RolloutRef(rollout=self._start.rollout, epoch=self._epoch),
-            result,
-            queue=GRADE_QUEUE,
-            timeout_s=begin.test_timeout_s + GRADE_GRACE_S,
-            summary=summary,
-        )
+    def _ref(self) -> RolloutRef:
+        return RolloutRef(rollout=self._start.rollout, epoch=self._epoch)
 
     async def _play(self, begin: BeginResult) -> StopReason:
         """Take turns until something ends the rollout; start over when a replay diverges."""
@@ -140,13 +139,12 @@ class RolloutWorkflow:
                     raise
             await self._sandbox.close(self._epoch)
             ref = await calls.store(
-                Activity.NEW_EPOCH,
+                NEW_EPOCH,
                 NewEpochInput(
                     rollout=self._start.rollout,
                     run_id=workflow.info().run_id,
                     from_epoch=self._epoch,
                 ),
-                RolloutRef,
             )
             self._epoch = ref.epoch
         raise AssertionError("unreachable: the last attempt returns or raises")
@@ -189,15 +187,14 @@ class RolloutWorkflow:
     async def _generate(self, turn: int, request_timeout_s: float) -> GenerateResult:
         started = workflow.time()
         reply = await calls.anywhere(
-            Activity.GENERATE,
+            GENERATE,
             GenerateInput(
                 rollout=self._start.rollout,
                 epoch=self._epoch,
                 turn=turn,
                 min_policy_version=self._start.min_policy_version,
             ),
-            GenerateResult,
-            timeout_s=request_timeout_s + calls.STORE_TIMEOUT.total_seconds(),
+            own_s=request_timeout_s,
             summary=f"turn {turn + 1}: reply",
         )
         calls.raise_if_cancelled()
@@ -208,7 +205,7 @@ class RolloutWorkflow:
         self, stop_reason: StopReason, *, verdict: Verdict | None = None, fault: str | None = None
     ) -> RolloutResult:
         finished = await calls.store(
-            Activity.FINISH_ROLLOUT,
+            FINISH_ROLLOUT,
             FinishInput(
                 rollout=self._start.rollout,
                 epoch=self._epoch,
@@ -218,7 +215,6 @@ class RolloutWorkflow:
                 num_turns=self._turns,
                 phase_s={"generate": self._generate_s, **self._sandbox.seconds},
             ),
-            FinishResult,
             summary=f"end: {stop_reason.value}",
         )
         result = RolloutResult(

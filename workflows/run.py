@@ -14,13 +14,13 @@ from temporalio.exceptions import FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from mainspring.ids import ROLLOUT_QUEUE, GroupId
-    from mainspring.protocol.campaign import (
-        CampaignRef,
-        FinishGroupInput,
-        FinishGroupResult,
-        StatusInput,
+    from mainspring.protocol.activities import (
+        CREATE_RUN_GROUP,
+        FINISH_GROUP,
+        SET_CAMPAIGN_STATUS,
     )
-    from mainspring.protocol.names import Activity, Workflow
+    from mainspring.protocol.campaign import FinishGroupInput, StatusInput
+    from mainspring.protocol.names import Workflow
     from mainspring.protocol.run import RunGroupInput, RunGroupResult, RunProgress, RunState
     from mainspring.status import CampaignStatus
     from workflows import calls
@@ -48,9 +48,8 @@ class RunWorkflow:
             is_last = False
             while not is_last and self._num_begun < state.rollouts_per_run:
                 made = await calls.store(
-                    Activity.CREATE_RUN_GROUP,
+                    CREATE_RUN_GROUP,
                     RunGroupInput(campaign=state.campaign, index=state.next_group),
-                    RunGroupResult,
                 )
                 is_last = made.size == 0
                 if not is_last:
@@ -87,9 +86,8 @@ class RunWorkflow:
         except asyncio.CancelledError:
             cancelled = True
         await calls.store(
-            Activity.FINISH_GROUP,
+            FINISH_GROUP,
             FinishGroupInput(group=made.group, cancelled=cancelled),
-            FinishGroupResult,
         )
         if cancelled:
             raise asyncio.CancelledError
@@ -115,9 +113,8 @@ class RunWorkflow:
 
     async def _set_status(self, status: CampaignStatus, error: str | None = None) -> None:
         await calls.store(
-            Activity.SET_CAMPAIGN_STATUS,
+            SET_CAMPAIGN_STATUS,
             StatusInput(campaign=self._state.campaign, status=status, error=error),
-            CampaignRef,
         )
 
     @workflow.update

@@ -11,14 +11,20 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from mainspring.ids import NodeId
-    from mainspring.protocol.names import Activity
+    from mainspring.protocol.activities import (
+        CLOSE_SANDBOX,
+        COLLECT_PATCH,
+        EXECUTE,
+        OPEN_SANDBOX,
+        RESTORE_SANDBOX,
+        SHELL_GRACE_S,
+    )
     from mainspring.protocol.rollout import (
         ExecuteInput,
         ExecuteResult,
         OpenInput,
         PatchResult,
         RolloutInput,
-        RolloutRef,
         SandboxInput,
         SandboxRef,
     )
@@ -27,12 +33,8 @@ with workflow.unsafe.imports_passed_through():
 
 MAX_LIVES = 8
 """Sandboxes one rollout may use up; beyond that the fleet is sick, not the sandbox."""
-SHELL_GRACE_S = 30.0
-"""On top of a command's own timeout: killing its group, reading its output, the database."""
 RESULT_HOPS = 10
 """Turns of the event loop in which a resolved activity surely reaches its awaiting task."""
-SHORT_S = 60.0
-"""Diff and close."""
 
 
 class SandboxLife:
@@ -74,10 +76,10 @@ class SandboxLife:
     async def _open(self, ask: OpenInput, prefer: NodeId | None, *, summary: str) -> SandboxRef:
         if prefer is not None:
             try:
-                return await calls.open_on(prefer, ask, SandboxRef, summary=summary)
+                return await calls.once_on(prefer, OPEN_SANDBOX, ask, summary=summary)
             except ActivityError:
                 calls.raise_if_cancelled()
-        return await calls.open_anywhere(ask, SandboxRef, summary=summary)
+        return await calls.anywhere(OPEN_SANDBOX, ask, summary=summary)
 
     async def execute(
         self, epoch: int, turn: int, *, timeout_s: float, summary: str
@@ -91,7 +93,7 @@ class SandboxLife:
             started = workflow.time()
             try:
                 result = await calls.on_node(
-                    Activity.EXECUTE,
+                    EXECUTE,
                     ExecuteInput(
                         rollout=self._rollout,
                         epoch=epoch,
@@ -99,9 +101,8 @@ class SandboxLife:
                         sandbox=ref.sandbox,
                         timeout_s=timeout_s,
                     ),
-                    ExecuteResult,
                     node=ref.node,
-                    timeout_s=timeout_s + SHELL_GRACE_S + SHORT_S,
+                    own_s=timeout_s,
                     summary=summary,
                 )
             except ActivityError as error:
@@ -121,11 +122,9 @@ class SandboxLife:
             started = workflow.time()
             try:
                 result = await calls.on_node(
-                    Activity.COLLECT_PATCH,
+                    COLLECT_PATCH,
                     SandboxInput(rollout=self._rollout, epoch=epoch, sandbox=ref.sandbox),
-                    PatchResult,
                     node=ref.node,
-                    timeout_s=SHORT_S,
                 )
             except ActivityError as error:
                 await self._rebuild_after(error, epoch, num_turns, timeout_s)
@@ -141,11 +140,9 @@ class SandboxLife:
         ref, self._ref = self._ref, None
         try:
             await calls.on_node(
-                Activity.CLOSE_SANDBOX,
+                CLOSE_SANDBOX,
                 SandboxInput(rollout=self._rollout, epoch=epoch, sandbox=ref.sandbox),
-                RolloutRef,
                 node=ref.node,
-                timeout_s=SHORT_S,
             )
         except ActivityError as error:
             if is_cancelled_exception(error):
@@ -166,11 +163,10 @@ class SandboxLife:
             started = workflow.time()
             try:
                 await calls.on_node(
-                    Activity.RESTORE_SANDBOX,
+                    RESTORE_SANDBOX,
                     SandboxInput(rollout=self._rollout, epoch=epoch, sandbox=ref.sandbox),
-                    RolloutRef,
                     node=ref.node,
-                    timeout_s=(num_turns + 1) * (timeout_s + SHELL_GRACE_S),
+                    own_s=timeout_s + num_turns * (timeout_s + SHELL_GRACE_S),
                     summary=f"replay {num_turns} commands",
                 )
             except ActivityError as again:

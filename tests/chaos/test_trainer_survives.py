@@ -19,9 +19,9 @@ from infra.stack.stack import StackInfo
 from infra.temporal import connect
 from mainspring import layout
 from mainspring.config import CampaignConfig
-from mainspring.ids import CampaignId, campaign_id, trainer_queue
+from mainspring.ids import CampaignId, campaign_id
+from mainspring.protocol.activities import PREPARE_POLICY
 from mainspring.protocol.campaign import CampaignRef, PolicyRef
-from mainspring.protocol.names import Activity
 from mainspring.settings import load_settings
 from tests.waiting import until
 from workers.fleet import ONE_THREAD, Fleet, Member
@@ -37,13 +37,7 @@ class PrepareOnly:
 
     @workflow.run
     async def run(self, campaign: CampaignId) -> PolicyRef:
-        return await calls.anywhere(
-            Activity.PREPARE_POLICY,
-            CampaignRef(campaign=campaign),
-            PolicyRef,
-            queue=trainer_queue(campaign),
-            timeout_s=TIMEOUT_S,
-        )
+        return await calls.anywhere(PREPARE_POLICY, CampaignRef(campaign=campaign))
 
 
 def tiny_campaign(name: str) -> CampaignConfig:

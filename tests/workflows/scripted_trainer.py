@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 from cluster import Cluster
 from scripted import SUBMIT, bash
-from temporalio import activity
 from temporalio.worker import Worker
 
 from activities.faults import Faults
 from activities.heartbeat import heartbeating
+from activities.implements import implements
 from infra.db import policies, steps, tasks
 from infra.db.database import Database
 from mainspring.config import (
@@ -30,6 +30,7 @@ from mainspring.config import (
 )
 from mainspring.errors import WorkFailed
 from mainspring.ids import CampaignId, TaskId, trainer_queue
+from mainspring.protocol.activities import CHECK_LOGPROBS, PREPARE_POLICY, TRAIN_STEP
 from mainspring.protocol.campaign import (
     CampaignRef,
     CheckInput,
@@ -38,7 +39,6 @@ from mainspring.protocol.campaign import (
     StepInput,
     StepResult,
 )
-from mainspring.protocol.names import Activity
 from mainspring.status import FaultKind, StepStatus
 from mainspring.tasks import Task
 from tests.waiting import until
@@ -73,14 +73,14 @@ class ScriptedTrainer:
         """Steps that fail for good."""
         self.num_attempts = 0
 
-    @activity.defn(name=Activity.PREPARE_POLICY)
+    @implements(PREPARE_POLICY)
     async def prepare_policy(self, ref: CampaignRef) -> PolicyRef:
         async with heartbeating():
             await self._hold.at("prepare")
             await policies.put_first_policy(self._db, ref.campaign, _path(ref.campaign, 0))
         return PolicyRef(campaign=ref.campaign, version=0)
 
-    @activity.defn(name=Activity.TRAIN_STEP)
+    @implements(TRAIN_STEP)
     async def train_step(self, ask: StepInput) -> StepResult:
         self.num_attempts += 1
         async with heartbeating():
@@ -103,7 +103,7 @@ class ScriptedTrainer:
                 )
         return StepResult(version=ask.step, reward_mean=0.5, logprob_gap_max=0.0, seconds=0.0)
 
-    @activity.defn(name=Activity.CHECK_LOGPROBS)
+    @implements(CHECK_LOGPROBS)
     async def check_logprobs(self, ask: CheckInput) -> CheckResult:
         await policies.put_gap(self._db, ask.campaign, ask.version, 0.0, 1)
         return CheckResult(logprob_gap_max=0.0, num_tokens=1)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
+from activities.implements import implements
 from activities.known import Known
 from activities.rollouts import RolloutActivities
 from infra.db import campaigns, rollouts, tasks
@@ -30,8 +30,9 @@ from mainspring.ids import (
     group_id,
     group_workflow,
 )
+from mainspring.protocol.activities import OPEN_SANDBOX
 from mainspring.protocol.campaign import EvaluationInput, GroupInput
-from mainspring.protocol.names import Activity, Workflow
+from mainspring.protocol.names import Workflow
 from mainspring.protocol.rollout import OpenInput, SandboxRef
 from mainspring.settings import load_settings
 from mainspring.status import FaultKind
@@ -54,7 +55,7 @@ class Node:
     def __init__(self) -> None:
         self.served: list[str] = []
 
-    @activity.defn(name=Activity.OPEN_SANDBOX)
+    @implements(OPEN_SANDBOX)
     async def open_sandbox(self, ask: OpenInput) -> SandboxRef:
         self.served.append(ask.rollout)
         raise ApplicationError("no", type=FaultKind.TASK_INVALID, non_retryable=True)

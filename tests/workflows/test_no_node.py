@@ -1,20 +1,22 @@
 """A wait that nothing ends has an end: here no node ever opens a sandbox."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from cluster import cluster_of
 
 from infra.stack.stack import StackInfo
+from mainspring.protocol.activities import OPEN_SANDBOX
 from mainspring.status import StopReason
-from workflows import calls
+from workflows import calls, sandbox_life
 
 
 async def test_without_any_node_a_rollout_is_masked_in_the_end(
     stack: StackInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calls, "OUTAGE", timedelta(seconds=2))
-    monkeypatch.setattr(calls, "OPEN_TIMEOUT", timedelta(seconds=1))
+    monkeypatch.setattr(sandbox_life, "OPEN_SANDBOX", replace(OPEN_SANDBOX, timeout_s=1))
     async with cluster_of(stack, {}) as nobody:
         rollout, result = await nobody.play()
         row = await nobody.row(rollout)

@@ -1,0 +1,189 @@
+"""Every activity as one object: name, input, result, queue and the time of one attempt.
+
+Workflows call these objects (`workflows.calls`) and activities implement them
+(`activities.implements`), so the type checker follows a payload from one side to the other and an
+editor finds the way. Names stand in Temporal's UI and in recorded histories: a name never changes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel
+
+from mainspring.ids import GRADE_QUEUE, ROLLOUT_QUEUE, SANDBOX_QUEUE, trainer_queue
+from mainspring.protocol.campaign import (
+    AdmitInput,
+    AdmitResult,
+    CampaignRef,
+    CheckInput,
+    CheckResult,
+    CreateEvaluationResult,
+    CreateGroupResult,
+    EvaluationInput,
+    FinishGroupInput,
+    FinishGroupResult,
+    GroupInput,
+    OutcomeInput,
+    OutcomeResult,
+    PlanResult,
+    PolicyRef,
+    StatusInput,
+    StepInput,
+    StepResult,
+    Survey,
+    SurveyInput,
+)
+from mainspring.protocol.rollout import (
+    BeginInput,
+    BeginResult,
+    ExecuteInput,
+    ExecuteResult,
+    FinishInput,
+    FinishResult,
+    GenerateInput,
+    GenerateResult,
+    GradeResult,
+    NewEpochInput,
+    OpenInput,
+    PatchResult,
+    RolloutRef,
+    SandboxInput,
+    SandboxRef,
+)
+from mainspring.protocol.run import RunGroupInput, RunGroupResult
+
+In = TypeVar("In", bound=BaseModel)
+Out = TypeVar("Out", bound=BaseModel)
+
+STORE_TIMEOUT_S = 20.0
+"""One attempt of a database call."""
+SHORT_S = 60.0
+"""Work on a sandbox whose length no command decides."""
+SHELL_GRACE_S = 30.0
+"""A command's timeout is enforced by its sandbox; this is what that may take on top."""
+OPEN_TIMEOUT_S = 1800.0
+"""One attempt at opening a sandbox, an image pull included."""
+GRADE_GRACE_S = 120.0
+"""Opening a sandbox, applying the patch and closing, on top of the tests' own timeout."""
+PUBLISH_TIMEOUT_S = 1800.0
+STEP_TIMEOUT_S = 6 * 3600.0
+"""One attempt at a step, a warm start or a check; heartbeats notice a dead trainer much earlier."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityRef(Generic[In, Out]):
+    """One activity: takes `In`, gives `Out`."""
+
+    name: str
+    takes: type[In]
+    gives: type[Out]
+    timeout_s: float
+    """Seconds of one attempt, without the caller's own share (a command's or a test's timeout)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCall(ActivityRef[In, Out]):
+    """A short database call, run by the worker that runs the workflow."""
+
+    timeout_s: float = STORE_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCall(ActivityRef[In, Out]):
+    """Heartbeating work for any worker that polls a shared queue."""
+
+    queue: Callable[[In], str]
+    """The task queue, for this input."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCall(ActivityRef[In, Out]):
+    """Heartbeating work in a sandbox, on the queue of the node that holds it."""
+
+    timeout_s: float = SHORT_S
+
+
+def _rollout_queue(_: BaseModel) -> str:
+    return ROLLOUT_QUEUE
+
+
+def _sandbox_queue(_: BaseModel) -> str:
+    return SANDBOX_QUEUE
+
+
+def _grade_queue(_: BaseModel) -> str:
+    return GRADE_QUEUE
+
+
+def _trainer_queue(of: CampaignRef | StepInput | CheckInput) -> str:
+    return trainer_queue(of.campaign)
+
+
+# One rollout.
+BEGIN_ROLLOUT = StoreCall("begin_rollout", BeginInput, BeginResult)
+"""Claim the rollout for this run; gives the epoch and what the workflow must know."""
+NEW_EPOCH = StoreCall("new_epoch", NewEpochInput, RolloutRef)
+"""Fence everything older after a sandbox could not be rebuilt."""
+FINISH_ROLLOUT = StoreCall("finish_rollout", FinishInput, FinishResult)
+"""Write how the rollout ended and its reward."""
+READ_OUTCOME = StoreCall("read_outcome", OutcomeInput, OutcomeResult)
+"""Read how a rollout ended that another run plays."""
+GENERATE = QueueCall(
+    "generate", GenerateInput, GenerateResult, STORE_TIMEOUT_S, queue=_rollout_queue
+)
+"""Ask the policy for the next reply and store it token by token. Own share: the request."""
+
+# Its sandbox.
+OPEN_SANDBOX = QueueCall(
+    "open_sandbox", OpenInput, SandboxRef, OPEN_TIMEOUT_S, queue=_sandbox_queue
+)
+"""Open a sandbox on any node with room, or on the node that is preferred."""
+EXECUTE = NodeCall("execute", ExecuteInput, ExecuteResult, SHELL_GRACE_S + SHORT_S)
+"""Run the reply's command in the rollout's sandbox, once. Own share: the command."""
+RESTORE_SANDBOX = NodeCall("restore_sandbox", SandboxInput, RolloutRef, SHELL_GRACE_S)
+"""Replay the recorded commands in a new sandbox, checking each. Own share: the commands."""
+COLLECT_PATCH = NodeCall("collect_patch", SandboxInput, PatchResult)
+"""Store the working tree's difference from the base commit, then remove the sandbox."""
+CLOSE_SANDBOX = NodeCall("close_sandbox", SandboxInput, RolloutRef)
+"""Remove the sandbox."""
+
+# Its reward. Own share: the tests.
+GIVE_PATCH = QueueCall("give_patch", RolloutRef, PatchResult, GRADE_GRACE_S, queue=_grade_queue)
+"""Store the patch of a rollout that no policy plays."""
+GRADE = QueueCall("grade", RolloutRef, GradeResult, GRADE_GRACE_S, queue=_grade_queue)
+"""Judge the stored patch with the hidden tests in a fresh sandbox."""
+
+# Groups, evaluations and runs.
+CREATE_GROUP = StoreCall("create_group", GroupInput, CreateGroupResult)
+"""Choose the group's task and store the group with its rollouts."""
+CREATE_EVALUATION = StoreCall("create_evaluation", EvaluationInput, CreateEvaluationResult)
+"""Store an evaluation's rollouts, one per task of the split."""
+CREATE_RUN_GROUP = StoreCall("create_run_group", RunGroupInput, RunGroupResult)
+"""Store the next part of an evaluation, a verification or a regrade."""
+FINISH_GROUP = StoreCall("finish_group", FinishGroupInput, FinishGroupResult)
+"""Close the group: ready for a step, masked or flat."""
+
+# The campaign.
+SURVEY_CAMPAIGN = StoreCall("survey_campaign", SurveyInput, Survey)
+"""Read where the campaign stands."""
+ADMIT_GROUPS = StoreCall("admit_groups", AdmitInput, AdmitResult)
+"""Store the groups that may start now."""
+SET_CAMPAIGN_STATUS = StoreCall("set_campaign_status", StatusInput, CampaignRef)
+"""Write the campaign's status."""
+PLAN_STEP = StoreCall("plan_step", StepInput, PlanResult)
+"""Fix the batch of a step."""
+PUBLISH_POLICY = QueueCall(
+    "publish_policy", PolicyRef, PolicyRef, PUBLISH_TIMEOUT_S, queue=_rollout_queue
+)
+"""Load a policy version into every engine."""
+PREPARE_POLICY = QueueCall(
+    "prepare_policy", CampaignRef, PolicyRef, STEP_TIMEOUT_S, queue=_trainer_queue
+)
+"""Make or take the first policy, warm-start it, store it as version 0."""
+TRAIN_STEP = QueueCall("train_step", StepInput, StepResult, STEP_TIMEOUT_S, queue=_trainer_queue)
+"""One optimizer step on the planned batch, committed with its checkpoint."""
+CHECK_LOGPROBS = QueueCall(
+    "check_logprobs", CheckInput, CheckResult, STEP_TIMEOUT_S, queue=_trainer_queue
+)
+"""Recompute an evaluation's log-probs under the same weights."""
