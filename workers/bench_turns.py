@@ -24,10 +24,10 @@ from activities.faults import Faults
 from activities.grading import GradingActivities
 from activities.held import HeldSandboxes
 from activities.known import Known
-from activities.policy import PolicyActivities
+from activities.replies import ReplyActivities
 from activities.rollouts import RolloutActivities
 from activities.sandbox import SandboxActivities
-from activities.served import Served
+from activities.served import Served, ServedCampaigns, in_tokens
 from infra.db import campaigns, groups, tasks
 from infra.db.database import Database
 from infra.db.models import GenerationRow
@@ -197,13 +197,13 @@ async def _measure(settings: Settings) -> dict[str, dict[str, Any]]:
 
         async def serve(db: Database, campaign: CampaignId) -> Served:
             config = (await campaigns.get(db, campaign)).config
-            return Served(config, NoPolicy(), NoTokenizer())
+            return in_tokens(db, campaign, config, NoPolicy(), NoTokenizer())
 
         bench = Bench(
             client,
             db,
             RolloutActivities(db, known),
-            PolicyActivities(db, known, serve),
+            ReplyActivities(db, known, ServedCampaigns(db, serve)),
             SandboxActivities(db, known, NODE, backends, held, admission),
             GradingActivities(db, known, NODE, backends),
         )
@@ -227,7 +227,7 @@ class Bench:
     client: Client
     db: Database
     rollouts: RolloutActivities
-    policy: PolicyActivities
+    replies: ReplyActivities
     sandbox: SandboxActivities
     grading: GradingActivities
 
@@ -240,7 +240,7 @@ class Bench:
             activities=[
                 self.rollouts.begin_rollout,
                 self.rollouts.finish_rollout,
-                self.policy.generate,
+                self.replies.generate,
             ],
             interceptors=[Faults()],
             max_concurrent_activities=2 * max(PLAN),
@@ -340,7 +340,7 @@ class Bench:
         )
         for turn in range(num_turns):
             await call(
-                self.policy.generate,
+                self.replies.generate,
                 GenerateInput(rollout=rollout, epoch=begin.epoch, turn=turn, min_policy_version=0),
             )
             await call(

@@ -8,10 +8,11 @@ from temporalio.worker import Worker
 from activities.campaigns import CampaignActivities
 from activities.faults import Faults
 from activities.known import Known
-from activities.policy import PolicyActivities
+from activities.publishing import PublishingActivities
+from activities.replies import ReplyActivities
 from activities.rollouts import RolloutActivities
 from activities.runs import RunActivities
-from activities.served import serve_over_http
+from activities.served import ServedCampaigns, serve_over_http
 from infra.db.opening import open_database
 from infra.log_setup import set_up
 from mainspring.ids import ROLLOUT_QUEUE
@@ -50,7 +51,7 @@ async def _run(settings: Settings) -> None:
         client = link.client
         known = Known(db)
         serve = partial(serve_over_http, api_key=settings.policy_api_key)
-        policy = PolicyActivities(db, known, serve)
+        served = ServedCampaigns(db, serve)
         bookkeeping = RolloutActivities(db, known)
         standing = CampaignActivities(db, known)
         worker = Worker(
@@ -66,8 +67,8 @@ async def _run(settings: Settings) -> None:
             workflow_runner=workflow_runner(),
             interceptors=[Faults()],
             activities=[
-                policy.generate,
-                policy.publish_policy,
+                ReplyActivities(db, known, served).generate,
+                PublishingActivities(db, served).publish_policy,
                 bookkeeping.begin_rollout,
                 bookkeeping.new_epoch,
                 bookkeeping.finish_rollout,
@@ -93,4 +94,4 @@ async def _run(settings: Settings) -> None:
         try:
             await poll_until_stopped(link, [worker], Sweeping(db, client).run_forever)
         finally:
-            await policy.close()
+            await served.close()

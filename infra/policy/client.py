@@ -1,6 +1,6 @@
 """A client of SGLang's native HTTP API: completions over several engines, weights to each.
 
-Implements infra.policy.protocol.PolicyClient and PolicyControl. Invariants: a completion cut off by
+Implements infra.policy.protocol.Engines. Invariants: a completion cut off by
 an abort goes on from its partial tokens with what is left of its budget; an engine whose weights
 are not the campaign's, or were discarded, is reported as UnknownWeights, never trained on (an
 evaluation, which trains nothing, takes any weights); what would kill an engine is not sent: ids it
@@ -124,7 +124,7 @@ class SGLangClient:
         min_version: int | None = None,
         num_closed: int = 0,
     ) -> Completion:
-        """See PolicyClient. Raises UnknownWeights also when the engine serves a version below
+        """See protocol.Engines. Raises UnknownWeights also when the engine serves a version below
         `min_version`, or weights that the campaign discarded."""
         self._check_ids(input_ids, request_id)
         partial = Partial(self._any_weights)
@@ -219,7 +219,7 @@ class SGLangClient:
         return None if label is None else label.version
 
     async def publish(self, engine: str, weights: Path, label: WeightLabel) -> None:
-        """See PolicyControl."""
+        """See protocol.Publisher."""
         await self.reconcile(engine, weights, label)
 
     async def reconcile(self, engine: str, weights: Path, label: WeightLabel) -> bool:

@@ -3,7 +3,8 @@
 For evaluations: such endpoints give neither tokens nor weight versions, so nothing of theirs can be
 trained on. One call asks each endpoint at most once, and none after a reply, whatever its shape:
 replies are paid for. Waiting and asking again is the caller's, who does it durably and with a
-bound. Invariant: the API key stands in no error. Used by the policy's activities.
+bound. Invariant: the API key stands in no error. Used by `text_policy`, and to check an endpoint
+before a run.
 """
 
 import re
@@ -19,7 +20,7 @@ from pydantic import SecretStr
 
 from infra.policy.balancer import Balancer
 from infra.policy.client import CONNECT_TIMEOUT_S
-from infra.policy.protocol import MalformedReply
+from infra.policy.protocol import ContextFull, MalformedReply
 from mainspring.agent.prompt import Message
 from mainspring.config import PolicyConfig
 from mainspring.errors import EngineBusy, EngineError, EngineFailing
@@ -41,10 +42,6 @@ _CONTEXT_FULL = re.compile(
 
 class PolicyRefused(EngineError):
     """The endpoint refuses the request for good."""
-
-
-class ContextFull(EngineError):
-    """The messages leave no room for a reply."""
 
 
 class EndpointFailing(EngineFailing):

@@ -1,8 +1,10 @@
-"""The seam between rollouts and whatever serves the policy: SGLang's native HTTP API.
+"""The seam between rollouts and whatever serves the policy.
 
-A policy engine is any server that speaks it (SGLang, or `mainspring serve` on CPU). Activities use
-`PolicyClient`; the trainer publishes weights through `PolicyControl`. Weight versions are the
-campaign's policy versions, each with its identity: see infra.policy.weight_label.
+- `Policy` gives the next reply of a rollout: in tokens (`token_policy`) or in text (`text_policy`).
+- `Engines` are what a policy in tokens asks: servers that speak SGLang's native HTTP API.
+- `Publisher` loads policy versions into engines. Each version has its identity: `weight_label`.
+
+Imported by the activities of replies and publishing, and by the implementations beside it.
 """
 
 from dataclasses import dataclass
@@ -10,9 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 from infra.policy.weight_label import WeightLabel
+from mainspring.agent.conversation import Conversation
 from mainspring.errors import EngineError, EngineUnreachable
+from mainspring.ids import RolloutId
 from mainspring.status import FaultKind
-from mainspring.turns import VersionSpan
+from mainspring.turns import Generation, VersionSpan
 
 
 class MalformedReply(EngineError):
@@ -29,13 +33,17 @@ class ClosesConnections(EngineError):
     """A request under which connection after connection closed: most likely it kills engines."""
 
 
+class ContextFull(EngineError):
+    """The conversation leaves no room for a reply."""
+
+
 class NoEngineAnswered(EngineUnreachable):
     """Asking again later may help."""
 
     def __init__(self, message: str, num_closed: int) -> None:
         super().__init__(message)
         self.num_closed = num_closed
-        """Connections that closed under this request so far: see PolicyClient.generate."""
+        """Connections that closed under this request so far: see ReplyRequest.num_closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,48 @@ class Completion:
     latency_s: float
 
 
-class PolicyClient(Protocol):
+@dataclass(frozen=True, slots=True)
+class ReplyRequest:
+    """The next reply of one rollout."""
+
+    rollout: RolloutId
+    """Requests of one rollout prefer the same engine, for its cache."""
+    request_id: str
+    """Of this attempt."""
+    conversation: Conversation
+    temperature: float
+    min_version: int
+    """Engines that serve an older policy version are brought up to date before they are asked."""
+    num_closed: int = 0
+    """What NoEngineAnswered told of an earlier attempt, so that a request that kills engines is not
+    handed to all of them."""
+
+
+class Policy(Protocol):
+    """Gives a campaign's replies, in tokens or in text. One per process and campaign, safe for
+    concurrent calls on one event loop."""
+
+    async def complete(self, ask: ReplyRequest) -> Generation:
+        """The reply, not stored yet. Raises ContextFull; EngineError when the request is refused
+        for good; EngineUnreachable, EngineBusy or EngineFailing when asking again may help."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class Publisher(Protocol):
+    """Loads policy versions into engines."""
+
+    async def publish(self, engine: str, weights: Path, label: WeightLabel) -> None:
+        """Load `weights` (a Hugging Face directory) into the engine at URL `engine` as `label`.
+        Idempotent; in-flight requests continue under the new weights with recomputed KV. Raises
+        EngineError or ConnectionError."""
+        ...
+
+
+class Engines(Publisher, Protocol):
+    """Engines that sample tokens: what `TokenPolicy` asks."""
+
     async def generate(
         self,
         input_ids: list[int],
@@ -66,23 +115,30 @@ class PolicyClient(Protocol):
         *,
         request_id: str,
         sticky: str,
+        min_version: int | None = None,
         num_closed: int = 0,
     ) -> Completion:
-        """Sample one completion; requests with the same `sticky` prefer the same engine (its KV
-        cache). A request cut off by an abort goes on from its partial tokens, so a completion may
-        span versions. `num_closed`: what NoEngineAnswered said of an earlier attempt, so that a
-        request that kills engines is not handed to all of them. Raises EngineError when the request
-        is refused for good, NoEngineAnswered when no engine can be reached (retry later)."""
+        """Sample one completion; requests with the same `sticky` prefer the same engine. A request
+        cut off by an abort continues from its partial tokens, so a completion may span versions.
+        Raises EngineError when the request is refused for good, NoEngineAnswered when no engine can
+        be reached, UnknownWeights when an engine serves no known version from `min_version` on."""
         ...
 
-
-class PolicyControl(Protocol):
-    async def publish(self, engine: str, weights: Path, label: WeightLabel) -> None:
-        """Load `weights` (a Hugging Face directory) into the engine at URL `engine` as `label`.
-        Idempotent; in-flight requests go on under the new weights with recomputed KV. Raises
-        EngineError or ConnectionError."""
+    async def reconcile(self, engine: str, weights: Path, label: WeightLabel) -> bool:
+        """Load the newest weights into an engine that serves others. False: it was done already."""
         ...
 
-    async def served_version(self, engine: str) -> int | None:
-        """The version the engine serves, None when its weights are not a campaign's."""
-        ...
+    async def aclose(self) -> None: ...
+
+
+class ChatText(Protocol):
+    """A chat template as token arithmetic: `infra.policy.tokenizer.ChatTokenizer`."""
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]: ...
+
+    def prompt_ids(self, system: str, user: str) -> list[int]: ...
+
+    def next_prompt_ids(self, user_text: str, *, closed: bool) -> list[int]: ...
+
+    def decode(self, ids: list[int] | tuple[int, ...]) -> str: ...

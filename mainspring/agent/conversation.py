@@ -6,6 +6,7 @@ and by exports.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from mainspring.agent.action import FormatError, parse_action
 from mainspring.agent.observation import render_format_error, render_observation
@@ -16,6 +17,29 @@ from mainspring.turns import Execution, Generation
 
 CUT_OFF = frozenset({"length", "max_tokens"})
 """Finish reasons of a reply that reached its longest length: SGLang's and OpenAI's, and others'."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What was said up to the reply that is asked for."""
+
+    agent: AgentConfig
+    task: Task
+    replies: Sequence[Generation]
+    """Those before it, in order."""
+    executions: Sequence[Execution]
+    """Of their commands, in order."""
+
+    def opening(self) -> list[Message]:
+        return opening_messages(self.task.issue, self.task.workdir, self.agent.short_prompts)
+
+    def newest(self) -> str:
+        """The user's message after the last reply, which there must be."""
+        last = self.executions[-1] if self.executions else None
+        return message_after(self.agent, self.replies[-1], last)
+
+    def messages(self) -> list[Message]:
+        return messages_before_reply(self.agent, self.task, self.replies, self.executions)
 
 
 def message_after(agent: AgentConfig, reply: Generation, execution: Execution | None) -> str:

@@ -17,11 +17,12 @@ from activities.campaigns import CampaignActivities
 from activities.faults import Faults
 from activities.held import HeldSandboxes
 from activities.known import Known
-from activities.policy import PolicyActivities
+from activities.publishing import PublishingActivities
 from activities.reaper import Reaper
+from activities.replies import ReplyActivities
 from activities.rollouts import RolloutActivities
 from activities.runs import RunActivities
-from activities.served import Served
+from activities.served import Served, ServedCampaigns, in_tokens
 from infra.db import campaigns, groups, policies, rollouts, tasks
 from infra.db.database import Database
 from infra.sandbox.protocol import BackendUnavailable
@@ -67,7 +68,8 @@ class Cluster:
     client: Client
     db: Database
     policy: ScriptedPolicy
-    policy_activities: PolicyActivities
+    replies: ReplyActivities
+    served: ServedCampaigns
     nodes: Mapping[NodeId, SandboxNode]
     hosts: Mapping[NodeId, "Host"]
     configs: dict[str, CampaignConfig] = field(default_factory=dict)
@@ -194,7 +196,8 @@ async def cluster_of(stack: StackInfo, hosts: Mapping[NodeId, Host]) -> AsyncIte
         known = Known(db)
 
         async def serve(db: Database, campaign: CampaignId) -> Served:
-            return Served((await campaigns.get(db, campaign)).config, policy, ByteText())
+            config = (await campaigns.get(db, campaign)).config
+            return in_tokens(db, campaign, config, policy, ByteText())
 
         async def node(name: NodeId, host: Host) -> SandboxNode:
             # The machine that runs the tests may be short of memory: that is not what they test.
@@ -205,7 +208,8 @@ async def cluster_of(stack: StackInfo, hosts: Mapping[NodeId, Host]) -> AsyncIte
 
         bookkeeping = RolloutActivities(db, known)
         standing = CampaignActivities(db, known)
-        asking = PolicyActivities(db, known, serve)
+        served = ServedCampaigns(db, serve)
+        replies = ReplyActivities(db, known, served)
         nodes = {name: await node(name, host) for name, host in hosts.items()}
         rollout_worker = Worker(
             client,
@@ -220,11 +224,11 @@ async def cluster_of(stack: StackInfo, hosts: Mapping[NodeId, Host]) -> AsyncIte
             workflow_runner=SANDBOXED,
             interceptors=[Faults()],
             activities=[
-                asking.generate,
+                replies.generate,
                 bookkeeping.begin_rollout,
                 bookkeeping.new_epoch,
                 bookkeeping.finish_rollout,
-                asking.publish_policy,
+                PublishingActivities(db, served).publish_policy,
                 bookkeeping.create_group,
                 bookkeeping.create_evaluation,
                 bookkeeping.finish_group,
@@ -243,7 +247,7 @@ async def cluster_of(stack: StackInfo, hosts: Mapping[NodeId, Host]) -> AsyncIte
             patch.setattr(node_beat, "BEAT_S", BEAT_S)
             beats = [asyncio.create_task(each.beat.run_forever()) for each in nodes.values()]
             try:
-                yield Cluster(client, db, policy, asking, nodes, hosts)
+                yield Cluster(client, db, policy, replies, served, nodes, hosts)
             finally:
                 for beat in beats:
                     beat.cancel()

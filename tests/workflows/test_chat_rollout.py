@@ -28,7 +28,7 @@ KEY = "sk-very-secret"
 @pytest.fixture
 def endpoint(cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     serve = partial(serve_over_http, api_key=SecretStr(KEY))
-    monkeypatch.setattr(cluster.policy_activities, "_serve", serve)
+    monkeypatch.setattr(cluster.served, "_serve", serve)
     with chat_endpoint() as endpoint:
         yield endpoint
 

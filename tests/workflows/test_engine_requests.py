@@ -4,7 +4,7 @@ import pytest
 from cluster import Cluster
 from scripted import ByteText
 
-from activities.served import Served
+from activities.served import Served, in_tokens
 from infra.db import campaigns
 from infra.db.database import Database
 from infra.policy.client import SGLangClient
@@ -18,9 +18,10 @@ def serve_from(
 ) -> None:
     async def serve(db: Database, campaign: CampaignId) -> Served:
         client = SGLangClient([stub.url], vocab_size=vocab_size)
-        return Served((await campaigns.get(db, campaign)).config, client, ByteText())
+        config = (await campaigns.get(db, campaign)).config
+        return in_tokens(db, campaign, config, client, ByteText())
 
-    monkeypatch.setattr(cluster.policy_activities, "_serve", serve)
+    monkeypatch.setattr(cluster.served, "_serve", serve)
 
 
 async def test_an_id_outside_the_vocabulary_masks_the_rollout(

@@ -219,7 +219,7 @@ async def test_two_attempts_at_a_reply_store_one(cluster) -> None:
     await rollouts.claim(cluster.db, rollout, BeginInput(rollout=rollout, run_id="r").run_id)
     ask = GenerateInput(rollout=rollout, epoch=0, turn=0, min_policy_version=0)
     answers = await asyncio.gather(
-        *(ActivityEnvironment().run(cluster.policy_activities.generate, ask) for _ in range(2))
+        *(ActivityEnvironment().run(cluster.replies.generate, ask) for _ in range(2))
     )
     assert answers[0] == answers[1]
     generations, _ = await turns.history(cluster.db, rollout, 0)

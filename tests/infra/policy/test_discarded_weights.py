@@ -10,7 +10,9 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.known import Known
-from activities.policy import PolicyActivities
+from activities.publishing import PublishingActivities
+from activities.replies import ReplyActivities
+from activities.served import ServedCampaigns, serve_over_http
 from infra.db import campaigns, discards, groups, migrate, policies, rollouts, steps, tasks, turns
 from infra.db.database import Database
 from infra.policy.client import SGLangClient
@@ -79,11 +81,12 @@ async def test_no_reply_is_of_discarded_weights(db: Database, tmp_path: Path) ->
     model, path = save_tiny_model(tmp_path / "v0", seed=0), tmp_path / "v1"
     with serving(model) as engine:
         await begin(db, model, engine)
-        activities = PolicyActivities(db, Known(db))
+        served = ServedCampaigns(db, serve_over_http)
+        publish = PublishingActivities(db, served).publish_policy
         save_tiny_model(path, seed=1)
         await step_1(db, 0, path)
         ref = PolicyRef(campaign=CAMPAIGN, version=1)
-        await ActivityEnvironment().run(activities.publish_policy, ref)
+        await ActivityEnvironment().run(publish, ref)
         assert await digest_of(engine) == weights_digest(path)
 
         # Other weights, of the same number at the same place. The engine is not told: it is away.
@@ -96,15 +99,15 @@ async def test_no_reply_is_of_discarded_weights(db: Database, tmp_path: Path) ->
 
         rollout = await greedy_rollout(db, 2)
         ask = GenerateInput(rollout=rollout, epoch=0, turn=0, min_policy_version=1)
-        await ActivityEnvironment().run(activities.generate, ask)
+        await ActivityEnvironment().run(ReplyActivities(db, Known(db), served).generate, ask)
         assert await digest_of(engine) == weights_digest(path)
-        await activities.close()
+        await served.close()
     [reply] = await turns.generations(db, rollout, 0)
-    served = list(reply.completion_ids)
-    assert reply.spans == (VersionSpan(1, 0, len(served)),)
+    ids = list(reply.completion_ids)
+    assert reply.spans == (VersionSpan(1, 0, len(ids)),)
     prompt = list(reply.prompt_ids)
-    assert Reference(path).greedy(prompt, served) == served
-    assert Reference(tmp_path / "discarded").greedy(prompt, served) != served
+    assert Reference(path).greedy(prompt, ids) == ids
+    assert Reference(tmp_path / "discarded").greedy(prompt, ids) != ids
 
 
 async def test_a_discarded_version_is_not_taken_for_a_later_one(
@@ -114,16 +117,17 @@ async def test_a_discarded_version_is_not_taken_for_a_later_one(
     model, path = save_tiny_model(tmp_path / "v0", seed=0), save_tiny_model(tmp_path / "v1", seed=1)
     with serving(model) as engine:
         await begin(db, model, engine)
-        activities = PolicyActivities(db, Known(db))
+        served = ServedCampaigns(db, serve_over_http)
+        publish = PublishingActivities(db, served).publish_policy
         await step_1(db, 0, path)
         ref = PolicyRef(campaign=CAMPAIGN, version=1)
-        await ActivityEnvironment().run(activities.publish_policy, ref)
+        await ActivityEnvironment().run(publish, ref)
         await campaigns.set_status(db, CAMPAIGN, CampaignStatus.CANCELLED)
         await discards.rollback(db, CAMPAIGN, 1)
         rollout = await greedy_rollout(db, 1)
         ask = GenerateInput(rollout=rollout, epoch=0, turn=0, min_policy_version=0)
-        await ActivityEnvironment().run(activities.generate, ask)
-        await activities.close()
+        await ActivityEnvironment().run(ReplyActivities(db, Known(db), served).generate, ask)
+        await served.close()
     [reply] = await turns.generations(db, rollout, 0)
     assert [span.version for span in reply.spans] == [0]
 

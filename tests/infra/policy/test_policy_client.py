@@ -11,10 +11,9 @@ from infra.policy.partial import UnknownWeights
 from infra.policy.protocol import (
     ClosesConnections,
     Completion,
+    Engines,
     MalformedReply,
     NoEngineAnswered,
-    PolicyClient,
-    PolicyControl,
     SamplingParams,
     TokenOutOfVocabulary,
 )
@@ -59,10 +58,9 @@ async def long_one(client: SGLangClient, engine: str, **options) -> asyncio.Task
 
 async def test_completion_as_served(engine: str, models: tuple[Path, Path]) -> None:
     async with SGLangClient([engine + "/"]) as client:
-        policy: PolicyClient = client
-        control: PolicyControl = client
-        served = await policy.generate([5, 6], SHORT, request_id="r", sticky="a")
-        assert await control.served_version(engine) == 0
+        engines: Engines = client
+        served = await engines.generate([5, 6], SHORT, request_id="r", sticky="a")
+        assert await client.served_version(engine) == 0
     assert len(served.output_ids) == 4 and served.finish_reason == "length"
     assert served.spans == (VersionSpan(0, 0, 4),)
     assert served.latency_s > 0

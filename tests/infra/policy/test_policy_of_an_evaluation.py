@@ -8,7 +8,8 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.known import Known
-from activities.policy import PolicyActivities
+from activities.replies import ReplyActivities
+from activities.served import ServedCampaigns, serve_over_http
 from infra.db import campaigns, groups, migrate, rollouts, tasks, turns
 from infra.db.database import Database
 from mainspring.config import CampaignConfig, PolicyConfig
@@ -66,11 +67,12 @@ async def test_it_takes_the_weights_that_are_served(
             model=str(model), engines=(engine,), max_context=2000, max_new_tokens=12
         )
         rollout = await add_rollout(db, policy)
-        activities = PolicyActivities(db, Known(db))
+        campaigns_served = ServedCampaigns(db, serve_over_http)
+        activities = ReplyActivities(db, Known(db), campaigns_served)
         ask = GenerateInput(rollout=rollout, epoch=0, turn=0, min_policy_version=0)
         first = await ActivityEnvironment().run(activities.generate, ask)
         again = await ActivityEnvironment().run(activities.generate, ask)
-        await activities.close()
+        await campaigns_served.close()
     assert first == again
     [reply] = await turns.generations(db, rollout, 0)
     check_contiguous(rollout, [reply])

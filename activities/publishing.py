@@ -1,0 +1,37 @@
+"""Publishing: load a policy version into every engine of its campaign. Safe to run twice."""
+
+from pathlib import Path
+
+from temporalio import activity
+
+from activities.heartbeat import heartbeating
+from activities.implements import implements
+from activities.served import ServedCampaigns, label_of
+from infra.db import policies
+from infra.db.database import Database
+from mainspring.protocol.activities import PUBLISH_POLICY
+from mainspring.protocol.campaign import PolicyRef
+
+
+class PublishingActivities:
+    def __init__(self, db: Database, served: ServedCampaigns) -> None:
+        self._db = db
+        self._served = served
+
+    @implements(PUBLISH_POLICY)
+    async def publish_policy(self, ref: PolicyRef) -> PolicyRef:
+        async with heartbeating() as beat:
+            served = await self._served.of(ref.campaign)
+            assert served.publisher is not None, "publish_policy called for a text endpoint"
+            # Not always the version asked for: a campaign that was reset asks for an older one.
+            newest = await policies.latest_policy(self._db, ref.campaign)
+            policy = newest or await policies.get_policy(self._db, ref.campaign, ref.version)
+            for engine in served.config.policy.engines:
+                beat.note = engine
+                try:
+                    await served.publisher.publish(engine, Path(policy.path), label_of(policy))
+                except ConnectionError as error:
+                    # No reason to hold up the campaign: a reply brings its engine up to date
+                    # first, because it asks for a minimum version.
+                    activity.logger.warning("%s does not answer: %s", engine, error)
+        return ref

@@ -1,0 +1,85 @@
+"""Replies of the policy: ask for the next one and store it as it was served.
+
+Safe to run twice: the first stored reply stands, and both attempts answer from it.
+"""
+
+from temporalio import activity
+
+from activities.heartbeat import heartbeating
+from activities.implements import implements
+from activities.known import Known
+from activities.served import ServedCampaigns
+from infra.db import turns
+from infra.db.database import Database
+from infra.policy.protocol import ContextFull, NoEngineAnswered, ReplyRequest
+from mainspring.agent.action import Command, parse_action
+from mainspring.agent.conversation import Conversation
+from mainspring.protocol.activities import GENERATE
+from mainspring.protocol.rollout import GenerateInput, GenerateResult, ReplyKind
+from mainspring.turns import Generation
+
+SUMMARY_CHARS = 60
+"""Commands are cut to this for Temporal's UI (its limit is about 200 bytes)."""
+NUM_CLOSED = "closed"
+"""What a heartbeat tells the next attempt, wherever it runs: see ReplyRequest.num_closed."""
+
+
+class ReplyActivities:
+    def __init__(self, db: Database, known: Known, served: ServedCampaigns) -> None:
+        self._db = db
+        self._known = known
+        self._served = served
+
+    @implements(GENERATE)
+    async def generate(self, ask: GenerateInput) -> GenerateResult:
+        async with heartbeating() as beat:
+            about = await self._known.rollout(ask.rollout)
+            replies, executions = await turns.history(self._db, ask.rollout, ask.epoch)
+            if ask.turn < len(replies):
+                return _result(replies[ask.turn], replies)
+            served = await self._served.of(about.campaign)
+            task = await self._known.task(about.task)
+            closed = beat.earlier(NUM_CLOSED)
+            request = ReplyRequest(
+                rollout=ask.rollout,
+                request_id=f"{ask.rollout}.e{ask.epoch}.t{ask.turn}.{activity.info().attempt}",
+                conversation=Conversation(served.config.agent, task, replies, executions),
+                temperature=about.temperature,
+                min_version=ask.min_policy_version,
+                num_closed=closed if isinstance(closed, int) else 0,
+            )
+            try:
+                reply = await served.policy.complete(request)
+            except ContextFull as full:
+                activity.logger.info("%s, turn %d: %s", ask.rollout, ask.turn, full)
+                return GenerateResult(kind=ReplyKind.CONTEXT_FULL)
+            except NoEngineAnswered as away:
+                beat.tell(NUM_CLOSED, away.num_closed)
+                raise
+            stored = await turns.put_generation(self._db, ask.rollout, ask.epoch, reply)
+            return _result(stored, [*replies, stored])
+
+
+def _result(generation: Generation, history: list[Generation]) -> GenerateResult:
+    action = parse_action(generation.text)
+    runs = isinstance(action, Command)
+    in_tokens = bool(generation.completion_ids)
+    return GenerateResult(
+        kind=ReplyKind.COMMAND if runs else ReplyKind.FORMAT_ERROR,
+        spent_s=generation.latency_s,
+        summary=_cut(" ".join(action.command.split())) if runs else "",
+        num_prompt_tokens=sum(len(g.prompt_ids) for g in history)
+        if in_tokens
+        else generation.num_prompt_tokens,
+        num_completion_tokens=sum(len(g.completion_ids) for g in history)
+        if in_tokens
+        else generation.num_completion_tokens,
+    )
+
+
+def _cut(text: str) -> str:
+    """In the middle: what a command begins with and what it ends with tell the most."""
+    if len(text) <= SUMMARY_CHARS:
+        return text
+    kept = SUMMARY_CHARS - 5
+    return f"{text[: kept - kept // 2]} ... {text[len(text) - kept // 2 :]}"
