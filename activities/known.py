@@ -11,6 +11,8 @@ from typing import Generic, TypeVar
 
 from infra.db import campaigns, rollouts, tasks
 from infra.db.database import Database
+from mainspring.agents.choice import agent_for
+from mainspring.agents.protocol import Agent
 from mainspring.config import CampaignConfig
 from mainspring.ids import CampaignId, RolloutId, TaskId
 from mainspring.tasks import Task
@@ -43,6 +45,12 @@ class Known:
 
     async def rollout(self, rollout: RolloutId) -> RolloutFacts:
         return await self._rollouts.get(rollout)
+
+    async def agent(self, rollout: RolloutId) -> Agent:
+        """Who plays it."""
+        facts = await self.rollout(rollout)
+        config = await self.config(facts.campaign)
+        return agent_for(config.agent, await self.task(facts.task))
 
     async def _load_config(self, campaign: CampaignId) -> CampaignConfig:
         return (await campaigns.get(self._db, campaign)).config

@@ -12,8 +12,8 @@ from activities.served import ServedCampaigns
 from infra.db import turns
 from infra.db.database import Database
 from infra.policy.protocol import ContextFull, NoEngineAnswered, ReplyRequest
-from mainspring.agent.action import Command, parse_action
-from mainspring.agent.conversation import Conversation
+from mainspring.agents.conversation import Conversation
+from mainspring.agents.protocol import Agent, Command
 from mainspring.protocol.activities import GENERATE
 from mainspring.protocol.rollout import GenerateInput, GenerateResult, ReplyKind
 from mainspring.turns import Generation
@@ -35,15 +35,16 @@ class ReplyActivities:
         async with heartbeating() as beat:
             about = await self._known.rollout(ask.rollout)
             replies, executions = await turns.history(self._db, ask.rollout, ask.epoch)
+            agent = await self._known.agent(ask.rollout)
             if ask.turn < len(replies):
-                return _result(replies[ask.turn], replies)
+                return _result(agent, replies[ask.turn], replies)
             served = await self._served.of(about.campaign)
             task = await self._known.task(about.task)
             closed = beat.earlier(NUM_CLOSED)
             request = ReplyRequest(
                 rollout=ask.rollout,
                 request_id=f"{ask.rollout}.e{ask.epoch}.t{ask.turn}.{activity.info().attempt}",
-                conversation=Conversation(served.config.agent, task, replies, executions),
+                conversation=Conversation(agent, task, replies, executions),
                 temperature=about.temperature,
                 min_version=ask.min_policy_version,
                 num_closed=closed if isinstance(closed, int) else 0,
@@ -57,11 +58,11 @@ class ReplyActivities:
                 beat.tell(NUM_CLOSED, away.num_closed)
                 raise
             stored = await turns.put_generation(self._db, ask.rollout, ask.epoch, reply)
-            return _result(stored, [*replies, stored])
+            return _result(agent, stored, [*replies, stored])
 
 
-def _result(generation: Generation, history: list[Generation]) -> GenerateResult:
-    action = parse_action(generation.text)
+def _result(agent: Agent, generation: Generation, history: list[Generation]) -> GenerateResult:
+    action = agent.parse(generation.text)
     runs = isinstance(action, Command)
     in_tokens = bool(generation.completion_ids)
     return GenerateResult(

@@ -28,7 +28,7 @@ from infra.sandbox.protocol import (
     SandboxSpec,
 )
 from infra.sandbox.select import Available, choose_backend
-from mainspring.agent.action import SUBMIT_SENTINEL, Command, parse_action
+from mainspring.agents.protocol import Agent, Command
 from mainspring.errors import MainspringError, SandboxError
 from mainspring.ids import NodeId, RolloutId, SandboxId, turn_id
 from mainspring.protocol.activities import (
@@ -124,7 +124,8 @@ class SandboxActivities:
         """A submission also has its patch stored and its sandbox closed; other turns, now and then,
         a snapshot taken."""
         async with self._held.working(f"turn {ask.turn + 1}", ask.rollout, ask.sandbox):
-            command = await self._command(ask)
+            agent = await self._known.agent(ask.rollout)
+            command = await self._command(agent, ask)
             done = await turns.put_intent(self._db, ask.rollout, ask.epoch, ask.turn, command)
             ours = None
             if done is None:
@@ -141,7 +142,7 @@ class SandboxActivities:
                     wall_s=result.wall_s,
                 )
                 done = await turns.put_execution(self._db, ask.rollout, ask.epoch, ours)
-            submitted = done.returncode == 0 and _is_submission(done.output)
+            submitted = agent.is_done(done)
             if submitted:
                 await self._collect(ask.rollout, ask.epoch, ask.sandbox)
             elif done == ours:  # else another sandbox is the one whose results count
@@ -245,17 +246,12 @@ class SandboxActivities:
         await self._held.close(sandbox)
         return len(patch)
 
-    async def _command(self, ask: ExecuteInput) -> str:
+    async def _command(self, agent: Agent, ask: ExecuteInput) -> str:
         generation = await turns.get_generation(self._db, ask.rollout, ask.epoch, ask.turn)
         assert generation is not None, f"{ask.rollout}, turn {ask.turn}: nothing was generated"
-        action = parse_action(generation.text)
+        action = agent.parse(generation.text)
         assert isinstance(action, Command), f"{ask.rollout}, turn {ask.turn}: no command to run"
         return action.command
-
-
-def _is_submission(output: bytes) -> bool:
-    """The submit command ran: the sentinel is the first line it printed."""
-    return output.lstrip().split(b"\n", 1)[0].strip() == SUBMIT_SENTINEL.encode()
 
 
 def _digest(output: bytes) -> str:

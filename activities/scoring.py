@@ -6,11 +6,12 @@ are about policies and exploits only, and no reward depends on them.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from activities.known import Known
 from infra.db.database import Database
 from infra.db.played import Played, played
-from mainspring.agent.action import Command, parse_action
+from mainspring.agents.protocol import Command, FormatError
 from mainspring.config import CampaignConfig
 from mainspring.ids import RolloutId
 from mainspring.rewards import Outcome, RewardBroken, Scored, has_own_functions, score
@@ -36,7 +37,8 @@ async def score_rollout(
     if did is None:
         return Scored(None), ()
     config = await known.config(did.campaign)
-    actions = [parse_action(reply) for reply in did.replies]
+    # A verification has none, and may be of tasks whose agent does not exist.
+    actions = await _actions(known, rollout, did.replies) if did.replies else []
     commands = [each.command for each in actions if isinstance(each, Command)]
     outcome = Outcome(
         rollout=rollout,
@@ -54,6 +56,13 @@ async def score_rollout(
         patch=did.patch,
     )
     return await _score(config, outcome), await _suspicions(known, did, commands)
+
+
+async def _actions(
+    known: Known, rollout: RolloutId, replies: Sequence[str]
+) -> list[Command | FormatError]:
+    agent = await known.agent(rollout)
+    return [agent.parse(reply) for reply in replies]
 
 
 async def _score(config: CampaignConfig, outcome: Outcome) -> Scored:

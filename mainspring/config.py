@@ -79,8 +79,9 @@ class AgentConfig(Section):
     rollout_timeout_s: float = Field(default=1800.0, gt=0)
     """Time that a rollout's replies and commands may take together; then what the tree holds is
     graded. Waiting for an engine, a node or a retry does not count."""
-    short_prompts: bool = False
-    """Use the two-line prompt of the bundled tiny model instead of the full one."""
+    kind: str = "bash"
+    """The agent: "bash", "bundled" (its prompts are short, for the bundled model), or a class of
+    your own as "package.module:Class". A task's own `agent_name` comes first."""
 
 
 class PolicyConfig(Section):

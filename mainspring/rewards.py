@@ -6,7 +6,6 @@ no reward whatever the parts would say. A part that raises or returns anything b
 raises RewardBroken: it is neither a zero nor a masked rollout. Imported by activities and commands.
 """
 
-import importlib
 import inspect
 import math
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 from mainspring.config import CampaignConfig, RewardPart
 from mainspring.errors import ConfigError, WorkFailed
 from mainspring.grading import GradeReport
+from mainspring.named import find
 from mainspring.status import FaultKind, StopReason, Verdict, is_masked
 
 _CORRECT = "correct the function on every rollout worker, then start the campaign again"
@@ -198,21 +198,10 @@ def _finite(value: object, where: str) -> float:
 @cache
 def _function(name: str) -> Part:
     """Raises RewardBroken when nothing of that name can be called."""
-    if name in PARTS:
-        return PARTS[name]
-    module, colon, attribute = name.partition(":")
-    if not (colon and module and attribute):
-        raise RewardBroken(
-            f"no reward part is called {name!r}",
-            remedy=f'choose from {", ".join(PARTS)}, or name your own as "package.module:function"',
-        )
     try:
-        found: Any = getattr(importlib.import_module(module), attribute)
-    except Exception as error:
-        raise RewardBroken(
-            f"{name!r} cannot be imported: {type(error).__name__}: {error}",
-            remedy="install its package where commands and rollout workers run",
-        ) from error
+        found: Any = find("reward part", name, PARTS)
+    except ConfigError as error:
+        raise RewardBroken(error.message, remedy=error.remedy) from error
     if not callable(found) or inspect.iscoroutinefunction(found):
         raise RewardBroken(
             f"{name!r} is no plain function",

@@ -13,6 +13,9 @@ _OLD_MAX_GAP = 1e-3
 
 
 def read_stored(raw: dict[str, Any]) -> CampaignConfig:
+    agent = dict(raw.get("agent", {}))
+    if agent.pop("short_prompts", False):
+        agent["kind"] = "bundled"
     trainer = dict(raw.get("trainer", {}))
     old_gap = trainer.pop("max_logprob_gap", None)
     if old_gap is not None and "gap" not in trainer:
@@ -21,4 +24,4 @@ def read_stored(raw: dict[str, Any]) -> CampaignConfig:
         # The bundled model was trained wherever the trainer ran; others are for GPUs.
         bundled = raw.get("policy", {}).get("model", BUNDLED) == BUNDLED
         trainer["device"] = Device.CPU if bundled else Device.CUDA
-    return CampaignConfig.model_validate(raw | {"trainer": trainer}, context=STORED)
+    return CampaignConfig.model_validate(raw | {"agent": agent, "trainer": trainer}, context=STORED)

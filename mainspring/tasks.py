@@ -16,9 +16,6 @@ from mainspring.errors import UsageError
 from mainspring.grading import ExitCode, Judge
 from mainspring.ids import TaskId
 
-AGENTS = ("bash",)
-"""What a task may ask for as its agent."""
-
 
 class BackendName(StrEnum):
     DOCKER = "docker"
@@ -61,7 +58,8 @@ class Task(BaseModel):
     solution: dict[str, str] = Field(default_factory=dict)
     """Where the true fix is a script: files for /solution, run by `solve.sh`."""
     agent_name: str | None = None
-    """The agent that the task's row asks for, of AGENTS; None: the campaign's."""
+    """The agent that the task's row asks for, of mainspring.agents.choice.AGENTS; None: the
+    campaign's."""
     allow_hosts: tuple[str, ...] = ()
     """All its sandboxes may reach, as `mainspring.allow_list` reads it: "pypi.org:443"."""
     metadata: dict[str, str] = Field(default_factory=dict)

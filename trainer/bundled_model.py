@@ -17,7 +17,7 @@ import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from mainspring.agent.action import SUBMIT_SENTINEL
+from mainspring.agents.bash_block import SUBMIT_SENTINEL
 from mainspring.bundled.generator import Split, draw_instance
 from mainspring.bundled.trajectories import warm_start_messages
 from mainspring.training_faults import CheckpointUnusable

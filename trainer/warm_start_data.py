@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from mainspring.agent.prompt import Message
+from mainspring.agents.protocol import Message
 from mainspring.bundled.generator import draw_instance
 from mainspring.bundled.trajectories import warm_start_messages
 from trainer.sequences import WeightedSequence

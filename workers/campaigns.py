@@ -31,6 +31,7 @@ from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
 from infra.db.selections import Selected
 from infra.sandbox.select import Available
+from mainspring.agents.choice import AGENTS, check_agent
 from mainspring.bundled.generator import Split, make_tasks
 from mainspring.config import BUNDLED, CampaignConfig, PolicyApi
 from mainspring.errors import UsageError, WorkFailed
@@ -46,7 +47,6 @@ from mainspring.protocol.names import Workflow
 from mainspring.protocol.run import RunState
 from mainspring.rewards import check_parts
 from mainspring.status import CampaignKind, CampaignStatus
-from mainspring.tasks import AGENTS
 from workers.sandboxes_here import require_backends
 from workflows import search
 
@@ -77,6 +77,7 @@ async def create(
             await require_backends(db, campaign, await _used(db, stored), here)
         return campaign
     check_parts(config)
+    check_agent(config.agent)
     trains = kind is CampaignKind.TRAIN
     if trains and config.policy.api is not PolicyApi.SGLANG:
         raise UsageError(
@@ -126,7 +127,7 @@ async def _used(db: Database, stored: CampaignRecord) -> list[TaskId]:
 
 async def _check_agents(db: Database, config: CampaignConfig, used: list[TaskId]) -> None:
     """No task silently gets another agent than it asks for."""
-    asks = await selections.asks_for_agent(db, used, AGENTS)
+    asks = await selections.asks_for_agent(db, used, list(AGENTS))
     if asks is not None:
         task, agent, count = asks
         raise UsageError(

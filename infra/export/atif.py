@@ -12,8 +12,7 @@ from typing import Any
 from infra.export.trajectory import Trajectory, num_completion_tokens, num_prompt_tokens
 from infra.export.whole_file import write_whole
 from mainspring import __version__
-from mainspring.agent.action import FormatError, parse_action
-from mainspring.agent.conversation import message_after_format_error
+from mainspring.agents.protocol import FormatError
 from mainspring.turns import Generation
 
 SCHEMA_VERSION = "ATIF-v1.4"
@@ -72,9 +71,9 @@ def _step(trajectory: Trajectory, reply: Generation) -> dict[str, Any]:
             },
         }
     step: dict[str, Any] = {"source": "agent", "message": reply.text, "metrics": metrics}
-    action = parse_action(reply.text)
+    action = trajectory.agent.parse(reply.text)
     if isinstance(action, FormatError):
-        told = message_after_format_error(action, reply)
+        told = trajectory.agent.after(reply, None)
         step["observation"] = {"results": [{"content": told}]}
         return step
     call = f"turn-{reply.turn}"

@@ -17,9 +17,9 @@ from infra.db import campaigns, groups, rollouts, tasks, turns
 from infra.db.database import Database
 from infra.db.groups import GroupRecord
 from infra.db.rollouts import RolloutRecord
-from mainspring.agent.action import Command, parse_action
-from mainspring.agent.conversation import messages_before_reply
-from mainspring.agent.prompt import Message
+from mainspring.agents.choice import agent_for
+from mainspring.agents.conversation import Conversation
+from mainspring.agents.protocol import Agent, Command, Message
 from mainspring.config import CampaignConfig
 from mainspring.grading import GradeReport
 from mainspring.ids import CampaignId
@@ -95,14 +95,18 @@ class Trajectory:
         return player.value if player in _GIVEN else self.config.policy.model
 
     @cached_property
+    def agent(self) -> Agent:
+        """Who played it."""
+        return agent_for(self.config.agent, self.task)
+
+    @cached_property
     def messages(self) -> list[Message]:
         """What the policy was told and replied; empty when nothing was played."""
         if not self.replies:
             return []
         *before, last = self.replies
-        asked = messages_before_reply(
-            self.config.agent, self.task, before, self.executions.values()
-        )
+        executions = list(self.executions.values())
+        asked = Conversation(self.agent, self.task, before, executions).messages()
         return [*asked, {"role": "assistant", "content": last.text}]
 
     @cached_property
@@ -126,7 +130,7 @@ class Trajectory:
         return sorted({span.version for reply in self.replies for span in reply.spans})
 
     def command(self, reply: Generation) -> str | None:
-        action = parse_action(reply.text)
+        action = self.agent.parse(reply.text)
         return action.command if isinstance(action, Command) else None
 
     def outcome(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from infra.policy.weight_label import WeightLabel
-from mainspring.agent.conversation import Conversation
+from mainspring.agents.conversation import Conversation
 from mainspring.errors import EngineError, EngineUnreachable
 from mainspring.ids import RolloutId
 from mainspring.status import FaultKind

@@ -17,7 +17,7 @@ from infra.policy.protocol import (
     SamplingParams,
 )
 from infra.policy.weight_label import WeightLabel
-from mainspring.agent.conversation import Conversation
+from mainspring.agents.conversation import Conversation
 from mainspring.config import PolicyConfig
 from mainspring.turns import Generation
 

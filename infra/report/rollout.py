@@ -11,9 +11,8 @@ from infra.db import campaigns, groups, rollouts, tasks, turns
 from infra.db.database import Database
 from infra.db.rollouts import RolloutRecord
 from infra.export.trajectory import num_completion_tokens, num_prompt_tokens
-from mainspring.agent.action import FormatError, parse_action
-from mainspring.agent.conversation import message_after
-from mainspring.config import AgentConfig
+from mainspring.agents.choice import agent_for
+from mainspring.agents.protocol import Agent, FormatError
 from mainspring.grading import GradeReport
 from mainspring.ids import RolloutId
 from mainspring.tasks import Task
@@ -102,19 +101,22 @@ async def read(database: Database, rollout: RolloutId) -> RolloutView:
     replies, commands = await turns.history(database, rollout, record.epoch)
     ran = {execution.turn: execution for execution in commands}
     patch = await rollouts.get_final_patch(database, rollout)
+    task = await tasks.get_task(database, record.task)
     return RolloutView(
         record=record,
         split=group.split,
         policy_version=group.policy_version,
-        task=await tasks.get_task(database, record.task),
+        task=task,
         patch=None if patch is None else patch.decode(errors="replace"),
         report=await rollouts.get_grade_report(database, rollout),
         grade_output=await rollouts.get_grade_output(database, rollout, record.epoch),
-        turns=[_turn(config.agent, reply, ran.get(reply.turn)) for reply in replies],
+        turns=[
+            _turn(agent_for(config.agent, task), reply, ran.get(reply.turn)) for reply in replies
+        ],
     )
 
 
-def _turn(agent: AgentConfig, reply: Generation, ran: Execution | None) -> TurnView:
+def _turn(agent: Agent, reply: Generation, ran: Execution | None) -> TurnView:
     return TurnView(
         number=reply.turn + 1,
         reply=reply.text,
@@ -132,10 +134,10 @@ def _turn(agent: AgentConfig, reply: Generation, ran: Execution | None) -> TurnV
     )
 
 
-def _why_not(agent: AgentConfig, reply: Generation) -> str:
-    if not isinstance(parse_action(reply.text), FormatError):
+def _why_not(agent: Agent, reply: Generation) -> str:
+    if not isinstance(agent.parse(reply.text), FormatError):
         return "its command has no result: the rollout ended, or the command still runs"
-    told = message_after(agent, reply, None).splitlines()[0]
+    told = agent.after(reply, None).splitlines()[0]
     cut = reply.finish_reason == "length"
     return f"the reply was cut at its token limit. {told}" if cut else told
 

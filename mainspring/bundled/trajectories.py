@@ -7,12 +7,15 @@ observations are the very ones a rollout shows. Pure.
 
 import random
 
-from mainspring.agent.action import SUBMIT_SENTINEL
-from mainspring.agent.observation import render_observation
-from mainspring.agent.prompt import Message, opening_messages
+from mainspring.agents.bash_block import SUBMIT_SENTINEL
+from mainspring.agents.bundled import BundledAgent
+from mainspring.agents.observation import render_observation
+from mainspring.agents.protocol import Message
 from mainspring.bundled.bugs import Edit
 from mainspring.bundled.generator import TaskInstance
+from mainspring.config import AgentConfig
 
+AGENT = BundledAgent(AgentConfig(kind="bundled"))
 CAT_THOUGHT = "I read {module}."
 EDIT_THOUGHT = "I change {old} to {new}."
 SUBMIT_THOUGHT = "I submit."
@@ -28,7 +31,7 @@ def rollout_messages(instance: TaskInstance, edit: Edit) -> list[Message]:
     module = instance.module
     edit_thought = EDIT_THOUGHT.format(old=edit.old.strip(), new=edit.new.strip())
     return [
-        *opening_messages(instance.task.issue, instance.task.workdir, short=True),
+        *AGENT.opening(instance.task),
         _reply(CAT_THOUGHT.format(module=module), f"cat {module}"),
         _observation(instance.task.files[module]),
         _reply(edit_thought, edit.sed_command(module)),

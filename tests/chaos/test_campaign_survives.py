@@ -60,7 +60,7 @@ def small_campaign() -> CampaignConfig:
     return CampaignConfig(
         name="chaos",
         tasks=TasksConfig(num_train=16, num_heldout=6, num_heldout_templates=0),
-        agent=AgentConfig(step_limit=4, max_format_errors=2, short_prompts=True),
+        agent=AgentConfig(step_limit=4, max_format_errors=2, kind="bundled"),
         policy=PolicyConfig(
             engines=(f"http://127.0.0.1:{ports.pick()}",), max_context=512, max_new_tokens=48
         ),

@@ -28,7 +28,7 @@ VALID = 'name = "a"\n[policy]\nmodel = "/models/m"\n'
             "trainer.num_steps: must be a whole number, not 'ten'",
         ),
         (VALID + "[trainer]\ngroup_size = 1\n", "trainer.group_size: must be at least 2, not 1"),
-        (VALID + "[agent]\nshort_prompts = 'so'\n", "must be true or false, not 'so'"),
+        (VALID + "[evaluation]\ngreedy = 'so'\n", "must be true or false, not 'so'"),
         (VALID + "engines = 'http://e'\n", "policy.engines: must be a list ([...])"),
         (VALID + "engines = []\n", "policy.engines: must have at least 1 entry"),
         (VALID + "api = 'grpc'\n", "policy.api: must be 'sglang' or 'openai', not 'grpc'"),
@@ -113,6 +113,12 @@ def test_the_bundled_campaign_is_valid() -> None:
 def test_what_an_earlier_version_stored_is_read(stored, gap, device) -> None:
     config = read_stored({"name": "a", "policy": {"model": "/models/m"}} | stored)
     assert (config.trainer.gap, config.trainer.device) == (gap, device)
+
+
+@pytest.mark.parametrize(("stored", "kind"), [(True, "bundled"), (False, "bash")])
+def test_the_agent_of_an_earlier_version_is_read(stored: bool, kind: str) -> None:
+    raw = {"name": "a", "policy": {"model": "/models/m"}, "agent": {"short_prompts": stored}}
+    assert read_stored(raw).agent.kind == kind
 
 
 def test_bounds_of_the_gap_follow_the_dtype() -> None:

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from mainspring.agent.action import Command, parse_action
+from mainspring.agents.bash_block import parse_bash_block
+from mainspring.agents.protocol import Command
 from mainspring.bundled.generator import make_instances
 from mainspring.bundled.trajectories import warm_start_messages
 from mainspring.grading import ExitCode, TestLog
@@ -252,7 +253,7 @@ def test_what_the_warm_start_teaches_is_ordinary() -> None:
     for instance in make_instances(3, "train", 40):
         scripts = []
         for message in warm_start_messages(instance, rng):
-            action = parse_action(message["content"])
+            action = parse_bash_block(message["content"])
             if message["role"] == "assistant" and isinstance(action, Command):
                 scripts.append(action.command)
         assert len(scripts) == 3

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from mainspring.agent.prompt import opening_messages
+from mainspring.agents.bundled import SYSTEM
 from mainspring.bundled.generator import make_instances
 from mainspring.bundled.trajectories import warm_start_messages
 from mainspring.training_faults import CheckpointUnusable
@@ -63,7 +63,7 @@ def test_the_global_random_state_is_left_as_it_was(tmp_path: Path) -> None:
 def test_the_chat_template_is_chatml(model_dir: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
     text = tokenizer.apply_chat_template(
-        opening_messages("Fix it.", "/testbed", short=True),
+        [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Fix it."}],
         add_generation_prompt=True,
         tokenize=False,
     )

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from mainspring.agent.action import Command, parse_action
+from mainspring.agents.bash_block import SUBMIT_SENTINEL, parse_bash_block
+from mainspring.agents.protocol import Command
 from mainspring.bundled.generator import make_instances
 from mainspring.bundled.trajectories import rollout_messages
 from trainer.bundled_model import make_tokenizer
@@ -62,5 +63,5 @@ def test_supervised_batches_depend_on_the_generator_alone(
     for sequence in one:
         assert len(sequence.token_ids) == len(sequence.weights) < 300
         last_reply = tokenizer.decode(sequence.token_ids).split("<|im_start|>assistant\n")[-1]
-        action = parse_action(last_reply.removesuffix("<|im_end|>"))
-        assert isinstance(action, Command) and action.is_submit
+        action = parse_bash_block(last_reply.removesuffix("<|im_end|>"))
+        assert action == Command(f"echo {SUBMIT_SENTINEL}")

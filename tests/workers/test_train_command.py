@@ -45,7 +45,7 @@ num_heldout = 4
 num_heldout_templates = 0
 [agent]
 step_limit = 3
-short_prompts = true
+kind = "bundled"
 [policy]
 engines = ["http://127.0.0.1:0"]
 max_context = 512

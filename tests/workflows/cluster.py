@@ -98,12 +98,14 @@ class Cluster:
         workdir: str = "/testbed",
         sandbox: SandboxConfig | None = None,
         policy: PolicyConfig | None = None,
+        agent: str = "bash",
     ) -> tuple[CampaignId, GroupId, list[RolloutId]]:
         """A campaign of its own with one task (a wrong operator) and one group."""
         name = f"t-{uuid.uuid4().hex[:8]}"
         config = CampaignConfig(
             name=name,
             agent=AgentConfig(
+                kind=agent,
                 step_limit=step_limit,
                 max_format_errors=2,
                 command_timeout_s=60.0,

@@ -28,7 +28,7 @@ source = "bundled"
 [agent]
 step_limit = 3
 max_format_errors = 2
-short_prompts = true
+kind = "bundled"
 [policy]
 max_context = 1024
 max_new_tokens = 16

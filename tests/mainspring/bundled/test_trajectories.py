@@ -3,13 +3,14 @@
 import random
 from collections import Counter
 
-from mainspring.agent.action import Command, parse_action
+from mainspring.agents.bash_block import SUBMIT_SENTINEL, parse_bash_block
+from mainspring.agents.protocol import Command
 from mainspring.bundled.generator import draw_instance, make_instances
 from mainspring.bundled.trajectories import rollout_messages, warm_start_messages
 
 
 def commands(messages: list) -> list[Command]:
-    actions = [parse_action(m["content"]) for m in messages if m["role"] == "assistant"]
+    actions = [parse_bash_block(m["content"]) for m in messages if m["role"] == "assistant"]
     assert all(isinstance(action, Command) for action in actions)
     return actions
 
@@ -22,7 +23,7 @@ def test_a_rollout_reads_edits_and_submits() -> None:
     read, edit, submit = commands(messages)
     assert read.command == f"cat {instance.module}"
     assert edit.command == instance.fix.sed_command(instance.module)
-    assert (read.is_submit, edit.is_submit, submit.is_submit) == (False, False, True)
+    assert submit.command == f"echo {SUBMIT_SENTINEL}"
     assert instance.task.files[instance.module] in messages[3]["content"]
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from mainspring.agent.action import SUBMIT_SENTINEL, Command, FormatError, parse_action
+from mainspring.agents.bash_block import parse_bash_block
+from mainspring.agents.protocol import Command, FormatError
 
 
 def reply(*commands: str) -> str:
@@ -10,29 +11,17 @@ def reply(*commands: str) -> str:
 
 
 def test_one_block_is_the_command() -> None:
-    assert parse_action(reply("ls -la && pwd")) == Command("ls -la && pwd", is_submit=False)
+    assert parse_bash_block(reply("ls -la && pwd")) == Command("ls -la && pwd")
 
 
 def test_text_around_the_block_and_other_fences_do_not_matter() -> None:
     text = "I saw:\n```python\nx = 1\n```\n" + reply("cat a.py") + "\nThat is all."
-    assert parse_action(text) == Command("cat a.py", is_submit=False)
+    assert parse_bash_block(text) == Command("cat a.py")
 
 
 def test_backquotes_and_blank_lines_inside_a_command_stay() -> None:
     command = "cat <<'EOF' > a.md\nuse ```x``` here\n\ndone\nEOF"
-    assert parse_action(reply(command)) == Command(command, is_submit=False)
-
-
-@pytest.mark.parametrize(
-    "command", [f"echo {SUBMIT_SENTINEL}", f"git add -A && echo {SUBMIT_SENTINEL}"]
-)
-def test_the_sentinel_in_the_command_submits(command: str) -> None:
-    assert parse_action(reply(command)) == Command(command, is_submit=True)
-
-
-def test_the_sentinel_in_the_thought_does_not_submit() -> None:
-    text = f"THOUGHT: later I echo {SUBMIT_SENTINEL}.\n" + reply("ls")
-    assert parse_action(text) == Command("ls", is_submit=False)
+    assert parse_bash_block(reply(command)) == Command(command)
 
 
 @pytest.mark.parametrize(
@@ -49,16 +38,16 @@ def test_the_sentinel_in_the_thought_does_not_submit() -> None:
     ],
 )
 def test_anything_but_one_block_is_a_format_error(text: str, num_blocks: int) -> None:
-    assert parse_action(text) == FormatError(num_blocks)
+    assert parse_bash_block(text) == FormatError(num_blocks)
 
 
 def test_a_nul_never_reaches_the_shell() -> None:
-    assert parse_action(reply("echo a\0b")) == Command("echo ab", is_submit=False)
+    assert parse_bash_block(reply("echo a\0b")) == Command("echo ab")
 
 
 def test_lines_may_end_as_on_windows() -> None:
     text = reply("cd src &&\nls").replace("\n", "\r\n")
-    assert parse_action(text) == Command("cd src &&\nls", is_submit=False)
+    assert parse_bash_block(text) == Command("cd src &&\nls")
 
 
 @pytest.mark.parametrize(
@@ -71,12 +60,12 @@ def test_lines_may_end_as_on_windows() -> None:
     ],
 )
 def test_what_a_model_thinks_is_not_run(thought: str) -> None:
-    assert parse_action(thought + reply("cat a.py")) == Command("cat a.py", is_submit=False)
-    assert parse_action(thought) == FormatError(0)
+    assert parse_bash_block(thought + reply("cat a.py")) == Command("cat a.py")
+    assert parse_bash_block(thought) == FormatError(0)
 
 
 def test_a_thought_that_never_ends_has_no_command() -> None:
-    assert parse_action(f"<think>\nI would run\n{reply('rm -rf .')}\nbut") == FormatError(0)
+    assert parse_bash_block(f"<think>\nI would run\n{reply('rm -rf .')}\nbut") == FormatError(0)
 
 
 @pytest.mark.parametrize(
@@ -88,9 +77,9 @@ def test_a_thought_that_never_ends_has_no_command() -> None:
     ],
 )
 def test_tags_inside_a_command_are_text(command: str) -> None:
-    assert parse_action(reply(command)) == Command(command, is_submit=False)
+    assert parse_bash_block(reply(command)) == Command(command)
 
 
 def test_prose_may_name_the_tag() -> None:
     text = "THOUGHT: the parser misses <think> here.\n\n" + reply("cat a.py")
-    assert parse_action(text) == Command("cat a.py", is_submit=False)
+    assert parse_bash_block(text) == Command("cat a.py")

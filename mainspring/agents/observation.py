@@ -4,7 +4,7 @@ Pure and deterministic: the same execution gives the same text, so a restored ro
 with the same tokens. Anyone may import it.
 """
 
-from mainspring.agent.templates import render
+from mainspring.agents.templates import render
 
 _OBSERVATION = """\
 <returncode>{{ returncode }}</returncode>

@@ -1,22 +1,6 @@
-"""The first two messages of a rollout: who the agent is, and the issue to fix.
+"""The texts that the bash agent begins a rollout with. Pure."""
 
-Pure. `short` is the form for the bundled model, whose context is a few hundred tokens and which
-learned the rules from its warm start. Anyone may import it.
-"""
-
-from typing import Literal, TypedDict
-
-from mainspring.agent.templates import render
-
-
-class Message(TypedDict):
-    """One chat message, as chat templates take it."""
-
-    role: Literal["system", "user", "assistant"]
-    content: str
-
-
-_SYSTEM = """\
+SYSTEM = """\
 You are a software engineer who works on a machine through its shell, one command at a time.
 
 Every reply has two parts:
@@ -34,9 +18,7 @@ ls -la && git log --oneline | head
 
 A reply with no bash block, or with several, is not run and costs a turn."""
 
-_SYSTEM_SHORT = "Fix the bug. Write a THOUGHT and one bash block."
-
-_TASK = """\
+TASK = """\
 Please fix this issue in the repository at {{ workdir }}:
 
 <issue>
@@ -70,19 +52,3 @@ echo {{ sentinel }}
 ```
 
 Nothing can be changed after that."""
-
-
-def system_prompt(short: bool) -> str:
-    return _SYSTEM_SHORT if short else render(_SYSTEM)
-
-
-def task_prompt(issue: str, workdir: str, short: bool) -> str:
-    return issue if short else render(_TASK, issue=issue, workdir=workdir)
-
-
-def opening_messages(issue: str, workdir: str, short: bool) -> list[Message]:
-    """What every rollout of a task begins with."""
-    return [
-        {"role": "system", "content": system_prompt(short)},
-        {"role": "user", "content": task_prompt(issue, workdir, short)},
-    ]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.agent.observation import render_format_error, render_observation
+from mainspring.agents.observation import render_format_error, render_observation
 
 
 def observe(

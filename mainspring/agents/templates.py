@@ -1,13 +1,13 @@
 """Jinja as the agent's texts use it: an unknown name is an error, and text is left as it is.
 
-Only mainspring.agent imports it.
+Only mainspring.agents imports it.
 """
 
 from functools import cache
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from mainspring.agent.action import SUBMIT_SENTINEL
+from mainspring.agents.bash_block import SUBMIT_SENTINEL
 
 _ENVIRONMENT = Environment(undefined=StrictUndefined, autoescape=False)
 

@@ -1,12 +1,12 @@
 """Reading a reply: a THOUGHT in free text, then exactly one ```bash block with one command.
 
-Pure. A reply that breaks the rule is a FormatError value, never an exception: it is told to the
-model and costs it a turn. What a model thinks between <think> and </think> is no part of its reply.
-The one parser: the loop, scores and exports read a reply alike. Anyone may import it.
+Pure. What a model thinks between <think> and </think> is no part of its reply. Imported by agents
+that write bash blocks.
 """
 
 import re
-from dataclasses import dataclass
+
+from mainspring.agents.protocol import Command, FormatError
 
 SUBMIT_SENTINEL = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
@@ -22,24 +22,7 @@ _PIECES = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """The one command of a well-formed reply."""
-
-    command: str
-    is_submit: bool
-    """The command prints the sentinel: the rollout ends after it."""
-
-
-@dataclass(frozen=True, slots=True)
-class FormatError:
-    """A reply without exactly one command."""
-
-    num_blocks: int
-    """Blocks that were found; a single empty block counts as none."""
-
-
-def parse_action(text: str) -> Command | FormatError:
+def parse_bash_block(text: str) -> Command | FormatError:
     blocks: list[str] = []
     # bash cannot be handed a NUL, and a model may sample one; some end their lines with CR LF.
     for piece in _PIECES.finditer(text.replace("\0", "").replace("\r\n", "\n")):
@@ -48,7 +31,7 @@ def parse_action(text: str) -> Command | FormatError:
         elif piece["command"] is not None:
             blocks.append(piece["command"].strip())
     if blocks == [""]:
-        return FormatError(num_blocks=0)
+        return FormatError(0)
     if len(blocks) != 1:
-        return FormatError(num_blocks=len(blocks))
-    return Command(blocks[0], is_submit=SUBMIT_SENTINEL in blocks[0])
+        return FormatError(len(blocks))
+    return Command(blocks[0])

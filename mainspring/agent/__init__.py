@@ -1,1 +1,0 @@
-"""What the agent is told and how its replies are read: prompts, actions, observations. Pure."""

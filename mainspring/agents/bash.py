@@ -1,0 +1,51 @@
+"""The bash agent: a THOUGHT and one bash block a reply, until the submit command ran."""
+
+from mainspring.agents.bash_block import SUBMIT_SENTINEL, parse_bash_block
+from mainspring.agents.bash_prompts import SYSTEM, TASK
+from mainspring.agents.observation import render_format_error, render_observation
+from mainspring.agents.protocol import Command, FormatError, Message
+from mainspring.agents.templates import render
+from mainspring.config import AgentConfig
+from mainspring.tasks import Task
+from mainspring.turns import Execution, Generation
+
+CUT_OFF = frozenset({"length", "max_tokens"})
+"""Finish reasons of a reply that reached its longest length: SGLang's and OpenAI's, and others'."""
+
+
+class BashAgent:
+    """Implements `protocol.Agent`."""
+
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+
+    def opening(self, task: Task) -> tuple[Message, Message]:
+        about = render(TASK, issue=task.issue, workdir=task.workdir)
+        return {"role": "system", "content": render(SYSTEM)}, {"role": "user", "content": about}
+
+    def parse(self, reply: str) -> Command | FormatError:
+        return parse_bash_block(reply)
+
+    def after(self, reply: Generation, execution: Execution | None) -> str:
+        action = self.parse(reply.text)
+        if isinstance(action, FormatError):
+            cut_off = reply.finish_reason in CUT_OFF
+            return render_format_error(action.num_commands, cut_off=cut_off)
+        assert execution is not None, f"turn {reply.turn}: its command has not run"
+        return render_observation(
+            execution.returncode,
+            execution.output,
+            timed_out=execution.timed_out,
+            timeout_s=self._config.command_timeout_s,
+            limit_chars=self._config.observation_chars,
+            turns_left=self.turns_left(reply.turn),
+        )
+
+    def turns_left(self, turn: int) -> int | None:
+        """What the observation of this turn reminds of; None leaves the reminder out."""
+        return self._config.step_limit - turn - 1
+
+    def is_done(self, execution: Execution) -> bool:
+        """The submit command succeeded: the sentinel is the first line that it printed."""
+        first = execution.output.lstrip().split(b"\n", 1)[0].strip()
+        return execution.returncode == 0 and first == SUBMIT_SENTINEL.encode()
