@@ -22,7 +22,10 @@ from mainspring.config import CampaignConfig
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = ("README.md", "AGENTS.md", *sorted(f"docs/{path.name}" for path in DOCS.glob("*.md")))
+PAGES = (
+    *("README.md", "AGENTS.md", "CONTRIBUTING.md"),
+    *sorted(str(path.relative_to(ROOT)) for path in DOCS.rglob("*.md")),
+)
 HEAVY = (
     *("torch", "ray", "temporalio", "sqlalchemy", "docker", "transformers", "matplotlib"),
     *("pydantic", "structlog", "numpy"),
