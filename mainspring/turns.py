@@ -16,8 +16,6 @@ class BrokenTrajectory(MainspringError):
 
     fault = FaultKind.BROKEN_TRAJECTORY
 
-    fault = FaultKind.BROKEN_TRAJECTORY
-
 
 @dataclass(frozen=True, slots=True)
 class VersionSpan:

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "mainspring": {"mainspring"},
     "workflows": {"mainspring", "workflows"},
     "activities": {"mainspring", "infra", "activities"},
-    "trainer": {"mainspring", "infra", "trainer"},
+    "trainer": {"mainspring", "trainer"},
     "infra": {"mainspring", "infra", "migrations"},
     "migrations": {"mainspring", "infra", "migrations"},
     "workers": set(PACKAGES),

@@ -1,7 +1,7 @@
 """A rollout's sandbox as its workflow sees it: opened, used, rebuilt when lost, closed.
 
-Invariant 6: a lost sandbox is rebuilt by replaying the recorded commands and the rollout goes on at
-the same turn. Invariant 7: `close` is called from the workflow's `finally`.
+Invariant 6: a lost sandbox is rebuilt by replaying the recorded commands and the rollout continues
+at the same turn. Invariant 7: the workflow calls `close` on every end but a termination.
 """
 
 import asyncio
