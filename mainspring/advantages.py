@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 STD_EPS = 1e-4
 FLAT = 1e-12
-"""Rewards that differ by no more are equal: a mean of equal floats may miss them by rounding."""
+"""Rewards that differ by no more are equal: sums and means of floats are not exact."""
 
 
 def is_flat(scored: Sequence[float]) -> bool:

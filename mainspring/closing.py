@@ -6,11 +6,9 @@ otherwise, rewards that differ: an advantage is a comparison within the group.
 
 from collections.abc import Sequence
 
+from mainspring.advantages import is_flat
 from mainspring.config import GroupFilter, TrainerConfig
 from mainspring.status import GroupKind, GroupStatus
-
-EQUAL = 1e-12
-"""Rewards closer than this are equal: sums of parts are not exact."""
 
 
 def closing_status(
@@ -24,6 +22,6 @@ def closing_status(
     enough = max(2, len(rewards) // 2) if trainer.min_scored is None else trainer.min_scored
     if len(scored) < min(enough, len(rewards)):
         return GroupStatus.MASKED
-    if trainer.filter is GroupFilter.MIXED and max(scored) - min(scored) <= EQUAL:
+    if trainer.filter is GroupFilter.MIXED and is_flat(scored):
         return GroupStatus.FLAT
     return GroupStatus.READY

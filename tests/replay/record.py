@@ -26,7 +26,6 @@ from mainspring.config import CampaignConfig, PolicyConfig, RunConfig, TasksConf
 from mainspring.errors import EngineError  # noqa: E402
 from mainspring.ids import (  # noqa: E402
     CampaignId,
-    run_group_id,
     NodeId,
     SandboxId,
     eval_group_id,
@@ -35,6 +34,7 @@ from mainspring.ids import (  # noqa: E402
     group_workflow,
     rollout_id,
     rollout_workflow,
+    run_group_id,
 )
 from mainspring.status import CampaignKind  # noqa: E402
 from workers import campaigns as launch  # noqa: E402
