@@ -1,4 +1,4 @@
-"""`mainspring rollout retry`: begin rollouts again."""
+"""`mainspring rollout retry`: retry rollouts from their first turn."""
 
 import json
 from dataclasses import asdict
@@ -27,7 +27,7 @@ def register(rollout: typer.Typer) -> None:
         masked: Annotated[
             bool,
             typer.Option(
-                "--masked", help="Only rollouts without a score: cancelled, or a fault of machines."
+                "--masked", help="Only rollouts without a score: cancelled, or ended by a fault."
             ),
         ] = False,
         where: Annotated[
@@ -40,10 +40,10 @@ def register(rollout: typer.Typer) -> None:
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """Begin rollouts again: the history starts anew and the result is replaced.
+        """Retry rollouts from their first turn. The new result replaces the old one.
 
         Rollouts of a closed training group are final and are refused. A finished evaluation is
-        started again for its rollouts.
+        started again to run its rollouts.
         """
         from mainspring.errors import UsageError
         from mainspring.rollout_filter import parse
