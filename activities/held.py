@@ -2,7 +2,7 @@
 
 Invariants: a lease is written before a sandbox is made and closed after it is gone; what is held
 can be used at once and everything else is lost; sandboxes outlive the process, and the next one
-takes over (`adopt`) those whose rollouts go on. Used by the sandbox activities and the reaper.
+takes over (`adopt`) those whose rollouts continue. Used by the sandbox activities and the reaper.
 """
 
 import asyncio
@@ -154,7 +154,7 @@ class HeldSandboxes:
             await sandboxes.close_lease(self._db, sandbox, self._node)
 
     async def ping(self) -> None:
-        """Tell all sandboxes that their node lives. One that is gone says so at its next use."""
+        """Tell all sandboxes that their node lives. One that is gone reports it at its next use."""
 
         async def one(sandbox: Sandbox) -> None:
             with contextlib.suppress(SandboxLost):

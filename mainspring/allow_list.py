@@ -1,7 +1,7 @@
 """Which addresses a task's sandboxes may reach: `host:port` entries, everything else is refused.
 
 Pure. A host is a name, a name's subdomains (".example.com", which includes example.com itself) or
-a literal IP address. Names are judged as asked for, and the addresses they resolve to once more:
+a literal IP address. Names are judged as asked for, and then the addresses they resolve to:
 one that a name was pointed at must not lead to the node itself or its metadata service.
 """
 

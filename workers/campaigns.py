@@ -143,7 +143,7 @@ def _check_chosen(config: CampaignConfig, split: str, chosen: list[Selected]) ->
     if not chosen:
         raise UsageError(
             what + (f" within {config.run.slice}" if config.run.slice else ""),
-            remedy="import the tasks first (`mainspring tasks list` shows what is there), or "
+            remedy="import the tasks first (`mainspring tasks list` shows what is stored), or "
             "correct the names of source and splits",
         )
     if all(each.position is None for each in chosen):
@@ -174,7 +174,7 @@ async def _check_regrade(db: Database, config: CampaignConfig) -> CampaignRecord
 
 
 async def left_out(db: Database, campaign: CampaignId) -> str:
-    """Says how many tasks the campaign leaves out and why; empty when it uses all."""
+    """How many tasks the campaign excludes, and why; empty when it uses all."""
     counts = await selections.left_out(db, campaign)
     if not counts:
         return ""

@@ -271,7 +271,7 @@ def _gpu_item(config: CampaignConfig, hardware: Hardware) -> Item:
     world_size = config.trainer.tensor_parallel * config.trainer.data_parallel
     ranks = f"{world_size} rank{'s' if world_size > 1 else ''}"
     if config.trainer.device is Device.CPU:
-        return Item("device", State.OK, f"{ranks} on CPU, as trainer.device says")
+        return Item("device", State.OK, f"{ranks} on CPU, as set by trainer.device")
     found = f"{ranks} on CUDA; GPUs here: {len(hardware.gpus)}"
     if len(hardware.gpus) >= world_size:
         return Item("device", State.OK, found)

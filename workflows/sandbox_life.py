@@ -1,6 +1,6 @@
 """A rollout's sandbox as its workflow sees it: opened, used, rebuilt when lost, closed.
 
-Invariant 6: a lost sandbox is rebuilt by replaying the recorded commands and the rollout goes on at
+Invariant 6: a lost sandbox is rebuilt by replaying the recorded commands and the rollout resumes at
 the same turn. Invariant 7: `close` is called from the workflow's `finally`.
 """
 

@@ -19,7 +19,7 @@ import migrations
 from infra.db.database import CONNECT_TIMEOUT_S, Database, driver_url
 from mainspring.errors import DatabaseError
 
-_LOCK_KEY = 0x6D61696E  # "main": any constant that nobody else in the database uses
+_LOCK_KEY = 0x6D61696E  # "main": any constant that is not used elsewhere in the database
 
 
 def upgrade(database_url: str) -> None:

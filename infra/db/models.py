@@ -147,7 +147,7 @@ class SelectionRow(Base):
     position: Mapped[int | None]
     """None: the task is left out, because of what is known of it."""
     verification: Mapped[Verification | None] = word("verification", Verification)
-    """What was known of it then; None: nobody asked."""
+    """What was known of it then; None: not asked."""
 
 
 class PolicyVersionRow(Base):

@@ -31,7 +31,7 @@ class Playing:
 
 @dataclass(frozen=True, slots=True)
 class OpenGroup:
-    """A training group that nobody has closed."""
+    """A training group that is not closed."""
 
     group: GroupId
     campaign: CampaignId

@@ -1,7 +1,7 @@
 """Removing tasks and replacing their content: only what no campaign has used.
 
 Invariants: a task that a rollout, a group or a campaign's selection names stays as it is, for their
-records would say another thing afterwards; all that is asked for goes, or nothing; positions of a
+records would mean another thing afterwards; all that is asked for goes, or nothing; positions of a
 split stay without gaps, since campaigns count by them.
 """
 

@@ -1,6 +1,6 @@
 """`rollout export`: a campaign's ended rollouts into one format.
 
-What is there already is only written over when asked. A file appears when it is whole; of a folder
+Existing files are overwritten only when asked. A file appears when it is whole; of a folder
 each file does, so an interrupted export is repeated by the same command with `force`.
 """
 

@@ -104,7 +104,7 @@ def _mismatch(
 
 
 async def _sglang_context_length(http: httpx.AsyncClient, url: str) -> int | None:
-    """What its OpenAI-compatible list of models says, less what it keeps for itself."""
+    """What its OpenAI-compatible list of models shows, less what it keeps for itself."""
     answer = await _get(http, url, "/v1/models")
     try:
         length = answer.json()["data"][0]["max_model_len"]

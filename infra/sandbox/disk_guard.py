@@ -44,7 +44,7 @@ def _used(directories: list[Path]) -> int:
     while left:
         with contextlib.suppress(OSError), os.scandir(left.pop()) as entries:
             for entry in entries:
-                with contextlib.suppress(OSError):  # it went away, or nobody may look
+                with contextlib.suppress(OSError):  # it is gone, or may not be read
                     stat = entry.stat(follow_symlinks=False)
                     if entry.is_dir(follow_symlinks=False):
                         left.append(entry.path)

@@ -24,7 +24,7 @@ _NEEDS_IMAGE = "build an image with the repository in it, and give it with --ima
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the person says of the task."""
+    """What the person gives of the task."""
 
     tests: tuple[str, ...]
     """Files and folders of the hidden tests, relative to the repository."""

@@ -27,7 +27,7 @@ class PatchFiles:
 
 
 def read_patch(patch: str) -> PatchFiles:
-    """Raises ValueError, which says how `git diff` would have written it."""
+    """Raises ValueError, which tells how `git diff` would have written it."""
     _outside_hunks(patch.split("\n"))
     _, changes = split(patch.encode())
     if not changes:
