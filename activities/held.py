@@ -165,7 +165,7 @@ class HeldSandboxes:
     async def _attach(self, lease: sandboxes.Lease) -> Sandbox:
         backend = self._backends[lease.backend]
         if lease.purpose is not SandboxPurpose.AGENT:
-            raise SandboxLost(f"sandbox {lease.sandbox} was grading: that begins anew")
+            raise SandboxLost(f"sandbox {lease.sandbox} was grading: grading starts again")
         if isinstance(backend, BackendUnavailable):
             raise SandboxLost(f"sandbox {lease.sandbox}: {backend.message}")
         claim = await self._known.rollout(lease.rollout)

@@ -121,8 +121,8 @@ class SandboxActivities:
 
     @implements(EXECUTE)
     async def execute(self, ask: ExecuteInput) -> ExecuteResult:
-        """A submission also has its patch stored and its sandbox closed; other turns, now and then,
-        a snapshot taken."""
+        """Run a turn's command. A submission also stores the patch and closes the sandbox; other
+        turns take a snapshot where one is due."""
         async with self._held.working(f"turn {ask.turn + 1}", ask.rollout, ask.sandbox):
             agent = await self._known.agent(ask.rollout)
             command = await self._command(agent, ask)

@@ -288,10 +288,10 @@ class Refusal(StrEnum):
 
 
 class Unverified(StrEnum):
-    """What a run does with tasks that were not found good."""
+    """What a run does with tasks that are not verified."""
 
     SKIP = "skip"
-    """Only tasks that `mainspring tasks verify` found good; how many are left out is said."""
+    """Only tasks that `mainspring tasks verify` passed; the number of excluded ones is shown."""
     USE = "use"
     """All tasks, also those found flaky or wrong."""
 

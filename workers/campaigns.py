@@ -179,7 +179,7 @@ async def left_out(db: Database, campaign: CampaignId) -> str:
     if not counts:
         return ""
     total = sum(counts.values())
-    return f"{total} {'task is' if total == 1 else 'tasks are'} left out: {_counted(counts)}"
+    return f"{total} {'task is' if total == 1 else 'tasks are'} excluded: {_counted(counts)}"
 
 
 def _counted(counts: Mapping[Any, int]) -> str:

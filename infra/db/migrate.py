@@ -59,8 +59,8 @@ async def _upgrade(database_url: str) -> None:
             await connection.run_sync(lambda sync: command.upgrade(alembic_config(sync), "head"))
         except CommandError as error:
             raise DatabaseError(
-                f"database {database.name} is at a migration this program, which needs {head()}, "
-                f"does not know: {error}",
+                f"database {database.name} is at a migration that is unknown to this program "
+                f"(it needs {head()}): {error}",
                 remedy="run the version of Mainspring that made it, or use another database",
             ) from None
 

@@ -33,7 +33,7 @@ _COLUMNS = (
 
 
 class StepOutOfOrder(MainspringError):
-    """A step was planned or committed out of turn: a bug, or hands in the database."""
+    """A step was planned or committed out of turn: a bug, or rows edited by hand."""
 
 
 @dataclass(frozen=True, slots=True)

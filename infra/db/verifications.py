@@ -2,7 +2,7 @@
 
 Invariants: read from the rollouts themselves, nothing is stored twice; a rollout that ended masked
 tells nothing about its task; of several verifications the newest that judged both patches counts,
-so that a task is verified anew after its image or its limits were mended.
+so that a task is verified again after its image or its limits were corrected.
 """
 
 from collections.abc import Mapping

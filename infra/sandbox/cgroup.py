@@ -218,9 +218,10 @@ def _place_v2(mount: Mount, wanted: Iterable[str]) -> Place:
 
 
 def _is_ours(group: Path, mount: Mount) -> bool:
-    """A group made by others is theirs alone to divide, unless they said otherwise: by giving the
-    directory to our user, by a mark on it or above it, or by a namespace that shows us a group of
-    the machine as the topmost one. The machine's own group has no maker, and we may be in it."""
+    """Whether we may make groups below it. In a group made by others only when it was delegated: by
+    giving the directory to our user, by a mark on it or above it, or by a namespace that shows us a
+    group of the machine as the topmost one. The machine's own group has no maker, and we may be in
+    it."""
     if group == mount.own == mount.path or (mount.path / "cgroup.type").exists():
         return True
     if os.geteuid() != 0:

@@ -21,7 +21,7 @@ CHECK_S = 3.0
 
 
 async def guard(find: Callable[[], list[Path]], pid: int, disk_mb: int) -> None:
-    """For as long as the sandbox whose first process is `pid` lives; cancel it then.
+    """Watch disk use while the sandbox whose first process is `pid` lives; cancel it afterwards.
 
     `find` tells where its files are now: sandboxes get other names.
     """

@@ -169,7 +169,8 @@ class Seals:
         return wanted.image if found == ABSENT else name
 
     def _cut(self, wanted: _Wanted, tag: str, container: Container) -> str:
-        """What was found at first; what was DIRTY, or is to be altered, is sealed then."""
+        """Inspect the image, and seal it if it is DIRTY or to be altered. Returns the first
+        finding."""
         image, workdir, alteration = wanted
         found = DIRTY if alteration else self._look_at(image, workdir, container)
         if found != DIRTY:

@@ -43,7 +43,8 @@ class ShellGone(Exception):
 
 
 class ShellStuck(ShellGone):
-    """It still runs, but answers too late or too much to be believed again."""
+    """The shell still runs, but its answers came too late or were too long: they are not
+    trusted."""
 
 
 @dataclass(frozen=True, slots=True)

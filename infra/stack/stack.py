@@ -87,7 +87,7 @@ async def up(home: Path, forced: Forced | None = None) -> StackInfo:
             if isinstance(error, OSError):
                 raise ServiceError(
                     f"the stack of {home} cannot be started: {error}",
-                    remedy="mend what is named, or choose another folder with --home",
+                    remedy="fix what is named, or choose another folder with --home",
                 ) from error
             raise
         return info

@@ -186,7 +186,7 @@ def _compiled(pattern: str | None) -> Any:
 
 
 def _progress(source: str, limit: int | None) -> Any:
-    """Gives the function to tell the report so far."""
+    """Show progress; gives the function that takes the report so far."""
     from collections.abc import Iterator
     from contextlib import contextmanager
 
