@@ -1,7 +1,9 @@
 """Style: what people read is in plain words, and every command and option has a help text."""
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,11 +71,16 @@ def _texts(tree: ast.Module) -> Iterator[ast.Constant]:
             yield from _strings(node.value)
 
 
+def _comments(source: str) -> Iterator[tuple[int, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
 def _banned(source: str) -> list[str]:
+    texts = [(text.lineno, text.value) for text in _texts(ast.parse(source))]
     found = {
-        (text.lineno, word)
-        for text in _texts(ast.parse(source))
-        for word in BANNED.findall(text.value)
+        (line, word) for line, text in (*texts, *_comments(source)) for word in BANNED.findall(text)
     }
     return [f"{line}: {word}" for line, word in sorted(found)]
 
@@ -99,7 +106,7 @@ def test_a_bad_help_text_is_found(text: str | None, num_faults: int) -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_messages_and_docstrings_are_in_plain_words(package: str) -> None:
+def test_messages_docstrings_and_comments_are_in_plain_words(package: str) -> None:
     files = sorted((ROOT / package).rglob("*.py"))
     found = {
         str(file.relative_to(ROOT)): words
@@ -117,6 +124,7 @@ def test_messages_and_docstrings_are_in_plain_words(package: str) -> None:
         'class Lease:\n    holder: str\n    """Whoever has it."""',
         'def lose():\n    raise Lost(f"node {name} goes on")',
         'Lost("gone", remedy="run it once more")',
+        "count = 0  # nobody waits",
     ],
 )
 def test_a_banned_word_is_found(source: str) -> None:
