@@ -32,7 +32,7 @@ class Entry:
         if not separator or not port.isdecimal() or not 0 < int(port) < 1 << 16:
             raise UsageError(f"{text!r}: no port to allow", remedy=_REMEDY)
         if _address(host) is None and not (len(host) < 254 and _NAME.fullmatch(host)):
-            raise UsageError(f"{text!r}: {host!r} is no host's name or address", remedy=_REMEDY)
+            raise UsageError(f"{text!r}: {host!r} is not a host's name or address", remedy=_REMEDY)
         return cls(host, int(port))
 
     def matches(self, host: str, port: int) -> bool:

@@ -204,7 +204,7 @@ def _function(name: str) -> Part:
         raise RewardBroken(error.message, remedy=error.remedy) from error
     if not callable(found) or inspect.iscoroutinefunction(found):
         raise RewardBroken(
-            f"{name!r} is no plain function",
+            f"{name!r} is not a plain function",
             remedy="write it as `def name(outcome, **options) -> float`",
         )
     return found

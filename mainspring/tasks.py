@@ -87,7 +87,7 @@ class Task(BaseModel):
         for path in paths:
             parts = PurePosixPath(path).parts
             if not set(parts) - {"/"} or ".." in parts or ".git" in parts or "\0" in path:
-                raise ValueError(f"{path!r} is no file or folder that can be hidden")
+                raise ValueError(f"{path!r} is not a file or folder that can be hidden")
         return paths
 
     @property

@@ -238,7 +238,7 @@ async def _until_cancelled(handle: WorkflowHandle) -> None:
     except TimeoutError:
         raise WorkFailed(
             f"{handle.id} was cancelled before and has not ended after {CANCEL_TIMEOUT_S:.0f} s",
-            remedy="start its workers, which have to end what they do; then start it again",
+            remedy="start its workers, so that they finish its work; then start it again",
         ) from None
 
 

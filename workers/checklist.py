@@ -116,7 +116,7 @@ async def of_the_fleet(config: CampaignConfig, settings: Settings, client: Clien
     for url in config.policy.engines if model.state is State.OK else ():
         if urlsplit(url).port == 0:
             fix = "give the engine's port in policy.engines, or use mainspring train"
-            items.append(Item(f"engine {url}", State.MISSING, "port 0 is no address", fix))
+            items.append(Item(f"engine {url}", State.MISSING, "port 0 is not an address", fix))
             continue
         asked = await engine_item(config, url, settings)
         if asked is None:

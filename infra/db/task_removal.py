@@ -59,7 +59,7 @@ async def remove(database: Database, source: str, ids: Sequence[TaskId] = ()) ->
             raise UsageError(
                 f"{len(used)} of {len(doomed)} tasks of source {source!r} are used: "
                 + _named([f"{each.task} by campaign {each.campaign}" for each in used]),
-                remedy="name tasks that nothing has used; a used task stays, and a corrected one "
+                remedy="name unused tasks only; a used task is kept, and a corrected one "
                 "needs another id (`tasks import --id-prefix`)",
             )
         await connection.execute(delete(TaskRow).where(_are(doomed)))

@@ -87,5 +87,5 @@ def _check(out: Path, format: TrajectoryFormat, force: bool) -> None:
     if in_the_way and not force:
         raise UsageError(
             f"{out} exists" + (" and is not empty" if out.is_dir() else ""),
-            remedy="choose another place, or write over it with --force",
+            remedy="choose another path, or overwrite it with --force",
         )

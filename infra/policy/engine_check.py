@@ -151,7 +151,7 @@ async def _get(http: httpx.AsyncClient, url: str, path: str) -> httpx.Response:
 
 def _no_engine(url: str, found: str) -> EngineError:
     return EngineError(
-        f"{url} is no policy engine: {found}",
+        f"{url} is not a policy engine: {found}",
         remedy="expected SGLang 0.5.23 or later, or `mainspring serve`, each engine by its own "
         "address (a router hides them); an OpenAI-compatible endpoint needs policy.api = "
         '"openai" (--api openai)',

@@ -160,7 +160,7 @@ class OpenAIClient:
             )
         except _OTHER_SHAPE as error:
             raise MalformedReply(
-                f"endpoint {endpoint}, model {self._model}: HTTP 200 that is no chat completion "
+                f"endpoint {endpoint}, model {self._model}: HTTP 200 that is not a chat completion "
                 f"({type(error).__name__}: {str(error)[:SAID_CHARS]}): {self._said(answer)}",
                 remedy="if every reply is like this, the base URL is wrong: it must be the one in "
                 "front of /chat/completions (most often it ends in /v1)",

@@ -155,7 +155,7 @@ def _text(what: str, raw: bytes) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise UsageError(f"{what} is no UTF-8 text", remedy=_NEEDS_IMAGE)
+        raise UsageError(f"{what} is not UTF-8 text", remedy=_NEEDS_IMAGE)
     return text
 
 

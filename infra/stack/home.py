@@ -101,7 +101,7 @@ async def locked(home: Path) -> AsyncIterator[None]:
                     raise ServiceError(
                         f"another `mainspring up` or `down` has held {home / 'lock'} for "
                         f"{LOCK_TIMEOUT_S:.0f} s",
-                        remedy="end it, then run this again",
+                        remedy="stop that command, then repeat this one",
                     ) from None
                 await asyncio.sleep(POLL_S)
         yield

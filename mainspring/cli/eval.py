@@ -230,5 +230,5 @@ def _perform(
             f"{summary['errors']} of {summary['total']} rollouts of {summary['campaign']} could "
             "not be scored",
             remedy=f"`mainspring rollout list {summary['campaign']} --masked` names their faults; "
-            f"repeat the command with --name {summary['campaign']} --retry to play them again",
+            f"repeat the command with --name {summary['campaign']} --retry to retry them",
         )

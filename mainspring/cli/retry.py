@@ -51,7 +51,7 @@ def register(rollout: typer.Typer) -> None:
         filters = failed or masked or where is not None
         if bool(ids) == (campaign is not None) or (ids and filters):
             raise UsageError(
-                "give ids of rollouts, or --campaign with a filter", remedy="one of both"
+                "give ids of rollouts, or --campaign with a filter", remedy="give one of the two"
             )
         if campaign is not None and not filters:
             raise UsageError(
@@ -82,17 +82,17 @@ def register(rollout: typer.Typer) -> None:
             typer.echo(json.dumps(asdict(done)))
             return
         for each in done.reset:
-            typer.echo(f"{each} begins again")
+            typer.echo(f"{each} is retried")
         for each in done.returned:
-            typer.echo(f"{each} is played again by its run")
+            typer.echo(f"{each} is retried by its run")
         for each in done.waiting:
-            typer.echo(f"{each} has not begun: nothing to retry")
+            typer.echo(f"{each} has not started: nothing to retry")
         if done.final:
             typer.echo(f"{len(done.final)} rollouts of closed training groups are final: skipped")
         for each in done.restarted:
             typer.echo(
                 f"run {each} is started again; without workers of your own, `mainspring eval run` "
-                f"with --name {each} brings them up"
+                f"with --name {each} starts them"
             )
         if not (done.reset or done.returned or done.waiting):
             typer.echo("no rollout matches")

@@ -243,7 +243,7 @@ def _turn_bounds(text: str | None) -> tuple[int | None, int | None]:
     found = _TURNS.fullmatch(text.strip())
     if found is None:
         raise UsageError(
-            f"--turns {text!r} is no number of turns", remedy="write 5, '>10', '<=3' or 5..10"
+            f"--turns {text!r} is not a number of turns", remedy="write 5, '>10', '<=3' or 5..10"
         )
     if found["low"]:
         return int(found["low"]), int(found["high"])

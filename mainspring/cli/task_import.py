@@ -156,7 +156,7 @@ def register(tasks: typer.Typer) -> None:
 
         mirrors = parse_mirrors(mirror or "")
         if len(mirrors) > 1:
-            raise UsageError("images can be named as one mirror does", remedy="give one --mirror")
+            raise UsageError("images are named after one mirror only", remedy="give one --mirror")
 
         async def read(db: Any) -> Any:
             await known_source(db, source, split)
@@ -182,7 +182,7 @@ def _compiled(pattern: str | None) -> Any:
     try:
         return None if pattern is None else re.compile(pattern)
     except re.error as error:
-        raise UsageError(f"--filter {pattern!r} is no regular expression: {error}") from None
+        raise UsageError(f"--filter {pattern!r} is not a regular expression: {error}") from None
 
 
 def _progress(source: str, limit: int | None) -> Any:

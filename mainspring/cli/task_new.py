@@ -84,14 +84,14 @@ def _read(path: Path) -> str:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is no UTF-8 text") from None
+        raise UsageError(f"{path} is not UTF-8 text") from None
 
 
 def _append(out: Path, row: dict[str, object]) -> None:
     from mainspring.errors import UsageError
 
     if out.suffix != ".jsonl":
-        raise UsageError(f"{out} is no file of rows", remedy="let its name end in .jsonl")
+        raise UsageError(f"{out} is not a file of rows", remedy="let its name end in .jsonl")
     try:
         lines = out.read_text().splitlines() if out.exists() else []
         if any(json.loads(line).get("id") == row["id"] for line in lines if line.strip()):

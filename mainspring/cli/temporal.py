@@ -39,8 +39,8 @@ def register(app: typer.Typer) -> None:
         if as_json:
             typer.echo(json.dumps({"namespace": namespace, "before": before}))
             return
-        typer.echo(f"the work is in namespace {namespace} from now on (before: {before or 'none'})")
-        hint("`mainspring campaign start FILE` continues a campaign that ran in the old one")
+        typer.echo(f"moved to namespace {namespace} (before: {before or 'none'})")
+        hint("`mainspring campaign start FILE` resumes a campaign that ran in the old one")
 
 
 async def _move(name: str, home: Path | None) -> str | None:

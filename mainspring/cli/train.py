@@ -159,7 +159,7 @@ def _stop(home: Path, name: str) -> None:
     from workers.supervisor import Supervisor
 
     if Supervisor(home, name).stop():
-        typer.echo(f"campaign {name}: its processes have ended; the same command resumes it")
+        typer.echo(f"campaign {name}: its processes have ended; repeat without --stop to resume")
     else:
         typer.echo(f"campaign {name}: no process here trains it")
 

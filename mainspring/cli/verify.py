@@ -155,7 +155,7 @@ def _tell(found: dict[str, Any], as_json: bool) -> None:
     if num_faults:
         raise WorkFailed(
             f"{num_faults} of {found['num_tasks']} tasks could not be graded",
-            remedy="correct what their faults name, then the same command with "
+            remedy="fix what their faults name, then repeat the command with "
             f"--name {found['campaign']} --retry",
         )
 
