@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("mainspring", "infra", "activities", "workers", "workflows", "trainer")
@@ -25,17 +26,22 @@ BANNED = re.compile(
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def _command_help() -> Iterator[tuple[str, str | None]]:
+def _commands() -> Iterator[tuple[str, Any]]:
     from mainspring.cli.main import app
 
-    def walk(command: Any, path: str) -> Iterator[tuple[str, str | None]]:
-        yield path, command.help
-        for parameter in command.params:
-            yield f"{path} {parameter.opts[0]}", parameter.help
+    def walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+        yield path, command
         for name, child in getattr(command, "commands", {}).items():
             yield from walk(child, f"{path} {name}")
 
     return walk(typer.main.get_command(app), "mainspring")
+
+
+def _help_texts() -> Iterator[tuple[str, str | None]]:
+    for path, command in _commands():
+        yield path, command.help
+        for parameter in command.params:
+            yield f"{path} {parameter.opts[0]}", parameter.help
 
 
 def _faults_of(where: str, text: str | None) -> list[str]:
@@ -86,9 +92,19 @@ def _banned(source: str) -> list[str]:
 
 
 def test_help_texts_are_whole_sentences_in_plain_words() -> None:
-    found = {where: _faults_of(where, text) for where, text in _command_help()}
+    found = {where: _faults_of(where, text) for where, text in _help_texts()}
     assert len(found) > 100
     assert not {where: faults for where, faults in found.items() if faults}
+
+
+def test_help_pages_fit_80_columns() -> None:
+    from mainspring.cli.main import app
+
+    runner = CliRunner(env={"COLUMNS": "80"})
+    for path, _ in _commands():
+        page = runner.invoke(app, [*path.split()[1:], "--help"])
+        assert page.exit_code == 0
+        assert "\N{HORIZONTAL ELLIPSIS}" not in page.output, path
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ Name = Annotated[
     typer.Option(help="Name of the run. Reuse it to resume. Default: task set, model and time."),
 ]
 Output = Annotated[
-    Path | None, typer.Option(help="Folder for the run's files (default: <home>/reports/<name>).")
+    Path | None,
+    typer.Option(help="Folder for the run's files (default: reports/<name> in the state folder)."),
 ]
 Retry = Annotated[
     bool, typer.Option("--retry", help="In a finished run, retry the masked rollouts.")

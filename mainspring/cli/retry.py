@@ -15,7 +15,7 @@ def register(rollout: typer.Typer) -> None:
         ids: Annotated[
             list[str] | None,
             typer.Argument(
-                metavar="[ROLLOUT]...", help="Ids of the rollouts; or choose with --campaign."
+                metavar="ROLLOUT", help="Ids of the rollouts; or choose with --campaign."
             ),
         ] = None,
         campaign: Annotated[

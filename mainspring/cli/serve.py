@@ -23,7 +23,8 @@ class Engine(StrEnum):
 def register(app: typer.Typer) -> None:
     @app.command(
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-        epilog="With --engine sglang, further options go to SGLang, such as --tp 4.",
+        epilog="With --engine sglang, further options go to SGLang, such as --tp 4. "
+        "MAINSPRING_POLICY_API_KEY sets --api-key as well.",
     )
     def serve(
         context: typer.Context,
@@ -62,7 +63,11 @@ def register(app: typer.Typer) -> None:
         ] = None,
         api_key: Annotated[
             str,
-            typer.Option(envvar="MAINSPRING_POLICY_API_KEY", help="Bearer token to require."),
+            typer.Option(
+                envvar="MAINSPRING_POLICY_API_KEY",
+                show_envvar=False,
+                help="Bearer token to require.",
+            ),
         ] = "",
         home: Home = None,
     ) -> None:

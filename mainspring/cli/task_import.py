@@ -103,7 +103,7 @@ def register(tasks: typer.Typer) -> None:
         ],
         ids: Annotated[
             list[str] | None,
-            typer.Argument(metavar="[ID]...", help="Ids of the tasks to remove (default: all)."),
+            typer.Argument(metavar="ID", help="Ids of the tasks to remove (default: all)."),
         ] = None,
         home: Home = None,
         as_json: Json = False,
