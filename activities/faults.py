@@ -111,7 +111,7 @@ def failure(
 async def naming(
     known: Known, node: NodeId, rollout: RolloutId, sandbox: SandboxId
 ) -> AsyncIterator[None]:
-    """Let every error about the sandbox say which it was, on which node, for which task."""
+    """Add to every error about the sandbox which it was, on which node, for which task."""
     try:
         yield
     except CampaignFull:

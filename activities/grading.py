@@ -1,4 +1,4 @@
-"""Grading: a rollout's patch, a fresh sandbox, one verdict in the store; and patches nobody played.
+"""Grading: a rollout's patch, a fresh sandbox, one verdict in the store; and given patches.
 
 Invariant 10: the grading sandbox gets only the patch, then the tests; the agent never sees either
 side of it. Invariant 5: what goes wrong with the sandbox is a fault after MAX_ATTEMPTS, and what is

@@ -2,7 +2,7 @@
 
 Invariants: a lease is written before a sandbox is made and closed after it is gone; what is held
 can be used at once and everything else is lost; sandboxes outlive the process, and the next one
-takes over (`adopt`) those whose rollouts go on. Used by the sandbox activities and the reaper.
+takes over (`adopt`) those whose rollouts continue. Used by the sandbox activities and the reaper.
 """
 
 import asyncio
@@ -154,7 +154,7 @@ class HeldSandboxes:
             await sandboxes.close_lease(self._db, sandbox, self._node)
 
     async def ping(self) -> None:
-        """Tell all sandboxes that their node lives. One that is gone says so at its next use."""
+        """Tell all sandboxes that their node lives. One that is gone reports it at its next use."""
 
         async def one(sandbox: Sandbox) -> None:
             with contextlib.suppress(SandboxLost):
@@ -165,7 +165,7 @@ class HeldSandboxes:
     async def _attach(self, lease: sandboxes.Lease) -> Sandbox:
         backend = self._backends[lease.backend]
         if lease.purpose is not SandboxPurpose.AGENT:
-            raise SandboxLost(f"sandbox {lease.sandbox} was grading: that begins anew")
+            raise SandboxLost(f"sandbox {lease.sandbox} was grading: grading starts again")
         if isinstance(backend, BackendUnavailable):
             raise SandboxLost(f"sandbox {lease.sandbox}: {backend.message}")
         claim = await self._known.rollout(lease.rollout)

@@ -1,8 +1,8 @@
 """The node gets ready for what campaigns will need next: images pulled, sandboxes kept warm.
 
 Only makes things faster: what it gets wrong or cannot do is done when somebody needs it, and the
-error is met and reported there. Images nobody needs go when the disk runs low. Runs beside the
-node's workers.
+error is met and reported there. Images that are not needed are removed when the disk runs low. Runs
+beside the node's workers.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The node's reaper: removes sandboxes that nobody owns.
+"""The node's reaper: removes sandboxes without an owner.
 
 Invariant 7's third layer, for what `finally` cannot reach (terminate, SIGKILL, reboot). A sandbox
 is owned while its lease is open on this node for a rollout that has not ended; leases are written
@@ -37,7 +37,7 @@ class Reaper:
         self._held = held
 
     async def reap(self) -> int:
-        """Remove what nobody owns; the number of sandboxes removed."""
+        """Remove sandboxes without an owner; the number removed."""
         num_removed = 0
         for lease in await sandboxes.leases_without_live_rollout(self._db, self._node):
             await self._held.release(lease.sandbox)

@@ -121,8 +121,8 @@ class SandboxActivities:
 
     @implements(EXECUTE)
     async def execute(self, ask: ExecuteInput) -> ExecuteResult:
-        """A submission also has its patch stored and its sandbox closed; other turns, now and then,
-        a snapshot taken."""
+        """Run a turn's command. A submission also stores the patch and closes the sandbox; other
+        turns take a snapshot where one is due."""
         async with self._held.working(f"turn {ask.turn + 1}", ask.rollout, ask.sandbox):
             agent = await self._known.agent(ask.rollout)
             command = await self._command(agent, ask)
@@ -161,7 +161,7 @@ class SandboxActivities:
         print as it did the first time.
 
         That includes the turn about to be executed when its result was recorded and its node died
-        before it could say so: `execute` will not run it again.
+        before it could report it: `execute` will not run it again.
         """
         async with self._held.working("replaying", ask.rollout, ask.sandbox) as beat:
             sandbox = self._held.get(ask.sandbox)
@@ -201,7 +201,7 @@ class SandboxActivities:
         return RolloutRef(rollout=ask.rollout, epoch=ask.epoch)
 
     async def _keep_snapshot(self, ask: ExecuteInput) -> None:
-        """Every so many turns. The rollout goes on without one when that fails."""
+        """Take a snapshot where one is due. The rollout continues without one when that fails."""
         claim = await self._known.rollout(ask.rollout)
         config = (await self._known.config(claim.campaign)).sandbox
         num_turns = ask.turn + 1
@@ -232,7 +232,7 @@ class SandboxActivities:
         return snapshot.num_turns
 
     async def _collect(self, rollout: RolloutId, epoch: int, sandbox: SandboxId) -> int:
-        """Store the patch, then close the sandbox: nobody needs it any more. Bytes of the patch."""
+        """Store the patch, then close the sandbox: it is done with. Bytes of the patch."""
         patch = await rollouts.get_patch(self._db, rollout, epoch)
         if patch is None:
             held = self._held.get(sandbox)

@@ -1,7 +1,7 @@
 """Write docs/campaign.md from mainspring/config.py: `python docs/make_campaign_reference.py`.
 
 Fields, defaults and bounds come from the models, meanings from the docstrings under the fields, so
-the page cannot say anything else than the program does; a test compares.
+the page cannot differ from the program; a test compares.
 """
 
 import ast

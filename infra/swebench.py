@@ -1,8 +1,8 @@
 """Test logs judged by the official SWE-bench library: its parsers, its rules, its verdict.
 
-Invariant: what counts as resolved is what the library's own `get_eval_report` says of the same log;
-nothing of it is decided here. The library comes with an extra, takes seconds to import and reads
-logs that an agent's program wrote with patterns that can take for ever: it lives in a process of
+Invariant: what counts as resolved is what the library's own `get_eval_report` reports of the same
+log; nothing of it is decided here. The library comes with an extra, takes seconds to import and
+reads logs that an agent's program wrote with patterns that may never end: it lives in a process of
 its own (`swebench_process`), started once, which ends with this one or at its own timeout, and
 cannot hold up a node. Logs are judged one after the other. Imported by grading.
 """

@@ -1,8 +1,8 @@
 """The process that has imported the official SWE-bench library and answers `infra.swebench`.
 
-One line of JSON asks, one line answers. It ends when whoever started it does, and by an alarm when
+One line of JSON asks, one line answers. It ends when its parent does, and by an alarm when
 a parser takes too long: the kernel ends it in the middle of a pattern, where Python itself cannot.
-Run as a module with that timeout in seconds; nobody imports it.
+Run as a module with that timeout in seconds; it is not imported.
 """
 
 import json

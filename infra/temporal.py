@@ -42,7 +42,7 @@ class OtherNamespace(TemporalError):
 
 
 async def connect(settings: Settings, database: Database | None = None) -> Client:
-    """With `database`, given by whoever starts or polls its work: in the namespace of that work,
+    """With `database`, given by code that starts or polls its work: in the namespace of that work,
     which is marked and recorded as that when it is the first.
 
     Raises TemporalError naming the address when nothing answers there, ForeignNamespace,
@@ -110,7 +110,7 @@ async def _claim_namespace(client: Client, address: str, database: Database) -> 
 
 
 async def check_owner(client: Client, address: str, store: StoreId) -> StoreId | Literal[""]:
-    """The store, or empty where the namespace is nobody's. Raises ForeignNamespace, RPCError."""
+    """The store, or empty where the namespace has no owner. Raises ForeignNamespace, RPCError."""
     owner = await _owner(client, address)
     if owner not in ("", store):
         raise ForeignNamespace(

@@ -1,4 +1,4 @@
-"""The domain: plain, typed Python that says what a task, a rollout, a group and a step are.
+"""The domain: plain, typed Python that defines what a task, a rollout, a group and a step are.
 
 Imports no torch, ray, temporalio, docker or sqlalchemy, and nothing of the sibling packages
 (the command line reaches them lazily, inside its commands). Everyone may import it.

@@ -1,7 +1,7 @@
 """Which addresses a task's sandboxes may reach: `host:port` entries, everything else is refused.
 
 Pure. A host is a name, a name's subdomains (".example.com", which includes example.com itself) or
-a literal IP address. Names are judged as asked for, and the addresses they resolve to once more:
+a literal IP address. Names are judged as asked for, and then the addresses they resolve to:
 one that a name was pointed at must not lead to the node itself or its metadata service.
 """
 
@@ -32,7 +32,7 @@ class Entry:
         if not separator or not port.isdecimal() or not 0 < int(port) < 1 << 16:
             raise UsageError(f"{text!r}: no port to allow", remedy=_REMEDY)
         if _address(host) is None and not (len(host) < 254 and _NAME.fullmatch(host)):
-            raise UsageError(f"{text!r}: {host!r} is no host's name or address", remedy=_REMEDY)
+            raise UsageError(f"{text!r}: {host!r} is not a host's name or address", remedy=_REMEDY)
         return cls(host, int(port))
 
     def matches(self, host: str, port: int) -> bool:

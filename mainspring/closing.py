@@ -1,6 +1,6 @@
 """What a group is good for once all its rollouts have ended: pure arithmetic on their rewards.
 
-Invariant: a group that a step may use has enough scored rollouts and, unless the campaign says
+Invariant: a group that a step may use has enough scored rollouts and, unless the campaign sets
 otherwise, rewards that differ: an advantage is a comparison within the group.
 """
 

@@ -213,13 +213,13 @@ class TrainerConfig(Section):
 
 class EvalConfig(Section):
     every_steps: int = Field(default=20, ge=1)
-    """Evaluate after every so many steps, and always before the first and after the last."""
+    """Number of steps between two evaluations; also before the first step and after the last."""
     splits: tuple[str, ...] = ("heldout",)
     """Splits for the first and the last evaluation; in between only the first one, sampled."""
     greedy: bool = True
     """Also at temperature 0, before and after."""
     greedy_tasks: int | None = Field(default=None, ge=1)
-    """The first so many tasks of the split are played greedily; unset: all."""
+    """Number of tasks, from the start of the split, that are played greedily; unset: all."""
     concurrency: int = Field(default=32, ge=1)
     """Rollouts of one evaluation in flight at once."""
 
@@ -283,8 +283,8 @@ class SandboxConfig(Section):
     max_open: int | None = Field(default=None, ge=1)
     """Sandboxes of this campaign alive at once over all nodes; unset: as many as the nodes hold."""
     snapshot_every_turns: int | None = Field(default=None, ge=1)
-    """Keep a sandbox's files after every so many turns, so that a lost one is rebuilt from them and
-    only later commands run again; unset: all run again."""
+    """Number of turns between two snapshots of a sandbox's files. A lost sandbox is rebuilt from
+    the newest one, and only later commands run again; unset: all run again."""
     snapshot_mb: int = Field(default=16, ge=1, le=30)
     """Most one rollout's kept files may hold, compressed. Larger ones are not kept."""
 

@@ -26,7 +26,7 @@ from mainspring.status import FaultKind
 
 
 class MainspringError(Exception):
-    """Base: `message` says what is wrong, `remedy` what to do next."""
+    """Base: `message` tells what is wrong, `remedy` what to do next."""
 
     exit_code = 1
     fault: ClassVar[FaultKind] = FaultKind.UNEXPECTED

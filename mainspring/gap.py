@@ -61,7 +61,7 @@ DEFAULT_BOUNDS = {
     Dtype.FLOAT32: GapBounds(max=1e-3),
     # SmolLM2-135M in bfloat16 against float32, 570 tokens: mean 0.033, p99.9 0.228, max 0.274,
     # hence k3 of about 0.001 (half of the mean square). The bounds leave room for larger models;
-    # the maximum grows with the number of tokens and says nothing. Other weights give a mean of
+    # the maximum grows with the number of tokens and tells nothing. Other weights give a mean of
     # 0.1 and more.
     Dtype.BFLOAT16: GapBounds(mean=0.05, p999=0.5, k3=0.01),
 }

@@ -1,7 +1,7 @@
 """How a task's tests are judged, and what judging one patch found. Pure data.
 
-A judge says how the output of a task's `test_command` becomes a verdict; the report keeps what the
-verdict was made of. Imported by tasks, sources, grading and rewards.
+A judge defines how the output of a task's `test_command` becomes a verdict; the report keeps what
+the verdict was made of. Imported by tasks, sources, grading and rewards.
 """
 
 from enum import StrEnum
@@ -15,7 +15,7 @@ class _Judge(BaseModel):
 
 
 class ExitCode(_Judge):
-    """Return code 0 resolves the task; for sources that say nothing else."""
+    """Return code 0 resolves the task; for sources that name no other judge."""
 
     kind: Literal["exit_code"] = "exit_code"
 
@@ -24,9 +24,9 @@ class EvalType(StrEnum):
     """The official library's own words."""
 
     PASS_AND_FAIL = "pass_and_fail"
-    """A test counts as passed when the log says so."""
+    """A test counts as passed when the log reports that it passed."""
     FAIL_ONLY = "fail_only"
-    """A test counts as passed unless the log says that it failed."""
+    """A test counts as passed unless the log reports that it failed."""
 
 
 class TestLog(_Judge):

@@ -88,5 +88,5 @@ def trainer_queue(campaign: CampaignId) -> str:
 
 
 def turn_id(rollout: RolloutId, epoch: int, turn: int) -> str:
-    """Names one command for ever: a second attempt finds the first by it."""
+    """Names one command permanently: a second attempt finds the first by it."""
     return f"{rollout.replace('/', '.')}.e{epoch}.t{turn}"

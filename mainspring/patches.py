@@ -2,7 +2,7 @@
 
 Invariants: the parts of a patch put together again are the patch, byte for byte, whatever it is;
 what does not count is dropped by whole files and named; everything else stays as it is. Imported by
-grading and by whoever wants to know what a patch touches.
+grading and by code that needs to know what a patch touches.
 """
 
 import io
@@ -139,7 +139,7 @@ def _starts(lines: list[bytes]) -> list[int]:
                 old -= kind not in (b"+", b"\\")
                 new -= kind not in (b"-", b"\\")
                 continue
-            old = new = 0  # shorter than it says
+            old = new = 0  # shorter than its header claims
         if line.startswith(_GIT):
             starts.append(index)
             in_header = True

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ENDPOINTS_OWN_CONTEXT = 10_000_000
-"""Tokens. No model has so many: the endpoint's own limit ends the rollout."""
+"""Tokens. More than any model has: the endpoint's own limit ends the rollout."""
 
 
 class Preset(StrEnum):
@@ -59,7 +59,7 @@ def expanded(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _own_context(policy: dict[str, Any]) -> int | None:
-    """Of the model directory; None when its config cannot be read or does not say."""
+    """Of the model directory; None when its config cannot be read or lacks it."""
     if policy.get("api") == "openai":
         return ENDPOINTS_OWN_CONTEXT
     try:

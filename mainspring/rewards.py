@@ -2,7 +2,7 @@
 
 A part is a function `(outcome, **options) -> float`: one of PARTS, or a function of your own as
 "package.module:function". Invariant 5: what the agent did not do is never scored; a masked end has
-no reward whatever the parts would say. A part that raises or returns anything but a finite number
+no reward whatever the parts would give. A part that raises or returns anything but a finite number
 raises RewardBroken: it is neither a zero nor a masked rollout. Imported by activities and commands.
 """
 
@@ -24,7 +24,7 @@ _CORRECT = "correct the function on every rollout worker, then start the campaig
 
 
 class RewardBroken(WorkFailed):
-    """A reward part raised, or returned what is no reward: the campaign cannot go on with it."""
+    """A reward part raised, or returned what is no reward: the campaign cannot continue with it."""
 
     fault = FaultKind.REWARD_BROKEN
 
@@ -53,7 +53,7 @@ class Outcome:
 
     @property
     def is_masked(self) -> bool:
-        """Nobody can say what the agent is worth: it was stopped, or something else failed."""
+        """Whether the agent cannot be scored: it was stopped, or something else failed."""
         return is_masked(self.stop_reason, self.verdict)
 
 
@@ -204,7 +204,7 @@ def _function(name: str) -> Part:
         raise RewardBroken(error.message, remedy=error.remedy) from error
     if not callable(found) or inspect.iscoroutinefunction(found):
         raise RewardBroken(
-            f"{name!r} is no plain function",
+            f"{name!r} is not a plain function",
             remedy="write it as `def name(outcome, **options) -> float`",
         )
     return found

@@ -80,7 +80,7 @@ def _condition(text: str, match: re.Match[str]) -> Condition:
     name = match["field"].lower()
     if name not in list(Field):
         raise UsageError(
-            f"--where {text!r}: {match['field']!r} is no field",
+            f"--where {text!r}: {match['field']!r} is not a field",
             remedy=f"the fields are {', '.join(Field)}",
         )
     if match["null"]:
@@ -91,6 +91,6 @@ def _condition(text: str, match: re.Match[str]) -> Condition:
     words = _WORDS.get(name)
     if words is not None and op is not Op.CONTAINS and value not in list(words):
         raise UsageError(
-            f"--where {text!r}: {value!r} is no {name}", remedy=f"one of {', '.join(words)}"
+            f"--where {text!r}: {value!r} is not a {name}", remedy=f"one of {', '.join(words)}"
         )
     return Condition(Field(name), op, value)

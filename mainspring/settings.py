@@ -75,7 +75,7 @@ class Settings(BaseSettings):
 
 
 def configured_settings(home: Path | None = None) -> Settings:
-    """What the environment and the defaults say alone. Raises ConfigError."""
+    """Settings from the environment and the defaults alone. Raises ConfigError."""
     try:
         settings = Settings() if home is None else Settings(home=home)
     except ValidationError as error:

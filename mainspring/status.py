@@ -47,7 +47,7 @@ class StopReason(StrEnum):
 
 
 MASKED_ENDS = frozenset({StopReason.CANCELLED, StopReason.INFRA_FAULT, StopReason.TERMINATED})
-"""Ends that say nothing about the agent."""
+"""Ends that tell nothing about the agent."""
 
 
 class Player(StrEnum):
@@ -127,7 +127,7 @@ class Verdict(StrEnum):
 
 
 def is_masked(stop_reason: StopReason | None, verdict: Verdict | None) -> bool:
-    """Whether nobody can say what the agent did: it was stopped, or something else failed."""
+    """Whether the agent cannot be judged: it was stopped, or something else failed."""
     return verdict in (None, Verdict.FAULT) or stop_reason in MASKED_ENDS
 
 
@@ -288,10 +288,10 @@ class Refusal(StrEnum):
 
 
 class Unverified(StrEnum):
-    """What a run does with tasks that were not found good."""
+    """What a run does with tasks that are not verified."""
 
     SKIP = "skip"
-    """Only tasks that `mainspring tasks verify` found good; how many are left out is said."""
+    """Only tasks that `mainspring tasks verify` passed; the number of excluded ones is shown."""
     USE = "use"
     """All tasks, also those found flaky or wrong."""
 

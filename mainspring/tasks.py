@@ -50,7 +50,7 @@ class Task(BaseModel):
     test_patch: str = ""
     """Git patch with the hidden tests, applied at grading after the agent's."""
     test_command: str
-    """Run with bash in `workdir` at grading; `judge` says what its output means."""
+    """Run with bash in `workdir` at grading; `judge` defines what its output means."""
     test_timeout_s: float = Field(default=30.0, gt=0)
     judge: Judge = ExitCode()
     gold_patch: str | None = None
@@ -87,7 +87,7 @@ class Task(BaseModel):
         for path in paths:
             parts = PurePosixPath(path).parts
             if not set(parts) - {"/"} or ".." in parts or ".git" in parts or "\0" in path:
-                raise ValueError(f"{path!r} is no file or folder that can be hidden")
+                raise ValueError(f"{path!r} is not a file or folder that can be hidden")
         return paths
 
     @property

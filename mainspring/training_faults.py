@@ -1,6 +1,6 @@
 """How training fails: one class for each way, with the campaign, step or checkpoint in its message.
 
-Pure, so that whoever types errors for Temporal needs neither torch nor ray. Two more ends of
+Pure, so that code that types errors for Temporal needs neither torch nor ray. Two more ends of
 training live where others need them too: `mainspring.turns.BrokenTrajectory` and
 `mainspring.errors.ModelError`.
 """

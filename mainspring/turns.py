@@ -44,7 +44,7 @@ class Generation:
     text: str
     """For people and for the action parser; never tokenised again."""
     finish_reason: str
-    """"stop" or "length"; an endpoint that takes text may say others."""
+    """"stop" or "length"; an endpoint that takes text may send others."""
     latency_s: float = 0.0
     num_prompt_tokens: int | None = None
     """Of the whole prompt, as counted by an endpoint that gives text and no tokens."""

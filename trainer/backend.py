@@ -1,6 +1,6 @@
 """What the training activities drive: the Ray driver, and how version 0 comes to be.
 
-Invariants: version 0 is a function of configuration and seed (a warm start that was cut off goes on
+Invariants: version 0 is a function of configuration and seed (a warm start that was cut off resumes
 from its last checkpoint with the same batches); the driver holds exactly one version, and `load`
 restores it from its checkpoint whenever ranks or process were lost or another version is asked for.
 """

@@ -55,7 +55,7 @@ _PROTOCOL = (
 
 def make_bundled_model(directory: Path, seed: int) -> None:
     """Write the model to `directory`; nothing happens when it is there already. Raises
-    CheckpointUnusable when what is there is another seed's, or damaged."""
+    CheckpointUnusable when the model there is another seed's, or damaged."""
     if directory.exists():
         return _check(directory, seed)
     directory.parent.mkdir(parents=True, exist_ok=True)

@@ -84,7 +84,7 @@ def read(directory: Path, origin: Origin) -> Manifest:
             raise unusable(origin, directory, "was written by another version of Mainspring")
         manifest = Manifest.model_validate_json(text)
     except (OSError, ValidationError) as error:
-        reason = getattr(error, "strerror", None) or "it is no manifest"
+        reason = getattr(error, "strerror", None) or "it is not a manifest"
         raise unusable(origin, directory, f"cannot be read: {MANIFEST}: {reason}") from None
     if manifest.identity.origin != origin:
         raise unusable(

@@ -2,7 +2,7 @@
 
 Invariant: a rollout is tokenised here exactly as it is when served: the chat template over the
 two opening messages with the generation prompt, then each reply up to its end token, then each
-observation wrapped as the next turn. Weights say how much predicting each token counts.
+observation wrapped as the next turn. Weights set how much predicting each token counts.
 """
 
 import random

@@ -1,9 +1,9 @@
 """`mainspring bench sandbox`: what opening, using and closing sandboxes costs, backend by backend.
 
 The project's own backends beside `docker_exec_cli`, a plain way to do the same: one container per
-sandbox and one `docker exec` process per command. Invariants: a backend that cannot run here says
-why and has no figures; every command and patch is checked, so a failure never counts as fast; no
-sandbox, container or file outlives the run, also when it is cancelled.
+sandbox and one `docker exec` process per command. Invariants: a backend that cannot run here
+reports why and has no figures; every command and patch is checked, so a failure never counts as
+fast; no sandbox, container or file outlives the run, also when it is cancelled.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ async def measure(
 
     `open_p50_ms` is a sandbox made from nothing, with its wait for a turn to start; so `max_alive`
     can be below the concurrency. `open_warm_p50_ms` is one taken from a pool of sandboxes kept
-    ready, as many at once as the concurrency says. A backend, or one concurrency of it, that cannot
+    ready, as many at once as the concurrency. A backend, or one concurrency of it, that cannot
     run has `skipped` with the reason instead. `exec_overhead_p50_ms` is a command that does
     nothing.
     """
@@ -244,7 +244,7 @@ async def _timed(into_s: list[float], work: Awaitable[T]) -> T:
 
 
 async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """A cancellation goes on only after `work` has ended by itself."""
+    """A cancellation continues only after `work` has ended by itself."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)

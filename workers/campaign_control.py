@@ -55,7 +55,7 @@ async def update(client: Client, db: Database, name: str, what: str) -> Campaign
 
 
 async def drop_batch(client: Client, db: Database, name: str) -> str:
-    """Drop the batch of the planned step; says what was done. Raises UsageError without one."""
+    """Drop the batch of the planned step; tells what was done. Raises UsageError without one."""
     record = await _training(db, name)
     batch = await discards.planned_batch(db, record.id)
     await discards.drop_batch(db, record.id, batch)
@@ -74,7 +74,7 @@ async def drop_batch(client: Client, db: Database, name: str) -> str:
 
 
 async def rollback(client: Client, db: Database, home: Path, name: str) -> str:
-    """Discard the newest policy version; says what was done. Raises UsageError while the campaign
+    """Discard the newest policy version; tells what was done. Raises UsageError while the campaign
     runs, and when there is no version to take back."""
     record = await _training(db, name)
     await settle_campaign(db, client, record.id)

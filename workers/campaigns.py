@@ -143,7 +143,7 @@ def _check_chosen(config: CampaignConfig, split: str, chosen: list[Selected]) ->
     if not chosen:
         raise UsageError(
             what + (f" within {config.run.slice}" if config.run.slice else ""),
-            remedy="import the tasks first (`mainspring tasks list` shows what is there), or "
+            remedy="import the tasks first (`mainspring tasks list` shows what is stored), or "
             "correct the names of source and splits",
         )
     if all(each.position is None for each in chosen):
@@ -174,12 +174,12 @@ async def _check_regrade(db: Database, config: CampaignConfig) -> CampaignRecord
 
 
 async def left_out(db: Database, campaign: CampaignId) -> str:
-    """Says how many tasks the campaign leaves out and why; empty when it uses all."""
+    """How many tasks the campaign excludes, and why; empty when it uses all."""
     counts = await selections.left_out(db, campaign)
     if not counts:
         return ""
     total = sum(counts.values())
-    return f"{total} {'task is' if total == 1 else 'tasks are'} left out: {_counted(counts)}"
+    return f"{total} {'task is' if total == 1 else 'tasks are'} excluded: {_counted(counts)}"
 
 
 def _counted(counts: Mapping[Any, int]) -> str:
@@ -238,7 +238,7 @@ async def _until_cancelled(handle: WorkflowHandle) -> None:
     except TimeoutError:
         raise WorkFailed(
             f"{handle.id} was cancelled before and has not ended after {CANCEL_TIMEOUT_S:.0f} s",
-            remedy="start its workers, which have to end what they do; then start it again",
+            remedy="start its workers, so that they finish its work; then start it again",
         ) from None
 
 

@@ -116,7 +116,7 @@ async def of_the_fleet(config: CampaignConfig, settings: Settings, client: Clien
     for url in config.policy.engines if model.state is State.OK else ():
         if urlsplit(url).port == 0:
             fix = "give the engine's port in policy.engines, or use mainspring train"
-            items.append(Item(f"engine {url}", State.MISSING, "port 0 is no address", fix))
+            items.append(Item(f"engine {url}", State.MISSING, "port 0 is not an address", fix))
             continue
         asked = await engine_item(config, url, settings)
         if asked is None:
@@ -271,7 +271,7 @@ def _gpu_item(config: CampaignConfig, hardware: Hardware) -> Item:
     world_size = config.trainer.tensor_parallel * config.trainer.data_parallel
     ranks = f"{world_size} rank{'s' if world_size > 1 else ''}"
     if config.trainer.device is Device.CPU:
-        return Item("device", State.OK, f"{ranks} on CPU, as trainer.device says")
+        return Item("device", State.OK, f"{ranks} on CPU, as set by trainer.device")
     found = f"{ranks} on CUDA; GPUs here: {len(hardware.gpus)}"
     if len(hardware.gpus) >= world_size:
         return Item("device", State.OK, found)

@@ -35,15 +35,15 @@ async def drain(db: Database, node: NodeId, *, undo: bool, wait_s: float | None)
                 return record
             if record.status in (NodeStatus.LOST, NodeStatus.STOPPED):
                 raise WorkFailed(
-                    f"node {node} was last seen {record.seen_s:.0f} s ago: it cannot say that "
-                    "it is empty",
+                    f"node {node} was last seen {record.seen_s:.0f} s ago: it cannot report "
+                    "that it is empty",
                     remedy="start its worker again; it stays draining, and what was lost on it is "
                     "rebuilt on other nodes",
                 )
             if time.monotonic() > deadline:
                 raise WorkFailed(
                     f"node {node} is not empty after {wait_s:.0f} s: {await _open_on(db, node)}",
-                    remedy="run the same command again to go on waiting, or "
+                    remedy="repeat the command to keep waiting, or "
                     f"`mainspring node drain {node} --undo`",
                 )
             saying = f"draining node {node}: {record.num_leased} sandboxes open"

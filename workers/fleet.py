@@ -92,7 +92,7 @@ class Fleet:
                     f"{member.name} ended {MAX_QUICK_DEATHS} times in a row within {QUICK_S:.0f} s "
                     f"(exit code {code}); the end of {self.log(member.name)}:\n"
                     + _tail(self.log(member.name)),
-                    remedy="mend what the log names, then run the same command again: it resumes",
+                    remedy="fix what the log names, then repeat the command to resume",
                 )
             self._on_restart(member.name, code)
             await asyncio.sleep(RESTART_DELAY_S)

@@ -1,7 +1,8 @@
 """`mainspring tasks images`: which images of the stored tasks are here, and how the rest comes.
 
 Invariants: what is here is not pulled again; one image that fails does not keep the others from
-coming; interrupted, it goes on with what is missing when run again. Imported by the command line.
+coming; after an interruption the next run resumes with what is missing. Imported by the command
+line.
 """
 
 import asyncio

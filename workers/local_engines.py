@@ -41,7 +41,7 @@ brings torch)."""
 SHARED_GPU_FRACTION = "0.35"
 """Of a GPU's memory that SGLang may take where the trainer needs the same GPU."""
 FIRST_VERSION = "base"
-"""Not a policy version: whoever asks first brings the engine up to date."""
+"""Not a policy version: the first request brings the engine up to date."""
 
 
 class EngineKind(StrEnum):

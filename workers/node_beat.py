@@ -1,9 +1,9 @@
-"""The node's beat: it says what the node holds, hears whether to drain, and acts on it.
+"""The node's beat: it reports what the node holds, hears whether to drain, and acts on it.
 
-Invariants: while the node drains, the shared queues are not polled at all, and it says `draining`
-only once that is so; a database that is away is waited for and ends nothing. Owns the workers of
-the shared queues: they start when the first beat was heard, so that a node which was drained before
-a reboot takes nothing after it.
+Invariants: while the node drains, the shared queues are not polled at all, and it reports
+`draining` only once that is so; an unreachable database is waited for and ends nothing. Owns the
+workers of the shared queues: they start when the first beat was heard, so that a node which was
+drained before a reboot takes nothing after it.
 """
 
 import asyncio

@@ -91,7 +91,7 @@ async def reset(client: Client, rollout: RolloutId) -> bool:
             raise
         raise UsageError(
             f"Temporal does not know the workflow {handle.id} any more",
-            remedy="start its campaign again: it plays what has not ended",
+            remedy="start its campaign again: it runs the rollouts that have not ended",
         ) from None
     completed = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
     first = next((each.event_id for each in history.events if each.event_type == completed), None)

@@ -1,7 +1,7 @@
 """Evaluations, verifications and regrades from a command: everything they need, until they end.
 
 Invariant: every part is idempotent and the run itself lives in Temporal and Postgres, so the same
-command under the same name goes on after any interruption. Without workers of the team's own the
+command under the same name resumes after any interruption. Without workers of the team's own the
 embedded stack and a fleet are brought up for the time of the command.
 """
 
@@ -55,7 +55,7 @@ class Conductor:
     async def perform(
         self, config: CampaignConfig, kind: CampaignKind, hint: str = "", *, retry: bool = False
     ) -> CampaignRecord:
-        """The run, or what is left of it, to its end; says `hint` once it is stored. With `retry`
+        """The run, or what is left of it, to its end; prints `hint` once it is stored. With `retry`
         also what of a finished one ended without a verdict. Raises MainspringErrors; WorkFailed
         when it ended otherwise than finished."""
         if retry:
@@ -153,8 +153,8 @@ async def conductor(
 
 
 async def _check_policy(policy: PolicyConfig, settings: Settings) -> None:
-    """What is away is asked again for ever, which is right for a night but not for a typing error.
-    Raises ModelError, EngineError and PolicyRefused."""
+    """Check the endpoint once before the run: unreachable ones are retried forever, which is right
+    for an outage and wrong for a mistyped URL. Raises ModelError, EngineError and PolicyRefused."""
     if policy.api is PolicyApi.OPENAI:
         client = OpenAIClient(policy, settings.policy_api_key)
         try:

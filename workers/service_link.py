@@ -105,7 +105,7 @@ def _moved(what: str) -> ServicesMoved:
 
 def start_anew(moved: ServicesMoved) -> NoReturn:
     """Replace this program by itself, as it was called; its supervisor sees no end of it."""
-    log.warning("starting anew with the new addresses", reason=moved.message)
+    log.warning("restarting with the new addresses", reason=moved.message)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

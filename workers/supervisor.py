@@ -85,7 +85,7 @@ class Supervisor:
                 raise WorkFailed(
                     f"campaign {self.campaign}: the background process ended with code "
                     f"{process.returncode}; the end of {self.log}:\n{self._log_tail()}",
-                    remedy="correct what the log names, then run the same command again",
+                    remedy="fix what the log names, then repeat the command",
                 )
             time.sleep(POLL_S)
         return process.pid

@@ -1,4 +1,4 @@
-"""The trainer's lease: one process trains a campaign, the others stand aside and say for whom.
+"""The trainer's lease: one process trains a campaign, the others stand aside and report for whom.
 
 Invariants: activities are polled for only while the lease is held; an owner that can tell the time
 renews it; an owner that finds itself replaced ends. A process that died on this machine holds
@@ -72,7 +72,7 @@ async def keep(database: Database, lease: TrainerLease) -> None:
         try:
             await trainers.renew(database, lease.campaign, lease.epoch)
         except DatabaseError as error:
-            # While it is away no other trainer can take the lease either.
+            # While the database is unreachable, no other trainer can take the lease either.
             log.warning("lease not renewed", campaign=lease.campaign, error=error.message)
         await asyncio.sleep(RENEW_S)
 

@@ -198,7 +198,7 @@ class Watch:
         return Group(title, self._bar, facts, Text(self._ui, style="dim"))
 
     def _print_line(self, status: CampaignStatus, shown: "Shown") -> None:
-        """When something moved, but runs, whose every rollout moves it, now and then only."""
+        """Print on change, or every PLAIN_EVERY_S. Finished rollouts of a run are no change."""
         due = time.monotonic() - self._said_at > PLAIN_EVERY_S
         waits_for = shown.waits[0].what if shown.waits else ""
         key = f"{status}{shown.num_done if shown.unit == 'steps' else ''}{waits_for}"

@@ -38,7 +38,7 @@ HEARTBEAT_TIMEOUT = timedelta(seconds=15)
 LOCAL_RETRY_THRESHOLD = timedelta(seconds=2)
 """Longer waits between attempts leave the worker's memory and become timers."""
 DEAD_NODE_TIMEOUT = timedelta(seconds=45)
-"""Nobody polls a node's own queue for this long: the node is dead and its sandboxes with it."""
+"""A node's own queue has no poller for this long: the node is dead and its sandboxes with it."""
 FAULT_CHARS = 500
 PREFER_TIMEOUT = timedelta(seconds=3)
 """A node that has the image but does not take the open by then is not worth waiting for."""
@@ -46,7 +46,7 @@ PREFER_TIMEOUT = timedelta(seconds=3)
 
 async def store(call: StoreCall[In, Out], payload: In, *, summary: str | None = None) -> Out:
     """A short database call, by the worker that runs the workflow: it costs the server nothing but
-    the result. While the database is away the waits between attempts are durable timers."""
+    the result. While the database is unreachable, the waits between attempts are durable timers."""
     attempt = timedelta(seconds=call.timeout_s)
     return await workflow.execute_local_activity(
         call.name,
@@ -124,7 +124,7 @@ async def on_node(
 def raise_if_cancelled() -> None:
     """Notice a cancel that arrived during an activity which then ended on its own.
 
-    Waiting for an activity's own end swallows the cancel; without this the workflow would go on.
+    Waiting for an activity's own end swallows the cancel; without this the workflow would continue.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():

@@ -1,8 +1,8 @@
 """A group: n rollouts of one task, started together, closed together, told to the campaign.
 
 A straggler delays only its group. A rollout that was masked by a fault which may pass is played
-once more; masked again, or by its task, it stays in the group without a reward. Started again or
-reset, a group continues with its own rollouts; a closed one is left as it is. Rollouts that wait
+a second time; masked again, or by its task, it stays in the group without a reward. Started again
+or reset, a group continues with its own rollouts; a closed one is left as it is. Rollouts that wait
 for a worker or a node are served in turn, campaign by campaign.
 """
 

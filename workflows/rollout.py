@@ -1,7 +1,7 @@
 """One rollout: an agent fixes one issue in one sandbox, turn by turn, and is graded.
 
 Two activities a turn (generate, execute), then patch (a submission's is collected by the command
-that submits), grade, reward. Where nobody plays, the patch is given and there are no turns. Every
+that submits), grade, reward. Where no model plays, the patch is given and there are no turns. Every
 end is a StopReason; an infrastructure fault ends masked (invariant 5), the sandbox is closed on
 every path but `terminate` (invariant 7). State that matters is in Postgres; this workflow holds
 counters.

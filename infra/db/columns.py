@@ -111,7 +111,7 @@ class Word(TypeDecorator[StrEnum]):
 
 
 def word(column: str, members: type[StrEnum], default: StrEnum | None = None) -> MappedColumn[Any]:
-    """A column of one StrEnum's strings, with the CHECK constraint that says so."""
+    """A column of one StrEnum's strings, with the CHECK constraint that enforces them."""
     listed = ", ".join(f"'{member}'" for member in members)
     check = CheckConstraint(f"{column} IN ({listed})", name=column)
     return mapped_column(column, Word(members), check, server_default=default)

@@ -20,12 +20,12 @@ from mainspring.errors import ConfigError, DatabaseError
 
 CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 120.0
-"""A host that vanished without a goodbye must not hold a caller for ever."""
+"""A host that vanished without a goodbye must not hold a caller forever."""
 POOL_TIMEOUT_S = 900.0
 """To wait for one of our own connections is a queue, not a fault of the server: what holds them is
 bounded by the timeouts above. Only a leak lasts as long as this."""
 SERVER_SETTINGS = {
-    # Temporal goes on as soon as a write returns: by then it must survive the server's death.
+    # Temporal continues as soon as a write returns: by then it must survive the server's death.
     "synchronous_commit": "on",
     "application_name": "mainspring",
 }

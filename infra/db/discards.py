@@ -1,7 +1,7 @@
 """What an operator discards: the batch of a step that cannot be trained, or the newest version.
 
 Invariants: what is discarded is named by what was seen of it, so that a command that runs twice
-discards once; discarded groups are masked with a note that says why and are replaced; their
+discards once; discarded groups are masked with a note that tells why and are replaced; their
 rollouts and tokens stay stored. Versions stay contiguous.
 """
 

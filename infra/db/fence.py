@@ -87,7 +87,7 @@ async def update_rollout(
     returning: InstrumentedAttribute[T],
 ) -> T:
     """Write `values` if the rollout lives in `epoch` and `only_if` holds; the value of `returning`
-    that stands afterwards, whoever wrote it. Raises Fenced for another epoch."""
+    that stands afterwards, whichever attempt wrote it. Raises Fenced for another epoch."""
     statement = (
         update(RolloutRow)
         .where(

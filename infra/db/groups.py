@@ -2,7 +2,7 @@
 whole.
 
 Invariants: a group and its rollouts appear together; a closed training group never reopens and its
-rollouts never change again, so a batch reads the same for ever. `runs` takes up the others.
+rollouts never change again, so a batch always reads the same. `runs` resumes the others.
 """
 
 from collections.abc import Sequence

@@ -19,7 +19,7 @@ import migrations
 from infra.db.database import CONNECT_TIMEOUT_S, Database, driver_url
 from mainspring.errors import DatabaseError
 
-_LOCK_KEY = 0x6D61696E  # "main": any constant that nobody else in the database uses
+_LOCK_KEY = 0x6D61696E  # "main": any constant that is not used elsewhere in the database
 
 
 def upgrade(database_url: str) -> None:
@@ -59,8 +59,8 @@ async def _upgrade(database_url: str) -> None:
             await connection.run_sync(lambda sync: command.upgrade(alembic_config(sync), "head"))
         except CommandError as error:
             raise DatabaseError(
-                f"database {database.name} is at a migration this program, which needs {head()}, "
-                f"does not know: {error}",
+                f"database {database.name} is at a migration that is unknown to this program "
+                f"(it needs {head()}): {error}",
                 remedy="run the version of Mainspring that made it, or use another database",
             ) from None
 

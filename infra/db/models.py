@@ -145,9 +145,9 @@ class SelectionRow(Base):
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"), primary_key=True)
     split: Mapped[str]
     position: Mapped[int | None]
-    """None: the task is left out, because of what is known of it."""
+    """None: the task is excluded by its verification."""
     verification: Mapped[Verification | None] = word("verification", Verification)
-    """What was known of it then; None: nobody asked."""
+    """What was known of it then; None: not asked."""
 
 
 class PolicyVersionRow(Base):

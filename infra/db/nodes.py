@@ -29,7 +29,7 @@ _OPEN_LEASES = (SandboxRow.node == NodeRow.id, SandboxRow.status == SandboxStatu
 
 @dataclass(frozen=True, slots=True)
 class NodeBeat:
-    """What a node says of itself."""
+    """What a node reports of itself."""
 
     id: NodeId
     capacity: int
@@ -76,7 +76,7 @@ class NodeRecord:
 
 
 async def beat(database: Database, said: NodeBeat) -> bool:
-    """Write what the node says; whether it is asked to drain."""
+    """Write what the node reports; whether it is asked to drain."""
     values = asdict(said)
     async with database.transaction() as connection:
         draining = await connection.scalar(
@@ -142,7 +142,7 @@ async def forget_gone(database: Database) -> int:
 
 
 async def set_draining(database: Database, node: NodeId, draining: bool) -> None:
-    """Ask a node to drain, or to go on; it hears at its next beat. Raises UsageError."""
+    """Ask a node to drain, or to resume; it hears at its next beat. Raises UsageError."""
     async with database.transaction() as connection:
         asked = await connection.scalar(
             update(NodeRow)

@@ -1,5 +1,5 @@
 """Opening the configured database and refusing one that is missing or at another migration; what it
-says of the settings."""
+records of the settings."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

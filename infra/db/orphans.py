@@ -1,8 +1,8 @@
 """Orphans: what the store believes is under way, so that the sweep can ask whether it is.
 
 Invariants: a rollout is ended here only while the run and epoch that were looked at still own it,
-so a run that takes it over meanwhile keeps it; ended is ended: the fence refuses whatever the dead
-run's activities still want to write. Imported by the sweep alone.
+so a run that takes it over meanwhile keeps it; an ended one stays ended: the fence refuses whatever
+the dead run's activities still want to write. Imported by the sweep alone.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Playing:
 
 @dataclass(frozen=True, slots=True)
 class OpenGroup:
-    """A training group that nobody has closed."""
+    """A training group that is not closed."""
 
     group: GroupId
     campaign: CampaignId

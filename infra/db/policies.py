@@ -40,7 +40,7 @@ class PolicyRecord:
     path: str
     """A Hugging Face model directory."""
     checkpoint: str | None
-    """What training goes on from: weights, optimizer, schedule."""
+    """What training resumes from: weights, optimizer, schedule."""
     logprob_gap_max: float | None
     """Largest gap between served and recomputed log-probs; None before it was measured."""
     num_gap_tokens: int | None

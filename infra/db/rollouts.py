@@ -155,7 +155,7 @@ async def claim(database: Database, rollout: RolloutId, run_id: str) -> Claim:
             }
             if row.run_id is not None:
                 owner["past_runs"] = [*row.past_runs, row.run_id]
-            # Nobody's run, and yet ended: with its group, before its turn came.
+            # Without a run, and yet ended: with its group, before its turn came.
             if row.run_id is not None or row.phase is RolloutPhase.DONE:
                 owner |= _NEW_LIFE
                 epoch += 1

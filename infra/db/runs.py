@@ -2,7 +2,7 @@
 
 Invariants: which rollouts a part holds follows from what is stored and does not change once the
 part is there; a rollout that ended by itself, with a verdict other than a fault, is done; the
-others are played when the run is taken up again.
+others are played when the run is resumed.
 """
 
 from dataclasses import dataclass

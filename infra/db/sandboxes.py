@@ -101,8 +101,8 @@ async def open_lease(
     backend: BackendName,
     max_open: int | None = None,
 ) -> None:
-    """Write this before the sandbox is made, so that a crash in between leaves a lease and never a
-    sandbox that nobody knows. Opening again moves the lease here.
+    """Write this before the sandbox is made, so that a crash in between leaves a lease and never an
+    unknown sandbox. Opening again moves the lease here.
 
     Raises Fenced, and CampaignFull when `max_open` other rollouts of the campaign have an agent
     sandbox. The rollout's own do not count: it opens the next one because the last is lost."""
@@ -162,7 +162,7 @@ async def leases_without_live_rollout(
 
 
 async def leases_on_dead_nodes(database: Database) -> list[Lease]:
-    """Open leases on nodes that have not beat for GONE_AFTER: nobody there can close them."""
+    """Open leases on nodes that have not beat for GONE_AFTER: no process there can close them."""
     gone = select(NodeRow.id).where(NodeRow.seen_at < func.now() - GONE_AFTER)
     return await _leases(database, None, SandboxRow.node.in_(gone))
 
@@ -179,7 +179,7 @@ async def rollout_leases(database: Database, rollout: RolloutId) -> list[Lease]:
 
 
 async def _refuse_over(connection: AsyncConnection, rollout: RolloutId, max_open: int) -> None:
-    """Until the transaction ends nobody else opens a sandbox of this campaign under a cap."""
+    """Until the transaction ends no other one opens a sandbox of this campaign under a cap."""
     mine = {"rollout": rollout}
     await connection.execute(_LOCK_CAMPAIGN, mine)
     num_open = await connection.scalar(_OTHERS_OPEN, mine) or 0

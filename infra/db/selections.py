@@ -1,4 +1,4 @@
-"""Which tasks a campaign uses, and which it leaves out because of what is known of them.
+"""Which tasks a campaign uses, and which it excludes by their verification.
 
 Invariant: the selection is stored with the campaign and never changes, whatever is imported or
 verified meanwhile: groups pick their tasks by position. A campaign stored without one uses every
@@ -39,7 +39,7 @@ class Selected:
     task_id: TaskId
     split: str
     position: int | None
-    """Among the campaign's tasks of this split; None: left out."""
+    """Among the campaign's tasks of this split; None: excluded."""
     verification: Verification | None
 
 
@@ -71,7 +71,7 @@ async def num_with_image(database: Database, ids: Sequence[TaskId]) -> int:
 async def choose(
     database: Database, config: CampaignConfig, split: str, kind: CampaignKind
 ) -> list[Selected]:
-    """The tasks of `split`, cut to what the configuration asks for, those to leave out marked."""
+    """The tasks of `split`, cut to what the configuration asks for, those to exclude marked."""
     ids = await tasks.task_ids(database, config.task_source, split, limit=config.split_size(split))
     if kind is not CampaignKind.TRAIN:
         first, end = config.run.bounds

@@ -1,8 +1,8 @@
 """Steps: their batch is fixed before they start and everything they change is visible at once.
 
 Invariants (design, number 8): a step's groups never change once planned; a group is in at most one
-step (a primary key says so); step n makes policy version n, committed in one transaction with the
-groups it consumed. What a batch holds is in `batches`.
+step (a primary key ensures it); step n makes policy version n, committed in one transaction with
+the groups it consumed. What a batch holds is in `batches`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ _COLUMNS = (
 
 
 class StepOutOfOrder(MainspringError):
-    """A step was planned or committed out of turn: a bug, or hands in the database."""
+    """A step was planned or committed out of turn: a bug, or rows edited by hand."""
 
 
 @dataclass(frozen=True, slots=True)

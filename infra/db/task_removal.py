@@ -1,7 +1,7 @@
 """Removing tasks and replacing their content: only what no campaign has used.
 
 Invariants: a task that a rollout, a group or a campaign's selection names stays as it is, for their
-records would say another thing afterwards; all that is asked for goes, or nothing; positions of a
+records would mean another thing afterwards; all that is asked for goes, or nothing; positions of a
 split stay without gaps, since campaigns count by them.
 """
 
@@ -59,7 +59,7 @@ async def remove(database: Database, source: str, ids: Sequence[TaskId] = ()) ->
             raise UsageError(
                 f"{len(used)} of {len(doomed)} tasks of source {source!r} are used: "
                 + _named([f"{each.task} by campaign {each.campaign}" for each in used]),
-                remedy="name tasks that nothing has used; a used task stays, and a corrected one "
+                remedy="name unused tasks only; a used task is kept, and a corrected one "
                 "needs another id (`tasks import --id-prefix`)",
             )
         await connection.execute(delete(TaskRow).where(_are(doomed)))

@@ -115,8 +115,8 @@ async def generations(database: Database, rollout: RolloutId, epoch: int) -> lis
 async def put_intent(
     database: Database, rollout: RolloutId, epoch: int, turn: int, command: str
 ) -> Execution | None:
-    """Say that the command is about to run. The recorded result when it has run already; None: run
-    it under its turn id, which re-attaches if an earlier attempt started it. Raises Fenced."""
+    """Record that the command is about to run. The recorded result when it has run already; None:
+    run it under its turn id, which re-attaches if an earlier attempt started it. Raises Fenced."""
     values = {
         "rollout_id": rollout,
         "epoch": epoch,

@@ -1,8 +1,8 @@
 """What grading gold and empty patches has shown about tasks.
 
 Invariants: read from the rollouts themselves, nothing is stored twice; a rollout that ended masked
-says nothing about its task; of several verifications the newest that judged both patches counts, so
-that a task is verified anew after its image or its limits were mended.
+tells nothing about its task; of several verifications the newest that judged both patches counts,
+so that a task is verified again after its image or its limits were corrected.
 """
 
 from collections.abc import Mapping

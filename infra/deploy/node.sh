@@ -33,7 +33,7 @@ Run it as root. What is not given is taken from --env-file, then from an earlier
   --no-docker                  bubblewrap alone: no tasks that come as images
   --no-service                 install, but leave starting it to you (no systemd)
   --root DIR                   install below DIR: no packages, no account, no service
-  --dry-run                    check, and say what would be done
+  --dry-run                    check, and print what would be done
 END
 }
 

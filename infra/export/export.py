@@ -1,6 +1,6 @@
 """`rollout export`: a campaign's ended rollouts into one format.
 
-What is there already is only written over when asked. A file appears when it is whole; of a folder
+Existing files are overwritten only when asked. A file appears when it is whole; of a folder
 each file does, so an interrupted export is repeated by the same command with `force`.
 """
 
@@ -87,5 +87,5 @@ def _check(out: Path, format: TrajectoryFormat, force: bool) -> None:
     if in_the_way and not force:
         raise UsageError(
             f"{out} exists" + (" and is not empty" if out.is_dir() else ""),
-            remedy="choose another place, or write over it with --force",
+            remedy="choose another path, or overwrite it with --force",
         )

@@ -134,7 +134,7 @@ class Trajectory:
         return action.command if isinstance(action, Command) else None
 
     def outcome(self) -> dict[str, Any]:
-        """How it ended, in plain words and numbers, as several formats say it."""
+        """How it ended, in plain words and numbers, as several formats hold it."""
         rollout = self.rollout
         return {
             "rollout": rollout.id,

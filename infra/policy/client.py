@@ -1,7 +1,7 @@
 """A client of SGLang's native HTTP API: completions over several engines, weights to each.
 
 Implements infra.policy.protocol.Engines. Invariants: a completion cut off by
-an abort goes on from its partial tokens with what is left of its budget; an engine whose weights
+an abort resumes from its partial tokens with what is left of its budget; an engine whose weights
 are not the campaign's, or were discarded, is reported as UnknownWeights, never trained on (an
 evaluation, which trains nothing, takes any weights); what would kill an engine is not sent: ids it
 has no embedding for, a request that closed two connections, weights that are not whole; after
@@ -233,7 +233,7 @@ class SGLangClient:
             info = await self._model_info(engine)
             served = _served(info)
             if served and served.can_be(label) and await self._holds(info, weights, label):
-                # Whoever loaded it may have died before this.
+                # The process that loaded it may have died before this.
                 await self._post(engine, "/continue_generation", {})
                 return False
             await asyncio.to_thread(self._check_weights, weights)

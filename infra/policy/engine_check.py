@@ -104,7 +104,7 @@ def _mismatch(
 
 
 async def _sglang_context_length(http: httpx.AsyncClient, url: str) -> int | None:
-    """What its OpenAI-compatible list of models says, less what it keeps for itself."""
+    """What its OpenAI-compatible list of models shows, less what it keeps for itself."""
     answer = await _get(http, url, "/v1/models")
     try:
         length = answer.json()["data"][0]["max_model_len"]
@@ -151,7 +151,7 @@ async def _get(http: httpx.AsyncClient, url: str, path: str) -> httpx.Response:
 
 def _no_engine(url: str, found: str) -> EngineError:
     return EngineError(
-        f"{url} is no policy engine: {found}",
+        f"{url} is not a policy engine: {found}",
         remedy="expected SGLang 0.5.23 or later, or `mainspring serve`, each engine by its own "
         "address (a router hides them); an OpenAI-compatible endpoint needs policy.api = "
         '"openai" (--api openai)',

@@ -31,7 +31,7 @@ MAX_COUNT = 2**31 - 1
 MAX_RETRY_AFTER_S = 3600.0
 """Longer waits that an endpoint asks for are cut to this."""
 SAID_CHARS = 200
-"""Kept of what an endpoint says went wrong."""
+"""Characters kept of an endpoint's error text."""
 _OTHER_SHAPE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
 _NOT_REACHED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)
 _CONTEXT_FULL = re.compile(
@@ -69,7 +69,7 @@ class ChatReply:
     finish_reason: str
     latency_s: float
     num_prompt_tokens: int | None
-    """As the endpoint counts them; None when it does not say."""
+    """As the endpoint counts them; None when it does not report them."""
     num_completion_tokens: int | None
 
 
@@ -160,7 +160,7 @@ class OpenAIClient:
             )
         except _OTHER_SHAPE as error:
             raise MalformedReply(
-                f"endpoint {endpoint}, model {self._model}: HTTP 200 that is no chat completion "
+                f"endpoint {endpoint}, model {self._model}: HTTP 200 that is not a chat completion "
                 f"({type(error).__name__}: {str(error)[:SAID_CHARS]}): {self._said(answer)}",
                 remedy="if every reply is like this, the base URL is wrong: it must be the one in "
                 "front of /chat/completions (most often it ends in /v1)",
@@ -194,7 +194,7 @@ class OpenAIClient:
             401: "put the endpoint's key into MAINSPRING_POLICY_API_KEY of the rollout workers",
             403: "may this key (MAINSPRING_POLICY_API_KEY) use the model?",
             404: "is policy.model the endpoint's name for it, and does the base URL end as the "
-            "endpoint's documentation says (most often in /v1)?",
+            "endpoint's documentation shows (most often in /v1)?",
         }.get(status, "does the endpoint take these policy.temperature and max_new_tokens?")
         return PolicyRefused(where, remedy=remedy)
 
@@ -226,7 +226,7 @@ def _count(usage: object, name: str) -> int | None:
 
 
 def _retry_after_s(answer: httpx.Response) -> float | None:
-    """What the Retry-After header says, in seconds or as a date."""
+    """Seconds to wait by the Retry-After header, which has seconds or a date."""
     value = answer.headers.get("retry-after", "")
     try:
         wait_s = float(value)

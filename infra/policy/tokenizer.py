@@ -2,7 +2,7 @@
 
 A rollout's tokens are prompt_ids + completion + next_prompt_ids + completion + ...; earlier tokens
 are never rendered again, whatever the template would do to old messages (strip reasoning, trim).
-What a task or a command says is text: a special token named in it never becomes that token.
+The words of a task or a command are text: a special token named in it never becomes that token.
 Imports transformers when made; used by the rollout activities.
 """
 

@@ -1,7 +1,7 @@
 """What an engine calls the weights it serves: the policy version's number and its identity.
 
 The number alone is not enough: a version that an operator discarded and the one made after it have
-the same, and so have versions of two campaigns. Engines take any text for a name and say it with
+the same, and so have versions of two campaigns. Engines take any text for a name and send it with
 every reply, SGLang too, which reports no checksum. Used by the client beside this file.
 """
 

@@ -1,4 +1,4 @@
-"""What a report says, as plain values: nothing here knows Postgres, HTML or plots.
+"""What a report shows, as plain values: nothing here knows Postgres, HTML or plots.
 
 Invariants: rates are fractions over what could be scored (masked rollouts are in no denominator);
 None means "not measured", never zero; lists are in order of step or version.

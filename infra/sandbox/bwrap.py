@@ -2,7 +2,7 @@
 
 For tasks without an image, where no Docker daemon is needed. One bwrap per sandbox, with bash as
 process 1 of its namespaces. Each sandbox is a directory under `<state_dir>/open`, named by its id,
-so that whoever comes after a crash goes on with it or removes it, and its control group with it.
+so that the next process after a crash resumes or removes it, and its control group with it.
 Imported by the sandbox activities through `infra.sandbox.select`.
 """
 
@@ -272,7 +272,7 @@ class BwrapBackend:
             await sandbox.ping()  # what serves its turns starts now
         except SandboxBroken as broken:
             await sandbox.close()
-            if "bwrap: " not in broken.message:  # the shell itself says nothing there
+            if "bwrap: " not in broken.message:  # the shell itself prints nothing there
                 raise
             raise blamed(
                 f"{broken.message} (working tree {spec.workdir})",

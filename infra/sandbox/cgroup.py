@@ -1,7 +1,7 @@
 """A control group per sandbox, where the kernel lets this process make one.
 
 Invariants: groups lie below the group this process is in, so that limits it lives under hold for
-its sandboxes too, and only where whoever made that group left it to us; a controller that cannot be
+its sandboxes too, and only where the maker of that group left it to us; a controller that cannot be
 had is in `Cgroups.missing` with the reason, never silently without effect; a group is recorded in
 the sandbox's directory before it exists. Both versions of control groups, also mixed.
 Imported by the bubblewrap backend and the doctor.
@@ -36,7 +36,7 @@ MIN_CPU_QUOTA_US = 1_000
 REMOVE_TIMEOUT_S = 5.0
 RETRY_S = 0.02
 ABANDONED_S = 3600.0
-"""An empty group so old is nobody's: those in use have a process within a second."""
+"""An empty group this old is abandoned: those in use have a process within a second."""
 PREFIX = "mainspring-"
 RECORD = "cgroup.json"
 _DELEGATION = ("trusted.delegate", "user.delegate")
@@ -72,7 +72,7 @@ class Cgroup:
 
     @classmethod
     def load(cls, home: Path) -> Self:
-        """The group of the sandbox in `home`, whoever made it."""
+        """The group of the sandbox in `home`, whichever process made it."""
         with contextlib.suppress(FileNotFoundError, ValueError):
             return cls(tuple(map(Path, json.loads((home / RECORD).read_text()))))
         return cls()
@@ -218,9 +218,10 @@ def _place_v2(mount: Mount, wanted: Iterable[str]) -> Place:
 
 
 def _is_ours(group: Path, mount: Mount) -> bool:
-    """A group made by others is theirs alone to divide, unless they said otherwise: by giving the
-    directory to our user, by a mark on it or above it, or by a namespace that shows us a group of
-    the machine as the topmost one. Nobody made the machine's own, which we may just be in."""
+    """Whether we may make groups below it. In a group made by others only when it was delegated: by
+    giving the directory to our user, by a mark on it or above it, or by a namespace that shows us a
+    group of the machine as the topmost one. The machine's own group has no maker, and we may be in
+    it."""
     if group == mount.own == mount.path or (mount.path / "cgroup.type").exists():
         return True
     if os.geteuid() != 0:

@@ -1,8 +1,8 @@
 """One bwrap process with bash inside, and the two named pipes to it.
 
-Invariants: it lives until `kill`, or until nobody has talked to it for shell.ORPHAN_S, whatever
-becomes of the process that spawned it; whoever finds its directory can go on with it (`adopt`) or
-end it (`kill_leftover`); after either kill no process of the sandbox runs. Imported by the
+Invariants: it lives until `kill`, or until it has heard nothing for shell.ORPHAN_S, whatever
+becomes of the process that spawned it; a process that finds its directory can resume it (`adopt`)
+or end it (`kill_leftover`); after either kill no process of the sandbox runs. Imported by the
 bubblewrap backend.
 """
 
@@ -118,7 +118,7 @@ class ConfinedShell:
         for name in _PIPES:
             os.mkfifo(directory / name, 0o600)
         info_read, info_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        # Both directions for the shell itself: its pipes never end, whoever leaves our ends.
+        # Both directions for the shell itself: its pipes never end, whatever closes our ends.
         inner = [os.open(directory / name, os.O_RDWR | os.O_CLOEXEC) for name in _PIPES]
         try:
             input_fd, output = await _open_pipes(directory)

@@ -21,7 +21,7 @@ CHECK_S = 3.0
 
 
 async def guard(find: Callable[[], list[Path]], pid: int, disk_mb: int) -> None:
-    """For as long as the sandbox whose first process is `pid` lives; cancel it then.
+    """Watch disk use while the sandbox whose first process is `pid` lives; cancel it afterwards.
 
     `find` tells where its files are now: sandboxes get other names.
     """
@@ -44,7 +44,7 @@ def _used(directories: list[Path]) -> int:
     while left:
         with contextlib.suppress(OSError), os.scandir(left.pop()) as entries:
             for entry in entries:
-                with contextlib.suppress(OSError):  # it went away, or nobody may look
+                with contextlib.suppress(OSError):  # it is gone, or may not be read
                     stat = entry.stat(follow_symlinks=False)
                     if entry.is_dir(follow_symlinks=False):
                         left.append(entry.path)

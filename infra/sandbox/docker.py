@@ -2,7 +2,7 @@
 
 The host talks to that bash over the container's attached stdin and stdout, about ten times
 faster than an exec per command. A container's name is made from the node's state directory and the
-sandbox's id, so that whoever comes after a crash goes on with it or removes it; labels name its
+sandbox's id, so that the next process after a crash resumes or removes it; labels name its
 owner. One that ends itself is removed by the daemon. Podman's Docker API works too. The SDK blocks,
 so its calls run in threads. Imported by the sandbox activities through `infra.sandbox.select`.
 """

@@ -68,7 +68,7 @@ class _Request:
             address = urlsplit(f"//{target}" if tunnel else target)
             port = address.port or 80
         except ValueError:
-            raise _Refused(HTTPStatus.BAD_REQUEST, "this is no HTTP proxy request") from None
+            raise _Refused(HTTPStatus.BAD_REQUEST, "this is not an HTTP proxy request") from None
         if tunnel and address.hostname and address.port:
             return cls(address.hostname, port, b"")
         if tunnel or address.scheme != "http" or not address.hostname:

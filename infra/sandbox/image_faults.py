@@ -1,4 +1,4 @@
-"""What Docker says when an image cannot be had or run, and whose fault that is.
+"""What Docker reports when an image cannot be had or run, and whose fault that is.
 
 Docker's API has status codes, but gives 500 for nearly all that a registry answered: only the text
 tells. Invariant: what is not known to be the image's fault is the infrastructure's and is tried
@@ -75,7 +75,7 @@ _PULL_CAUSES = (
 )
 _QUOTED = re.compile(r"\"[^\"]*\"|https?://\S+")
 _NO_PROGRAM = re.compile(
-    # Of bash only: the daemon also says so of a runtime it lacks.
+    # Of bash only: the daemon reports the same of a runtime it lacks.
     r"exec:? [\"'`]?(/\S*)?bash\b.*(not found|no such file|permission denied|format error)"
     r"|executable file `bash` not found|exec user process caused|exec format error"
     # Of the task's workdir.

@@ -29,7 +29,7 @@ class ImageName:
     registry: str
     repository: str
     tag: str
-    """Empty when there is a digest, which says more."""
+    """Empty when there is a digest, which is more exact."""
     digest: str
     """Or empty."""
 

@@ -1,7 +1,7 @@
 """Pulling images: from mirrors first, once however many ask, again while it may help.
 
 Invariants: one pull of an image at a time and NUM_AT_ONCE in all; an image from a mirror gets its
-own name and loses the mirror's; a pull goes on when all who asked for it have gone, so that the
+own name and loses the mirror's; a pull continues when all its callers have gone, so that the
 next attempt finds it done. The SDK blocks, so it runs in threads. Imported by `images`.
 """
 
@@ -36,7 +36,7 @@ NUM_AT_ONCE = 3
 NUM_TRIES = 5
 BACKOFF_S = 1.0
 """Doubles with each try: about fifteen seconds of a registry's hiccup are waited out here, longer
-ones by whoever asked."""
+ones by the caller."""
 
 
 class Puller:
@@ -48,7 +48,7 @@ class Puller:
         *,
         backoff_s: float = BACKOFF_S,
     ) -> None:
-        """`pulled` hears of each image that came, also when nobody waits for it any more."""
+        """`pulled` hears of each image that came, also when no caller waits for it any more."""
         self._client = client
         self._mirrors = tuple(mirrors)
         self._pulled = pulled
@@ -78,7 +78,7 @@ class Puller:
     def _ended(self, name: ImageName, task: asyncio.Task[None]) -> None:
         del self._running[name]
         if not task.cancelled():
-            task.exception()  # seen, also when nobody waits any more
+            task.exception()  # seen, also when no caller waits any more
 
     async def _pull(self, name: ImageName, progress: Progress | None) -> None:
         answers: list[Answer] = []

@@ -59,7 +59,7 @@ class ImageRecord:
             return {}
         except (ValueError, TypeError, AttributeError) as error:
             log.warning(
-                "image record cannot be read; starting anew", file=str(self._file), why=error
+                "image record cannot be read; starting a new one", file=str(self._file), why=error
             )
             return {}
 

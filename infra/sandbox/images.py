@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 TIMEOUT_S = 5
 MIN_IDLE_S = 900.0
-"""Far longer than from `ensure` to the container that holds the image: nobody loses the image they
-are about to use, and an image is not removed between two rollouts of one group."""
+"""Far longer than from `ensure` to the container that holds the image: no caller loses the image it
+is about to use, and an image is not removed between two rollouts of one group."""
 
 log = structlog.get_logger()
 
@@ -66,8 +66,8 @@ class ImageStore:
         self._collecting = asyncio.Lock()
 
     async def ensure(self, image: str, progress: Progress | None = None) -> str:
-        """Have the image here, and say by which name: its own, except for a digest that a mirror
-        gave. Waits for as long as a pull takes; cancelled, the pull goes on.
+        """Pull the image if it is missing, and return its name here: its own, except for a digest
+        that a mirror gave. Waits for as long as a pull takes; cancelled, the pull continues.
 
         Raises ImageUnknown, ImageDenied, ImageUnfit, ImageUnreachable, or BackendUnavailable.
         """

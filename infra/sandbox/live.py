@@ -97,7 +97,7 @@ class LiveSandbox:
         task = self._turns.get(turn_id)
         if task is None:
             task = asyncio.create_task(self._run_once(turn_id, command, timeout_s))
-            # Whoever asked may be cancelled: the command goes on, and its error is not "unheard".
+            # The caller may be cancelled: the command runs on, and its error counts as retrieved.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._turns[turn_id] = task
         return await asyncio.shield(task)
@@ -213,7 +213,7 @@ class LiveSandbox:
                 await self._call("stay", timeout_s=ANSWER_GRACE_S)
 
     def rejoin(self, busy_s: float) -> None:
-        """Go on with a sandbox another process opened; what is asked of it waits until the command
+        """Resume a sandbox that another process opened; what is asked of it waits until the command
         that process left running has ended, for `busy_s` at most."""
 
         async def first() -> None:

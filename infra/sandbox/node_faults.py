@@ -1,7 +1,7 @@
 """Whose fault it is that a sandbox could not be made: the node's, which may pass, or the task's.
 
 Invariant: a lack of space, memory, processes or open files is the node's, never the task's: another
-attempt, or another node, may do it. Everything else that programs say while they make a sandbox
+attempt, or another node, may do it. Everything else that programs print while they make a sandbox
 follows from the task and comes back each time. Imported by the backends and by `live`.
 """
 

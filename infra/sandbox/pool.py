@@ -1,9 +1,9 @@
-"""Sandboxes kept ready: whoever opens one alike takes it instead of waiting for a start.
+"""Sandboxes kept ready: opening one alike takes it instead of waiting for a start.
 
 Owns the idle sandboxes of one backend, under ids of its own; otherwise it is that backend.
-Invariants: an idle sandbox is given away once, and nobody has used it before; idle ones are not
+Invariants: an idle sandbox is given away once, and was never used before; idle ones are not
 listed as open, so that no reaper takes them, but those of a process that died are; never more than
-`size` are idle. Made by the node's worker, which says what will be needed (`prepare`).
+`size` are idle. Made by the node's worker, which tells what will be needed (`prepare`).
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class WarmPool:
         self.size = size
         self._ready: dict[SandboxId, tuple[Hashable, Sandbox]] = {}
         self._moving: set[SandboxId] = set()
-        """Being made, or on their way to who opened one; nobody else may touch them."""
+        """Being made, or on their way to who opened one; no other caller may touch them."""
         self._one_prepares = asyncio.Lock()
 
     @property
@@ -79,7 +79,7 @@ class WarmPool:
                 self._ready.pop(idle, None)
 
     async def close(self) -> None:
-        """Remove what nobody took."""
+        """Remove what was not taken."""
         await self.prepare([])
 
     async def attach(self, spec: SandboxSpec, busy_s: float) -> Sandbox:
@@ -111,7 +111,7 @@ class WarmPool:
         try:
             self._ready[idle] = kind, await self._backend.open(dataclasses.replace(spec, id=idle))
         except SandboxError as error:
-            # Whoever really needs it meets the same error, and reports it.
+            # The rollout that needs it meets the same error, and reports it.
             log.info("no sandbox kept ready", image=spec.image, reason=error.message)
         finally:
             self._moving.discard(idle)

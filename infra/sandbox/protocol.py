@@ -20,7 +20,7 @@ from mainspring.tasks import BackendName
 
 
 class BackendUnavailable(SandboxError):
-    """This kernel or host cannot run the backend; the message says what is missing."""
+    """This kernel or host cannot run the backend; the message tells what is missing."""
 
 
 class SandboxLost(SandboxError):
@@ -44,7 +44,7 @@ class ImageUnknown(SandboxRefused):
 
 
 class ImageDenied(SandboxRefused):
-    """A registry refuses the image to this node; many say so of what they do not have."""
+    """A registry refuses the image to this node; many report that of what they do not have."""
 
 
 class ImageUnfit(SandboxRefused):
@@ -137,9 +137,9 @@ class Sandbox(Protocol):
         image's root is writable, whatever else differs from the image: deletions, links, modes and
         times included; extended attributes and System V IPC are not. None, and never a wrong one,
         when it would be larger, when a later turn has run, when a process of the agent's still runs
-        (files cannot bring that back), or when what changed cannot be put back: files that nobody
-        can read or another user owns, the files Docker mounts over /etc, devices, volumes, and in
-        an image names that are not UTF-8.
+        (files cannot bring that back), or when what changed cannot be put back: files that cannot
+        be read or that another user owns, the files Docker mounts over /etc, devices, volumes, and
+        in an image names that are not UTF-8.
         """
         ...
 
@@ -151,7 +151,7 @@ class Sandbox(Protocol):
         ...
 
     async def ping(self) -> None:
-        """Say that its node lives: a sandbox that hears nothing for ten minutes ends itself."""
+        """Tell it that its node lives: a sandbox that hears nothing for ten minutes ends itself."""
         ...
 
     async def close(self) -> None:
@@ -168,7 +168,7 @@ class SandboxBackend(Protocol):
         ...
 
     async def attach(self, spec: SandboxSpec, busy_s: float) -> Sandbox:
-        """Go on with the sandbox `spec.id`, opened by a process that died. What is asked of it
+        """Resume the sandbox `spec.id`, opened by a process that died. What is asked of it
         waits for the command it still runs, for `busy_s` at most. Raises SandboxLost."""
         ...
 
@@ -182,5 +182,5 @@ class SandboxBackend(Protocol):
         ...
 
     async def remove(self, sandbox: SandboxId) -> None:
-        """Remove by id, whoever made it. Unknown ids are fine."""
+        """Remove by id, whichever process made it. Unknown ids are fine."""
         ...

@@ -1,9 +1,9 @@
 """Git repositories of tasks without an image: prepared once per content, copied per sandbox.
 
 Owns a bounded directory of prepared repositories. Invariants: the same files give the same commit
-id everywhere and for ever (fixed author and dates), so a replayed `git log` reads the same; an
-entry appears complete or not at all, whoever else prepares it; sandboxes get copies, so an entry
-may go at any time but while one boots from it. Imported by the bubblewrap backend.
+id everywhere and always (fixed author and dates), so a replayed `git log` reads the same; an
+entry appears complete or not at all, even when others prepare it too; sandboxes get copies, so an
+entry may go at any time but while one boots from it. Imported by the bubblewrap backend.
 """
 
 import hashlib
@@ -70,7 +70,7 @@ class RepositoryCache:
             os.utime(building, (FILE_TIME_S, FILE_TIME_S))
             building.rename(entry)
         except OSError:
-            if not entry.exists():  # nobody else was faster: a real failure
+            if not entry.exists():  # no other process was faster: a real failure
                 raise
         finally:
             shutil.rmtree(building, ignore_errors=True)

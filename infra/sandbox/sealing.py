@@ -1,6 +1,6 @@
 """Task images without a future: the git history an agent finds ends with the image's HEAD.
 
-What lies beyond it (later commits, other branches, stashes, reflogs, objects nobody points to) may
+What lies beyond it (later commits, other branches, stashes, reflogs, unreferenced objects) may
 hold the fix. Where a task has its image altered, that is done first, in the same go. Invariants: an
 image whose history goes further is never run, but another one made of it, in which a second look
 found nothing; HEAD keeps its id and its ancestors with their tags, unless it was altered. Both the
@@ -123,7 +123,8 @@ class Seals:
 
     async def sealed(self, image: str, workdir: str, alteration: Alteration) -> str:
         """The image to run for `image`, which is here. Looks and rewrites once, however many ask,
-        and goes on when they are cancelled. Raises ImageUnfit and what a container's start does."""
+        and continues when they are cancelled. Raises ImageUnfit and what a container's start
+        does."""
         wanted = _Wanted(image, workdir, alteration)
         key = wanted.key()
         if key in self._known:
@@ -164,11 +165,12 @@ class Seals:
         found = self._in_container(wanted.image, partial(self._cut, wanted, tag))
         if found == CLEAN:
             self._client.api.tag(wanted.image, SEALED, tag)
-        # Without a repository it is left to whoever opens it: they say so better.
+        # Without a repository opening it fails, with a clearer message.
         return wanted.image if found == ABSENT else name
 
     def _cut(self, wanted: _Wanted, tag: str, container: Container) -> str:
-        """What was found at first; what was DIRTY, or is to be altered, is sealed then."""
+        """Inspect the image, and seal it if it is DIRTY or to be altered. Returns the first
+        finding."""
         image, workdir, alteration = wanted
         found = DIRTY if alteration else self._look_at(image, workdir, container)
         if found != DIRTY:

@@ -83,7 +83,7 @@ EXAMINED: dict[str, tuple[int, int]] = {
 }
 """Calls that are refused for some arguments only, and clone3, which hides its own in memory."""
 NEWEST = 469
-"""Calls numbered above do not exist, as far as a sandbox can tell: nobody has judged them yet.
+"""Calls numbered above do not exist, as far as a sandbox can tell: they have not been judged yet.
 
 Covers x86_64's second numbering (x32), which would lead around every rule here, as well.
 """
@@ -125,7 +125,7 @@ def program(machine: str = platform.machine()) -> bytes | None:
     for numbers in DENIED.values():
         if (denied := numbers[column]) is not None:
             code += _if(EQUAL, denied, _refuse(EPERM))
-    # libc goes on with clone, whose flags can be seen
+    # libc falls back to clone, whose flags can be seen
     code += _if(EQUAL, number["clone3"], _refuse(ENOSYS))
     flags = _if(ANY_BIT, NAMESPACE_FLAGS, _refuse(EPERM))
     code += _if(EQUAL, number["clone"], [*_argument(0), *flags, *allow])

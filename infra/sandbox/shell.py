@@ -23,15 +23,15 @@ OWN_PROCESSES = 6
 CHANNEL_BYTES = 32 << 20
 """More than any answer: what exceeds it is an attack on the channel."""
 ORPHAN_S = 600
-"""A sandbox that hears nothing for so long ends itself: its node is gone. Nodes say `stay`."""
+"""A sandbox that hears nothing for this long ends itself: its node is gone. Nodes send `stay`."""
 LAST_WORDS_S = 1.0
 _GO = b"\ngo\0"
 _HIDE = b"""RUN=%s; shopt -s execfail
 mkdir -p "$RUN" && cp "/proc/$$/exe" "$RUN/shell" && chmod 111 "$RUN/shell" &&
 exec "$RUN/shell" --noprofile --norc 2>/dev/null
 """
-"""A shell whose program its user cannot read: the kernel lets nobody into its memory and pipes, so
-that no command learns the nonce, answers in its place or takes its calls. Else it goes on as is."""
+"""A shell whose program its user cannot read: the kernel gives no process its memory and pipes, so
+that no command learns the nonce, answers in its place or takes its calls. Else it runs as is."""
 
 
 class ShellGone(Exception):
@@ -43,7 +43,8 @@ class ShellGone(Exception):
 
 
 class ShellStuck(ShellGone):
-    """It still runs, but answers too late or too much to be believed again."""
+    """The shell still runs, but its answers came too late or were too long: they are not
+    trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class Answer:
 class Shell:
     """`reader` carries what the shell writes, `send` writes to its stdin.
 
-    A call goes on when its caller is cancelled, so that the next one meets its own answer.
+    A call continues when its caller is cancelled, so that the next one meets its own answer.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ _NEEDS_IMAGE = "build an image with the repository in it, and give it with --ima
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the person says of the task."""
+    """What the person gives of the task."""
 
     tests: tuple[str, ...]
     """Files and folders of the hidden tests, relative to the repository."""
@@ -155,7 +155,7 @@ def _text(what: str, raw: bytes) -> str:
     except UnicodeDecodeError:
         text = "\0"
     if "\0" in text:
-        raise UsageError(f"{what} is no UTF-8 text", remedy=_NEEDS_IMAGE)
+        raise UsageError(f"{what} is not UTF-8 text", remedy=_NEEDS_IMAGE)
     return text
 
 

@@ -1,7 +1,7 @@
 """Harbor tasks: a folder with `task.toml`, `instruction.md`, `environment/`, `tests/`, `solution/`.
 
 Where the task runs, in this order: the image that task.toml names; else, when `environment/` is
-nothing but text files (a `files/` tree without a Dockerfile, or a Dockerfile that only says FROM,
+nothing but text files (a `files/` tree without a Dockerfile, or a Dockerfile that has only FROM,
 WORKDIR and COPY into the WORKDIR), those files, so that no image and no Docker is needed; else an
 image named by rule, `mainspring-harbor/<task>`, which has to be built from `environment/`.
 The verifier's folder is /tests, outside of the repository: keys of `Task.tests` are absolute.
@@ -29,7 +29,7 @@ TEST_SCRIPT = "test.sh"
 VERIFIER_TIMEOUT_S = 600.0
 """Harbor's own default."""
 DEFAULT_WORKDIR = "/app"
-"""Where Harbor's own examples work; for tasks without a Dockerfile to say."""
+"""Where Harbor's own examples work; for tasks without a Dockerfile."""
 IMAGE_RULE = "mainspring-harbor/{id}"
 
 
@@ -147,7 +147,7 @@ def _files(
 
 
 def _instructions(dockerfile: str) -> list[tuple[str, str]]:
-    """What it says, line by line, as instruction and the rest."""
+    """Split a Dockerfile into pairs of instruction and arguments."""
     joined = re.sub(r"\\\r?\n", " ", re.sub(r"(?m)^\s*#.*$", "", dockerfile))
     words = (line.strip().partition(" ") for line in joined.splitlines() if line.strip())
     return [(word.upper(), rest.strip()) for word, _, rest in words]

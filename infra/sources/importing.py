@@ -22,7 +22,7 @@ _FAILED = {
     Fate.OTHER_CONTENT: RowError(
         RowProblem.OTHER_CONTENT,
         "its id is stored with other content",
-        remedy="a task that nothing has used is corrected by --replace; else, or for one of "
+        remedy="an unused task is replaced with --replace; else, or for one of "
         "another source or split, choose another id: --id-prefix",
     ),
     Fate.IN_USE: RowError(

@@ -37,7 +37,7 @@ def open_source(named: str, options: ImportOptions) -> TaskSource:
             raise UsageError(f"there is no file {named}", remedy="check the path")
         if path.suffix not in files.SUFFIXES:
             raise UsageError(
-                f"{named} is no file of rows", remedy=f"expected {', '.join(files.SUFFIXES)}"
+                f"{named} is not a file of rows", remedy=f"expected {', '.join(files.SUFFIXES)}"
             )
         return FileSource(path, options)
     if _HUB_NAME.fullmatch(named) and not named.startswith("."):

@@ -27,7 +27,7 @@ class PatchFiles:
 
 
 def read_patch(patch: str) -> PatchFiles:
-    """Raises ValueError, which says how `git diff` would have written it."""
+    """Raises ValueError, which tells how `git diff` would have written it."""
     _outside_hunks(patch.split("\n"))
     _, changes = split(patch.encode())
     if not changes:
@@ -98,7 +98,7 @@ def _outside_hunks(lines: list[str]) -> list[int]:
         elif line == "" or line[0] in " \r":
             old, new = old - 1, new - 1
         elif line[0] != "\\":
-            raise ValueError(f"`{line[:60]}` is no line of a hunk")
+            raise ValueError(f"invalid line in a hunk: `{line[:60]}`")
     if old > 0 or new > 0:
         raise ValueError("its last hunk is cut short")
     return found

@@ -44,7 +44,7 @@ class RowProblem(StrEnum):
 
 
 class RowError(UsageError):
-    """One row cannot become a task; the message says what is wrong and what was expected."""
+    """One row cannot become a task; the message tells what is wrong and what was expected."""
 
     def __init__(self, problem: RowProblem, message: str, *, remedy: str = "") -> None:
         super().__init__(message, remedy=remedy)
@@ -67,7 +67,7 @@ class Place:
 class SourceRow:
     place: Place
     id: str
-    """Empty when the row does not say."""
+    """Empty when the row has none."""
     result: Task | RowError
 
 
@@ -76,7 +76,7 @@ class ImportOptions:
     """What the person who imports decides for all rows."""
 
     name: str | None = None
-    """Source to store the tasks under; None: what the row or the source says."""
+    """Source to store the tasks under; None: the row's, or the source's own."""
     split: str | None = None
     """Only rows of this split; rows that name none are taken for it, or else for "train"."""
     image_template: str | None = None

@@ -1,10 +1,10 @@
-"""R2E-Gym rows: the image holds the tests and `run_tests.sh`; the row says how each ends.
+"""R2E-Gym rows: the image holds the tests and `run_tests.sh`; the row tells how each ends.
 
 Agents get the image without them.
 
 A task is solved when exactly the expected tests ran and each ended as expected, which no log parser
-of SWE-bench says; a small program run after the tests does, and its exit code is the verdict. A row
-that has a test command and no expectation is judged by that command's exit code.
+of SWE-bench reports; a small program run after the tests does, and its exit code is the verdict. A
+row that has a test command and no expectation is judged by that command's exit code.
 
 Imported by `rows`.
 """

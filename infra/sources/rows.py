@@ -64,7 +64,7 @@ def read_row(
     """One row of a file or data set; None when it is of another split than `options` asks for.
 
     A `{"text", "metadata": {"instance", "data_source"}}` line is the row in its `instance`.
-    `source` and `split` are what the place itself says; a row that says something else is right.
+    `source` and `split` are defaults from the place; a row's own values win.
     """
     row_id = ""
     try:
@@ -99,7 +99,7 @@ def task_from_row(row: Row, options: ImportOptions, *, source: str, split: str) 
 
 
 def _unwrapped(raw: Row) -> tuple[Row, str]:
-    """The row, and the data set that it says it is from."""
+    """The row, and the data set that it names as its origin."""
     metadata = raw.get("metadata")
     if "text" not in raw or not isinstance(metadata, dict) or "instance" not in metadata:
         return raw, ""

@@ -112,7 +112,7 @@ def _check_judge(task: Task) -> None:
             if not all(name.strip() for name in (*wanted, *kept)):
                 raise _impossible("judge names a test by a blank name, which no log can have")
         case RewardFile(threshold=threshold) if not math.isfinite(threshold):
-            raise _impossible("judge.threshold is no finite number: no reward can reach it")
+            raise _impossible("judge.threshold is not a finite number: no reward can reach it")
         case _:
             pass
 

@@ -13,7 +13,7 @@ def read_text(path: Path) -> str:
         raise RowError(RowProblem.MISSING_FIELD, f"{path.name} is missing") from None
     except UnicodeDecodeError:
         raise RowError(
-            RowProblem.UNSUPPORTED, f"{path.name} is no UTF-8 text; binary files need an image"
+            RowProblem.UNSUPPORTED, f"{path.name} is not UTF-8 text; binary files need an image"
         ) from None
     except OSError as error:
         raise RowError(RowProblem.MISSING_FIELD, f"{path.name}: {error.strerror}") from None

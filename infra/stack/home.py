@@ -79,7 +79,7 @@ def record(home: Path, addresses: dict[str, str]) -> None:
 
 def recorded_port(home: Path, key: str) -> int | None:
     """The port of the address under `key` that the last complete `up` told everyone; None: there
-    was none, or it is damaged and nobody can have read it."""
+    was none, or it is damaged and cannot have been read."""
     try:
         address = json.loads((home / STACK_FILE).read_text())[key]
         return urlsplit(address if "//" in address else f"//{address}").port
@@ -101,7 +101,7 @@ async def locked(home: Path) -> AsyncIterator[None]:
                     raise ServiceError(
                         f"another `mainspring up` or `down` has held {home / 'lock'} for "
                         f"{LOCK_TIMEOUT_S:.0f} s",
-                        remedy="end it, then run this again",
+                        remedy="stop that command, then repeat this one",
                     ) from None
                 await asyncio.sleep(POLL_S)
         yield

@@ -120,7 +120,7 @@ class Postgres:
         return int(self._port_file.read_text()) if self._port_file.exists() else None
 
     def _check_data(self) -> None:
-        """Half of what belongs together is not to be made anew over the other half."""
+        """Refuse a home that has lost its data or its password file: neither is replaced alone."""
         if self.data.is_symlink() and not self.data.exists():
             missing = f"{self.data} leads to {self.data.readlink()}, which is gone"
         elif self.data.exists() and not self._password_file.exists():
@@ -129,7 +129,7 @@ class Postgres:
             return
         raise DatabaseError(
             f"embedded Postgres: {missing}",
-            remedy=f"bring it back, or start anew: delete {self.home} or choose another --home",
+            remedy=f"restore it, or start over: delete {self.home} or choose another --home",
         )
 
     def _init(self, binaries: Path, account: Account | None) -> None:
@@ -187,7 +187,7 @@ class Postgres:
                 raise DatabaseError(
                     f"embedded Postgres {ended}: {asked.stderr.strip()}\n"
                     f"the end of {self.daemon.log}:\n{self.daemon.log_tail()}",
-                    remedy="mend what the log names, then `mainspring down` and `mainspring up`; "
+                    remedy="fix what the log names, then `mainspring down` and `mainspring up`; "
                     "or set MAINSPRING_DATABASE_URL",
                 )
             time.sleep(POLL_S)

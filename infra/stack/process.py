@@ -1,7 +1,7 @@
 """A background process that outlives the command that started it, found again by later ones.
 
 Invariants: a process is recognised by pid and start time together, so a recycled pid is never
-mistaken for it; its output goes to a file, never to a pipe nobody reads; it sees nothing of the
+mistaken for it; its output goes to a file, never to a pipe without a reader; it sees nothing of the
 caller's environment but the search path; stopping ends the whole process group. What a killed
 command left without a pid file is found by its working folder before another one starts in it.
 """

@@ -87,7 +87,7 @@ async def up(home: Path, forced: Forced | None = None) -> StackInfo:
             if isinstance(error, OSError):
                 raise ServiceError(
                     f"the stack of {home} cannot be started: {error}",
-                    remedy="mend what is named, or choose another folder with --home",
+                    remedy="fix what is named, or choose another folder with --home",
                 ) from error
             raise
         return info
@@ -178,7 +178,7 @@ async def status(home: Path) -> list[ServiceState]:
 async def temporary(prefix: str) -> AsyncIterator[StackInfo]:
     """A stack for the length of a block, in a folder that goes with it, data and all."""
     home = Path(tempfile.mkdtemp(prefix=prefix))
-    # Others may pass but not look: root's Postgres runs as nobody, inside this folder.
+    # Others may pass but not look: root's Postgres runs as `nobody`, inside this folder.
     home.chmod(0o711)
     try:
         yield await up(home)

@@ -151,7 +151,7 @@ class Temporal:
                 raise TemporalError(
                     f"embedded Temporal {ended}; the end of {self.daemon.log}:\n"
                     f"{self.daemon.log_tail()}",
-                    remedy="mend what the log names, then `mainspring down` and `mainspring up`; "
+                    remedy="fix what the log names, then `mainspring down` and `mainspring up`; "
                     "or set MAINSPRING_TEMPORAL_ADDRESS",
                 )
             await asyncio.sleep(POLL_S)
@@ -164,7 +164,7 @@ class Temporal:
         except RPCError as error:
             raise TemporalError(
                 f"embedded Temporal refused the search attributes: {error}",
-                remedy=f"see {self.daemon.log}, or start anew with another --home",
+                remedy=f"see {self.daemon.log}, or start over with another --home",
             ) from None
 
 

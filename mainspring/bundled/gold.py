@@ -29,7 +29,7 @@ def _with_fix(instance: TaskInstance, source: str) -> Task:
 
 
 def git_patch(path: str, before: str, after: str) -> str:
-    """What `git diff` says of one changed text file."""
+    """What `git diff` prints for one changed text file."""
     lines = difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{path}", f"b/{path}"
     )

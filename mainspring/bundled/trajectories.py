@@ -1,7 +1,7 @@
 """What the bundled model sees in its warm start: the form of a rollout, with a blind guess inside.
 
 Invariant: the edit is drawn uniformly from the plausible ones, so the warm start teaches the
-protocol and says nothing about which edit is right; that is left to the reward. Prompts and
+protocol and not which edit is right; that is left to the reward. Prompts and
 observations are the very ones a rollout shows. Pure.
 """
 

@@ -63,7 +63,7 @@ def tell(found: dict[str, Any], as_json: bool) -> None:
     if found["num_faults"]:
         raise WorkFailed(
             f"{found['num_faults']} exploits could not be judged",
-            remedy="correct what their faults name, then the same command with "
+            remedy="fix what their faults name, then repeat the command with "
             f"--name {found['campaign']} --retry",
         )
 

@@ -24,9 +24,7 @@ def register(app: typer.Typer) -> None:
         ] = False,
         force: Annotated[
             bool,
-            typer.Option(
-                "--force", help="Start although this machine does not find everything needed."
-            ),
+            typer.Option("--force", help="Start even if the checklist finds something missing."),
         ] = False,
         home: Home = None,
     ) -> None:
@@ -89,7 +87,7 @@ def register(app: typer.Typer) -> None:
 
     @campaign.command()
     def pause(name: Name, home: Home = None) -> None:
-        """Pause: running rollouts finish, nothing new starts."""
+        """Pause a campaign: running rollouts finish, nothing new starts."""
         _update(home, name, "pause")
 
     @campaign.command()
@@ -99,8 +97,10 @@ def register(app: typer.Typer) -> None:
 
     @campaign.command()
     def cancel(name: Name, home: Home = None) -> None:
-        """Cancel the campaign. Finished work is kept; `campaign start` with the same file resumes
-        it."""
+        """Cancel a campaign. Finished work is kept.
+
+        To resume it, run `mainspring campaign start` with the same file.
+        """
         from workers import campaign_control
 
         async def go(services: Any) -> str:
@@ -113,7 +113,8 @@ def register(app: typer.Typer) -> None:
     def drop_batch(name: Name, home: Home = None) -> None:
         """Drop the batch of the planned step: its groups are masked and replaced by new ones.
 
-        For a batch that cannot be trained. A failed campaign is started again afterwards.
+        Use it for a batch that cannot be trained. If the campaign has failed, start it again
+        afterwards.
         """
         from workers import campaign_control
 
@@ -124,9 +125,10 @@ def register(app: typer.Typer) -> None:
 
     @campaign.command()
     def rollback(name: Name, home: Home = None) -> None:
-        """Discard the newest policy version and its step: training resumes from the one before.
+        """Discard the newest policy version and its step. Training resumes from the one before.
 
-        The campaign must not run. Groups whose tokens may be of the discarded weights are masked.
+        The campaign must not run. Groups that may contain tokens of the discarded
+        weights are masked.
         """
         from workers import campaign_control
 

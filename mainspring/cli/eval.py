@@ -17,10 +17,11 @@ Name = Annotated[
     typer.Option(help="Name of the run. Reuse it to resume. Default: task set, model and time."),
 ]
 Output = Annotated[
-    Path | None, typer.Option(help="Folder for its files (default: <home>/reports/<name>).")
+    Path | None,
+    typer.Option(help="Folder for the run's files (default: reports/<name> in the state folder)."),
 ]
 Retry = Annotated[
-    bool, typer.Option("--retry", help="In a finished run, play the masked rollouts again.")
+    bool, typer.Option("--retry", help="In a finished run, retry the masked rollouts.")
 ]
 Concurrency = Annotated[
     int | None, typer.Option(min=1, help="Number of rollouts that run at once.")
@@ -37,16 +38,16 @@ def register(app: typer.Typer) -> None:
     @evaluation.command()
     def run(
         file: Annotated[
-            Path | None, typer.Argument(help="Campaign file (TOML); options change it.")
+            Path | None, typer.Argument(help="Campaign file (TOML); options override it.")
         ] = None,
         source: Annotated[
-            str | None, typer.Option(help="Task set to evaluate on (`tasks list`).")
+            str | None, typer.Option(help="Task set to evaluate on (`tasks list` shows them).")
         ] = None,
         split: Annotated[
             str | None, typer.Option(help="Split of the tasks (default: the only one).")
         ] = None,
         part: Annotated[
-            str | None, typer.Option("--slice", help='Only tasks at these positions, as "0:5".')
+            str | None, typer.Option("--slice", help='Only tasks at these positions, e.g. "0:5".')
         ] = None,
         unverified: Annotated[
             Unverified | None,
@@ -68,7 +69,7 @@ def register(app: typer.Typer) -> None:
         ] = None,
         samples: Annotated[
             int | None,
-            typer.Option("--n", min=1, max=250, help="Rollouts of each task (default: 1)."),
+            typer.Option("--n", min=1, max=250, help="Number of rollouts per task (default: 1)."),
         ] = None,
         temperature: Annotated[
             float | None,
@@ -77,11 +78,12 @@ def register(app: typer.Typer) -> None:
             ),
         ] = None,
         step_limit: Annotated[
-            int | None, typer.Option(min=1, max=500, help="Most turns of a rollout (default: 20).")
+            int | None,
+            typer.Option(min=1, max=500, help="Maximum number of turns per rollout (default: 20)."),
         ] = None,
         preset: Annotated[
             Preset | None,
-            typer.Option(help="Limits of another program, for scores that compare."),
+            typer.Option(help="Limits of another agent program, for comparable scores."),
         ] = None,
         concurrency: Concurrency = None,
         name: Name = None,
@@ -140,7 +142,7 @@ def register(app: typer.Typer) -> None:
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """Grade the stored patches of a campaign again. No model is asked."""
+        """Grade the stored patches of a campaign again, without the model."""
         from mainspring.ids import campaign_id_at
         from mainspring.status import CampaignKind
 
@@ -229,5 +231,5 @@ def _perform(
             f"{summary['errors']} of {summary['total']} rollouts of {summary['campaign']} could "
             "not be scored",
             remedy=f"`mainspring rollout list {summary['campaign']} --masked` names their faults; "
-            f"repeat the command with --name {summary['campaign']} --retry to play them again",
+            f"repeat the command with --name {summary['campaign']} --retry to retry them",
         )

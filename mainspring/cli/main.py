@@ -5,6 +5,7 @@ Exit codes: 0 done, 2 usage, 3 a service is missing or unfit, 4 the work failed,
 
 import atexit
 import importlib.metadata
+import inspect
 import os
 import sys
 from pathlib import Path
@@ -45,6 +46,19 @@ COMMANDS = (
 )
 for module in COMMANDS:
     module.register(app)
+
+
+def _reflow(commands: typer.Typer) -> None:
+    """Join the lines of each help paragraph, so that only the terminal's width breaks them."""
+    for command in commands.registered_commands:
+        text = command.help or inspect.getdoc(command.callback) or ""
+        command.help = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+    for group in commands.registered_groups:
+        if group.typer_instance is not None:
+            _reflow(group.typer_instance)
+
+
+_reflow(app)
 
 
 def _print_version(wanted: bool) -> None:

@@ -61,7 +61,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Stop scheduling on a node; running sandboxes finish.
 
-        A restarted node stays drained until --undo.
+        A node that restarts stays drained until you use --undo.
         """
         from mainspring.errors import UsageError
         from mainspring.ids import NodeId

@@ -1,4 +1,4 @@
-"""`mainspring rollout retry`: begin rollouts again."""
+"""`mainspring rollout retry`: retry rollouts from their first turn."""
 
 import json
 from dataclasses import asdict
@@ -15,7 +15,7 @@ def register(rollout: typer.Typer) -> None:
         ids: Annotated[
             list[str] | None,
             typer.Argument(
-                metavar="[ROLLOUT]...", help="Ids of the rollouts; or choose with --campaign."
+                metavar="ROLLOUT", help="Ids of the rollouts; or choose with --campaign."
             ),
         ] = None,
         campaign: Annotated[
@@ -27,7 +27,7 @@ def register(rollout: typer.Typer) -> None:
         masked: Annotated[
             bool,
             typer.Option(
-                "--masked", help="Only rollouts without a score: cancelled, or a fault of machines."
+                "--masked", help="Only rollouts without a score: cancelled, or ended by a fault."
             ),
         ] = False,
         where: Annotated[
@@ -40,10 +40,10 @@ def register(rollout: typer.Typer) -> None:
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """Begin rollouts again: the history starts anew and the result is replaced.
+        """Retry rollouts from their first turn. The new result replaces the old one.
 
         Rollouts of a closed training group are final and are refused. A finished evaluation is
-        started again for its rollouts.
+        started again to run its rollouts.
         """
         from mainspring.errors import UsageError
         from mainspring.rollout_filter import parse
@@ -51,7 +51,7 @@ def register(rollout: typer.Typer) -> None:
         filters = failed or masked or where is not None
         if bool(ids) == (campaign is not None) or (ids and filters):
             raise UsageError(
-                "give ids of rollouts, or --campaign with a filter", remedy="one of both"
+                "give ids of rollouts, or --campaign with a filter", remedy="give one of the two"
             )
         if campaign is not None and not filters:
             raise UsageError(
@@ -82,17 +82,17 @@ def register(rollout: typer.Typer) -> None:
             typer.echo(json.dumps(asdict(done)))
             return
         for each in done.reset:
-            typer.echo(f"{each} begins again")
+            typer.echo(f"{each} is retried")
         for each in done.returned:
-            typer.echo(f"{each} is played again by its run")
+            typer.echo(f"{each} is retried by its run")
         for each in done.waiting:
-            typer.echo(f"{each} has not begun: nothing to retry")
+            typer.echo(f"{each} has not started: nothing to retry")
         if done.final:
             typer.echo(f"{len(done.final)} rollouts of closed training groups are final: skipped")
         for each in done.restarted:
             typer.echo(
                 f"run {each} is started again; without workers of your own, `mainspring eval run` "
-                f"with --name {each} brings them up"
+                f"with --name {each} starts them"
             )
         if not (done.reset or done.returned or done.waiting):
             typer.echo("no rollout matches")

@@ -1,4 +1,4 @@
-"""`mainspring rollout ...`: see what rollouts did, and write it out."""
+"""`mainspring rollout ...`: list, show, retry and export rollouts."""
 
 import json
 import re
@@ -19,7 +19,7 @@ ORDERS = ("newest", "oldest", "turns", "reward", "seconds")
 
 def register(app: typer.Typer) -> None:
     rollout = typer.Typer(
-        help="Inspect and export rollouts (one agent run on one task).", no_args_is_help=True
+        help="Inspect, retry and export rollouts (one agent run on one task).", no_args_is_help=True
     )
     app.add_typer(rollout, name="rollout")
     retry.register(rollout)
@@ -33,29 +33,37 @@ def register(app: typer.Typer) -> None:
         masked: Annotated[
             bool,
             typer.Option(
-                "--masked", help="Only rollouts without a score: cancelled, or a fault of machines."
+                "--masked", help="Only rollouts without a score: cancelled, or ended by a fault."
             ),
         ] = False,
         suspicious: Annotated[
             bool, typer.Option("--suspicious", help="Only rollouts that look like cheating.")
         ] = False,
-        verdict: Annotated[Verdict | None, typer.Option(help="Only this verdict.")] = None,
-        stop: Annotated[StopReason | None, typer.Option(help="Only this stop reason.")] = None,
-        task: Annotated[
-            str | None, typer.Option(help="Only tasks whose id contains this text.")
+        verdict: Annotated[
+            Verdict | None, typer.Option(help="Only rollouts with this verdict.")
         ] = None,
-        split: Annotated[str | None, typer.Option(help="Only tasks of this split.")] = None,
+        stop: Annotated[
+            StopReason | None, typer.Option(help="Only rollouts with this stop reason.")
+        ] = None,
+        task: Annotated[
+            str | None, typer.Option(help="Only rollouts of tasks whose id contains this text.")
+        ] = None,
+        split: Annotated[
+            str | None, typer.Option(help="Only rollouts of tasks in this split.")
+        ] = None,
         version: Annotated[
-            int | None, typer.Option(min=0, help="Only rollouts under this policy version.")
+            int | None, typer.Option(min=0, help="Only rollouts of this policy version.")
         ] = None,
         step: Annotated[
-            int | None, typer.Option(min=1, help="Only the batch of this training step.")
+            int | None,
+            typer.Option(min=1, help="Only rollouts in the batch of this training step."),
         ] = None,
         fault: Annotated[
             str | None, typer.Option(help="Only rollouts whose fault contains this text.")
         ] = None,
         turns: Annotated[
-            str | None, typer.Option(help="Only this number of turns: 5, '>10' or 5..10.")
+            str | None,
+            typer.Option(help="Only rollouts with this number of turns: 5, '>10' or 5..10."),
         ] = None,
         sort: Annotated[
             str, typer.Option(help=f"Order of the list: {', '.join(ORDERS)}.")
@@ -101,10 +109,12 @@ def register(app: typer.Typer) -> None:
             str,
             typer.Argument(
                 metavar="ROLLOUT",
-                help="Id of the rollout; without the campaign when that is unique.",
+                help="Id of the rollout; the campaign's name is optional if the rest is unique.",
             ),
         ],
-        turn: Annotated[int | None, typer.Option(min=1, help="Show only this turn.")] = None,
+        turn: Annotated[
+            int | None, typer.Option(min=1, help="Number of the turn to show (default: all).")
+        ] = None,
         patch: Annotated[
             bool, typer.Option("--patch", help="Print only the patch, as it was graded.")
         ] = False,
@@ -233,7 +243,7 @@ def _turn_bounds(text: str | None) -> tuple[int | None, int | None]:
     found = _TURNS.fullmatch(text.strip())
     if found is None:
         raise UsageError(
-            f"--turns {text!r} is no number of turns", remedy="write 5, '>10', '<=3' or 5..10"
+            f"--turns {text!r} is not a number of turns", remedy="write 5, '>10', '<=3' or 5..10"
         )
     if found["low"]:
         return int(found["low"]), int(found["high"])

@@ -23,15 +23,19 @@ class Engine(StrEnum):
 def register(app: typer.Typer) -> None:
     @app.command(
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-        epilog="With --engine sglang, further options go to SGLang, such as --tp 4.",
+        epilog="With --engine sglang, further options go to SGLang, such as --tp 4. "
+        "MAINSPRING_POLICY_API_KEY sets --api-key as well.",
     )
     def serve(
         context: typer.Context,
         model: Annotated[Path, typer.Option(help="Hugging Face model directory.")],
-        engine: Annotated[Engine, typer.Option(help="What serves the model.")] = Engine.CPU,
+        engine: Annotated[Engine, typer.Option(help="Engine that serves the model.")] = Engine.CPU,
         host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
         port: Annotated[
-            int, typer.Option(min=0, max=65535, help="Port (0: a free one, CPU engine).")
+            int,
+            typer.Option(
+                min=0, max=65535, help="Port to listen on (0: a free one, CPU engine only)."
+            ),
         ] = 30000,
         weight_version: Annotated[
             str, typer.Option(help="Policy version of the weights served first.")
@@ -40,21 +44,30 @@ def register(app: typer.Typer) -> None:
             int | None,
             typer.Option(
                 min=1,
-                help="Requests generated at once (default: what memory allows, at most 64; "
-                "SGLang chooses its own).",
+                help="Maximum number of requests generated at once. Default: as memory allows, up "
+                "to 64; SGLang chooses its own.",
             ),
         ] = None,
-        threads: Annotated[int, typer.Option(min=1, help="CPU threads (CPU engine).")] = 1,
+        threads: Annotated[
+            int, typer.Option(min=1, help="Number of CPU threads (CPU engine only).")
+        ] = 1,
         step_interval_ms: Annotated[
-            float, typer.Option(min=0, help="Least time between two steps (CPU engine).")
+            float,
+            typer.Option(min=0, help="Minimum milliseconds between two steps (CPU engine only)."),
         ] = 0.0,
         context_length: Annotated[
             int | None,
-            typer.Option(min=2, help="Longest prompt plus reply (default: the model's own)."),
+            typer.Option(
+                min=2, help="Maximum tokens of prompt plus reply (default: the model's own)."
+            ),
         ] = None,
         api_key: Annotated[
             str,
-            typer.Option(envvar="MAINSPRING_POLICY_API_KEY", help="Bearer token to require."),
+            typer.Option(
+                envvar="MAINSPRING_POLICY_API_KEY",
+                show_envvar=False,
+                help="Bearer token to require.",
+            ),
         ] = "",
         home: Home = None,
     ) -> None:

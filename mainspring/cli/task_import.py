@@ -23,40 +23,51 @@ def register(tasks: typer.Typer) -> None:
             ),
         ],
         name: Annotated[
-            str | None, typer.Option(help="Source to store the tasks under; else what rows say.")
+            str | None,
+            typer.Option(help="Name of the task set. Default: from the rows, else from the file."),
         ] = None,
         split: Annotated[
             str | None,
-            typer.Option(help='Only this split; rows that name none are in it (else in "train").'),
+            typer.Option(
+                help="Import only this split. Rows without a split get this one (default: train)."
+            ),
         ] = None,
-        limit: Annotated[int | None, typer.Option(min=1, help="Only the first rows.")] = None,
+        limit: Annotated[
+            int | None,
+            typer.Option(min=1, help="Number of rows to import, from the start (default: all)."),
+        ] = None,
         filter_: Annotated[
-            str | None, typer.Option("--filter", help="Only ids that this expression is found in.")
+            str | None,
+            typer.Option(
+                "--filter",
+                help="Import only tasks whose id contains a match of this regular expression.",
+            ),
         ] = None,
         image_template: Annotated[
             str | None,
             typer.Option(
-                help="Images of all tasks, as in registry.example/swe/{id}:latest; {id_1776} and "
-                "{id_s} are the id with that for __."
+                help="Name of each task's image, e.g. hub.example/{id}. {id_1776} and {id_s} are "
+                'the id with "__" replaced by "_1776_" or "_s_".'
             ),
         ] = None,
         allow_host: Annotated[
             list[str] | None,
-            typer.Option(help="HOST:PORT that all the tasks' sandboxes may reach; repeatable."),
+            typer.Option(help="HOST:PORT that the sandboxes of all tasks may reach. Repeatable."),
         ] = None,
         id_prefix: Annotated[
-            str, typer.Option(help="Put before ids, for a set that shares tasks with another one.")
+            str,
+            typer.Option(help="Prefix for task ids; use it when two sets contain the same tasks."),
         ] = "",
         replace: Annotated[
             bool,
-            typer.Option("--replace", help="Correct stored tasks that no campaign has used."),
+            typer.Option("--replace", help="Replace stored tasks that no campaign has used."),
         ] = False,
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """Store tasks from a file, a folder or a data set. Run again, it changes nothing.
+        """Import tasks from a file, a folder or a Hugging Face data set. Safe to repeat.
 
-        Each row is for itself: those that cannot be tasks are named, and the rest is stored.
+        Invalid rows are reported and skipped; valid rows are imported.
         """
         import asyncio
 
@@ -82,21 +93,24 @@ def register(tasks: typer.Typer) -> None:
         if report.failed:
             raise WorkFailed(
                 f"{len(report.failed)} of {report.num_rows} rows of {source} were not imported",
-                remedy="correct the rows and run the same command again: what is stored stays",
+                remedy="correct the rows and repeat the command; imported tasks are kept",
             )
 
     @tasks.command()
     def remove(
-        source: Annotated[str, typer.Option(help="Source of the tasks (`tasks list`).")],
+        source: Annotated[
+            str, typer.Option(help="Task set to remove from (`tasks list` shows them).")
+        ],
         ids: Annotated[
-            list[str] | None, typer.Argument(metavar="[ID]...", help="Tasks; none: all of them.")
+            list[str] | None,
+            typer.Argument(metavar="ID", help="Ids of the tasks to remove (default: all)."),
         ] = None,
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """Remove stored tasks, or a whole source. Tasks that a campaign has used stay.
+        """Remove stored tasks, or a whole task set.
 
-        Either all that is named goes, or nothing does.
+        Tasks that a campaign has used cannot be removed. If one task cannot be removed, none is.
         """
         import asyncio
 
@@ -119,11 +133,14 @@ def register(tasks: typer.Typer) -> None:
 
     @tasks.command()
     def export(
-        directory: Annotated[Path, typer.Argument(help="Folder for the files; made if need be.")],
-        source: Annotated[str, typer.Option(help="Tasks from there.")],
-        split: Annotated[str | None, typer.Option(help="Only tasks of this split.")] = None,
+        directory: Annotated[
+            Path, typer.Argument(help="Folder for the files; created if it is missing.")
+        ],
+        source: Annotated[str, typer.Option(help="Task set to export (`tasks list` shows them).")],
+        split: Annotated[str | None, typer.Option(help="Export only this split.")] = None,
         mirror: Annotated[
-            str | None, typer.Option(help="Name images as this mirror does: mirror.example/hub.")
+            str | None,
+            typer.Option(help="Mirror to name the images after, e.g. mirror.example/hub."),
         ] = None,
         home: Home = None,
         as_json: Json = False,
@@ -139,7 +156,7 @@ def register(tasks: typer.Typer) -> None:
 
         mirrors = parse_mirrors(mirror or "")
         if len(mirrors) > 1:
-            raise UsageError("images can be named as one mirror does", remedy="give one --mirror")
+            raise UsageError("images are named after one mirror only", remedy="give one --mirror")
 
         async def read(db: Any) -> Any:
             await known_source(db, source, split)
@@ -165,11 +182,11 @@ def _compiled(pattern: str | None) -> Any:
     try:
         return None if pattern is None else re.compile(pattern)
     except re.error as error:
-        raise UsageError(f"--filter {pattern!r} is no regular expression: {error}") from None
+        raise UsageError(f"--filter {pattern!r} is not a regular expression: {error}") from None
 
 
 def _progress(source: str, limit: int | None) -> Any:
-    """Gives the function to tell the report so far."""
+    """Show progress; gives the function that takes the report so far."""
     from collections.abc import Iterator
     from contextlib import contextmanager
 

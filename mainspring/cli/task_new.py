@@ -13,17 +13,20 @@ def register(tasks: typer.Typer) -> None:
         repository: Annotated[Path, typer.Argument(help="Folder of a git repository.")],
         tests: Annotated[
             list[str],
-            typer.Option(help="File or folder of hidden tests in the repository; repeatable."),
+            typer.Option(help="File or folder of hidden tests in the repository. Repeatable."),
         ],
         test_command: Annotated[
             str, typer.Option(help="Bash command that runs the tests; exit code 0 means resolved.")
         ],
-        out: Annotated[Path, typer.Option(help="JSONL file that the row is appended to.")],
+        out: Annotated[Path, typer.Option(help="JSONL file to append the row to.")],
         gold: Annotated[
             Path | None, typer.Option(help="Patch with the fix; the tests are in the work tree.")
         ] = None,
         base: Annotated[
-            str, typer.Option(help="Commit before the fix. Default: its parent; HEAD with --gold.")
+            str,
+            typer.Option(
+                help="Commit before the fix. Default: the fix's parent, or HEAD with --gold."
+            ),
         ] = "",
         fix: Annotated[str, typer.Option(help="Commit with the fix and its tests.")] = "",
         task_id: Annotated[
@@ -34,19 +37,19 @@ def register(tasks: typer.Typer) -> None:
         ] = None,
         split: Annotated[str, typer.Option(help="Split of the task.")] = "train",
         image: Annotated[
-            str | None, typer.Option(help="Docker image that has the repository, at --workdir.")
+            str | None, typer.Option(help="Docker image with the repository at --workdir.")
         ] = None,
         workdir: Annotated[
             str, typer.Option(help="Folder of the repository in the sandbox.")
         ] = "/testbed",
         test_timeout: Annotated[
-            float, typer.Option(min=1.0, help="Seconds that the tests may take.")
+            float, typer.Option(min=1.0, help="Time limit of the tests in seconds.")
         ] = 60.0,
     ) -> None:
         """Make a task from a git repository, as a row that `tasks import` takes.
 
-        With --fix, the changes between two commits are split: those to tests become the hidden
-        tests, the rest is the true fix. With --gold, the fix is a patch, and the agent does not
+        With --fix, the changes between two commits are split: changes to tests become the hidden
+        tests, the rest becomes the fix. With --gold, the fix is a patch, and the agent does not
         see the files named by --tests.
         """
         from infra.sources.from_repository import Wanted, make_row
@@ -81,14 +84,14 @@ def _read(path: Path) -> str:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{path} is no UTF-8 text") from None
+        raise UsageError(f"{path} is not UTF-8 text") from None
 
 
 def _append(out: Path, row: dict[str, object]) -> None:
     from mainspring.errors import UsageError
 
     if out.suffix != ".jsonl":
-        raise UsageError(f"{out} is no file of rows", remedy="let its name end in .jsonl")
+        raise UsageError(f"{out} is not a file of rows", remedy="let its name end in .jsonl")
     try:
         lines = out.read_text().splitlines() if out.exists() else []
         if any(json.loads(line).get("id") == row["id"] for line in lines if line.strip()):

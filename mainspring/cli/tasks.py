@@ -17,7 +17,7 @@ IMAGE_CHARS = 30
 
 
 def register(app: typer.Typer) -> None:
-    tasks = typer.Typer(help="Issues to fix.", no_args_is_help=True)
+    tasks = typer.Typer(help="Import, list, verify and export tasks.", no_args_is_help=True)
     app.add_typer(tasks, name="tasks")
     task_import.register(tasks)
     task_new.register(tasks)
@@ -26,15 +26,15 @@ def register(app: typer.Typer) -> None:
     @tasks.command("list")
     def list_(
         source: Annotated[
-            str | None, typer.Option(help="List the tasks from there, each on its line.")
+            str | None, typer.Option(help="Task set to list, one task per line.")
         ] = None,
         split: Annotated[
-            str | None, typer.Option(help="Only tasks of this split; with --source.")
+            str | None, typer.Option(help="Only tasks of this split; needs --source.")
         ] = None,
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """How many tasks are stored, by source and split; with --source, which."""
+        """Count the stored tasks by task set and split; with --source, list those of one set."""
         from dataclasses import asdict
 
         from infra.db.tasks import known_source, list_splits, summaries
@@ -71,23 +71,24 @@ def register(app: typer.Typer) -> None:
 
     @tasks.command()
     def images(
-        source: Annotated[str | None, typer.Option(help="Only tasks from there.")] = None,
-        split: Annotated[str | None, typer.Option(help="Only tasks of this split.")] = None,
+        source: Annotated[str | None, typer.Option(help="Only images of this task set.")] = None,
+        split: Annotated[str | None, typer.Option(help="Only images of this split.")] = None,
         first: Annotated[
-            int | None, typer.Option(min=1, help="Only so many tasks of each split.")
+            int | None,
+            typer.Option(min=1, help="Number of tasks per split, from the start (default: all)."),
         ] = None,
-        pull: Annotated[bool, typer.Option("--pull", help="Pull those that are missing.")] = False,
+        pull: Annotated[bool, typer.Option("--pull", help="Pull the missing images.")] = False,
         mirror: Annotated[
             list[str] | None,
-            typer.Option(help="Pull from there first, as in mirror.example/hub; repeatable."),
+            typer.Option(help="Mirror to pull from first, e.g. mirror.example/hub. Repeatable."),
         ] = None,
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """Docker images of the stored tasks: which are on this machine.
+        """List the Docker images of the stored tasks, and which of them are on this machine.
 
-        With --pull, an image that fails does not stop the others; repeat it to pull what is
-        missing. Without --mirror it asks MAINSPRING_IMAGE_MIRRORS.
+        With --pull, an image that fails does not stop the others; repeat the command to pull the
+        missing ones. Without --mirror, the mirrors of MAINSPRING_IMAGE_MIRRORS are used.
         """
         import asyncio
         from dataclasses import asdict
@@ -118,7 +119,7 @@ def register(app: typer.Typer) -> None:
             raise WorkFailed(
                 f"{len(failed)} of {len(found)} images could not be pulled:\n"
                 + "\n".join(f"  {status.error}" for status in failed),
-                remedy="run the same command again to try those alone",
+                remedy="repeat the command to pull only those",
             )
 
 

@@ -10,7 +10,7 @@ from mainspring.cli.options import Home, Json, hint
 
 
 def register(app: typer.Typer) -> None:
-    temporal = typer.Typer(help="Prepare a Temporal server of your own.", no_args_is_help=True)
+    temporal = typer.Typer(help="Set up your own Temporal server.", no_args_is_help=True)
     app.add_typer(temporal, name="temporal")
 
     @temporal.command()
@@ -28,19 +28,19 @@ def register(app: typer.Typer) -> None:
 
     @temporal.command()
     def move(
-        namespace: Annotated[str, typer.Argument(help="One that exists there.")],
+        namespace: Annotated[str, typer.Argument(help="Name of an existing namespace.")],
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """Give the database's work another namespace. What runs in the old one stays behind."""
+        """Move to another Temporal namespace. Workflows in the old one are not moved."""
         import asyncio
 
         before = asyncio.run(_move(namespace, home))
         if as_json:
             typer.echo(json.dumps({"namespace": namespace, "before": before}))
             return
-        typer.echo(f"the work is in namespace {namespace} from now on (before: {before or 'none'})")
-        hint("`mainspring campaign start FILE` continues a campaign that ran in the old one")
+        typer.echo(f"moved to namespace {namespace} (before: {before or 'none'})")
+        hint("`mainspring campaign start FILE` resumes a campaign that ran in the old one")
 
 
 async def _move(name: str, home: Path | None) -> str | None:

@@ -14,7 +14,9 @@ Detach = Annotated[
 ]
 Stop = Annotated[
     bool,
-    typer.Option("--stop", help="Stop the processes that were started. Repeat to resume later."),
+    typer.Option(
+        "--stop", help="Stop the processes. To resume, repeat the command without --stop."
+    ),
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the checklist. Store and start nothing.")
@@ -33,8 +35,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Run a campaign with everything it needs on this machine, and write its report.
 
-        Starts Postgres and Temporal (unless configured), an engine where none answers, a rollout
-        worker, a sandbox node and the trainer. Interrupt it and run it again to resume.
+        Starts Postgres and Temporal (unless configured), an engine if none is running, a rollout
+        worker, a sandbox node and the trainer. To resume after an interruption, repeat the command.
         """
         from mainspring.config import load_campaign
 
@@ -52,7 +54,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Train a small bundled model on bundled tasks (about 10 minutes on 2 cores).
 
-        The same as `mainspring train` on the bundled file. Interrupt it and run it again to resume.
+        Does what `mainspring train` does, with the bundled file. To resume after an interruption,
+        repeat the command.
         """
         from workers.quickstart import bundled_campaign
 
@@ -156,7 +159,7 @@ def _stop(home: Path, name: str) -> None:
     from workers.supervisor import Supervisor
 
     if Supervisor(home, name).stop():
-        typer.echo(f"campaign {name}: its processes have ended; the same command resumes it")
+        typer.echo(f"campaign {name}: its processes have ended; repeat without --stop to resume")
     else:
         typer.echo(f"campaign {name}: no process here trains it")
 

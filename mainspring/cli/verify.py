@@ -16,41 +16,54 @@ FILE = "verification.json"
 def register(tasks: typer.Typer) -> None:
     @tasks.command()
     def verify(
-        source: Annotated[str, typer.Option(help="Source of the tasks (`tasks list`).")],
+        source: Annotated[str, typer.Option(help="Task set to verify (`tasks list` shows them).")],
         split: Annotated[
             str | None, typer.Option(help="Split of the tasks (default: the only one).")
         ] = None,
-        part: Annotated[str, typer.Option("--slice", help='Only these, as "0:5" or "100:".')] = "",
+        part: Annotated[
+            str,
+            typer.Option("--slice", help='Only tasks at these positions, e.g. "0:5" or "100:".'),
+        ] = "",
         times: Annotated[
-            int, typer.Option(min=1, max=250, help="Gradings of each patch: more find flaky tasks.")
+            int,
+            typer.Option(
+                min=1, max=250, help="Number of gradings of each patch; more find flaky tests."
+            ),
         ] = 1,
         name: Annotated[
             str | None,
-            typer.Option(help="Name of the run; repeat it to resume. Default: source and time."),
+            typer.Option(help="Name of the run. Reuse it to resume. Default: task set and time."),
         ] = None,
-        concurrency: Annotated[int, typer.Option(min=1, help="Gradings asked for at once.")] = 64,
+        concurrency: Annotated[
+            int, typer.Option(min=1, help="Number of gradings that run at once.")
+        ] = 64,
         retry: Annotated[
-            bool, typer.Option("--retry", help="Of a finished run, grade again what had a fault.")
+            bool,
+            typer.Option(
+                "--retry", help="In a finished run, grade again the tasks that had a fault."
+            ),
         ] = False,
         adversarial: Annotated[
             bool,
             typer.Option(
-                "--adversarial", help="Try known exploits instead: none may resolve a task."
+                "--adversarial", help="Try known exploits instead; none may resolve a task."
             ),
         ] = False,
         exploit: Annotated[
             list[str] | None,
-            typer.Option(help="Exploit to try, with --adversarial; repeatable. Default: all."),
+            typer.Option(help="Exploit to try, with --adversarial (default: all). Repeatable."),
         ] = None,
         workers: Workers = True,
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """Grade gold and empty patches: the first must resolve a task, the second must not.
+        """Check each task: its gold patch must resolve it, an empty patch must not.
 
-        Campaigns and evaluations use only tasks found good. With --adversarial, scripts that cheat
-        without fixing anything are graded in the same way, and the exit code is 4 when one
-        resolves a task. Where MAINSPRING_TEMPORAL_ADDRESS is set, the team's own workers do it.
+        Campaigns and evaluations use only verified tasks. With --adversarial, scripts that cheat
+        without fixing anything are graded instead, and the exit code is 4 if one resolves a task.
+
+        Starts local workers unless MAINSPRING_TEMPORAL_ADDRESS is set; then existing workers are
+        used.
         """
         import asyncio
 
@@ -142,7 +155,7 @@ def _tell(found: dict[str, Any], as_json: bool) -> None:
     if num_faults:
         raise WorkFailed(
             f"{num_faults} of {found['num_tasks']} tasks could not be graded",
-            remedy="correct what their faults name, then the same command with "
+            remedy="fix what their faults name, then repeat the command with "
             f"--name {found['campaign']} --retry",
         )
 

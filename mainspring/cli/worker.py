@@ -21,7 +21,9 @@ def register(app: typer.Typer) -> None:
     @worker.command("sandbox")
     def sandbox(
         home: Home = None,
-        capacity: Annotated[int, typer.Option(min=1, help="Most sandboxes open at once.")] = 32,
+        capacity: Annotated[
+            int, typer.Option(min=1, help="Maximum number of open sandboxes.")
+        ] = 32,
         warm: Annotated[
             int, typer.Option(min=0, help="Number of sandboxes kept ready for the next rollouts.")
         ] = 0,
@@ -29,7 +31,7 @@ def register(app: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--leave-sandboxes",
-                help="When stopped, keep sandboxes open for the next process on this node.",
+                help="On shutdown, keep sandboxes open for the next process on this node.",
             ),
         ] = False,
     ) -> None:

@@ -66,7 +66,7 @@ class ReplyKind(StrEnum):
     COMMAND = "command"
     """One bash block to run."""
     FORMAT_ERROR = "format_error"
-    """Not exactly one bash block; the next prompt says so."""
+    """Not exactly one bash block; the next prompt reports it."""
     CONTEXT_FULL = "context_full"
     """Nothing was generated: the prompt leaves no room for a reply."""
 

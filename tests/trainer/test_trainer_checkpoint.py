@@ -60,7 +60,7 @@ def test_a_half_written_checkpoint_is_never_loaded(tmp_path: Path) -> None:
         ),
         (lambda d: (d / "hf/config.json").write_text("[]"), "has an altered file hf/config.json"),
         (lambda d: (d / "checkpoint.json").unlink(), "cannot be read: checkpoint.json: No such"),
-        (lambda d: (d / "checkpoint.json").write_text("{"), "cannot be read: .* no manifest"),
+        (lambda d: (d / "checkpoint.json").write_text("{"), "cannot be read: .* not a manifest"),
         (
             lambda d: (d / "checkpoint.json").write_text('{"format": 1, "version": 3}'),
             "another version of Mainspring",

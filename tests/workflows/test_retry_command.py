@@ -59,10 +59,10 @@ async def test_a_rollout_under_way_begins_again(cluster: Cluster, stack: StackIn
     group = GroupId(name)
     await until_reached(hold)
     [_, held] = await rollouts.list_rollouts(cluster.db, group=group)
-    # Also by its name in Temporal; named twice, it begins again once.
+    # Also by its name in Temporal; named twice, it is retried once.
     done = await retry(stack, held.id, f"rollout/{held.id}")
     assert done.exit_code == 0, done.exception
-    assert done.stdout == f"{held.id} begins again\n"
+    assert done.stdout == f"{held.id} is retried\n"
 
     async def begun() -> bool:
         return (await rollouts.get(cluster.db, held.id)).attempts == 2
@@ -131,10 +131,10 @@ async def test_bad_input_is_named_and_nothing_is_retried(
         (("nobody/g000000/000",), "no rollout nobody/g000000/000", "rollout list CAMPAIGN"),
         (("--campaign", "nobody", "--failed"), "no campaign nobody", "campaign list"),
         (("--campaign", campaign), "would retry all its rollouts", "--where"),
-        ((good, *choose, "split = 'train'"), "ids of rollouts, or --campaign", "one of both"),
-        ((), "ids of rollouts, or --campaign", "one of both"),
+        ((good, *choose, "split = 'train'"), "ids of rollouts, or --campaign", "one of the two"),
+        ((), "ids of rollouts, or --campaign", "one of the two"),
         ((*choose, ""), "no condition", "fault is not null"),
-        ((*choose, "verdict = solved"), "'solved' is no verdict", "not_resolved"),
+        ((*choose, "verdict = solved"), "'solved' is not a verdict", "not_resolved"),
         ((*choose, "reward = 1"), "'reward' is no field", "verdict, stop, fault"),
         ((*choose, "stop = given or split = 'a'"), 'expected `and` at "or split', "write for"),
     ):

@@ -139,7 +139,7 @@ async def test_a_verification_tells_good_tasks_from_others(cluster) -> None:
     training = training.model_copy(update={"evaluation": EvalConfig(splits=("train",))})
     stored = await launch.create(cluster.db, training)
     assert await launch.left_out(cluster.db, stored) == (
-        "3 tasks are left out: 1 empty passes, 1 gold fails, 1 unverified"
+        "3 tasks are excluded: 1 empty passes, 1 gold fails, 1 unverified"
     )
     made = await start(cluster, config(source, samples=3), CampaignKind.EVAL)
     await made[1].cancel()

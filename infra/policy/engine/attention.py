@@ -1,7 +1,7 @@
 """Attention over KV slots, registered with transformers as an attention implementation.
 
 One forward pass is ragged: the new tokens of all requests stand behind each other in a batch of
-one, so that the linear layers see no padding. `Ragged` says which token belongs to which slot and
+one, so that the linear layers see no padding. `Ragged` tells which token belongs to which slot and
 position. Attention runs in one batch for the decoding requests (one new token each), and one by
 one for the others.
 """

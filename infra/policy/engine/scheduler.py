@@ -31,7 +31,7 @@ class PauseMode(StrEnum):
     RETRACT = "retract"
     """Requests in flight go back to the queue and recompute their KV when generation continues."""
     IN_PLACE = "in_place"
-    """Requests in flight stop and go on later on the KV they have."""
+    """Requests in flight stop and resume later on the KV they have."""
 
 
 @dataclass(slots=True)
@@ -184,7 +184,7 @@ class Scheduler:
         self.pool.forget(len(self.running))
 
     def fail(self, error: Exception) -> None:
-        """The engine cannot go on: everyone waiting gets the error."""
+        """Fail all requests with the error that ended the engine."""
         sequences = [*self.running, *self.waiting, *self._held]
         for future in (*(s.done for s in sequences), *(u.done for u in self._updates)):
             # Those resolved before the failure keep their answer.

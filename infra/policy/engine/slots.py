@@ -147,6 +147,7 @@ class SlotPool:
         self._last_used[slot] = self._clock
 
     def forget(self, running: int = 0) -> None:
-        """No KV of now serves a later request; the first `running` slots keep theirs to go on."""
+        """No KV of now serves a later request; the first `running` slots keep theirs to
+        continue."""
         self._tokens.fill(NO_TOKEN)
         self.lengths[running:] = [0] * (len(self.lengths) - running)

@@ -1,7 +1,7 @@
 """The engine thread: the only one that touches the scheduler, the model and the KV cache.
 
 Everybody else posts calls, which run between two steps. A step that raises ends the thread:
-requests in flight and all later ones get EngineFailed, and /health says so.
+requests in flight and all later ones get EngineFailed, and /health reports it.
 """
 
 import asyncio

@@ -91,7 +91,7 @@ async def test_what_is_no_policy_engine_is_an_error(model: Path) -> None:
     assert "policy.engines" in caught.value.remedy
     for answers in ({}, {"/model_info": "<html>a login page</html>"}, {"/model_info": {"ok": 1}}):
         with answering(answers) as url:
-            with pytest.raises(EngineError, match=f"{url} is no policy engine") as caught:
+            with pytest.raises(EngineError, match=f"{url} is not a policy engine") as caught:
                 await check_engine(url)
             assert "SGLang" in caught.value.remedy
     with serving(model, api_key="k") as url:

@@ -128,7 +128,7 @@ def test_what_makes_no_task_says_why(repository: Path, tmp_path: Path) -> None:
         ((*tests, "--fix", "nope", *out), "git rev-parse"),
         ((*tests, "--fix", "HEAD", "--base", "HEAD", *out), "changes no tests"),
         ((*tests, "--fix", "HEAD", "--workdir", "/usr/x", *out), "is taken"),
-        ((*tests, "--fix", "HEAD", "--out", "x.txt"), "no file of rows"),
+        ((*tests, "--fix", "HEAD", "--out", "x.txt"), "not a file of rows"),
     ]:
         failed = new(repository, *arguments).exception
         assert isinstance(failed, UsageError) and reason in str(failed), (arguments, failed)
@@ -140,7 +140,7 @@ def test_what_makes_no_task_says_why(repository: Path, tmp_path: Path) -> None:
     (repository / "tests" / "test_calc.py").write_text("x = 1\n")
     git(repository, "commit", "-qam", "Fix")
     failed = new(repository, *tests, "--fix", "HEAD", *out).exception
-    assert isinstance(failed, UsageError) and "data.bin is no UTF-8 text" in str(failed)
+    assert isinstance(failed, UsageError) and "data.bin is not UTF-8 text" in str(failed)
     assert not (tmp_path / "own.jsonl").exists()
     missing = new(tmp_path, *tests, "--fix", "HEAD", *out).exception
     assert isinstance(missing, UsageError) and "not a git repository" in str(missing)

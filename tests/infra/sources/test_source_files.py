@@ -137,7 +137,7 @@ def test_files_cut_short_are_one_error_that_names_them(tmp_path: Path, share: fl
         ("missing.jsonl", "no file"),
         ("nothing", "no file or folder"),
         (".", "folder without tasks"),
-        ("notes.txt", "no file of rows"),
+        ("notes.txt", "not a file of rows"),
         ("number.json", "neither a list"),
     ],
 )

@@ -1,0 +1,151 @@
+"""Style: what people read is in plain words, and every command and option has a help text."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("mainspring", "infra", "activities", "workers", "workflows", "trainer")
+PROMPTS = {"mainspring/agents/bash_prompts.py"}
+"""Texts for models, whose words are part of what was measured."""
+MAX_CHARS = 300
+BANNED = re.compile(
+    # `nobody` in backticks is the account of that name.
+    r"(?<!`)\b(?:go(?:es)? on|nobody|whoever|(?:what )?is away|what is there|says?|for ever"
+    r"|once more|so many)\b",
+    re.IGNORECASE,
+)
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _commands() -> Iterator[tuple[str, Any]]:
+    from mainspring.cli.main import app
+
+    def walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+        yield path, command
+        for name, child in getattr(command, "commands", {}).items():
+            yield from walk(child, f"{path} {name}")
+
+    return walk(typer.main.get_command(app), "mainspring")
+
+
+def _help_texts() -> Iterator[tuple[str, str | None]]:
+    for path, command in _commands():
+        yield path, command.help
+        for parameter in command.params:
+            yield f"{path} {parameter.opts[0]}", parameter.help
+
+
+def _faults_of(where: str, text: str | None) -> list[str]:
+    if not text:
+        return ["has no help text"]
+    faults = []
+    if not text[0].isupper():
+        faults.append("does not begin with a capital letter")
+    if not text.endswith("."):
+        faults.append("does not end with a period")
+    if where.split()[-1].startswith("--") and len(text) > MAX_CHARS:
+        faults.append(f"is longer than {MAX_CHARS} characters")
+    return faults + [f"has {word!r}" for word in BANNED.findall(text)]
+
+
+def _strings(node: ast.AST) -> Iterator[ast.Constant]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            yield part
+
+
+def _texts(tree: ast.Module) -> Iterator[ast.Constant]:
+    """Docstrings, and strings of raised exceptions and of `remedy=`."""
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED):
+            # Also the strings under a field or a constant, which describe it.
+            for statement in node.body:
+                if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                    yield from _strings(statement)
+        elif isinstance(node, ast.Raise) and node.exc is not None:
+            yield from _strings(node.exc)
+        elif isinstance(node, ast.keyword) and node.arg == "remedy":
+            yield from _strings(node.value)
+
+
+def _comments(source: str) -> Iterator[tuple[int, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def _banned(source: str) -> list[str]:
+    texts = [(text.lineno, text.value) for text in _texts(ast.parse(source))]
+    found = {
+        (line, word) for line, text in (*texts, *_comments(source)) for word in BANNED.findall(text)
+    }
+    return [f"{line}: {word}" for line, word in sorted(found)]
+
+
+def test_help_texts_are_whole_sentences_in_plain_words() -> None:
+    found = {where: _faults_of(where, text) for where, text in _help_texts()}
+    assert len(found) > 100
+    assert not {where: faults for where, faults in found.items() if faults}
+
+
+def test_help_pages_fit_80_columns() -> None:
+    from mainspring.cli.main import app
+
+    runner = CliRunner(env={"COLUMNS": "80"})
+    for path, _ in _commands():
+        page = runner.invoke(app, [*path.split()[1:], "--help"])
+        assert page.exit_code == 0
+        assert "\N{HORIZONTAL ELLIPSIS}" not in page.output, path
+
+
+@pytest.mark.parametrize(
+    ("text", "num_faults"),
+    [
+        ("Number of rollouts to list.", 0),
+        ("Says how many.", 1),
+        ("of the run", 2),
+        (None, 1),
+        ("A" * MAX_CHARS + ".", 1),
+    ],
+)
+def test_a_bad_help_text_is_found(text: str | None, num_faults: int) -> None:
+    assert len(_faults_of("mainspring x --option", text)) == num_faults
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_messages_docstrings_and_comments_are_in_plain_words(package: str) -> None:
+    files = sorted((ROOT / package).rglob("*.py"))
+    found = {
+        str(file.relative_to(ROOT)): words
+        for file in files
+        if str(file.relative_to(ROOT)) not in PROMPTS and (words := _banned(file.read_text()))
+    }
+    assert files
+    assert not found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""The file says so."""',
+        'class Lease:\n    holder: str\n    """Whoever has it."""',
+        'def lose():\n    raise Lost(f"node {name} goes on")',
+        'Lost("gone", remedy="run it once more")',
+        "count = 0  # nobody waits",
+    ],
+)
+def test_a_banned_word_is_found(source: str) -> None:
+    assert len(_banned(source)) == 1
+
+
+def test_words_in_other_strings_are_let_be() -> None:
+    assert not _banned('PROMPT = "say what you know"\ndef say(says):\n    return says')
