@@ -129,7 +129,7 @@ async def test_moved_work_is_followed_by_running_workers_and_nobody_elses_is_tak
         assert await store.namespace(fresh) == before
         moved = await move(after)
         assert moved.exit_code == 0, moved.exception
-        assert f"in namespace {after}" in moved.output and f"before: {before}" in moved.output
+        assert f"moved to namespace {after}" in moved.output and f"before: {before}" in moved.output
         await until(lambda: polls(after))
         assert worker.returncode is None, "the same process, which nobody started again"
     client = await Client.connect(stack.temporal_address)

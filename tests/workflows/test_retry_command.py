@@ -135,7 +135,7 @@ async def test_bad_input_is_named_and_nothing_is_retried(
         ((), "ids of rollouts, or --campaign", "one of the two"),
         ((*choose, ""), "no condition", "fault is not null"),
         ((*choose, "verdict = solved"), "'solved' is not a verdict", "not_resolved"),
-        ((*choose, "reward = 1"), "'reward' is no field", "verdict, stop, fault"),
+        ((*choose, "reward = 1"), "'reward' is not a field", "verdict, stop, fault"),
         ((*choose, "stop = given or split = 'a'"), 'expected `and` at "or split', "write for"),
     ):
         error = refusal(await retry(stack, *words))
