@@ -36,7 +36,7 @@ quickstart: install ## a whole campaign on this machine, with report (SEED=0)
 test: install ## linters, types, and every test
 	@$(MAKE) --no-print-directory --jobs 2 lint pytest
 
-# In alphabetical order, which begins with the longest files; tests of a file share a process.
+# The longest files first (tests/conftest.py); tests of a file share a process.
 pytest: install
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
