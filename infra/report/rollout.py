@@ -13,6 +13,7 @@ from infra.db.rollouts import RolloutRecord
 from infra.export.trajectory import num_completion_tokens, num_prompt_tokens
 from mainspring.agents.choice import agent_for
 from mainspring.agents.protocol import Agent, FormatError
+from mainspring.config import AgentConfig
 from mainspring.grading import GradeReport
 from mainspring.ids import RolloutId
 from mainspring.tasks import Task
@@ -99,7 +100,6 @@ async def read(database: Database, rollout: RolloutId) -> RolloutView:
     config = (await campaigns.get(database, record.campaign)).config
     group = await groups.get(database, record.group)
     replies, commands = await turns.history(database, rollout, record.epoch)
-    ran = {execution.turn: execution for execution in commands}
     patch = await rollouts.get_final_patch(database, rollout)
     task = await tasks.get_task(database, record.task)
     return RolloutView(
@@ -110,10 +110,18 @@ async def read(database: Database, rollout: RolloutId) -> RolloutView:
         patch=None if patch is None else patch.decode(errors="replace"),
         report=await rollouts.get_grade_report(database, rollout),
         grade_output=await rollouts.get_grade_output(database, rollout, record.epoch),
-        turns=[
-            _turn(agent_for(config.agent, task), reply, ran.get(reply.turn)) for reply in replies
-        ],
+        turns=_turns(config.agent, task, replies, commands),
     )
+
+
+def _turns(
+    config: AgentConfig, task: Task, replies: list[Generation], commands: list[Execution]
+) -> list[TurnView]:
+    if not replies:
+        return []
+    agent = agent_for(config, task)
+    ran = {execution.turn: execution for execution in commands}
+    return [_turn(agent, reply, ran.get(reply.turn)) for reply in replies]
 
 
 def _turn(agent: Agent, reply: Generation, ran: Execution | None) -> TurnView:
