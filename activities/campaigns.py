@@ -4,11 +4,11 @@ Invariant: asked again, each gives what stands: a group that was admitted is adm
 """
 
 from activities.implements import implements
-from activities.known import Known
 from activities.rollouts import make_group
 from infra.db import campaigns, rollouts, standing
+from infra.db.cache import Known
 from infra.db.database import Database
-from mainspring.admission import num_admissible_groups
+from mainspring.algorithms.admission import num_admissible_groups
 from mainspring.protocol.activities import ADMIT_GROUPS, READ_OUTCOME, SURVEY_CAMPAIGN
 from mainspring.protocol.campaign import (
     AdmitInput,

@@ -13,11 +13,24 @@ from functools import partial
 
 from temporalio import activity
 
-from activities.faults import naming
-from activities.heartbeat import heartbeating
-from activities.held import sandbox_spec
 from activities.implements import implements
-from activities.judging import (
+from infra.db import rollouts, sandboxes
+from infra.db.cache import Known
+from infra.db.database import Database
+from infra.db.models import SandboxPurpose
+from infra.sandbox.backends import Available, choose_backend
+from infra.sandbox.protocol import Sandbox, SandboxBroken, SandboxLost, SandboxRefused
+from infra.temporal.faults import naming
+from infra.temporal.heartbeat import heartbeating
+from infra.verdicts.swebench import LibraryMissing, UnknownParser
+from mainspring.ids import NodeId, SandboxId
+from mainspring.integrity.exploits import BY_NAME
+from mainspring.protocol.activities import GIVE_PATCH, GRADE
+from mainspring.protocol.rollout import GradeResult, PatchResult, RolloutRef
+from mainspring.status import FaultKind, Player, RolloutPhase, Verdict
+from mainspring.tasks.criterion import GradeReport
+from mainspring.tasks.task import Task
+from node.grader import (
     Judged,
     MachineBroken,
     TaskBroken,
@@ -27,20 +40,7 @@ from activities.judging import (
     judge,
     solve,
 )
-from activities.known import Known
-from infra.db import rollouts, sandboxes
-from infra.db.database import Database
-from infra.db.models import SandboxPurpose
-from infra.sandbox.protocol import Sandbox, SandboxBroken, SandboxLost, SandboxRefused
-from infra.sandbox.select import Available, choose_backend
-from infra.swebench import LibraryMissing, UnknownParser
-from mainspring.grading import GradeReport
-from mainspring.ids import NodeId, SandboxId
-from mainspring.integrity.exploits import BY_NAME
-from mainspring.protocol.activities import GIVE_PATCH, GRADE
-from mainspring.protocol.rollout import GradeResult, PatchResult, RolloutRef
-from mainspring.status import FaultKind, Player, RolloutPhase, Verdict
-from mainspring.tasks import Task
+from node.held_sandboxes import sandbox_spec
 
 MAX_ATTEMPTS = 10
 """Sandboxes one grading may use up before the rollout is masked."""

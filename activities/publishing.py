@@ -4,11 +4,11 @@ from pathlib import Path
 
 from temporalio import activity
 
-from activities.heartbeat import heartbeating
 from activities.implements import implements
-from activities.served import ServedCampaigns, label_of
 from infra.db import policies
 from infra.db.database import Database
+from infra.policy.serving import ServedCampaigns, label_of
+from infra.temporal.heartbeat import heartbeating
 from mainspring.protocol.activities import PUBLISH_POLICY
 from mainspring.protocol.campaign import PolicyRef
 

@@ -5,18 +5,18 @@ Safe to run twice: the first stored reply stands, and both attempts answer from 
 
 from temporalio import activity
 
-from activities.heartbeat import heartbeating
 from activities.implements import implements
-from activities.known import Known
-from activities.served import ServedCampaigns
 from infra.db import turns
+from infra.db.cache import Known
 from infra.db.database import Database
 from infra.policy.protocol import ContextFull, NoEngineAnswered, ReplyRequest
+from infra.policy.serving import ServedCampaigns
+from infra.temporal.heartbeat import heartbeating
 from mainspring.agents.conversation import Conversation
 from mainspring.agents.protocol import Agent, Command
 from mainspring.protocol.activities import GENERATE
 from mainspring.protocol.rollout import GenerateInput, GenerateResult, ReplyKind
-from mainspring.turns import Generation
+from mainspring.trajectories.turns import Generation
 
 SUMMARY_CHARS = 60
 """Commands are cut to this for Temporal's UI (its limit is about 200 bytes)."""

@@ -1,13 +1,13 @@
 """Bookkeeping of rollouts, groups, evaluations and campaigns: short calls on the store."""
 
 from activities.implements import implements
-from activities.known import Known
 from activities.scoring import score_rollout
 from infra.db import campaigns, groups, nodes, rollouts, runs, selections, steps
+from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.groups import GroupRecord
 from infra.db.models import Sampling
-from mainspring.curriculum import task_position
+from mainspring.algorithms.curriculum import task_position
 from mainspring.ids import eval_group_id, group_id, rollout_id
 from mainspring.protocol.activities import (
     BEGIN_ROLLOUT,

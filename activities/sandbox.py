@@ -10,15 +10,12 @@ import hashlib
 
 from temporalio import activity
 
-from activities.admission import Admission
-from activities.faults import SandboxDiverged
-from activities.held import HeldSandboxes, sandbox_spec
 from activities.implements import implements
-from activities.known import Known
 from infra.db import rollouts, snapshots, turns
+from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.fence import Fenced
-from infra.sandbox.live import PatchRefused
+from infra.sandbox.backends import Available, choose_backend
 from infra.sandbox.protocol import (
     Sandbox,
     SandboxBackend,
@@ -27,7 +24,8 @@ from infra.sandbox.protocol import (
     SandboxRefused,
     SandboxSpec,
 )
-from infra.sandbox.select import Available, choose_backend
+from infra.sandbox.session import PatchRefused
+from infra.temporal.faults import SandboxDiverged
 from mainspring.agents.protocol import Agent, Command
 from mainspring.errors import MainspringError, SandboxError
 from mainspring.ids import NodeId, RolloutId, SandboxId, turn_id
@@ -48,7 +46,9 @@ from mainspring.protocol.rollout import (
     SandboxRef,
 )
 from mainspring.status import RolloutPhase
-from mainspring.turns import Execution
+from mainspring.trajectories.turns import Execution
+from node.capacity import Admission
+from node.held_sandboxes import HeldSandboxes, sandbox_spec
 
 MAX_STARTS = 6
 """In a row, of a sandbox whose first process dies: then the task is at fault, not bad luck."""

@@ -8,15 +8,15 @@ are about policies and exploits only, and no reward depends on them.
 import asyncio
 from collections.abc import Sequence
 
-from activities.known import Known
+from infra.db.cache import Known
 from infra.db.database import Database
-from infra.db.played import Played, played
+from infra.db.outcomes import Played, played
 from mainspring.agents.protocol import Command, FormatError
-from mainspring.config import CampaignConfig
+from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import RolloutId
-from mainspring.rewards import Outcome, RewardBroken, Scored, has_own_functions, score
+from mainspring.integrity.suspicion import suspicions
+from mainspring.rewards.scoring import Outcome, RewardBroken, Scored, has_own_functions, score
 from mainspring.status import Player, StopReason, Suspicion, Verdict
-from mainspring.suspicion import suspicions
 
 FUNCTION_TIMEOUT_S = 10.0
 """For one reward; half of what an attempt at a store call may take."""

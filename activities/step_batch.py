@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from infra.db.batches import BatchGroup
-from mainspring.advantages import group_advantages, is_flat
-from mainspring.config import TrainerConfig
-from mainspring.samples import Sample, digest, sample_from_turns, without_tokens_before
+from mainspring.algorithms.advantages import group_advantages, is_flat
+from mainspring.config.campaign import TrainerConfig
+from mainspring.trajectories.samples import Sample, digest, sample_from_turns, without_tokens_before
 
 STALENESS_BINS = 3
 """Ages with a share of their own; older tokens share the last bin."""

@@ -12,10 +12,10 @@ from collections.abc import Collection
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.lost_campaigns import settle_campaigns
 from infra.db import groups, nodes, orphans, sandboxes
 from infra.db.database import Database
 from infra.db.orphans import OpenGroup
+from infra.temporal.lost_campaigns import settle_campaigns
 from mainspring.ids import campaign_workflow, group_workflow, rollout_workflow
 from mainspring.protocol.campaign import GroupDone
 from mainspring.protocol.names import Workflow

@@ -18,15 +18,15 @@ from typing import Protocol, TypeVar
 
 import structlog
 
-from activities.heartbeat import heartbeating
 from activities.implements import implements
 from activities.step_batch import step_batch
 from infra.db import batches, campaigns, policies, steps, trainers
 from infra.db.batches import BatchGroup
 from infra.db.database import Database
 from infra.db.policies import PolicyRecord
+from infra.temporal.heartbeat import heartbeating
 from mainspring import layout
-from mainspring.gap import GapMode, LogprobGap
+from mainspring.algorithms.gap import GapMode, LogprobGap
 from mainspring.ids import CampaignId
 from mainspring.protocol.activities import CHECK_LOGPROBS, PREPARE_POLICY, TRAIN_STEP
 from mainspring.protocol.campaign import (
@@ -37,10 +37,10 @@ from mainspring.protocol.campaign import (
     StepInput,
     StepResult,
 )
-from mainspring.samples import Sample, sample_from_turns
 from mainspring.status import StepStatus
-from mainspring.training import Origin, StepMetrics, TrainerJob
+from mainspring.step_metrics import Origin, StepMetrics, TrainerJob
 from mainspring.training_faults import gap_too_large
+from mainspring.trajectories.samples import Sample, sample_from_turns
 
 HF_DIRECTORY = "hf"
 """Where a saved version keeps the weights that engines load."""

@@ -1,4 +1,4 @@
-"""Write docs/campaign.md from mainspring/config.py: `python docs/make_campaign_reference.py`.
+"""Write docs/campaign.md from mainspring/config: `python docs/make_campaign_reference.py`.
 
 Fields, defaults and bounds come from the models, meanings from the docstrings under the fields, so
 the page cannot differ from the program; a test compares.
@@ -16,7 +16,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from mainspring.config import CampaignConfig
+from mainspring.config.campaign import CampaignConfig
 
 PAGE = Path(__file__).parent / "campaign.md"
 
@@ -27,7 +27,7 @@ _SYMBOLS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": "length 
 _INTRO = """\
 # The campaign file
 
-<!-- Written by docs/make_campaign_reference.py from mainspring/config.py. -->
+<!-- Written by docs/make_campaign_reference.py from mainspring/config/campaign.py. -->
 
 A campaign is one TOML file; `mainspring campaign start FILE` checks it, stores it and starts the
 run. Unknown keys are refused. What was stored stays: a campaign that is started again under the

@@ -1,4 +1,4 @@
-"""Adapters and plants: database, sandbox backends, policy engines, embedded stack, reports.
+"""Adapters: database, Temporal, sandbox backends, policy clients, task sources, verdicts, stack.
 
-May import `mainspring`; imported by `activities`, `workers`, `trainer` and, lazily, the CLI.
+May import `mainspring`; imported by everything that does I/O.
 """

@@ -2,7 +2,7 @@
 
 structlog and the standard library, and with it Temporal's loggers for activities and workflows and
 the core of its SDK, end in the same line: UTC time, level, event, then fields, among them campaign,
-rollout and turn of the activity that runs (see `infra.temporal_log`). Text on a terminal, JSON
+rollout and turn of the activity that runs (see `infra.temporal.log`). Text on a terminal, JSON
 lines elsewhere. Called once, when a worker or a command that logs starts.
 """
 

@@ -4,7 +4,7 @@ Invariant: no failure is retried without a bound. An activity that fails is trie
 rule makes the failure final; then a rollout is masked (its group counts it, it gets no reward), and
 a campaign's own work ends the campaign with the failure's sentence. A fault whose fate is END ends
 the campaign at once, also when a rollout meets it. Pure; used by the activities' interceptor
-(`activities.faults`) and by the workflows.
+(`infra.temporal.faults`) and by the workflows.
 """
 
 from collections.abc import Mapping

@@ -3,7 +3,7 @@
 Pure. Whole numbers are in `--json`; anyone may import it.
 """
 
-from mainspring.passk import wilson
+from mainspring.rewards.passk import wilson
 
 
 def percent(share: float | None) -> str:

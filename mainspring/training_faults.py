@@ -1,12 +1,12 @@
 """How training fails: one class for each way, with the campaign, step or checkpoint in its message.
 
 Pure, so that code that types errors for Temporal needs neither torch nor ray. Two more ends of
-training live where others need them too: `mainspring.turns.BrokenTrajectory` and
+training live where others need them too: `mainspring.trajectories.turns.BrokenTrajectory` and
 `mainspring.errors.ModelError`.
 """
 
+from mainspring.algorithms.gap import LogprobGap
 from mainspring.errors import ServiceError, WorkFailed
-from mainspring.gap import LogprobGap
 from mainspring.status import FaultKind
 
 

@@ -1,7 +1,7 @@
 """What a campaign waits for, in words: assembled from what was seen of it, nothing is asked here.
 
 Invariants: pure; an ended campaign waits for nothing; work that runs without a failure is no wait;
-equal waits of many rollouts are one, with their number. What was seen comes from `workers.waits`;
+equal waits of many rollouts are one, with their number. What was seen comes from `seen_waits`;
 read by the live display and `mainspring campaign show`.
 """
 

@@ -1,4 +1,4 @@
-"""How Alembic connects: over the connection `infra.db.migrate` hands it, or, for `alembic revision`
+"""How Alembic connects: over the connection `upgrade` hands it, or, for `alembic revision`
 on a developer's machine, to the database of this project's settings."""
 
 import asyncio

@@ -1,13 +1,21 @@
-"""One embedded stack for each test process: real Postgres, real Temporal, in its own folder."""
+"""One embedded stack for each test process: real Postgres, real Temporal, in its own folder.
 
+Beside it a store of the tests' own: `db` is empty when a test begins.
+"""
+
+import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
+from sqlalchemy import delete
 
-from infra.stack.stack import StackInfo, temporary
+from cli.operations.embedded_stack import StackInfo, temporary
+from infra.db.database import Database
+from infra.db.models import Base, StoreRow
+from migrations import upgrade
 
 for name in ("DATABASE_URL", "TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE", "HOME"):
     os.environ.pop(f"MAINSPRING_{name}", None)
@@ -37,3 +45,27 @@ async def fresh_database(stack: StackInfo) -> AsyncIterator[str]:
     yield stack.database_url.rpartition("/")[0] + f"/{name}"
     await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
     await admin.close()
+
+
+@pytest.fixture(scope="session")
+async def store_url(stack: StackInfo) -> AsyncIterator[str]:
+    """A database of these tests alone, at the newest migration."""
+    name = f"store_{uuid.uuid4().hex[:12]}"
+    url = stack.database_url.rpartition("/")[0] + f"/{name}"
+    admin = await asyncpg.connect(stack.database_url)
+    await admin.execute(f"CREATE DATABASE {name}")
+    await asyncio.to_thread(upgrade.upgrade, url)
+    yield url
+    await admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    await admin.close()
+
+
+@pytest.fixture
+async def db(store_url: str) -> AsyncIterator[Database]:
+    """An empty store. Emptied before and not after, so that a failed test can be looked at."""
+    async with Database.open(store_url) as database:
+        async with database.transaction() as connection:
+            for table in reversed(Base.metadata.sorted_tables):
+                if table is not StoreRow.__table__:  # its identity
+                    await connection.execute(delete(table))
+        yield database

@@ -6,7 +6,7 @@ SANDBOXED = SandboxedWorkflowRunner(
     restrictions=SandboxRestrictions.default.with_passthrough_modules(
         "mainspring",
         "pydantic",
-        "workflows.calls",
+        "workflows.activity_calls",
         "workflows.sandbox_life",
         "workflows.search",
     )

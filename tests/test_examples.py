@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.config import check_campaign, load_campaign
-from mainspring.tasks import Task
+from mainspring.config.campaign import check_campaign, load_campaign
+from mainspring.tasks.task import Task
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 FOLDERS = sorted(path for path in EXAMPLES.iterdir() if path.is_dir())

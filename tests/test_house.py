@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from pydantic import BaseModel
 
-from mainspring.config import CampaignConfig
+from mainspring.config.campaign import CampaignConfig
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -34,7 +34,7 @@ _COMMAND = re.compile(r"mainspring((?: [a-z]+(?:-[a-z]+)*)+)")
 
 
 def test_the_command_line_starts_without_anything_heavy() -> None:
-    program = "import json, sys, mainspring.cli.main; print(json.dumps(list(sys.modules)))"
+    program = "import json, sys, cli.main; print(json.dumps(list(sys.modules)))"
     run = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
@@ -44,7 +44,7 @@ def test_the_command_line_starts_without_anything_heavy() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_commands_in_the_pages_exist(page: str) -> None:
-    from mainspring.cli.main import app
+    from cli.main import app
 
     found = _commands(ROOT / page)
     assert found or page != "README.md"
@@ -58,7 +58,7 @@ def test_commands_in_the_pages_exist(page: str) -> None:
 
 
 def test_every_command_is_in_the_readme() -> None:
-    from mainspring.cli.main import app
+    from cli.main import app
 
     documented = {words[:2] for words in _commands(ROOT / "README.md")}
     for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]

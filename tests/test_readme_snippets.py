@@ -22,7 +22,7 @@ import click
 import pytest
 import typer.main
 
-from infra.sandbox.bwrap import BwrapBackend
+from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.status import FaultKind, RolloutPhase, StopReason, Verdict
 from tests.chat_endpoint import chat_endpoint
@@ -79,7 +79,7 @@ def commands(block: Block) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_line_has_options_that_exist(page: str) -> None:
-    from mainspring.cli.main import app
+    from cli.main import app
 
     for block in blocks(page):
         for words in commands(block):

@@ -13,7 +13,18 @@ import typer.main
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("mainspring", "infra", "activities", "workers", "workflows", "trainer")
+PACKAGES = [
+    "activities",
+    "cli",
+    "engine",
+    "infra",
+    "mainspring",
+    "node",
+    "reports",
+    "trainer",
+    "workers",
+    "workflows",
+]
 PROMPTS = {"mainspring/agents/bash_prompts.py"}
 """Texts for models, whose words are part of what was measured."""
 MAX_CHARS = 300
@@ -27,7 +38,7 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def _commands() -> Iterator[tuple[str, Any]]:
-    from mainspring.cli.main import app
+    from cli.main import app
 
     def walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, command
@@ -98,7 +109,7 @@ def test_help_texts_are_whole_sentences_in_plain_words() -> None:
 
 
 def test_help_pages_fit_80_columns() -> None:
-    from mainspring.cli.main import app
+    from cli.main import app
 
     runner = CliRunner(env={"COLUMNS": "80"})
     for path, _ in _commands():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from mainspring.config import CampaignConfig
+from mainspring.config.campaign import CampaignConfig
 from trainer.rank_log import bound, redirect
 
 if TYPE_CHECKING:

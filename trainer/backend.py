@@ -14,18 +14,18 @@ from pathlib import Path
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from mainspring import layout
-from mainspring.config import BUNDLED, CampaignConfig, WarmStartConfig
-from mainspring.gap import LogprobGap
+from mainspring.algorithms.gap import LogprobGap
+from mainspring.config.campaign import BUNDLED, CampaignConfig, WarmStartConfig
 from mainspring.ids import campaign_id
-from mainspring.samples import Sample
-from mainspring.training import StepMetrics, TrainerJob
+from mainspring.step_metrics import StepMetrics, TrainerJob
 from mainspring.training_faults import TrainerLost
-from trainer.bundled_model import make_bundled_model
+from mainspring.trajectories.samples import Sample
+from trainer.bundled.model import make_bundled_model
+from trainer.bundled.warm_start_data import copy_batch, supervised_batch
 from trainer.checkpoint import Identity
 from trainer.driver import TrainerDriver
 from trainer.schedule import copy_scale, warm_start_scale
 from trainer.sequences import WeightedSequence
-from trainer.warm_start_data import copy_batch, supervised_batch
 
 SAVE_EVERY = 100
 """Warm-start steps between checkpoints: a crash repeats about 15 s of work."""

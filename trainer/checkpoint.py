@@ -21,7 +21,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from mainspring.training import Origin
+from mainspring.step_metrics import Origin
 from mainspring.training_faults import CheckpointUnusable, TrainerFenced
 
 HF_DIRECTORY = "hf"

@@ -17,17 +17,17 @@ import ray
 from numpy.typing import NDArray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from mainspring.config import CampaignConfig, Device
+from mainspring.algorithms.gap import LogprobGap, measure
+from mainspring.config.campaign import CampaignConfig, Device
 from mainspring.errors import MainspringError, ServiceError
-from mainspring.gap import LogprobGap, measure
-from mainspring.samples import Sample
-from mainspring.training import Origin, StepMetrics
+from mainspring.step_metrics import Origin, StepMetrics
 from mainspring.training_faults import (
     CheckpointUnusable,
     DeviceMissing,
     TrainerFenced,
     TrainerLost,
 )
+from mainspring.trajectories.samples import Sample
 from trainer import checkpoint, rank_pulse
 from trainer.actor import PULSE_GROUP, RankActor
 from trainer.checkpoint import Identity, Manifest

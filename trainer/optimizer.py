@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from mainspring.config import OptimizerConfig, OptimizerName, WarmStartConfig
+from mainspring.config.campaign import OptimizerConfig, OptimizerName, WarmStartConfig
+from trainer.bundled.muon import Muon
 from trainer.convert import GATE_UP, QKV, qkv_rows
 from trainer.gradients import clip_gradients, reduce_gradients
-from trainer.muon import Muon
 from trainer.processes import Processes
 
 WARM_START_BETAS = (0.9, 0.98)

@@ -1,7 +1,7 @@
 """One rank of the trainer: a shard of the model, its optimizer, and the steps they take.
 
 A plain class: `trainer.actor` runs it in a Ray actor, tests run it in their own process. All
-ranks get the same calls with the same arguments and pick their share by `trainer.packing`, which
+ranks get the same calls with the same arguments and pick their share by `trainer.batching`, which
 is deterministic. Invariants: a step that fails leaves weights and optimizer as they were; equal
 calls give equal weights on a machine (no dropout, no random state).
 """
@@ -18,20 +18,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mainspring.config import CampaignConfig
+from mainspring.algorithms.gap import GapMode, measure
+from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import ModelError
-from mainspring.gap import GapMode, measure
-from mainspring.samples import Sample
-from mainspring.training import StepMetrics
+from mainspring.step_metrics import StepMetrics
 from mainspring.training_faults import NonFiniteStep, gap_too_large
-from mainspring.turns import BrokenTrajectory
+from mainspring.trajectories.samples import Sample
+from mainspring.trajectories.turns import BrokenTrajectory
 from trainer import hf_directory
+from trainer.batching import pack
 from trainer.checkpoint import rank_file
 from trainer.logprobs import logprob_entropy
 from trainer.losses import policy_loss, token_weights
 from trainer.model import build_model
 from trainer.optimizer import PolicyOptimizer, warm_start_optimizer
-from trainer.packing import pack
 from trainer.processes import (
     Store,  # pyright: ignore[reportPrivateImportUsage]
     join,

@@ -6,15 +6,15 @@ from pathlib import Path
 from temporalio.worker import Worker
 
 from activities.campaigns import CampaignActivities
-from activities.faults import Faults
-from activities.known import Known
 from activities.publishing import PublishingActivities
 from activities.replies import ReplyActivities
 from activities.rollouts import RolloutActivities
 from activities.runs import RunActivities
-from activities.served import ServedCampaigns, serve_over_http
-from infra.db.opening import open_database
+from infra.db.cache import Known
+from infra.db.connect import open_database
 from infra.log_setup import set_up
+from infra.policy.serving import ServedCampaigns, serve_over_http
+from infra.temporal.faults import Faults
 from mainspring.ids import ROLLOUT_QUEUE
 from mainspring.settings import Settings, load_settings
 from workers.polling import (

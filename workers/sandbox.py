@@ -17,31 +17,31 @@ import structlog
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from activities.admission import Admission, SandboxSlots
-from activities.faults import Faults
 from activities.grading import GradingActivities
-from activities.held import HeldSandboxes
-from activities.known import Known
-from activities.readiness import Readiness
-from activities.reaper import Reaper
 from activities.sandbox import SandboxActivities
 from infra.db import nodes
+from infra.db.cache import Known
+from infra.db.connect import open_database
 from infra.db.database import Database
-from infra.db.opening import open_database
 from infra.log_setup import set_up
-from infra.sandbox import cgroup
-from infra.sandbox.docker import DockerBackend
-from infra.sandbox.image_names import parse_mirrors
-from infra.sandbox.images import present_images
+from infra.sandbox.backends import Available, available_backends
+from infra.sandbox.bubblewrap import cgroup
+from infra.sandbox.containers.docker import DockerBackend
+from infra.sandbox.containers.image_names import parse_mirrors
+from infra.sandbox.containers.images import present_images
 from infra.sandbox.pool import WarmPool
 from infra.sandbox.protocol import BackendUnavailable
-from infra.sandbox.select import Available, available_backends
+from infra.temporal.faults import Faults
 from mainspring.errors import DatabaseError, ServiceError
 from mainspring.ids import GRADE_QUEUE, SANDBOX_QUEUE, NodeId, node_queue
 from mainspring.settings import Settings, load_settings
-from mainspring.tasks import BackendName
-from workers.node_beat import NodeBeat
-from workers.node_lock import NodeLock
+from mainspring.tasks.task import BackendName
+from node.beat import NodeBeat
+from node.capacity import Admission, SandboxSlots
+from node.held_sandboxes import HeldSandboxes
+from node.lock import NodeLock
+from node.prewarm import Readiness
+from node.reaper import Reaper
 from workers.polling import (
     GRACE,
     HEARTBEAT_THROTTLE,

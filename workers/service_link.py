@@ -16,7 +16,7 @@ from temporalio.service import RPCError
 
 from infra.db.database import Database
 from infra.db.store import StoreId, identity, namespace
-from infra.temporal import ForeignNamespace, check_owner, connect
+from infra.temporal.connection import ForeignNamespace, check_owner, connect
 from mainspring.errors import DatabaseError, ServiceError
 from mainspring.settings import Settings, load_settings
 

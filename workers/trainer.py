@@ -11,12 +11,12 @@ from pathlib import Path
 
 from temporalio.worker import Worker
 
-from activities.faults import Faults
 from activities.training import TrainingActivities
 from infra.db import campaigns, trainers
+from infra.db.connect import open_database
 from infra.db.database import Database
-from infra.db.opening import open_database
 from infra.log_setup import set_up
+from infra.temporal.faults import Faults
 from mainspring.errors import DatabaseError
 from mainspring.ids import CampaignId, campaign_id, trainer_queue
 from mainspring.settings import Settings, load_settings

@@ -1,4 +1,4 @@
-"""Keeps a campaign's training groups in flight, within the bound of `mainspring.admission`.
+"""Keeps a campaign's training groups in flight, within the bound of `algorithms.admission`.
 
 Invariants: a group is stored before it is started, and started under its own id, so a group that is
 stored and open is started or found running whatever became of the run that admitted it; groups are
@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
         GroupInput,
     )
     from mainspring.protocol.names import Workflow
-    from workflows import calls, search
+    from workflows import activity_calls, search
 
 
 class Admission:
@@ -82,7 +82,7 @@ class Admission:
 
     async def _admit(self) -> None:
         state, plan = self._state, self._state.plan
-        admitted = await calls.store(
+        admitted = await activity_calls.store(
             ADMIT_GROUPS,
             AdmitInput(
                 campaign=state.campaign,

@@ -44,7 +44,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from mainspring.protocol.names import Workflow
     from mainspring.status import CampaignStatus
-    from workflows import calls
+    from workflows import activity_calls
     from workflows.admitting import Admission
     from workflows.measuring import measure
     from workflows.playing import cancel_elsewhere
@@ -88,7 +88,7 @@ class CampaignWorkflow:
             await self._cancel_groups()
             await self._set_status(
                 CampaignStatus.CANCELLED if cancelled else CampaignStatus.FAILED,
-                None if cancelled else calls.end_text(error)[:1000],
+                None if cancelled else activity_calls.end_text(error)[:1000],
             )
             raise
         await self._admission.stop()
@@ -97,7 +97,7 @@ class CampaignWorkflow:
 
     async def _do_next(self) -> bool:
         """One thing that the store shows is missing; False when nothing is."""
-        calls.raise_if_cancelled()
+        activity_calls.raise_if_cancelled()
         state, plan = self._state, self._state.plan
         seen = await self._look()
         if seen.version is None:
@@ -120,7 +120,7 @@ class CampaignWorkflow:
         """Where the campaign stands now. Raises when it must not continue."""
         state, plan = self._state, self._state.plan
         self._changed = False
-        seen = self._seen = await calls.store(
+        seen = self._seen = await activity_calls.store(
             SURVEY_CAMPAIGN,
             SurveyInput(
                 campaign=state.campaign,
@@ -129,7 +129,7 @@ class CampaignWorkflow:
             ),
         )
         self._admission.raise_if_failed()
-        calls.raise_if_broken([state.broken])
+        activity_calls.raise_if_broken([state.broken])
         bound = MASKED_ROUNDS * (plan.max_staleness + 1) * plan.groups_per_step
         if seen.num_masked_in_a_row >= bound:
             raise ApplicationError(
@@ -152,7 +152,7 @@ class CampaignWorkflow:
     async def _prepare(self) -> None:
         queue = trainer_queue(self._state.campaign)
         with self._wait("preparing the first policy", queue, STEP_TIMEOUT_S):
-            await calls.anywhere(
+            await activity_calls.anywhere(
                 PREPARE_POLICY,
                 CampaignRef(campaign=self._state.campaign),
                 summary="the first policy",
@@ -160,7 +160,7 @@ class CampaignWorkflow:
 
     async def _publish(self, version: int) -> None:
         with self._wait(f"publishing policy version {version}", ROLLOUT_QUEUE, PUBLISH_TIMEOUT_S):
-            await calls.anywhere(
+            await activity_calls.anywhere(
                 PUBLISH_POLICY,
                 PolicyRef(campaign=self._state.campaign, version=version),
                 summary=f"policy version {version}",
@@ -177,7 +177,7 @@ class CampaignWorkflow:
         step = StepInput(campaign=state.campaign, step=number, num_groups=plan.groups_per_step)
         planned = PlanResult(groups=[])
         if self._seen.planned_step == number or self._seen.num_ready >= plan.groups_per_step:
-            planned = await calls.store(PLAN_STEP, step)
+            planned = await activity_calls.store(PLAN_STEP, step)
         if planned.groups:
             await self._train(step, len(planned.groups))
         else:
@@ -196,7 +196,7 @@ class CampaignWorkflow:
         queue = trainer_queue(self._state.campaign)
         self._dropped.discard(step.step)
         training = asyncio.create_task(
-            calls.anywhere(
+            activity_calls.anywhere(
                 TRAIN_STEP,
                 step,
                 summary=f"step {step.step} on {num_groups} groups",
@@ -234,7 +234,7 @@ class CampaignWorkflow:
             await cancel_elsewhere(group_workflow(group_id(self._state.campaign, index)))
 
     async def _set_status(self, status: CampaignStatus, error: str | None = None) -> None:
-        await calls.store(
+        await activity_calls.store(
             SET_CAMPAIGN_STATUS,
             StatusInput(campaign=self._state.campaign, status=status, error=error),
         )

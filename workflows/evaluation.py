@@ -11,7 +11,7 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.protocol.activities import CREATE_EVALUATION, FINISH_GROUP
     from mainspring.protocol.campaign import EvaluationInput, EvaluationResult, FinishGroupInput
     from mainspring.protocol.names import Workflow
-    from workflows import calls
+    from workflows import activity_calls
     from workflows.playing import EVALUATION_PRIORITY, run_rollout
 
 
@@ -22,7 +22,7 @@ class EvaluationWorkflow:
 
     @workflow.run
     async def run(self, start: EvaluationInput) -> EvaluationResult:
-        made = await calls.store(CREATE_EVALUATION, start)
+        made = await activity_calls.store(CREATE_EVALUATION, start)
         slots = asyncio.Semaphore(start.concurrency)
         summary = f"{start.split}, {'greedy' if start.greedy else 'sampled'}"
 
@@ -43,8 +43,8 @@ class EvaluationWorkflow:
         indexes = range(made.size) if made.unfinished is None else made.unfinished
         await asyncio.gather(*(one(index) for index in indexes))
         # Before it is closed: what is broken is measured once it is repaired.
-        calls.raise_if_broken([self._broken])
-        finished = await calls.store(FINISH_GROUP, FinishGroupInput(group=made.group))
+        activity_calls.raise_if_broken([self._broken])
+        finished = await activity_calls.store(FINISH_GROUP, FinishGroupInput(group=made.group))
         return EvaluationResult(
             group=made.group,
             num_rollouts=made.size,

@@ -23,7 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.protocol.names import Workflow
     from mainspring.protocol.rollout import RolloutResult
     from mainspring.status import GroupStatus
-    from workflows import calls
+    from workflows import activity_calls
     from workflows.playing import run_rollout
 
 MAX_FAULTS = 1
@@ -35,13 +35,13 @@ class GroupWorkflow:
     @workflow.run
     async def run(self, start: GroupInput) -> FinishGroupResult:
         try:
-            made = await calls.store(CREATE_GROUP, start)
+            made = await activity_calls.store(CREATE_GROUP, start)
         except (FailureError, asyncio.CancelledError) as error:
             if is_cancelled_exception(error):
                 # Its campaign stored it before it was started: it would stay open for good.
                 group = group_id(start.campaign, start.index)
                 closing = FinishGroupInput(group=group, cancelled=True)
-                await calls.store(FINISH_GROUP, closing)
+                await activity_calls.store(FINISH_GROUP, closing)
             raise
         if made.status is not GroupStatus.RUNNING:
             workflow.upsert_memo({"outcome": f"nothing done: the group is {made.status}"})
@@ -69,7 +69,7 @@ class GroupWorkflow:
             )
         except asyncio.CancelledError:
             cancelled = True
-        finished = await calls.store(
+        finished = await activity_calls.store(
             FINISH_GROUP,
             FinishGroupInput(group=made.group, cancelled=cancelled),
         )

@@ -21,7 +21,7 @@ with workflow.unsafe.imports_passed_through():
         Survey,
     )
     from mainspring.protocol.names import Workflow
-    from workflows import calls, search
+    from workflows import activity_calls, search
     from workflows.playing import cancel_elsewhere
     from workflows.waiting import Waits
 
@@ -55,7 +55,7 @@ async def measure(state: CampaignState, seen: Survey, waits: Waits) -> None:
         group = eval_group_id(state.campaign, plan.eval_splits[0], _way(False), version)
         what = "checking served against recomputed log-probs"
         with waits.on(what, queue=queue, timeout_s=STEP_TIMEOUT_S):
-            await calls.anywhere(
+            await activity_calls.anywhere(
                 CHECK_LOGPROBS,
                 CheckInput(campaign=state.campaign, group=group, version=version),
                 summary=f"log-probs of version {version}",

@@ -32,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.protocol.names import Workflow
     from mainspring.protocol.rollout import RolloutInput, RolloutResult
     from mainspring.status import StopReason
-    from workflows import calls, search
+    from workflows import activity_calls, search
 
 TRAINING_PRIORITY = 3
 """Temporal's own default; smaller numbers go first."""
@@ -87,7 +87,7 @@ async def run_rollout(
                 priority=Priority(priority_key=priority, fairness_key=campaign),
             )
         except WorkflowAlreadyStartedError:
-            found = await calls.store(READ_OUTCOME, OutcomeInput(rollout=rollout))
+            found = await activity_calls.store(READ_OUTCOME, OutcomeInput(rollout=rollout))
             result = found.result
             if result is None or _is_fault(result):
                 if found.is_free and reuse is _UNLESS_COMPLETED:
@@ -100,7 +100,7 @@ async def run_rollout(
                     reuse = _UNLESS_COMPLETED
                 continue
         except ChildWorkflowError as error:
-            calls.raise_if_cancelled()
+            activity_calls.raise_if_cancelled()
             # Reset in Temporal, it plays on under the same id; only terminated, it begins anew.
             if isinstance(error.cause, TerminatedError) and num_terminated < MAX_TERMINATED:
                 num_terminated += 1
@@ -112,7 +112,7 @@ async def run_rollout(
             num_faults += 1
             reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE
             continue
-        calls.raise_if_cancelled()
+        activity_calls.raise_if_cancelled()
         if num_faults >= max_faults or not _may_pass(result):
             return result
         num_faults += 1
@@ -137,7 +137,7 @@ def _is_fault(result: RolloutResult) -> bool:
 def _may_pass(result: RolloutResult) -> bool:
     """Whether it was masked by what may be over when it is played again: not by its task, nor by a
     policy that refuses. A fault without a kind may pass."""
-    kind = calls.kind_in(result.fault)
+    kind = activity_calls.kind_in(result.fault)
     return _is_fault(result) and (kind is None or rule_of(kind).fate is Fate.RETRY)
 
 

@@ -37,7 +37,7 @@ with workflow.unsafe.imports_passed_through():
         RolloutResult,
     )
     from mainspring.status import FaultKind, Player, RolloutPhase, StopReason, Verdict
-    from workflows import calls, search
+    from workflows import activity_calls, search
     from workflows.sandbox_life import SandboxLife
 
 MAX_EPOCHS = 3
@@ -58,13 +58,13 @@ class RolloutWorkflow:
     @workflow.run
     async def run(self, start: RolloutInput) -> RolloutResult:
         try:
-            begin = await calls.store(
+            begin = await activity_calls.store(
                 BEGIN_ROLLOUT,
                 BeginInput(rollout=start.rollout, run_id=workflow.info().run_id),
                 summary="claim the rollout",
             )
         except FailureError as error:
-            if calls.fault_of(error) is not FaultKind.FENCED:
+            if activity_calls.fault_of(error) is not FaultKind.FENCED:
                 raise
             return await self._do_nothing(error)
         self._epoch = begin.epoch
@@ -76,19 +76,21 @@ class RolloutWorkflow:
             if is_cancelled_exception(error):
                 await self._finish(StopReason.CANCELLED)
                 raise
-            if calls.fault_of(error) is FaultKind.FENCED:
+            if activity_calls.fault_of(error) is FaultKind.FENCED:
                 raise
-            result = await self._finish(StopReason.INFRA_FAULT, fault=calls.fault_text(error))
-            return result.model_copy(update={"broken": calls.broken_by(error)})
+            result = await self._finish(
+                StopReason.INFRA_FAULT, fault=activity_calls.fault_text(error)
+            )
+            return result.model_copy(update={"broken": activity_calls.broken_by(error)})
 
     async def _do_nothing(self, error: FailureError) -> RolloutResult:
         """Of a rollout that is final, or that another run has taken over: what stands. A person
         who reset it finds the reason in the memo."""
-        why = f"nothing done: {calls.sentence(error)}"
+        why = f"nothing done: {activity_calls.sentence(error)}"
         workflow.upsert_memo({"outcome": why})
         workflow.set_current_details(why)
         ident = self._start.rollout
-        found = await calls.store(READ_OUTCOME, OutcomeInput(rollout=ident))
+        found = await activity_calls.store(READ_OUTCOME, OutcomeInput(rollout=ident))
         stands = found.result or RolloutResult(
             rollout=ident, stop_reason=StopReason.TERMINATED, reward=None, num_turns=0
         )
@@ -98,23 +100,23 @@ class RolloutWorkflow:
     async def _play_and_grade(self, begin: BeginResult) -> RolloutResult:
         if begin.player is Player.POLICY:
             stop_reason = await self._play(begin)
-            calls.raise_if_cancelled()
+            activity_calls.raise_if_cancelled()
             if stop_reason is not StopReason.SUBMITTED:
                 await self._sandbox.collect_patch(
                     self._epoch, self._turns, timeout_s=begin.command_timeout_s
                 )
         else:
             stop_reason = StopReason.GIVEN
-            await calls.anywhere(
+            await activity_calls.anywhere(
                 GIVE_PATCH,
                 self._ref(),
                 own_s=begin.test_timeout_s,
                 summary=f"{begin.player} patch",
             )
-            calls.raise_if_cancelled()
+            activity_calls.raise_if_cancelled()
         search.phase(RolloutPhase.GRADING)
         grading_since = workflow.time()
-        grade = await calls.anywhere(
+        grade = await activity_calls.anywhere(
             GRADE,
             self._ref(),
             own_s=begin.test_timeout_s,
@@ -134,11 +136,11 @@ class RolloutWorkflow:
                 await self._sandbox.open(self._epoch, prefer=begin.prefer)
                 return await self._take_turns(begin)
             except ActivityError as error:
-                diverged = calls.fault_of(error) is FaultKind.SANDBOX_DIVERGED
+                diverged = activity_calls.fault_of(error) is FaultKind.SANDBOX_DIVERGED
                 if not diverged or attempt + 1 == MAX_EPOCHS:
                     raise
             await self._sandbox.close(self._epoch)
-            ref = await calls.store(
+            ref = await activity_calls.store(
                 NEW_EPOCH,
                 NewEpochInput(
                     rollout=self._start.rollout,
@@ -151,7 +153,7 @@ class RolloutWorkflow:
 
     async def _take_turns(self, begin: BeginResult) -> StopReason:
         """Its time is what replies and commands took: waiting for engines, nodes, retries or
-        Temporal is no fault of the agent, and is bounded by `calls.OUTAGE`."""
+        Temporal is no fault of the agent, and is bounded by `activity_calls.OUTAGE`."""
         spent_s = 0.0
         format_errors = 0
         for turn in range(begin.step_limit):
@@ -186,7 +188,7 @@ class RolloutWorkflow:
 
     async def _generate(self, turn: int, request_timeout_s: float) -> GenerateResult:
         started = workflow.time()
-        reply = await calls.anywhere(
+        reply = await activity_calls.anywhere(
             GENERATE,
             GenerateInput(
                 rollout=self._start.rollout,
@@ -197,14 +199,14 @@ class RolloutWorkflow:
             own_s=request_timeout_s,
             summary=f"turn {turn + 1}: reply",
         )
-        calls.raise_if_cancelled()
+        activity_calls.raise_if_cancelled()
         self._generate_s += workflow.time() - started
         return reply
 
     async def _finish(
         self, stop_reason: StopReason, *, verdict: Verdict | None = None, fault: str | None = None
     ) -> RolloutResult:
-        finished = await calls.store(
+        finished = await activity_calls.store(
             FINISH_ROLLOUT,
             FinishInput(
                 rollout=self._start.rollout,
@@ -225,7 +227,7 @@ class RolloutWorkflow:
             verdict=verdict,
             fault=fault,
         )
-        search.done(result, calls.kind_in(fault))
+        search.done(result, activity_calls.kind_in(fault))
         workflow.upsert_memo(
             {
                 "stop_reason": stop_reason.value,

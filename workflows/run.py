@@ -23,7 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.protocol.names import Workflow
     from mainspring.protocol.run import RunGroupInput, RunGroupResult, RunProgress, RunState
     from mainspring.status import CampaignStatus
-    from workflows import calls
+    from workflows import activity_calls
     from workflows.playing import run_rollout
 
 
@@ -47,7 +47,7 @@ class RunWorkflow:
                 await self._set_status(CampaignStatus.RUNNING)
             is_last = False
             while not is_last and self._num_begun < state.rollouts_per_run:
-                made = await calls.store(
+                made = await activity_calls.store(
                     CREATE_RUN_GROUP,
                     RunGroupInput(campaign=state.campaign, index=state.next_group),
                 )
@@ -69,7 +69,7 @@ class RunWorkflow:
             cancelled = is_cancelled_exception(error)
             await self._set_status(
                 CampaignStatus.CANCELLED if cancelled else CampaignStatus.FAILED,
-                None if cancelled else calls.end_text(error)[:1000],
+                None if cancelled else activity_calls.end_text(error)[:1000],
             )
             raise
         await workflow.wait_condition(workflow.all_handlers_finished)
@@ -77,7 +77,7 @@ class RunWorkflow:
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         await workflow.wait_condition(lambda: condition() or self._broken is not None)
-        calls.raise_if_broken([self._broken])
+        activity_calls.raise_if_broken([self._broken])
 
     async def _play(self, made: RunGroupResult) -> None:
         cancelled = False
@@ -85,7 +85,7 @@ class RunWorkflow:
             await asyncio.gather(*(self._play_one(made.group, each) for each in made.unfinished))
         except asyncio.CancelledError:
             cancelled = True
-        await calls.store(
+        await activity_calls.store(
             FINISH_GROUP,
             FinishGroupInput(group=made.group, cancelled=cancelled),
         )
@@ -112,7 +112,7 @@ class RunWorkflow:
         )
 
     async def _set_status(self, status: CampaignStatus, error: str | None = None) -> None:
-        await calls.store(
+        await activity_calls.store(
             SET_CAMPAIGN_STATUS,
             StatusInput(campaign=self._state.campaign, status=status, error=error),
         )

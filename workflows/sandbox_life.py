@@ -29,7 +29,7 @@ with workflow.unsafe.imports_passed_through():
         SandboxRef,
     )
     from mainspring.status import FaultKind
-    from workflows import calls
+    from workflows import activity_calls
 
 MAX_LIVES = 8
 """Sandboxes one rollout may use up; beyond that the fleet is sick, not the sandbox."""
@@ -76,10 +76,10 @@ class SandboxLife:
     async def _open(self, ask: OpenInput, prefer: NodeId | None, *, summary: str) -> SandboxRef:
         if prefer is not None:
             try:
-                return await calls.once_on(prefer, OPEN_SANDBOX, ask, summary=summary)
+                return await activity_calls.once_on(prefer, OPEN_SANDBOX, ask, summary=summary)
             except ActivityError:
-                calls.raise_if_cancelled()
-        return await calls.anywhere(OPEN_SANDBOX, ask, summary=summary)
+                activity_calls.raise_if_cancelled()
+        return await activity_calls.anywhere(OPEN_SANDBOX, ask, summary=summary)
 
     async def execute(
         self, epoch: int, turn: int, *, timeout_s: float, summary: str
@@ -92,7 +92,7 @@ class SandboxLife:
             ref = self._alive()
             started = workflow.time()
             try:
-                result = await calls.on_node(
+                result = await activity_calls.on_node(
                     EXECUTE,
                     ExecuteInput(
                         rollout=self._rollout,
@@ -106,12 +106,12 @@ class SandboxLife:
                     summary=summary,
                 )
             except ActivityError as error:
-                calls.raise_if_cancelled()
+                activity_calls.raise_if_cancelled()
                 await self._rebuild_after(error, epoch, turn, timeout_s)
                 continue
             if result.submitted:
                 self._ref = None
-            calls.raise_if_cancelled()
+            activity_calls.raise_if_cancelled()
             self._spent("execute", started)
             return result
 
@@ -121,7 +121,7 @@ class SandboxLife:
             ref = self._alive()
             started = workflow.time()
             try:
-                result = await calls.on_node(
+                result = await activity_calls.on_node(
                     COLLECT_PATCH,
                     SandboxInput(rollout=self._rollout, epoch=epoch, sandbox=ref.sandbox),
                     node=ref.node,
@@ -139,7 +139,7 @@ class SandboxLife:
             return
         ref, self._ref = self._ref, None
         try:
-            await calls.on_node(
+            await activity_calls.on_node(
                 CLOSE_SANDBOX,
                 SandboxInput(rollout=self._rollout, epoch=epoch, sandbox=ref.sandbox),
                 node=ref.node,
@@ -147,22 +147,25 @@ class SandboxLife:
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
-            if calls.fault_of(error) is not FaultKind.SANDBOX_LOST:
-                workflow.logger.warning("left to the reaper: %s", calls.fault_text(error))
+            if activity_calls.fault_of(error) is not FaultKind.SANDBOX_LOST:
+                workflow.logger.warning("left to the reaper: %s", activity_calls.fault_text(error))
 
     async def _rebuild_after(
         self, error: ActivityError, epoch: int, num_turns: int, timeout_s: float
     ) -> None:
         """Bring a new sandbox to where the lost one was. Raises `error` when it was no loss."""
         while True:
-            if calls.fault_of(error) is not FaultKind.SANDBOX_LOST or self.lives >= MAX_LIVES:
+            if (
+                activity_calls.fault_of(error) is not FaultKind.SANDBOX_LOST
+                or self.lives >= MAX_LIVES
+            ):
                 raise error
             await self.close(epoch)
             await self.open(epoch)
             ref = self._alive()
             started = workflow.time()
             try:
-                await calls.on_node(
+                await activity_calls.on_node(
                     RESTORE_SANDBOX,
                     SandboxInput(rollout=self._rollout, epoch=epoch, sandbox=ref.sandbox),
                     node=ref.node,

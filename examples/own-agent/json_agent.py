@@ -4,8 +4,8 @@ import json
 
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.protocol import Command, FormatError, Message
-from mainspring.tasks import Task
-from mainspring.turns import Execution, Generation
+from mainspring.tasks.task import Task
+from mainspring.trajectories.turns import Execution, Generation
 
 SYSTEM = """\
 You are a software engineer who works on a machine through its shell, one command at a time.

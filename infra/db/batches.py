@@ -18,7 +18,7 @@ from infra.db.models import GenerationRow, GroupRow, RolloutRow
 from infra.db.turns import GENERATION
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
 from mainspring.status import StopReason
-from mainspring.turns import Generation
+from mainspring.trajectories.turns import Generation
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,12 +31,12 @@ from infra.db.database import Database
 from infra.db.fence import unknown
 from infra.db.models import CampaignRow, SelectionRow
 from infra.db.selections import Selected
-from mainspring.config import CampaignConfig
-from mainspring.config_errors import shortened, shown
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.errors import shortened, shown
+from mainspring.config.stored import read_stored
 from mainspring.errors import ConfigError, UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignKind, CampaignStatus
-from mainspring.stored_config import read_stored
 
 ENDS = (CampaignStatus.FINISHED, CampaignStatus.CANCELLED, CampaignStatus.FAILED)
 _COLUMNS = (

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import MappedColumn, mapped_column
 from sqlalchemy.types import TypeDecorator
 
-from mainspring.turns import VersionSpan
+from mainspring.trajectories.turns import VersionSpan
 
 
 class PackedInts(TypeDecorator[tuple[int, ...]]):

@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from infra.db.revision import needed
+from infra.db.revision import NEEDED
 from mainspring.errors import ConfigError, DatabaseError
 
 CONNECT_TIMEOUT_S = 10.0
@@ -91,7 +91,7 @@ class Database:
 
     async def check(self) -> None:
         """Raises DatabaseError when the server is unreachable or the schema is another one."""
-        expected = needed()
+        expected = NEEDED
         found = await self.revision()
         if found is None:
             raise DatabaseError(f"database {self.name} holds no Mainspring tables", remedy=_UPGRADE)

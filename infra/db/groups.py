@@ -18,7 +18,8 @@ from infra.db import snapshots
 from infra.db.database import Database
 from infra.db.fence import unknown
 from infra.db.models import CampaignRow, GroupRow, RolloutRow, Sampling
-from mainspring.closing import closing_status
+from mainspring.algorithms.closing import closing_status
+from mainspring.config.stored import read_stored
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
 from mainspring.status import (
@@ -29,7 +30,6 @@ from mainspring.status import (
     StopReason,
     Verdict,
 )
-from mainspring.stored_config import read_stored
 
 _COLUMNS = (
     GroupRow.id,
@@ -223,7 +223,7 @@ async def unfinished(database: Database, group: GroupId) -> list[int]:
 async def finish_group(
     database: Database, group: GroupId, *, cancelled: bool = False
 ) -> GroupStatus:
-    """Close a group, as `mainspring.closing` decides under the campaign's configuration; CANCELLED
+    """Close a group, as `closing` decides under the campaign's configuration; CANCELLED
     on request. A closed group does not change. Rollouts that have not ended are ended here, without
     a reward."""
     async with database.transaction() as connection:

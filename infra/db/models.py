@@ -42,8 +42,8 @@ from mainspring.status import (
     Verdict,
     Verification,
 )
-from mainspring.tasks import BackendName
-from mainspring.turns import VersionSpan
+from mainspring.tasks.task import BackendName
+from mainspring.trajectories.turns import VersionSpan
 
 
 class Sampling(StrEnum):

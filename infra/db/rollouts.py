@@ -17,7 +17,6 @@ from infra.db.columns import plain
 from infra.db.database import Database
 from infra.db.fence import Fenced, unknown, update_rollout, write_once
 from infra.db.models import GroupRow, RolloutRow
-from mainspring.grading import GradeReport
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
 from mainspring.status import (
     GroupKind,
@@ -28,6 +27,7 @@ from mainspring.status import (
     Suspicion,
     Verdict,
 )
+from mainspring.tasks.criterion import GradeReport
 
 _COLUMNS = (
     RolloutRow.id,

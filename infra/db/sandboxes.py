@@ -19,7 +19,7 @@ from infra.db.models import NodeRow, RolloutRow, SandboxPurpose, SandboxRow
 from mainspring.errors import SandboxError
 from mainspring.ids import NodeId, RolloutId, SandboxId
 from mainspring.status import FaultKind, RolloutPhase, SandboxStatus
-from mainspring.tasks import BackendName
+from mainspring.tasks.task import BackendName
 
 _COLUMNS = (
     SandboxRow.id,

@@ -27,7 +27,7 @@ from infra.db import tasks
 from infra.db.database import Database
 from infra.db.models import SelectionRow, TaskRow
 from infra.db.verifications import verification_of
-from mainspring.config import BUNDLED, CampaignConfig, Unverified
+from mainspring.config.campaign import BUNDLED, CampaignConfig, Unverified
 from mainspring.ids import CampaignId, TaskId
 from mainspring.status import CampaignKind, Verification
 

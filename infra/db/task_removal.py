@@ -26,10 +26,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
 from infra.db.models import CampaignRow, GroupRow, RolloutRow, SelectionRow, TaskRow
-from mainspring.config import BUNDLED
+from mainspring.config.campaign import BUNDLED
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId
-from mainspring.tasks import Task
+from mainspring.tasks.task import Task
 
 _NUM_NAMED = 5
 _LOCK = text("LOCK TABLE tasks IN SHARE ROW EXCLUSIVE MODE")

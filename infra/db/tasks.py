@@ -19,7 +19,7 @@ from infra.db.fence import unknown
 from infra.db.models import TaskRow
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId
-from mainspring.tasks import Task
+from mainspring.tasks.task import Task
 
 _NUM_NAMED = 5
 """Ids named in an error; more would hide the message."""

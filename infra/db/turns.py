@@ -16,7 +16,7 @@ from infra.db.database import Database
 from infra.db.fence import fenced_insert, refuse_finished, refuse_older
 from infra.db.models import ExecutionRow, ExecutionState, GenerationRow
 from mainspring.ids import RolloutId
-from mainspring.turns import Execution, Generation
+from mainspring.trajectories.turns import Execution, Generation
 
 GENERATION = (
     GenerationRow.turn,

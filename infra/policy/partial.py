@@ -9,7 +9,7 @@ from typing import Any
 from infra.policy.protocol import Completion, MalformedReply
 from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError
-from mainspring.turns import VersionSpan
+from mainspring.trajectories.turns import VersionSpan
 
 ANY_VERSION = 0
 """Recorded for weights that no campaign made."""

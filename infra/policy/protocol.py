@@ -16,7 +16,7 @@ from mainspring.agents.conversation import Conversation
 from mainspring.errors import EngineError, EngineUnreachable
 from mainspring.ids import RolloutId
 from mainspring.status import FaultKind
-from mainspring.turns import Generation, VersionSpan
+from mainspring.trajectories.turns import Generation, VersionSpan
 
 
 class MalformedReply(EngineError):

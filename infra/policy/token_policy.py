@@ -18,8 +18,8 @@ from infra.policy.protocol import (
 )
 from infra.policy.weight_label import WeightLabel
 from mainspring.agents.conversation import Conversation
-from mainspring.config import PolicyConfig
-from mainspring.turns import Generation
+from mainspring.config.campaign import PolicyConfig
+from mainspring.trajectories.turns import Generation
 
 MIN_REPLY_TOKENS = 8
 """Less room than this for a reply ends the rollout: no command fits."""

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from infra.sandbox.netns import listen_inside
-from mainspring.allow_list import AllowList
+from mainspring.tasks.allow_list import AllowList
 
 log = structlog.get_logger()
 

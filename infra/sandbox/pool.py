@@ -17,7 +17,7 @@ import structlog
 from infra.sandbox.protocol import Sandbox, SandboxBackend, SandboxLost, SandboxSpec
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
-from mainspring.tasks import BackendName
+from mainspring.tasks.task import BackendName
 
 log = structlog.get_logger()
 

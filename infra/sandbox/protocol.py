@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from infra.sandbox.alteration import NO_ALTERATION, Alteration
+from infra.sandbox.containers.image_edit import NO_ALTERATION, Alteration
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
 from mainspring.status import FaultKind
-from mainspring.tasks import BackendName
+from mainspring.tasks.task import BackendName
 
 
 class BackendUnavailable(SandboxError):
@@ -89,7 +89,7 @@ class SandboxSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     """Owner: campaign, rollout, epoch, node."""
     allow_hosts: tuple[str, ...] = ()
-    """What it may reach, as `mainspring.allow_list` reads it. Empty: no network at all."""
+    """What it may reach, as `mainspring.tasks.allow_list` reads it. Empty: no network at all."""
     writable_dirs: tuple[str, ...] = ()
     """Absolute paths of further empty directories, whatever the image has there; for grading."""
     limits: Limits = Limits()

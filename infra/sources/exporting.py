@@ -9,9 +9,9 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from infra.sandbox.image_names import ImageName, mirrored
+from infra.sandbox.containers.image_names import ImageName, mirrored
 from infra.sources.fields import INSTANCE_ID
-from mainspring.tasks import Task
+from mainspring.tasks.task import Task
 
 IDS = "instance_ids.txt"
 IMAGES = "docker_images.txt"

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from infra.sources.patch_files import PatchFiles, read_patch
 from infra.sources.protocol import ImportOptions, RowError, RowProblem
 from infra.sources.soundness import check_sound
-from mainspring.tasks import Task
+from mainspring.tasks.task import Task
 
 Row = Mapping[str, Any]
 INSTANCE_ID = "instance_id"

@@ -14,7 +14,7 @@ from pathlib import Path
 from infra.sources.protocol import ImportOptions, Place, RowError
 from infra.sources.rows import read_row
 from mainspring.errors import UsageError
-from mainspring.patches import FileChange, is_test, split
+from mainspring.tasks.patches import FileChange, is_test, split
 
 MAX_FILES_BYTES = 16 << 20
 """Of a repository that is kept as text in its row; larger ones need an image."""

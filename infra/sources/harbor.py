@@ -20,8 +20,8 @@ from infra.sources.image_rules import image_for
 from infra.sources.protocol import ImportOptions, Place, RowError, RowProblem, SourceRow
 from infra.sources.rows import DEFAULT_SPLIT
 from infra.sources.task_folder import read_text, read_tree
-from mainspring.grading import RewardFile
-from mainspring.tasks import Task
+from mainspring.tasks.criterion import RewardFile
+from mainspring.tasks.task import Task
 
 TASK_FILE = "task.toml"
 TESTS_DIR = "/tests"

@@ -9,7 +9,7 @@ from enum import StrEnum
 from string import Formatter
 from typing import Any
 
-from infra.sandbox.image_names import ImageName
+from infra.sandbox.containers.image_names import ImageName
 from infra.sandbox.protocol import ImageUnknown
 from infra.sources.protocol import RowError, RowProblem
 from mainspring.errors import UsageError

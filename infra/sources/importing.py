@@ -14,7 +14,7 @@ from infra.db import task_removal
 from infra.db.database import Database
 from infra.db.tasks import UNSTORABLE, Fate, import_tasks
 from infra.sources.protocol import Place, RowError, RowProblem, SourceRow
-from mainspring.tasks import Task
+from mainspring.tasks.task import Task
 
 ROWS_AT_ONCE = 64
 """Stored in one transaction; few enough for the progress to be seen."""

@@ -1,6 +1,6 @@
 """What data sets call a patch: whether it is a whole git patch, and what files it touches. Pure.
 
-Stricter than what is done with an agent's patch (`mainspring.patches`): a row's patch that is cut
+Stricter than what is done with an agent's patch (`tasks.patches`): a row's patch that is cut
 short is a broken row. Imported by the modules beside this file that read rows.
 """
 
@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from itertools import takewhile
 
-from mainspring.patches import split
+from mainspring.tasks.patches import split
 
 _HUNK = re.compile(r"@@ -(\d+(?:,(\d+))?) \+(\d+(?:,(\d+))?) @@")
 _INDEX = re.compile(r"index ([0-9a-f]+)\.\.([0-9a-f]+)")

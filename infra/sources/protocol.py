@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from mainspring.errors import UsageError
-from mainspring.tasks import Task
+from mainspring.tasks.task import Task
 
 
 class RowProblem(StrEnum):

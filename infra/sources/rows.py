@@ -13,8 +13,8 @@ from infra.sources.image_rules import image_for
 from infra.sources.log_parsers import check_parser
 from infra.sources.protocol import ImportOptions, Place, RowError, RowProblem, SourceRow
 from infra.sources.specs import END, START, WORKDIR, eval_script, spec_for, with_exit_code
-from mainspring.grading import EvalType, TestLog
-from mainspring.tasks import Task
+from mainspring.tasks.criterion import EvalType, TestLog
+from mainspring.tasks.task import Task
 
 DEFAULT_SPLIT = "train"
 TEST_TIMEOUT_S = 1800.0

@@ -10,14 +10,14 @@ import posixpath
 from collections.abc import Collection, Iterable
 from pathlib import PurePosixPath
 
-from infra.sandbox.image_names import ImageName
+from infra.sandbox.containers.image_names import ImageName
 from infra.sandbox.protocol import ImageUnknown
 from infra.sources.patch_files import read_patch
 from infra.sources.protocol import RowError, RowProblem
-from mainspring import reward_file
-from mainspring.grading import RewardFile, TestLog
-from mainspring.patches import without_tests
-from mainspring.tasks import Task
+from mainspring.tasks import reward_file
+from mainspring.tasks.criterion import RewardFile, TestLog
+from mainspring.tasks.patches import without_tests
+from mainspring.tasks.task import Task
 
 MAX_TEST_TIMEOUT_S = 7 * 24 * 3600.0
 """Nothing else on a node waits longer for one command."""

@@ -1,5 +1,5 @@
 """The embedded stack: Postgres and Temporal's dev server on this machine, for one home folder.
 
-Imports `mainspring` and, for migrations, `infra.db.migrate`. Used by the CLI, the quickstart and
+Imports `mainspring` and, for migrations, `migrations.upgrade`. Used by the CLI, the quickstart and
 the tests; a cluster brings its own services and needs none of this.
 """

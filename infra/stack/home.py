@@ -1,7 +1,7 @@
 """The home folder of one embedded stack: what lies where, and one change of it at a time.
 
 stack.json            addresses and password, for its owner alone; read by `load_settings`
-postgres/             the database cluster, or a link to it: see `infra.stack.postgres`
+postgres/             the database cluster, or a link to it: see `infra.stack.postgres_server`
 postgres.password     for its owner alone
 temporal.db           Temporal's database
 logs/<service>.log    what the services print

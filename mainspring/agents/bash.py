@@ -5,9 +5,9 @@ from mainspring.agents.bash_prompts import SYSTEM, TASK
 from mainspring.agents.observation import render_format_error, render_observation
 from mainspring.agents.protocol import Command, FormatError, Message
 from mainspring.agents.templates import render
-from mainspring.config import AgentConfig
-from mainspring.tasks import Task
-from mainspring.turns import Execution, Generation
+from mainspring.config.campaign import AgentConfig
+from mainspring.tasks.task import Task
+from mainspring.trajectories.turns import Execution, Generation
 
 CUT_OFF = frozenset({"length", "max_tokens"})
 """Finish reasons of a reply that reached its longest length: SGLang's and OpenAI's, and others'."""

@@ -5,7 +5,7 @@ It learned the rules in its warm start, so prompts are short and nothing reminds
 
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.protocol import Message
-from mainspring.tasks import Task
+from mainspring.tasks.task import Task
 
 SYSTEM = "Fix the bug. Write a THOUGHT and one bash block."
 

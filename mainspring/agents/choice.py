@@ -10,10 +10,10 @@ from typing import Any
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.bundled import BundledAgent
 from mainspring.agents.protocol import Agent
-from mainspring.config import AgentConfig
+from mainspring.config.campaign import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.named import find
-from mainspring.tasks import Task
+from mainspring.tasks.task import Task
 
 AGENTS: dict[str, Callable[[AgentConfig], Agent]] = {"bash": BashAgent, "bundled": BundledAgent}
 METHODS = ("opening", "parse", "after", "is_done")

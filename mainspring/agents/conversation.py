@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mainspring.agents.protocol import Agent, Message
-from mainspring.tasks import Task
-from mainspring.turns import Execution, Generation
+from mainspring.tasks.task import Task
+from mainspring.trajectories.turns import Execution, Generation
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ Implemented beside this file and by agents of your own (docs/extending.md); `cho
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypedDict
 
-from mainspring.tasks import Task
-from mainspring.turns import Execution, Generation
+from mainspring.tasks.task import Task
+from mainspring.trajectories.turns import Execution, Generation
 
 
 class Message(TypedDict):

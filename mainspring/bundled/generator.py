@@ -18,7 +18,7 @@ from mainspring.bundled.templates import (
     FunctionTemplate,
 )
 from mainspring.ids import TaskId
-from mainspring.tasks import Task
+from mainspring.tasks.task import Task
 
 Split = Literal["train", "heldout", "heldout_templates"]
 

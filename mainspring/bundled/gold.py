@@ -8,7 +8,7 @@ import difflib
 
 from mainspring.bundled.generator import TaskInstance, make_instances
 from mainspring.ids import TaskId
-from mainspring.tasks import Task
+from mainspring.tasks.task import Task
 
 
 def make_gold_tasks(seed: int, source: str, count: int) -> list[Task]:

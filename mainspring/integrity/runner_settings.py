@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 FILES = frozenset({"pyproject.toml", "setup.cfg", "tox.ini"})
 """Settings of programs that hold pytest's as well. Files of pytest alone are tests
-(`mainspring.patches`)."""
+(`mainspring.tasks.patches`)."""
 STEERING = frozenset(
     {
         *("addopts", "testpaths", "python_files", "python_classes", "python_functions"),

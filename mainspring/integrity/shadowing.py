@@ -2,15 +2,15 @@
 
 Invariant: only what a patch brings new counts, and only where a test run looks for modules first;
 what the true fix, the task's own files or the issue name is the program's. Imported by grading and
-by `mainspring.suspicion`.
+by `mainspring.integrity.suspicion`.
 """
 
 import re
 import sys
 from pathlib import PurePosixPath
 
-from mainspring.patches import FileChange, hidden_paths, is_start_file, paths, split
-from mainspring.tasks import Task
+from mainspring.tasks.patches import FileChange, hidden_paths, is_start_file, paths, split
+from mainspring.tasks.task import Task
 
 RUNNERS = frozenset(
     {

@@ -1,6 +1,6 @@
 """Every activity as one object: name, input, result, queue and the time of one attempt.
 
-Workflows call these objects (`workflows.calls`) and activities implement them
+Workflows call these objects (`workflows.activity_calls`) and activities implement them
 (`activities.implements`), so the type checker follows a payload from one side to the other and an
 editor finds the way. Names stand in Temporal's UI and in recorded histories: a name never changes.
 """

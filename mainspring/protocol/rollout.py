@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from mainspring.ids import CampaignId, GroupId, NodeId, RolloutId, SandboxId, TaskId
 from mainspring.status import Player, StopReason, Verdict
-from mainspring.tasks import BackendName
+from mainspring.tasks.task import BackendName
 
 
 class RolloutInput(BaseModel):

@@ -4,10 +4,10 @@ import numpy as np
 
 from activities.step_batch import step_batch
 from infra.db.batches import BatchGroup, BatchRollout
-from mainspring.config import TrainerConfig
+from mainspring.config.campaign import TrainerConfig
 from mainspring.ids import GroupId, RolloutId, TaskId
 from mainspring.status import StopReason
-from mainspring.turns import Generation, VersionSpan
+from mainspring.trajectories.turns import Generation, VersionSpan
 
 
 def rollout(index: int, reward: float | None, *versions: int) -> BatchRollout:

@@ -7,7 +7,7 @@ stays. Rows stand in the order of ATTACKS; one whose attack is gone goes too.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mainspring.tasks import BackendName
+from mainspring.tasks.task import BackendName
 
 TABLE = Path(__file__).parents[2] / "docs" / "sandbox-security.md"
 HEADER = f"| tried | {' | '.join(BackendName)} |"

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mainspring.tasks import BackendName
+from mainspring.tasks.task import BackendName
 from tests.adversarial.attack_table import TABLE, merged
 from tests.adversarial.attacks import ATTACKS, SEALED
 from tests.conformance.sandbox_backend import build_image, cleared, make_backend, make_spec, output

@@ -2,8 +2,8 @@
 
 import pytest
 
-from infra.sandbox.live import PatchRefused
 from infra.sandbox.protocol import Sandbox
+from infra.sandbox.session import PatchRefused
 from tests.adversarial.attacks import ATTACKS
 from tests.conformance.sandbox_backend import output, run
 

@@ -15,15 +15,16 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
+from cli.operations import campaign_launch as launch
+from cli.operations.embedded_stack import StackInfo
+from cli.operations.fleet import Fleet
+from cli.operations.local_campaign import members
 from infra.db import batches, campaigns, groups, policies, sandboxes, steps
 from infra.db.database import Database
 from infra.db.models import ExecutionRow, ExecutionState, GenerationRow, RolloutRow
-from infra.report.collect import collect
-from infra.report.summary import write
 from infra.stack import ports
-from infra.stack.stack import StackInfo
-from infra.temporal import connect
-from mainspring.config import (
+from infra.temporal.connection import connect
+from mainspring.config.campaign import (
     AgentConfig,
     CampaignConfig,
     Device,
@@ -37,14 +38,13 @@ from mainspring.config import (
     WarmStartConfig,
 )
 from mainspring.ids import CampaignId
-from mainspring.samples import sample_from_turns
 from mainspring.settings import load_settings
 from mainspring.status import CampaignStatus, GroupKind, GroupStatus, StepStatus
+from mainspring.trajectories.samples import sample_from_turns
+from reports.collect import collect
+from reports.summary import write
 from tests.sandboxed import SANDBOXED
 from tests.waiting import until
-from workers import campaigns as launch
-from workers.fleet import Fleet
-from workers.train import members
 from workflows.campaign import CampaignWorkflow
 from workflows.evaluation import EvaluationWorkflow
 from workflows.group import GroupWorkflow

@@ -20,12 +20,12 @@ import psutil
 import pytest
 from cluster import bwrap_or_skip
 
+from cli.operations.embedded_stack import StackInfo
 from infra.db import runs, tasks
 from infra.db.database import Database
 from infra.stack import ports
-from infra.stack.stack import StackInfo
 from mainspring.ids import CampaignId, TaskId
-from mainspring.tasks import Task
+from mainspring.tasks.task import Task
 from tests.waiting import until
 
 NUM_TASKS = 40

@@ -27,16 +27,16 @@ from sandbox_backend import IMAGE, build_image
 from scripted import SUBMIT, bash
 from temporalio.client import WorkflowHandle
 
-from activities.held import HeldSandboxes
-from activities.known import Known
-from activities.reaper import Reaper
+from cli.operations.embedded_stack import StackInfo
 from infra.db import sandboxes, turns
+from infra.db.cache import Known
 from infra.db.models import SandboxPurpose
+from infra.sandbox.backends import available_backends
 from infra.sandbox.protocol import BackendUnavailable
-from infra.sandbox.select import available_backends
-from infra.stack.stack import StackInfo
 from mainspring.ids import NodeId, RolloutId
 from mainspring.protocol.rollout import RolloutResult
+from node.held_sandboxes import HeldSandboxes
+from node.reaper import Reaper
 from tests.dockerd import Dockerd, own_dockerd, reason_for_none
 
 NUM_ROLLOUTS = int(os.environ.get("MAINSPRING_CHAOS_ROLLOUTS", "40"))

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from temporalio.service import RPCError
 
+from cli.operations.embedded_stack import StackInfo, down, temporary, up
 from infra.db.database import Database
 from infra.db.store import identity, namespace
 from infra.stack.ports import Forced, pick
-from infra.stack.stack import StackInfo, down, temporary, up
-from infra.temporal import ForeignNamespace, connect
+from infra.temporal.connection import ForeignNamespace, connect
 from mainspring.settings import load_settings
 from tests.polling import pollers, rollout_worker
 from tests.waiting import until
@@ -87,9 +87,9 @@ async def test_a_namespace_belongs_to_the_first_store_that_connects(
     stack: StackInfo, fresh_database: str
 ) -> None:
     """As with services of a team's own, where two databases may be given one namespace."""
-    from infra.db import migrate
+    from migrations import upgrade
 
-    await asyncio.to_thread(migrate.upgrade, fresh_database)
+    await asyncio.to_thread(upgrade.upgrade, fresh_database)
     settings = load_settings(stack.home)
     async with Database.open(stack.database_url) as db, Database.open(fresh_database) as fresh:
         mine, others = await identity(db), await identity(fresh)

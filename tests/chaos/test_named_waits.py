@@ -16,21 +16,21 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from cli.main import app
+from cli.operations import campaign_launch as launch
+from cli.operations.embedded_stack import StackInfo
+from cli.operations.seen_waits import look
 from infra.db import campaigns
 from infra.db.database import Database
-from infra.sandbox.bwrap import BwrapBackend
+from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
-from infra.stack.stack import StackInfo
-from infra.temporal import connect
-from mainspring.cli.main import app
-from mainspring.config import CampaignConfig
+from infra.temporal.connection import connect
+from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId, campaign_workflow
 from mainspring.settings import load_settings
 from mainspring.status import CampaignKind
 from mainspring.waits import Wait, waits
 from tests.waiting import until
-from workers import campaigns as launch
-from workers.waits import look
 
 NAMED_WITHIN_S = 60.0
 NODE = "named-waits"

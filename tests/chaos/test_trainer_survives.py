@@ -13,19 +13,19 @@ from temporalio import workflow
 from temporalio.client import WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from cli.operations.embedded_stack import StackInfo
+from cli.operations.fleet import ONE_THREAD, Fleet, Member
 from infra.db import campaigns, policies, trainers
 from infra.db.database import Database
-from infra.stack.stack import StackInfo
-from infra.temporal import connect
+from infra.temporal.connection import connect
 from mainspring import layout
-from mainspring.config import CampaignConfig
+from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId, campaign_id
 from mainspring.protocol.activities import PREPARE_POLICY
 from mainspring.protocol.campaign import CampaignRef, PolicyRef
 from mainspring.settings import load_settings
 from tests.waiting import until
-from workers.fleet import ONE_THREAD, Fleet, Member
-from workflows import calls
+from workflows import activity_calls
 
 TIMEOUT_S = 600.0
 QUEUE = "trainer-survives"
@@ -37,7 +37,7 @@ class PrepareOnly:
 
     @workflow.run
     async def run(self, campaign: CampaignId) -> PolicyRef:
-        return await calls.anywhere(PREPARE_POLICY, CampaignRef(campaign=campaign))
+        return await activity_calls.anywhere(PREPARE_POLICY, CampaignRef(campaign=campaign))
 
 
 def tiny_campaign(name: str) -> CampaignConfig:

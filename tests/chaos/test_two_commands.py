@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from cli.operations.embedded_stack import temporary
 from infra.db import nodes, rollouts, runs, tasks
 from infra.db.database import Database
-from infra.sandbox.bwrap import BwrapBackend
+from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
-from infra.stack.stack import temporary
 from mainspring.bundled.gold import make_gold_tasks
 from mainspring.ids import CampaignId, NodeId
 from mainspring.status import NodeStatus
+from node.lock import NodeLock
 from tests.waiting import until
-from workers.node_lock import NodeLock
 
 NUM_TASKS = 4
 NODE = NodeId("shared")

@@ -3,7 +3,7 @@
 import pytest
 from sandbox_backend import build_image, cleared, make_backend, make_spec
 
-from mainspring.tasks import BackendName
+from mainspring.tasks.task import BackendName
 
 
 @pytest.fixture(scope="module", params=["bwrap", pytest.param("docker", marks=pytest.mark.docker)])

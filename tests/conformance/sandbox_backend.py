@@ -13,8 +13,8 @@ from pathlib import Path
 import docker
 import pytest
 
-from infra.sandbox.bwrap import BwrapBackend
-from infra.sandbox.docker import DockerBackend
+from infra.sandbox.bubblewrap.backend import BwrapBackend
+from infra.sandbox.containers.docker import DockerBackend
 from infra.sandbox.protocol import (
     BackendUnavailable,
     CommandResult,
@@ -23,7 +23,7 @@ from infra.sandbox.protocol import (
     SandboxSpec,
 )
 from mainspring.ids import SandboxId
-from mainspring.tasks import BackendName
+from mainspring.tasks.task import BackendName
 from tests.docker_image import base_image
 
 FILES = {

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 from sandbox_backend import FILES, IMAGE, WORKDIR, Reset, make_spec, output
 
-from activities.judging import judge
 from mainspring.ids import TaskId
 from mainspring.status import Verdict
-from mainspring.tasks import BackendName, Task
+from mainspring.tasks.task import BackendName, Task
+from node.grader import judge
 
 TREE = (
     "find . -path ./.git -prune -o ! -type d -printf '%P %y %m %l\\n' -type f -exec sha256sum {} + "

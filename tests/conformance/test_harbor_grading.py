@@ -9,13 +9,13 @@ import json
 import pytest
 from sandbox_backend import IMAGE, WORKDIR, make_spec, output
 
-from activities.judging import Judged, for_grading, for_solving, judge, solve
 from infra.sandbox.protocol import SandboxRefused
 from infra.sources.harbor import HarborSource
 from infra.sources.protocol import ImportOptions
-from mainspring.reward_file import parse_reward
 from mainspring.status import Verdict
-from mainspring.tasks import BackendName, Task
+from mainspring.tasks.reward_file import parse_reward
+from mainspring.tasks.task import BackendName, Task
+from node.grader import Judged, for_grading, for_solving, judge, solve
 
 ADDS = "python3 -c 'from pkg.calc import add; assert add(2, 3) == 5'"
 TXT, JSON = "/logs/verifier/reward.txt", "/logs/verifier/reward.json"

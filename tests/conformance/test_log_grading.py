@@ -8,13 +8,13 @@ import dataclasses
 import pytest
 from sandbox_backend import Reset, cleared, make_backend, make_spec, output
 
-from activities.judging import MachineBroken, TaskBroken, for_grading, judge
-from infra import swebench
-from infra.swebench import UnknownParser
-from mainspring.grading import EvalType, GradeReport, TestLog
+from infra.verdicts import swebench
+from infra.verdicts.swebench import UnknownParser
 from mainspring.ids import TaskId
 from mainspring.status import Verdict
-from mainspring.tasks import Task
+from mainspring.tasks.criterion import EvalType, GradeReport, TestLog
+from mainspring.tasks.task import Task
+from node.grader import MachineBroken, TaskBroken, for_grading, judge
 
 pytest.importorskip("swebench", reason="the swe extra is not installed")
 

@@ -17,13 +17,13 @@ import docker
 import pytest
 from sandbox_backend import IMAGE, build_image, cleared, make_backend
 
-from activities.judging import Judged, for_grading, judge
 from infra.sandbox.protocol import Limits, SandboxBackend, SandboxSpec
-from mainspring.grading import ExitCode, Judge, TestLog
 from mainspring.ids import SandboxId, TaskId
-from mainspring.patches import is_test
 from mainspring.status import Verdict
-from mainspring.tasks import BackendName, Task
+from mainspring.tasks.criterion import ExitCode, Judge, TestLog
+from mainspring.tasks.patches import is_test
+from mainspring.tasks.task import BackendName, Task
+from node.grader import Judged, for_grading, judge
 
 LIBRARY = "/tests/lib"
 OF_PYTEST = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging")

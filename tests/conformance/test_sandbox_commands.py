@@ -15,7 +15,7 @@ from sandbox_backend import (
 from infra.sandbox.protocol import (
     Limits,
 )
-from mainspring.tasks import BackendName
+from mainspring.tasks.task import BackendName
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from infra.sandbox.protocol import (
 )
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
-from mainspring.tasks import BackendName
+from mainspring.tasks.task import BackendName
 
 OPENER = """
 import asyncio, os, pathlib, signal, sys
@@ -203,7 +203,7 @@ async def test_a_sandbox_gets_another_name(backend):
 
 
 async def test_without_a_word_from_its_node_a_sandbox_ends(backend, monkeypatch):
-    monkeypatch.setattr("infra.sandbox.shell.ORPHAN_S", 5)
+    monkeypatch.setattr("infra.sandbox.shell.channel.ORPHAN_S", 5)
     sandbox = await backend.open(make_spec(backend.name, "orphan"))
     for _ in range(3):
         await asyncio.sleep(2)

@@ -5,12 +5,12 @@ import dataclasses
 import pytest
 from sandbox_backend import make_spec, output
 
-from infra.sandbox.live import PatchRefused
 from infra.sandbox.protocol import (
     Limits,
     SandboxRefused,
 )
-from mainspring.tasks import BackendName
+from infra.sandbox.session import PatchRefused
+from mainspring.tasks.task import BackendName
 
 
 async def test_a_patch_carries_every_kind_of_change(backend, fresh):

@@ -14,8 +14,8 @@ from temporalio.api.operatorservice.v1 import RemoveSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.common import SearchAttributeKey
 
-from infra.stack.stack import StackInfo
-from infra.stack.temporal import SEARCH_ATTRIBUTES, register_search_attributes
+from cli.operations.embedded_stack import StackInfo
+from infra.stack.temporal_server import SEARCH_ATTRIBUTES, register_search_attributes
 from tests.docker_image import base_image
 from workflows import search
 
@@ -135,7 +135,7 @@ def test_privileges_are_what_bubblewrap_needs() -> None:
 
 @pytest.mark.parametrize("name", ours())
 def test_command_is_one_the_program_has(name: str) -> None:
-    from mainspring.cli.main import app
+    from cli.main import app
 
     arguments = [filled(argument) for argument in services()[name]["command"]]
     command: Any = typer.main.get_command(app)

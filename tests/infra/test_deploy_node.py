@@ -15,7 +15,7 @@ import pytest
 import typer.main
 import yaml
 
-from infra.stack.stack import StackInfo
+from cli.operations.embedded_stack import StackInfo
 from mainspring.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -251,7 +251,7 @@ def test_compose_runs_a_node_that_the_example_describes() -> None:
 
 def parse(arguments: list[str]) -> None:
     """Raises when a command or an option is unknown."""
-    from mainspring.cli.main import app
+    from cli.main import app
 
     command: Any = typer.main.get_command(app)
     while hasattr(command, "commands"):

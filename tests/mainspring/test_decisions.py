@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.admission import num_admissible_groups
-from mainspring.advantages import group_advantages
-from mainspring.curriculum import task_position
-from mainspring.samples import NOT_SAMPLED, sample_from_turns
-from mainspring.turns import BrokenTrajectory, Generation, VersionSpan
+from mainspring.algorithms.admission import num_admissible_groups
+from mainspring.algorithms.advantages import group_advantages
+from mainspring.algorithms.curriculum import task_position
+from mainspring.trajectories.samples import NOT_SAMPLED, sample_from_turns
+from mainspring.trajectories.turns import BrokenTrajectory, Generation, VersionSpan
 
 
 @given(

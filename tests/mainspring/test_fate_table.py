@@ -11,8 +11,9 @@ from temporalio.service import RPCError, RPCStatusCode
 import activities
 import infra
 import mainspring
-from activities.faults import NodeFull, failure, kind_of
+import node
 from infra.policy.openai import EndpointBusy
+from infra.temporal.faults import NodeFull, failure, kind_of
 from mainspring.errors import DatabaseError, MainspringError
 from mainspring.fates import OUTAGE_S, RULES, Fate
 from mainspring.status import FaultKind
@@ -28,14 +29,14 @@ def subclasses(of: type[MainspringError]) -> Iterator[type[MainspringError]]:
 
 
 def all_errors() -> set[type[MainspringError]]:
-    for package in (mainspring, infra, activities):
+    for package in (mainspring, infra, node, activities):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
     return {
         each
         for each in subclasses(MainspringError)
-        if each.__module__.partition(".")[0] in ("mainspring", "infra", "activities")
+        if each.__module__.partition(".")[0] in ("mainspring", "infra", "node", "activities")
     }
 
 

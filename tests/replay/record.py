@@ -19,10 +19,11 @@ from scripted import SUBMIT, bash  # noqa: E402
 from scripted_trainer import Hold, mixed, small_config, trainer_of  # noqa: E402
 from temporalio.client import WorkflowHandle  # noqa: E402
 
+from cli.operations import campaign_launch as launch  # noqa: E402
+from cli.operations.embedded_stack import temporary  # noqa: E402
 from infra.db import tasks  # noqa: E402
-from infra.stack.stack import temporary  # noqa: E402
 from mainspring.bundled.gold import make_gold_tasks  # noqa: E402
-from mainspring.config import CampaignConfig, PolicyConfig, RunConfig, TasksConfig  # noqa: E402
+from mainspring.config.campaign import CampaignConfig, PolicyConfig, RunConfig, TasksConfig  # noqa: E402
 from mainspring.errors import EngineError  # noqa: E402
 from mainspring.ids import (  # noqa: E402
     CampaignId,
@@ -37,7 +38,6 @@ from mainspring.ids import (  # noqa: E402
     run_group_id,
 )
 from mainspring.status import CampaignKind  # noqa: E402
-from workers import campaigns as launch  # noqa: E402
 
 FIX = bash("sed -i 's/a - b/a + b/' calc.py")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.training import Origin
+from mainspring.step_metrics import Origin
 from mainspring.training_faults import CheckpointUnusable, TrainerFenced
 from trainer import checkpoint
 from trainer.checkpoint import Identity, Manifest

@@ -14,7 +14,7 @@ import pytest
 import ray
 import torch
 
-from mainspring.training import Origin
+from mainspring.step_metrics import Origin
 from mainspring.training_faults import (
     CheckpointUnusable,
     DeviceMissing,

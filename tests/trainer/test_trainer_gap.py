@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mainspring.gap import DEFAULT_BOUNDS, Dtype, GapBounds, measure
+from mainspring.algorithms.gap import DEFAULT_BOUNDS, Dtype, GapBounds, measure
 from mainspring.training_faults import LogprobGapTooLarge
 from trainer.rank import TrainerRank
 

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from mainspring.config import OptimizerConfig, OptimizerName
+from mainspring.config.campaign import OptimizerConfig, OptimizerName
+from trainer.bundled.muon import orthogonalize
 from trainer.convert import hf_to_mcore, mcore_to_hf
 from trainer.model import build_model
-from trainer.muon import orthogonalize
 from trainer.optimizer import PolicyOptimizer
 
 CPU = torch.device("cpu")

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.packing import pack
+from trainer.batching import pack
 from trainer.schedule import copy_scale, lr_scale, warm_start_scale
 
 

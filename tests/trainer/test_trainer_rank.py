@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from mainspring.training_faults import LogprobGapTooLarge, NonFiniteStep
-from mainspring.turns import BrokenTrajectory
+from mainspring.trajectories.turns import BrokenTrajectory
 from trainer.hf_directory import load_weights
 from trainer.rank import TrainerRank
 from trainer.sequences import WeightedSequence

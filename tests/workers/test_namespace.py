@@ -13,12 +13,13 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 from typer.testing import CliRunner, Result
 
-from infra.db import migrate, store
+from cli.main import app
+from cli.operations.embedded_stack import StackInfo
+from infra.db import store
 from infra.db.database import Database
-from infra.stack.stack import StackInfo
-from infra.temporal import OWNER_KEY, ForeignNamespace, OtherNamespace, connect
-from mainspring.cli.main import app
+from infra.temporal.connection import OWNER_KEY, ForeignNamespace, OtherNamespace, connect
 from mainspring.settings import Settings
+from migrations import upgrade
 from tests.polling import pollers, rollout_worker
 from tests.waiting import until
 
@@ -26,7 +27,7 @@ from tests.waiting import until
 @pytest.fixture
 async def fresh(fresh_database: str) -> AsyncIterator[Database]:
     """A migrated store that nobody has connected for."""
-    await asyncio.to_thread(migrate.upgrade, fresh_database)
+    await asyncio.to_thread(upgrade.upgrade, fresh_database)
     async with Database.open(fresh_database, pool_size=1) as db:
         yield db
 

@@ -15,9 +15,9 @@ from temporalio.client import (
     ScheduleSpec,
 )
 
+from cli.operations.embedded_stack import StackInfo
 from infra.db.database import Database
-from infra.stack.stack import StackInfo
-from infra.temporal import connect
+from infra.temporal.connection import connect
 from mainspring.settings import load_settings
 from tests.waiting import until
 from workers.sweeping import OLD_SCHEDULE, Sweeping

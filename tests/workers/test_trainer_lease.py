@@ -9,10 +9,10 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
+from cli.operations.embedded_stack import StackInfo
 from infra.db import campaigns, trainers
 from infra.db.database import Database
-from infra.stack.stack import StackInfo
-from mainspring.config import CampaignConfig
+from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId, campaign_id
 from mainspring.training_faults import TrainerFenced
 from workers import trainer_lease

@@ -14,22 +14,20 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
 from activities.campaigns import CampaignActivities
-from activities.faults import Faults
-from activities.held import HeldSandboxes
-from activities.known import Known
 from activities.publishing import PublishingActivities
-from activities.reaper import Reaper
 from activities.replies import ReplyActivities
 from activities.rollouts import RolloutActivities
 from activities.runs import RunActivities
-from activities.served import Served, ServedCampaigns, in_tokens
+from cli.operations.embedded_stack import StackInfo
 from infra.db import campaigns, groups, policies, rollouts, tasks
+from infra.db.cache import Known
 from infra.db.database import Database
+from infra.policy.serving import Served, ServedCampaigns, in_tokens
+from infra.sandbox.backends import Available, available_backends
 from infra.sandbox.protocol import BackendUnavailable
-from infra.sandbox.select import Available, available_backends
-from infra.stack.stack import StackInfo
-from infra.temporal import connect
-from mainspring.config import AgentConfig, CampaignConfig, PolicyConfig, SandboxConfig
+from infra.temporal.connection import connect
+from infra.temporal.faults import Faults
+from mainspring.config.campaign import AgentConfig, CampaignConfig, PolicyConfig, SandboxConfig
 from mainspring.ids import (
     ROLLOUT_QUEUE,
     CampaignId,
@@ -47,9 +45,11 @@ from mainspring.protocol.names import Workflow
 from mainspring.protocol.rollout import RolloutInput, RolloutResult
 from mainspring.settings import load_settings
 from mainspring.status import GroupKind
-from mainspring.tasks import BackendName, Task
+from mainspring.tasks.task import BackendName, Task
+from node import beat as node_beat
+from node.held_sandboxes import HeldSandboxes
+from node.reaper import Reaper
 from tests.sandboxed import SANDBOXED
-from workers import node_beat
 from workers.polling import HEARTBEAT_THROTTLE
 from workers.sandbox import SandboxNode, make_node
 from workflows.campaign import CampaignWorkflow

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from cluster import Cluster, Host, bwrap_or_skip, cluster_of
 
-from infra.stack.stack import StackInfo
+from cli.operations.embedded_stack import StackInfo
 from mainspring.ids import NodeId
 
 NODE = NodeId("test-node")

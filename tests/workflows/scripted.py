@@ -9,7 +9,7 @@ from pathlib import Path
 
 from infra.policy.protocol import Completion, SamplingParams
 from infra.policy.weight_label import WeightLabel
-from mainspring.turns import VersionSpan
+from mainspring.trajectories.turns import VersionSpan
 
 END = 256
 LOGPROB = -0.25

@@ -14,12 +14,12 @@ from cluster import Cluster
 from scripted import SUBMIT, bash
 from temporalio.worker import Worker
 
-from activities.faults import Faults
-from activities.heartbeat import heartbeating
 from activities.implements import implements
 from infra.db import policies, steps, tasks
 from infra.db.database import Database
-from mainspring.config import (
+from infra.temporal.faults import Faults
+from infra.temporal.heartbeat import heartbeating
+from mainspring.config.campaign import (
     AgentConfig,
     CampaignConfig,
     EvalConfig,
@@ -40,7 +40,7 @@ from mainspring.protocol.campaign import (
     StepResult,
 )
 from mainspring.status import FaultKind, StepStatus
-from mainspring.tasks import Task
+from mainspring.tasks.task import Task
 from tests.waiting import until
 
 FIX = bash("sed -i 's/a - b/a + b/' calc.py")

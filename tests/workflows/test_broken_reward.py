@@ -6,8 +6,9 @@ import pytest
 from cluster import campaign_running
 from temporalio.client import WorkflowFailureError
 
+from cli.operations import campaign_launch as launch
 from infra.db import campaigns, groups, rollouts, runs, tasks
-from mainspring.config import (
+from mainspring.config.campaign import (
     AgentConfig,
     CampaignConfig,
     EvalConfig,
@@ -21,11 +22,10 @@ from mainspring.config import (
 )
 from mainspring.ids import TaskId
 from mainspring.protocol.campaign import CampaignPlan
-from mainspring.rewards import Outcome
+from mainspring.rewards.scoring import Outcome
 from mainspring.status import CampaignKind, CampaignStatus
-from mainspring.tasks import Task
+from mainspring.tasks.task import Task
 from tests.waiting import until
-from workers import campaigns as launch
 
 MOODS: list[bool] = []
 

@@ -8,16 +8,16 @@ from scripted import SUBMIT
 from scripted_trainer import Hold, hold_policy, mixed, small_config, trainer_of, until_reached
 from temporalio.client import WorkflowFailureError
 
-from activities.lost_campaigns import settle_campaign
+from cli.operations import campaign_control
+from cli.operations import campaign_launch as launch
 from infra.db import campaigns, discards, groups, policies, rollouts, steps
 from infra.sandbox.protocol import SandboxLost, SandboxRefused
+from infra.temporal.lost_campaigns import settle_campaign
 from mainspring import layout
 from mainspring.errors import EngineError, UsageError
 from mainspring.ids import CampaignId, group_id
 from mainspring.status import CampaignStatus, GroupKind, GroupStatus, RolloutPhase
 from tests.waiting import until
-from workers import campaign_control
-from workers import campaigns as launch
 
 NEVER = "nowhere"
 

@@ -20,11 +20,11 @@ from scripted_trainer import (
 )
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 
+from cli.operations import campaign_launch as launch
 from infra.db import campaigns
 from mainspring.protocol.campaign import GroupDone
 from mainspring.status import CampaignStatus, GroupStatus
 from tests.waiting import until
-from workers import campaigns as launch
 
 POINTS = {
     "first policy": "prepare",

@@ -10,14 +10,14 @@ import pytest
 from pydantic import SecretStr
 from scripted import SUBMIT, bash
 
-from activities.served import serve_over_http
 from infra.db import turns
-from infra.export.evaluation import write_evaluation
+from infra.policy.serving import serve_over_http
 from mainspring import fates
-from mainspring.config import PolicyApi, PolicyConfig
-from mainspring.samples import sample_from_turns
+from mainspring.config.campaign import PolicyApi, PolicyConfig
 from mainspring.status import FaultKind, StopReason, Verdict
-from mainspring.turns import BrokenTrajectory, check_contiguous
+from mainspring.trajectories.samples import sample_from_turns
+from mainspring.trajectories.turns import BrokenTrajectory, check_contiguous
+from reports.export.evaluation import write_evaluation
 from tests.chat_endpoint import CONTEXT_FULL, Endpoint, Messages, chat_endpoint
 from tests.waiting import until
 

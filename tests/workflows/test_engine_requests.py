@@ -4,10 +4,10 @@ import pytest
 from cluster import Cluster
 from scripted import ByteText
 
-from activities.served import Served, in_tokens
 from infra.db import campaigns
 from infra.db.database import Database
 from infra.policy.client import SGLangClient
+from infra.policy.serving import Served, in_tokens
 from mainspring.ids import CampaignId
 from mainspring.status import StopReason
 from tests.infra.policy.engine_stub import EngineStub, engine_stub

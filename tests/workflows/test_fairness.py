@@ -12,14 +12,14 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
 from activities.implements import implements
-from activities.known import Known
 from activities.rollouts import RolloutActivities
+from cli.operations.embedded_stack import StackInfo
 from infra.db import campaigns, rollouts, tasks
+from infra.db.cache import Known
 from infra.db.database import Database
-from infra.stack.stack import StackInfo
-from infra.stack.temporal import Temporal
-from infra.temporal import connect
-from mainspring.config import CampaignConfig, PolicyConfig, TasksConfig, TrainerConfig
+from infra.stack.temporal_server import Temporal
+from infra.temporal.connection import connect
+from mainspring.config.campaign import CampaignConfig, PolicyConfig, TasksConfig, TrainerConfig
 from mainspring.ids import (
     ROLLOUT_QUEUE,
     SANDBOX_QUEUE,
@@ -36,7 +36,7 @@ from mainspring.protocol.names import Workflow
 from mainspring.protocol.rollout import OpenInput, SandboxRef
 from mainspring.settings import load_settings
 from mainspring.status import FaultKind
-from mainspring.tasks import Task
+from mainspring.tasks.task import Task
 from tests.waiting import until
 from workers.polling import workflow_runner
 from workflows.evaluation import EvaluationWorkflow

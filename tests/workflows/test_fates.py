@@ -10,16 +10,22 @@ from scripted import SUBMIT
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
+from cli.operations import campaign_launch as launch
 from infra.db import campaigns, rollouts, tasks
 from mainspring import fates
-from mainspring.config import CampaignConfig, PolicyConfig, RunConfig, TasksConfig, Unverified
+from mainspring.config.campaign import (
+    CampaignConfig,
+    PolicyConfig,
+    RunConfig,
+    TasksConfig,
+    Unverified,
+)
 from mainspring.errors import DatabaseError, MainspringError
 from mainspring.fates import RULES, Fate
 from mainspring.ids import RolloutId, TaskId
 from mainspring.protocol.rollout import RolloutResult
 from mainspring.status import CampaignKind, CampaignStatus, FaultKind, StopReason
-from mainspring.tasks import Task
-from workers import campaigns as launch
+from mainspring.tasks.task import Task
 from workflows.rollout import MAX_EPOCHS
 
 AT_ONCE = [kind for kind, rule in RULES.items() if rule.is_final(1, 0.0)]

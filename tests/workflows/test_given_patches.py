@@ -14,20 +14,20 @@ from cluster import bwrap_or_skip
 from temporalio.testing import ActivityEnvironment
 
 from activities.grading import MAX_ATTEMPTS, MAX_EMPTY_RUNS, GradingActivities
-from activities.known import Known
-from infra import swebench
+from cli.operations.embedded_stack import StackInfo
 from infra.db import campaigns, groups, rollouts, sandboxes, tasks
+from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.groups import NewRollout
 from infra.sandbox.protocol import SandboxBroken, SandboxRefused
-from infra.stack.stack import StackInfo
+from infra.verdicts import swebench
 from mainspring.bundled.gold import git_patch
-from mainspring.config import CampaignConfig, PolicyConfig
-from mainspring.grading import GradeReport, RewardFile, TestLog
+from mainspring.config.campaign import CampaignConfig, PolicyConfig
 from mainspring.ids import CampaignId, NodeId, RolloutId, TaskId, group_id, rollout_id
 from mainspring.protocol.rollout import GradeResult, RolloutRef
 from mainspring.status import FaultKind, GroupKind, Player, Verdict
-from mainspring.tasks import Task
+from mainspring.tasks.criterion import GradeReport, RewardFile, TestLog
+from mainspring.tasks.task import Task
 
 BUGGY, FIXED = "def add(a, b):\n    return a - b\n", "def add(a, b):\n    return a + b\n"
 TEST = "from calc import add\nassert add(2, 3) == 5\n"

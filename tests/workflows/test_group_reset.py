@@ -8,9 +8,10 @@ from resetting import reset
 from scripted_trainer import Hold, hold_policy, mixed, small_config, until_reached
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 
-from activities.known import Known
 from activities.rollouts import make_group
+from cli.operations import campaign_launch as launch
 from infra.db import groups, rollouts
+from infra.db.cache import Known
 from mainspring.ids import (
     ROLLOUT_QUEUE,
     GroupId,
@@ -22,7 +23,6 @@ from mainspring.ids import (
 from mainspring.protocol.campaign import FinishGroupResult, GroupInput
 from mainspring.protocol.names import Workflow
 from mainspring.status import GroupStatus
-from workers import campaigns as launch
 
 
 async def start_group(cluster: Cluster, hold: Hold) -> tuple[WorkflowHandle, GroupId]:

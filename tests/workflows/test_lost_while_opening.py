@@ -5,7 +5,7 @@ from cluster import Cluster
 from scripted import SUBMIT, bash
 
 from infra.db import sandboxes
-from infra.sandbox.bwrap import BwrapBackend
+from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import Sandbox, SandboxLost, SandboxSpec
 from mainspring.status import StopReason
 

@@ -9,9 +9,9 @@ from cluster import Cluster
 from scripted import SUBMIT, bash
 from temporalio.testing import ActivityEnvironment
 
-from activities.known import Known
 from activities.sandbox import SandboxActivities
 from infra.db import turns
+from infra.db.cache import Known
 from infra.sandbox.protocol import SandboxLost
 from mainspring.ids import SandboxId
 from mainspring.protocol.rollout import SandboxInput

@@ -6,16 +6,16 @@ from datetime import timedelta
 import pytest
 from cluster import cluster_of
 
-from infra.stack.stack import StackInfo
+from cli.operations.embedded_stack import StackInfo
 from mainspring.protocol.activities import OPEN_SANDBOX
 from mainspring.status import StopReason
-from workflows import calls, sandbox_life
+from workflows import activity_calls, sandbox_life
 
 
 async def test_without_any_node_a_rollout_is_masked_in_the_end(
     stack: StackInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "OUTAGE", timedelta(seconds=2))
+    monkeypatch.setattr(activity_calls, "OUTAGE", timedelta(seconds=2))
     monkeypatch.setattr(sandbox_life, "OPEN_SANDBOX", replace(OPEN_SANDBOX, timeout_s=1))
     async with cluster_of(stack, {}) as nobody:
         rollout, result = await nobody.play()

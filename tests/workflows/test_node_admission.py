@@ -11,18 +11,18 @@ import pytest
 from cluster import Cluster, Host, bwrap_or_skip, cluster_of
 from scripted import SUBMIT, bash
 
+from cli.operations.embedded_stack import StackInfo
 from infra.db import nodes, sandboxes
 from infra.db.models import SandboxPurpose
 from infra.db.nodes import NodeRecord
-from infra.sandbox.bwrap import BwrapBackend
+from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import Sandbox, SandboxSpec
-from infra.stack.stack import StackInfo
 from mainspring.ids import NodeId, RolloutId, rollout_workflow
 from mainspring.protocol.rollout import RolloutResult
 from mainspring.status import NodeStatus, Refusal, RolloutPhase
-from mainspring.tasks import BackendName
+from mainspring.tasks.task import BackendName
 from tests.waiting import until
-from workflows import calls
+from workflows import activity_calls
 
 A, B, GHOST = NodeId("admission-a"), NodeId("admission-b"), NodeId("admission-ghost")
 IMAGE = "node-admission/task:1"
@@ -192,8 +192,8 @@ async def test_a_task_goes_to_the_node_that_has_its_image_while_it_has_room(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a machine that stalls the node may take the task later than the usual 3 seconds.
-    monkeypatch.setattr(calls, "PREFER_TIMEOUT", timedelta(seconds=60))
-    monkeypatch.setattr(calls, "HEARTBEAT_TIMEOUT", timedelta(seconds=60))
+    monkeypatch.setattr(activity_calls, "PREFER_TIMEOUT", timedelta(seconds=60))
+    monkeypatch.setattr(activity_calls, "HEARTBEAT_TIMEOUT", timedelta(seconds=60))
     await until(new_beat_with_room(cluster, A, await record(cluster, A)))
     first, first_ended = await play(cluster, 1, IMAGE)
     await until(lambda: any(node.admission.num_open for node in cluster.nodes.values()))

@@ -6,10 +6,10 @@ from datetime import timedelta
 from temporalio import activity, workflow
 from temporalio.worker import Worker
 
-from activities.faults import Faults
+from cli.operations.embedded_stack import StackInfo
 from infra.sandbox.protocol import ImageUnreachable
-from infra.stack.stack import StackInfo
-from infra.temporal import connect
+from infra.temporal.connection import connect
+from infra.temporal.faults import Faults
 from mainspring.settings import load_settings
 from tests.waiting import until
 

@@ -3,18 +3,18 @@
 import pytest
 from cluster import Cluster
 
-from activities.admission import Admission
-from activities.known import Known
-from activities.readiness import Readiness
 from infra.db import campaigns, tasks
-from infra.db.upcoming import upcoming
-from infra.sandbox.bwrap import BwrapBackend
+from infra.db.cache import Known
+from infra.db.forecast import upcoming
+from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.pool import WarmPool
-from mainspring.config import CampaignConfig, TasksConfig
+from mainspring.config.campaign import CampaignConfig, TasksConfig
 from mainspring.ids import CampaignId, NodeId, TaskId
 from mainspring.settings import Settings
 from mainspring.status import CampaignStatus
-from mainspring.tasks import BackendName, Task
+from mainspring.tasks.task import BackendName, Task
+from node.capacity import Admission
+from node.prewarm import Readiness
 
 NODE = NodeId("ready-node")
 

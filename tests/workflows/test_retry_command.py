@@ -12,11 +12,11 @@ from test_group_reset import start_group
 from test_runs import config, put, start
 from typer.testing import CliRunner, Result
 
+from cli.main import app
+from cli.operations.embedded_stack import StackInfo
 from infra.db import campaigns, rollouts
 from infra.db.rollouts import RolloutRecord
-from infra.stack.stack import StackInfo
-from mainspring.cli.main import app
-from mainspring.config import Unverified
+from mainspring.config.campaign import Unverified
 from mainspring.errors import MainspringError
 from mainspring.ids import CampaignId, GroupId
 from mainspring.status import CampaignKind, CampaignStatus, GroupStatus, Verdict

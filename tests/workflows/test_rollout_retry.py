@@ -9,8 +9,9 @@ from scripted_trainer import Hold, until_reached
 from test_group_reset import start_group
 from test_runs import config, put, start
 
+from cli.operations.retrying import reset, retry
 from infra.db import campaigns, rollouts
-from mainspring.config import Unverified
+from mainspring.config.campaign import Unverified
 from mainspring.errors import EngineError, UsageError
 from mainspring.ids import GroupId, rollout_workflow
 from mainspring.status import (
@@ -22,7 +23,6 @@ from mainspring.status import (
     Verdict,
 )
 from tests.waiting import until
-from workers.retrying import reset, retry
 from workflows import search
 
 SLOW_FIX = bash("printf 'import time\\ntime.sleep(3)\\ndef add(a, b): return a + b\\n' > calc.py")

@@ -14,10 +14,10 @@ from infra.db import rollouts, sandboxes, turns
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.ids import SandboxId, rollout_workflow
 from mainspring.protocol.rollout import BeginInput, GenerateInput
-from mainspring.samples import sample_from_turns
 from mainspring.status import RolloutPhase, SandboxStatus, StopReason, Verdict
-from mainspring.tasks import BackendName
-from mainspring.turns import check_contiguous
+from mainspring.tasks.task import BackendName
+from mainspring.trajectories.samples import sample_from_turns
+from mainspring.trajectories.turns import check_contiguous
 from tests.sandboxed import SANDBOXED
 from tests.waiting import until
 from workflows.rollout import RolloutWorkflow

@@ -12,10 +12,11 @@ from temporalio.client import WorkflowFailureError
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
+from cli.operations import campaign_launch as launch
 from infra.db import campaigns, groups, rollouts, runs, tasks
 from infra.db.verifications import faults, verification_of
 from mainspring.bundled.gold import git_patch
-from mainspring.config import (
+from mainspring.config.campaign import (
     AgentConfig,
     CampaignConfig,
     EvalConfig,
@@ -37,10 +38,9 @@ from mainspring.status import (
     Verdict,
     Verification,
 )
-from mainspring.tasks import Task
+from mainspring.tasks.task import Task
 from tests.sandboxed import SANDBOXED
 from tests.waiting import until
-from workers import campaigns as launch
 from workflows.run import RunWorkflow
 
 BUGGY = "def add(a, b):\n    return a - b\n"

@@ -14,7 +14,7 @@ from activities.sweep import SweepActivities
 from infra.db import campaigns, groups, rollouts, sandboxes, tasks, turns
 from infra.db.fence import Fenced
 from infra.db.models import ExecutionRow, SandboxPurpose
-from mainspring.config import (
+from mainspring.config.campaign import (
     AgentConfig,
     CampaignConfig,
     PolicyConfig,
@@ -36,8 +36,8 @@ from mainspring.protocol.campaign import CampaignPlan, FinishGroupResult, GroupI
 from mainspring.protocol.names import Workflow
 from mainspring.protocol.sweep import SweepInput, SweepResult
 from mainspring.status import GroupStatus, RolloutPhase, SandboxStatus, StopReason
-from mainspring.tasks import Task
-from mainspring.turns import Execution
+from mainspring.tasks.task import Task
+from mainspring.trajectories.turns import Execution
 from tests.waiting import until
 
 FIX = bash("sed -i 's/a - b/a + b/' calc.py")

@@ -5,11 +5,11 @@ import random
 from infra.db import campaigns, groups, policies, rollouts, tasks
 from infra.db.database import Database
 from infra.db.groups import NewRollout
-from mainspring.config import CampaignConfig, TrainerConfig, WarmStartConfig
+from mainspring.config.campaign import CampaignConfig, TrainerConfig, WarmStartConfig
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId, group_id, rollout_id
 from mainspring.status import GroupKind, StopReason, Verdict
-from mainspring.tasks import Task
-from mainspring.turns import Execution, Generation, VersionSpan
+from mainspring.tasks.task import Task
+from mainspring.trajectories.turns import Execution, Generation, VersionSpan
 
 CAMPAIGN = CampaignId("first")
 RUN = "run-a"

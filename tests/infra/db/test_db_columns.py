@@ -13,7 +13,7 @@ from infra.db import rollouts, turns
 from infra.db.columns import Numbers, PackedFloats, PackedInts, PlainText
 from infra.db.database import Database
 from mainspring.status import StopReason, Verdict
-from mainspring.turns import Generation, VersionSpan
+from mainspring.trajectories.turns import Generation, VersionSpan
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 FLOAT32 = st.floats(width=32, allow_nan=False)

@@ -6,9 +6,10 @@ import pytest
 from sqlalchemy import AsyncAdaptedQueuePool, make_url, text
 from store_records import CAMPAIGN, begin_campaign, config
 
-from infra.db import campaigns, migrate
+from infra.db import campaigns
 from infra.db.database import Database, driver_url
 from mainspring.errors import ConfigError, DatabaseError
+from migrations import upgrade
 
 
 async def test_check_names_both_migrations_and_the_remedy(fresh_database: str) -> None:
@@ -18,11 +19,11 @@ async def test_check_names_both_migrations_and_the_remedy(fresh_database: str) -
         assert "mainspring db upgrade" in empty.value.remedy
         with pytest.raises(DatabaseError, match="lacks tables"):
             await campaigns.list_all(db)
-        await asyncio.to_thread(migrate.upgrade, fresh_database)
+        await asyncio.to_thread(upgrade.upgrade, fresh_database)
         await db.check()
         async with db.transaction() as connection:
             await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-        with pytest.raises(DatabaseError, match=f"9999.*needs {migrate.head()}"):
+        with pytest.raises(DatabaseError, match=f"9999.*needs {upgrade.head()}"):
             await db.check()
 
 
@@ -44,7 +45,7 @@ async def test_unreachable_names_the_place_and_not_the_password(
 async def test_upgrade_of_an_unreachable_database(unused_tcp_port: int) -> None:
     url = f"postgresql://me:hunter2@127.0.0.1:{unused_tcp_port}/runs"
     with pytest.raises(DatabaseError, match="cannot be used"):
-        await asyncio.to_thread(migrate.upgrade, url)
+        await asyncio.to_thread(upgrade.upgrade, url)
 
 
 async def test_disk_full_is_told_apart(db: Database) -> None:

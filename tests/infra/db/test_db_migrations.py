@@ -7,10 +7,11 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 
-from infra.db import migrate, revision
+from infra.db import revision
 from infra.db.database import Database
 from infra.db.models import Base
 from mainspring.errors import DatabaseError
+from migrations import upgrade
 
 CATALOG = {
     "columns": "SELECT table_name, column_name, data_type, is_nullable, column_default "
@@ -23,7 +24,7 @@ CATALOG = {
 
 
 async def test_upgraded_database_is_what_the_models_say(fresh_database: str) -> None:
-    await asyncio.to_thread(migrate.upgrade, fresh_database)
+    await asyncio.to_thread(upgrade.upgrade, fresh_database)
     async with Database.open(fresh_database) as db, db.transaction() as connection:
         differences = await connection.run_sync(_autogenerate)
         migrated = await connection.run_sync(_catalog)
@@ -37,32 +38,32 @@ async def test_upgraded_database_is_what_the_models_say(fresh_database: str) -> 
 
 
 def test_the_needed_migration_is_alembics_newest() -> None:
-    assert revision.needed() == migrate.head()
+    assert upgrade.head() == revision.NEEDED
 
 
 async def test_concurrent_upgrades_take_turns(fresh_database: str) -> None:
-    assert await asyncio.to_thread(migrate.current, fresh_database) is None
-    await asyncio.gather(*(asyncio.to_thread(migrate.upgrade, fresh_database) for _ in range(4)))
-    assert await asyncio.to_thread(migrate.current, fresh_database) == migrate.head()
+    assert await asyncio.to_thread(upgrade.current, fresh_database) is None
+    await asyncio.gather(*(asyncio.to_thread(upgrade.upgrade, fresh_database) for _ in range(4)))
+    assert await asyncio.to_thread(upgrade.current, fresh_database) == upgrade.head()
 
 
 async def test_a_database_of_a_newer_program_is_refused(fresh_database: str) -> None:
-    await asyncio.to_thread(migrate.upgrade, fresh_database)
+    await asyncio.to_thread(upgrade.upgrade, fresh_database)
     async with Database.open(fresh_database) as db, db.transaction() as connection:
         await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(DatabaseError, match="9999"):
-        await asyncio.to_thread(migrate.upgrade, fresh_database)
-    assert await asyncio.to_thread(migrate.current, fresh_database) == "9999"
+        await asyncio.to_thread(upgrade.upgrade, fresh_database)
+    assert await asyncio.to_thread(upgrade.current, fresh_database) == "9999"
 
 
 async def test_downgrade_leaves_nothing(fresh_database: str) -> None:
     from alembic import command
 
-    await asyncio.to_thread(migrate.upgrade, fresh_database)
+    await asyncio.to_thread(upgrade.upgrade, fresh_database)
     async with Database.open(fresh_database) as db:
         async with db.transaction() as connection:
             await connection.run_sync(
-                lambda sync: command.downgrade(migrate.alembic_config(sync), "base")
+                lambda sync: command.downgrade(upgrade.alembic_config(sync), "base")
             )
             assert await connection.run_sync(_catalog) != {}
         async with db.transaction() as connection:

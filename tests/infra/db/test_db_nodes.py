@@ -13,7 +13,7 @@ from infra.db.nodes import FORGOTTEN_AFTER, LOST_AFTER_S, NodeBeat, NodeRecord
 from mainspring.errors import UsageError
 from mainspring.ids import NodeId, SandboxId
 from mainspring.status import NodeStatus, Refusal
-from mainspring.tasks import BackendName
+from mainspring.tasks.task import BackendName
 
 A, B = NodeId("a"), NodeId("b")
 STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

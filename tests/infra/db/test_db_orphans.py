@@ -19,7 +19,7 @@ from infra.db.models import SandboxPurpose
 from infra.db.orphans import Playing
 from mainspring.ids import NodeId, SandboxId
 from mainspring.status import RolloutPhase, StopReason, Verdict
-from mainspring.tasks import BackendName
+from mainspring.tasks.task import BackendName
 
 
 async def test_an_ended_rollout_refuses_its_dead_run(db: Database) -> None:

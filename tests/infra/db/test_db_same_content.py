@@ -10,14 +10,14 @@ import typer
 from sqlalchemy import update
 from typer.testing import CliRunner, Result
 
+from cli import tasks
 from infra.db import tasks as stored
 from infra.db.database import Database
 from infra.db.models import TaskRow
 from infra.db.tasks import Fate, import_tasks, put_tasks
-from mainspring.cli import tasks
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId
-from mainspring.tasks import Task
+from mainspring.tasks.task import Task
 
 NUM_HARBOR = 40
 

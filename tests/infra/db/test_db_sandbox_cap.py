@@ -14,7 +14,7 @@ from infra.db.nodes import NodeBeat
 from infra.db.sandboxes import GONE_AFTER, MAX_WAIT_S, MIN_WAIT_S, CampaignFull
 from mainspring.ids import CampaignId, NodeId, RolloutId, SandboxId
 from mainspring.status import SandboxStatus
-from mainspring.tasks import BackendName
+from mainspring.tasks.task import BackendName
 
 NODE = NodeId("a")
 

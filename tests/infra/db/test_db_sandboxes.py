@@ -9,7 +9,7 @@ from infra.db.fence import Fenced
 from infra.db.models import SandboxPurpose
 from mainspring.ids import NodeId, RolloutId, SandboxId
 from mainspring.status import SandboxStatus
-from mainspring.tasks import BackendName
+from mainspring.tasks.task import BackendName
 
 SANDBOX = SandboxId("first.g000000.000.e0.s0")
 NODE_A, NODE_B = NodeId("a"), NodeId("b")

@@ -9,18 +9,18 @@ from store_records import RUN, add_group, config, generation, task
 from temporalio.testing import ActivityEnvironment
 
 from activities import scoring
-from activities.known import Known
 from activities.rollouts import RolloutActivities
 from infra.db import campaigns, rollouts, tasks, turns
+from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.fence import Fenced
-from infra.db.played import played
-from mainspring.config import RewardConfig, RewardPart
-from mainspring.grading import GradeReport
+from infra.db.outcomes import played
+from mainspring.config.campaign import RewardConfig, RewardPart
 from mainspring.ids import RolloutId
 from mainspring.protocol.rollout import FinishInput
-from mainspring.rewards import RewardBroken
+from mainspring.rewards.scoring import RewardBroken
 from mainspring.status import StopReason, Suspicion, Verdict
+from mainspring.tasks.criterion import GradeReport
 
 PARTS = (
     RewardPart(name="outcome", options={"failed": -1.0}),

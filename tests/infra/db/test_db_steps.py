@@ -12,8 +12,8 @@ from infra.db.database import Database
 from infra.db.fence import Fenced
 from infra.db.steps import StepOutOfOrder, StepRecord
 from mainspring.ids import CampaignId, group_id
-from mainspring.samples import sample_from_turns
 from mainspring.status import GroupStatus, StepStatus
+from mainspring.trajectories.samples import sample_from_turns
 
 
 async def commit(db: Database, step: int, loss: float = 0.5) -> StepRecord:

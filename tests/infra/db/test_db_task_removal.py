@@ -8,12 +8,12 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from cli import tasks
 from infra.db import campaigns, groups
 from infra.db import tasks as stored
 from infra.db.database import Database
 from infra.db.groups import NewRollout
-from mainspring.cli import tasks
-from mainspring.config import CampaignConfig, PolicyConfig, TasksConfig
+from mainspring.config.campaign import CampaignConfig, PolicyConfig, TasksConfig
 from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import CampaignId, TaskId, group_id, rollout_id
 from mainspring.status import GroupKind

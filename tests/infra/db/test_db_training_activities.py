@@ -10,12 +10,12 @@ from temporalio.testing import ActivityEnvironment
 from activities.training import Progress, TrainingActivities
 from infra.db import campaigns, policies, steps, trainers
 from infra.db.database import Database
-from mainspring.gap import LogprobGap
+from mainspring.algorithms.gap import LogprobGap
 from mainspring.protocol.campaign import StepInput
-from mainspring.samples import Sample
 from mainspring.status import StepStatus
-from mainspring.training import StepMetrics, TrainerJob
+from mainspring.step_metrics import StepMetrics, TrainerJob
 from mainspring.training_faults import TrainerFenced
+from mainspring.trajectories.samples import Sample
 
 STEP = StepInput(campaign=CAMPAIGN, step=1, num_groups=1)
 

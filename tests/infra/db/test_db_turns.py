@@ -10,7 +10,7 @@ from infra.db import rollouts, turns
 from infra.db.database import Database
 from infra.db.fence import Fenced, UnknownId
 from mainspring.ids import RolloutId
-from mainspring.turns import check_contiguous
+from mainspring.trajectories.turns import check_contiguous
 
 
 async def test_two_attempts_with_different_tokens_both_get_the_first(db: Database) -> None:

@@ -14,11 +14,11 @@ import httpx
 import torch
 from transformers import AutoModelForCausalLM
 
-from infra.policy.engine.server import EngineOptions, EngineServer
+from engine.server import EngineOptions, EngineServer
 from tests.waiting import DEADLINE_S
 
 COMMAND = (
-    "import typer; from mainspring.cli import serve; "
+    "import typer; from cli import serve; "
     "app = typer.Typer(); app.callback()(lambda: None); serve.register(app); app()"
 )
 

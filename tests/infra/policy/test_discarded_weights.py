@@ -9,21 +9,22 @@ import httpx
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities.known import Known
 from activities.publishing import PublishingActivities
 from activities.replies import ReplyActivities
-from activities.served import ServedCampaigns, serve_over_http
-from infra.db import campaigns, discards, groups, migrate, policies, rollouts, steps, tasks, turns
+from infra.db import campaigns, discards, groups, policies, rollouts, steps, tasks, turns
+from infra.db.cache import Known
 from infra.db.database import Database
 from infra.policy.client import SGLangClient
+from infra.policy.serving import ServedCampaigns, serve_over_http
 from infra.policy.weight_files import weights_digest
 from infra.policy.weight_label import WeightLabel
-from mainspring.config import CampaignConfig, PolicyConfig
+from mainspring.config.campaign import CampaignConfig, PolicyConfig
 from mainspring.ids import CampaignId, GroupId, RolloutId, group_id, rollout_id
 from mainspring.protocol.campaign import PolicyRef
 from mainspring.protocol.rollout import GenerateInput
 from mainspring.status import CampaignStatus, GroupKind
-from mainspring.turns import VersionSpan
+from mainspring.trajectories.turns import VersionSpan
+from migrations import upgrade
 from tests.infra.db import store_records as records
 from tests.infra.policy.engine_stub import engine_stub
 from tests.infra.policy.engines import Reference, serving
@@ -34,7 +35,7 @@ CAMPAIGN = CampaignId("rolled-back")
 
 @pytest.fixture
 async def db(fresh_database: str) -> AsyncIterator[Database]:
-    await asyncio.to_thread(migrate.upgrade, fresh_database)
+    await asyncio.to_thread(upgrade.upgrade, fresh_database)
     async with Database.open(fresh_database, pool_size=2) as database:
         yield database
 

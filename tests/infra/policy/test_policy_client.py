@@ -20,7 +20,7 @@ from infra.policy.protocol import (
 from infra.policy.weight_files import SINGLE, weights_digest
 from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError, EngineFailing, ModelError
-from mainspring.turns import VersionSpan
+from mainspring.trajectories.turns import VersionSpan
 from tests.infra.policy.engine_stub import engine_stub
 from tests.infra.policy.engines import Reference, running, serving, serving_process, until
 from tests.infra.policy.tiny_model import save_tiny_model

@@ -7,24 +7,25 @@ from pathlib import Path
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities.known import Known
 from activities.replies import ReplyActivities
-from activities.served import ServedCampaigns, serve_over_http
-from infra.db import campaigns, groups, migrate, rollouts, tasks, turns
+from infra.db import campaigns, groups, rollouts, tasks, turns
+from infra.db.cache import Known
 from infra.db.database import Database
-from mainspring.config import CampaignConfig, PolicyConfig
+from infra.policy.serving import ServedCampaigns, serve_over_http
+from mainspring.config.campaign import CampaignConfig, PolicyConfig
 from mainspring.ids import CampaignId, RolloutId, TaskId, rollout_id, run_group_id
 from mainspring.protocol.rollout import GenerateInput
 from mainspring.status import CampaignKind, GroupKind
-from mainspring.tasks import Task
-from mainspring.turns import VersionSpan, check_contiguous
+from mainspring.tasks.task import Task
+from mainspring.trajectories.turns import VersionSpan, check_contiguous
+from migrations import upgrade
 from tests.infra.policy.engines import serving
 from tests.infra.policy.tiny_model import save_tiny_model
 
 
 @pytest.fixture
 async def db(fresh_database: str) -> AsyncIterator[Database]:
-    await asyncio.to_thread(migrate.upgrade, fresh_database)
+    await asyncio.to_thread(upgrade.upgrade, fresh_database)
     async with Database.open(fresh_database, pool_size=2) as database:
         yield database
 

@@ -9,7 +9,7 @@ import pytest
 
 from infra.sandbox.egress import Egress
 from infra.sandbox.netns import NoEntry, listen_inside
-from mainspring.allow_list import AllowList
+from mainspring.tasks.allow_list import AllowList
 from tests.web_server import Answer, serving
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from infra.sandbox.bwrap import BwrapBackend
+from infra.sandbox.backends import available_backends, choose_backend
+from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
-from infra.sandbox.select import available_backends, choose_backend
-from mainspring.tasks import BackendName
+from mainspring.tasks.task import BackendName
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from infra.sources.opening import open_source
 from infra.sources.protocol import ImportOptions, RowError, SourceRow
-from mainspring.tasks import Task
+from infra.sources.resolve import open_source
+from mainspring.tasks.task import Task
 
 SWE_ROWS = Path(__file__).parents[2] / "data" / "swe-rows.jsonl"
 MOTO, DJANGO, SKLEARN = (json.loads(line) for line in SWE_ROWS.read_text().splitlines())

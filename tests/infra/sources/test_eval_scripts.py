@@ -11,7 +11,7 @@ from infra.sources.log_parsers import check_parser
 from infra.sources.patch_files import read_patch
 from infra.sources.protocol import RowError
 from infra.sources.specs import Labels, Spec, _table, eval_script, spec_for, with_exit_code
-from mainspring.grading import TestLog
+from mainspring.tasks.criterion import TestLog
 
 PATCH = """\
 diff --git a/tests/test_old.py b/tests/test_old.py

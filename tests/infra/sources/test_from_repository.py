@@ -9,18 +9,18 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from activities.held import sandbox_spec
-from activities.judging import for_grading, judge
-from infra.sandbox.bwrap import BwrapBackend
+from cli import tasks
+from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
-from infra.sources.opening import open_source
 from infra.sources.protocol import ImportOptions
-from mainspring.cli import tasks
-from mainspring.config import SandboxConfig
+from infra.sources.resolve import open_source
+from mainspring.config.campaign import SandboxConfig
 from mainspring.errors import UsageError
 from mainspring.ids import SandboxId
 from mainspring.status import Verdict
-from mainspring.tasks import Task
+from mainspring.tasks.task import Task
+from node.grader import for_grading, judge
+from node.held_sandboxes import sandbox_spec
 
 BUGGY = "def add(a, b):\n    return a - b\n"
 TEST = "from calc import add\n\nassert add(2, 3) == 5\n"

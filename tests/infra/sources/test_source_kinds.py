@@ -25,9 +25,9 @@ from infra.sources.hub import HubSource
 from infra.sources.patch_files import reversed_patch
 from infra.sources.protocol import ImportOptions, Place
 from infra.sources.rows import read_row
-from mainspring.grading import EvalType, ExitCode, RewardFile, TestLog
 from mainspring.ids import TaskId
-from mainspring.tasks import Task
+from mainspring.tasks.criterion import EvalType, ExitCode, RewardFile, TestLog
+from mainspring.tasks.task import Task
 
 EXPECTED = {"TestA.test_one": "PASSED", "test_two[a b] - x": "FAILED"}
 RAN = "tests\n= short test summary info =\nPASSED r2e/t.py::TestA::test_one\n"
@@ -154,7 +154,7 @@ def test_rows_of_a_hub_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_hub_that_does_not_answer(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     program = (
-        "from infra.sources.opening import open_source\n"
+        "from infra.sources.resolve import open_source\n"
         "from infra.sources.protocol import ImportOptions\n"
         "from mainspring.errors import ServiceError\n"
         "try: list(open_source('a/b', ImportOptions()).rows())\n"
@@ -171,7 +171,7 @@ def test_a_hub_that_does_not_answer(tmp_path: Path) -> None:
 def test_a_hub_that_refuses_is_told_at_once_and_once(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     program = (
-        "from infra.sources.opening import open_source\n"
+        "from infra.sources.resolve import open_source\n"
         "from infra.sources.protocol import ImportOptions\n"
         "list(open_source('a/b', ImportOptions()).rows())\n"
     )

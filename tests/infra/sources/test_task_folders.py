@@ -10,7 +10,7 @@ import yaml
 from source_rows import errors_of, read, tasks_of, v5_row
 
 from mainspring.errors import UsageError
-from mainspring.grading import RewardFile, TestLog
+from mainspring.tasks.criterion import RewardFile, TestLog
 
 
 def write(folder: Path, files: Mapping[str, str | bytes]) -> Path:

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from stack_probes import processes_of
 
+from cli.operations.embedded_stack import StackInfo, down, status, up
 from infra.stack import home as homes
-from infra.stack import postgres as postgres_module
+from infra.stack import postgres_server as postgres_module
 from infra.stack.ports import LOOPBACK, Forced
-from infra.stack.postgres import Postgres
-from infra.stack.stack import StackInfo, down, status, up
+from infra.stack.postgres_server import Postgres
 from mainspring.errors import DatabaseError, ServiceError, TemporalError, UsageError
 from mainspring.settings import load_settings
 

@@ -19,15 +19,15 @@ from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
-from infra.db import migrate
+from cli.operations.embedded_stack import StackInfo, down, revive, status, temporary, up
 from infra.stack import home as homes
-from infra.stack import postgres, temporal
+from infra.stack import postgres_server, temporal_server
 from infra.stack.ports import LOOPBACK
-from infra.stack.postgres import Postgres
-from infra.stack.stack import StackInfo, down, revive, status, temporary, up
-from infra.stack.temporal import SEARCH_ATTRIBUTES, Temporal
+from infra.stack.postgres_server import Postgres
+from infra.stack.temporal_server import SEARCH_ATTRIBUTES, Temporal
 from mainspring.errors import ServiceError
 from mainspring.settings import load_settings
+from migrations import upgrade
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ async def test_addresses_are_recorded_for_their_owner_alone(own: StackInfo) -> N
     assert settings.temporal_ui == own.temporal_ui
     for name in ("stack.json", "postgres.password"):
         assert stat.S_IMODE((own.home / name).stat().st_mode) == 0o600
-    assert await asyncio.to_thread(migrate.current, own.database_url) == migrate.head()
+    assert await asyncio.to_thread(upgrade.current, own.database_url) == upgrade.head()
 
 
 async def test_only_the_loopback_interface_is_served_and_a_password_is_asked_for(
@@ -216,9 +216,9 @@ async def test_down_leaves_no_process_and_keeps_the_data(own: StackInfo) -> None
 async def test_two_homes_starting_at_once_share_no_port(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both find the usual ports free, one of them gets each."""
     for module, name in (
-        (postgres, "DEFAULT_PORT"),
-        (temporal, "DEFAULT_PORT"),
-        (temporal, "DEFAULT_UI_PORT"),
+        (postgres_server, "DEFAULT_PORT"),
+        (temporal_server, "DEFAULT_PORT"),
+        (temporal_server, "DEFAULT_UI_PORT"),
     ):
         with socket.socket() as probe:
             probe.bind((LOOPBACK, 0))

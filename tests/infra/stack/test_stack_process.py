@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from infra.stack import home as homes
-from infra.stack.process import Daemon
+from infra.stack.service_process import Daemon
 from mainspring.errors import ServiceError
 from tests.waiting import DEADLINE_S
 

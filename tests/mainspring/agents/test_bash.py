@@ -6,10 +6,10 @@ from mainspring.agents.bash import BashAgent
 from mainspring.agents.bash_block import SUBMIT_SENTINEL
 from mainspring.agents.bundled import BundledAgent
 from mainspring.agents.protocol import Command
-from mainspring.config import AgentConfig
+from mainspring.config.campaign import AgentConfig
 from mainspring.ids import TaskId
-from mainspring.tasks import Task
-from mainspring.turns import Execution, Generation
+from mainspring.tasks.task import Task
+from mainspring.trajectories.turns import Execution, Generation
 
 AGENT = BashAgent(AgentConfig(step_limit=3))
 SHORT = BundledAgent(AgentConfig(step_limit=3))

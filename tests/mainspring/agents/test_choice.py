@@ -5,10 +5,10 @@ import pytest
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.bundled import BundledAgent
 from mainspring.agents.choice import agent_for, check_agent
-from mainspring.config import AgentConfig
+from mainspring.config.campaign import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.ids import TaskId
-from mainspring.tasks import Task
+from mainspring.tasks.task import Task
 
 HERE = __name__
 TASK = Task(

@@ -1,0 +1,210 @@
+"""`mainspring campaign ...`: start, list, show, watch, pause, resume, cancel, drop-batch, rollback,
+report."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.options import Home, Json, hint, with_database, with_services
+
+Name = Annotated[str, typer.Argument(help="Name of the campaign.")]
+
+
+def register(app: typer.Typer) -> None:
+    campaign = typer.Typer(help="Start and follow training campaigns.", no_args_is_help=True)
+    app.add_typer(campaign, name="campaign")
+
+    @campaign.command()
+    def start(
+        file: Annotated[Path, typer.Argument(help="Campaign file (TOML).")],
+        dry_run: Annotated[
+            bool, typer.Option("--dry-run", help="Print the checklist. Store and start nothing.")
+        ] = False,
+        force: Annotated[
+            bool,
+            typer.Option("--force", help="Start even if the checklist finds something missing."),
+        ] = False,
+        home: Home = None,
+    ) -> None:
+        """Start a campaign from a TOML file, or resume it. Its workers run elsewhere.
+
+        `mainspring train FILE` starts the workers too.
+        """
+        from cli.start import start_campaign
+
+        start_campaign(file, dry_run, force, home)
+
+    @campaign.command("list")
+    def list_(home: Home = None, as_json: Json = False) -> None:
+        """List all campaigns: training, evaluations, verifications and regrades."""
+        from infra.db import campaigns, progress
+
+        async def read(db: Any) -> Any:
+            return await campaigns.list_all(db), await progress.standings(db)
+
+        records, standings = with_database(home, read)
+        rows = [_row(record, standings.get(record.id)) for record in records]
+        if as_json:
+            typer.echo(json.dumps(rows))
+            return
+        from cli import campaign_screen
+
+        campaign_screen.print_list(rows)
+
+    @campaign.command()
+    def show(name: Name, home: Home = None, as_json: Json = False) -> None:
+        """Show one campaign: results, what it waits for, steps and totals."""
+        from cli import campaign_screen
+        from cli.operations.campaign_view import read
+        from mainspring.settings import load_settings
+        from reports import metrics
+        from reports.summary import summary
+
+        settings = load_settings(home)
+
+        async def go(db: Any) -> Any:
+            return await read(db, settings, name)
+
+        seen = with_database(home, go)
+        if as_json:
+            told = {
+                **summary(seen.data, seen.report),
+                "waits": [wait.as_dict() for wait in seen.waits],
+                "metrics": list(metrics.lines(seen.data)),
+            }
+            typer.echo(json.dumps(told))
+            return
+        campaign_screen.print_one(seen)
+
+    @campaign.command()
+    def watch(name: Name, home: Home = None) -> None:
+        """Follow a campaign until it ends. Ctrl-C leaves the campaign running."""
+        from cli.operations.watch import follow
+
+        follow(home, name)
+
+    @campaign.command()
+    def pause(name: Name, home: Home = None) -> None:
+        """Pause a campaign: running rollouts finish, nothing new starts."""
+        _update(home, name, "pause")
+
+    @campaign.command()
+    def resume(name: Name, home: Home = None) -> None:
+        """Resume a paused campaign."""
+        _update(home, name, "resume")
+
+    @campaign.command()
+    def cancel(name: Name, home: Home = None) -> None:
+        """Cancel a campaign. Finished work is kept.
+
+        To resume it, run `mainspring campaign start` with the same file.
+        """
+        from cli.operations import campaign_control
+
+        async def go(services: Any) -> str:
+            return await campaign_control.cancel(services.client, services.db, name)
+
+        with_database(home, lambda db: campaign_control.refuse_ended(db, name, "cancel"))
+        typer.echo(f"campaign {with_services(home, go)} is being cancelled")
+
+    @campaign.command("drop-batch")
+    def drop_batch(name: Name, home: Home = None) -> None:
+        """Drop the batch of the planned step: its groups are masked and replaced by new ones.
+
+        Use it for a batch that cannot be trained. If the campaign has failed, start it again
+        afterwards.
+        """
+        from cli.operations import campaign_control
+
+        async def go(services: Any) -> str:
+            return await campaign_control.drop_batch(services.client, services.db, name)
+
+        typer.echo(with_services(home, go))
+
+    @campaign.command()
+    def rollback(name: Name, home: Home = None) -> None:
+        """Discard the newest policy version and its step. Training resumes from the one before.
+
+        The campaign must not run. Groups that may contain tokens of the discarded
+        weights are masked.
+        """
+        from cli.operations import campaign_control
+
+        async def go(services: Any) -> str:
+            return await campaign_control.rollback(
+                services.client, services.db, services.settings.home, name
+            )
+
+        typer.echo(with_services(home, go))
+
+    @campaign.command()
+    def report(
+        name: Name,
+        out: Annotated[
+            Path | None,
+            typer.Option(help="Folder for the files (default: <home>/reports/<name>)."),
+        ] = None,
+        home: Home = None,
+        as_json: Json = False,
+    ) -> None:
+        """Write report.html, summary.json and metrics.jsonl."""
+        from infra.db.connect import with_recorded_namespace
+        from infra.db.naming import campaign_named
+        from mainspring import layout
+        from mainspring.settings import USUAL_NAMESPACE, load_settings
+        from mainspring.status import CampaignKind
+        from reports.collect import collect
+        from reports.summary import summary, write
+
+        settings = load_settings(home)
+
+        async def go(db: Any) -> tuple[Path, dict[str, object]]:
+            record = await campaign_named(db, name)
+            campaign = record.id
+            directory = out or layout.report(settings.home, campaign)
+            if out is None and record.kind is not CampaignKind.TRAIN:
+                directory /= "report"  # beside its own summary.json
+            links = await with_recorded_namespace(settings, db)
+            data = await collect(
+                db,
+                campaign,
+                temporal_ui=links.temporal_ui,
+                temporal_namespace=links.temporal_namespace or USUAL_NAMESPACE,
+            )
+            page, _ = write(data, directory)
+            return page, summary(data, page)
+
+        page, found = with_database(home, go)
+        if as_json:
+            typer.echo(json.dumps(found))
+            return
+        typer.echo(str(page))
+        hint(f"open {page.absolute().as_uri()}")
+
+
+def _row(record: Any, standing: Any) -> dict[str, Any]:
+    trains = record.kind.value == "train"
+    return {
+        "name": record.id,
+        "kind": record.kind.value,
+        "status": record.status.value,
+        "num_steps": record.config.trainer.num_steps if trains else None,
+        "num_steps_done": standing.num_steps if standing and trains else None,
+        "num_rollouts_done": standing.num_rollouts if standing else 0,
+        "num_scored": standing.num_scored if standing else 0,
+        "num_resolved": standing.num_resolved if standing else 0,
+        "created_at": record.created_at.isoformat(timespec="seconds"),
+        "error": record.error,
+    }
+
+
+def _update(home: Path | None, name: str, update: str) -> None:
+    from cli.operations import campaign_control
+
+    async def go(services: Any) -> str:
+        return await campaign_control.update(services.client, services.db, name, update)
+
+    with_database(home, lambda db: campaign_control.refuse_ended(db, name, update))
+    typer.echo(f"campaign {with_services(home, go)}: {update} done")

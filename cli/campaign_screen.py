@@ -1,0 +1,155 @@
+"""How campaigns look in a terminal: the list, and one campaign with its steps.
+
+Ids stand whole at any width; every number is written as `mainspring.figures` writes it.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from mainspring.figures import duration, number, percent, share_of
+from mainspring.status import Verdict
+
+NUM_STEPS = 10
+"""Newest steps that are shown; --json has all."""
+
+
+def print_list(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+
+    from cli.tables import Table
+
+    console = Console(highlight=False)
+    if not rows:
+        console.print("no campaign is stored; start one: `mainspring quickstart`", markup=False)
+        return
+    table = Table("name", "kind", "status", "done", "resolved", "created", box=None, pad_edge=False)
+    for column in (3, 4):
+        table.columns[column].justify = "right"
+    for row in rows:
+        steps = row["num_steps"]
+        done = f"{row['num_rollouts_done']} rollouts"
+        if steps is not None:
+            done = f"step {row['num_steps_done'] or 0} of {steps}"
+        # Of a training campaign the evaluations tell; of a verification half should fail.
+        told = row["kind"] in ("eval", "regrade") and row["num_scored"]
+        share = percent(row["num_resolved"] / row["num_scored"]) if told else ""
+        created = row["created_at"].replace("T", " ")[:16]
+        table.add_row(row["name"], row["kind"], row["status"], done, share, created)
+    console.print(table)
+    for row in rows:
+        if row["error"]:
+            console.print(f"{row['name']}: {row['error']}", markup=False, soft_wrap=True)
+
+
+def print_one(seen: Any) -> None:
+    """`seen` is a `cli.operations.campaign_view.CampaignView`."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+
+    def say(text: str, style: str = "") -> None:
+        console.print(text, style=style, markup=False, soft_wrap=True)
+
+    record, data = seen.record, seen.data
+    what = "campaign" if record.kind.value == "train" else record.kind.value
+    spent = duration(data.totals.wall_s)
+    say(f"{what} {record.id}: {record.status.value.replace('_', ' ')}, {spent}", "bold")
+    if record.error:
+        say(f"error      {record.error}", "red")
+    now = datetime.now(UTC)
+    for each in seen.doing:
+        say(f"doing      {each}")
+    for wait in seen.waits:
+        say(f"blocked    {wait.line(now)}", "yellow")
+    say("")
+    if record.kind.value == "train":
+        _print_results(console, data)
+        if data.steps:
+            console.print(_steps(data, record.config.trainer.num_steps))
+    else:
+        _print_run(say, data)
+    totals = data.totals
+    say(f"rollouts   {totals.num_rollouts:,}, {totals.num_turns:,} turns")
+    for label, counts in (("verdicts", data.verdicts), ("ended by", data.stop_reasons)):
+        if counts:
+            told = ", ".join(f"{num} {word.replace('_', ' ')}" for word, num in counts.items())
+            say(f"{label:10} {told}")
+    if totals.num_groups_flat or totals.num_groups_masked:
+        flat, masked = totals.num_groups_flat, totals.num_groups_masked
+        say(f"groups replaced: {flat} with equal rewards, {masked} masked")
+    if totals.num_suspicious:
+        command = f"mainspring rollout list {record.id} --suspicious"
+        say(f"suspicious {totals.num_suspicious} (`{command}`)")
+    if totals.max_logprob_gap is not None:
+        say(f"gap        {totals.max_logprob_gap:.1e} largest log-prob gap")
+    _print_places(say, seen)
+
+
+def _print_places(say: Any, seen: Any) -> None:
+    name = seen.record.id
+    if seen.report:
+        say(f"report     {seen.report.absolute().as_uri()}")
+    else:
+        say(f"report     `mainspring campaign report {name}` writes it")
+    if seen.temporal_link:
+        query = f"CampaignId%3D%22{name}%22"
+        say(f"Temporal   {seen.temporal_link}?query={query}")
+    say(f"next       `mainspring rollout list {name}`")
+
+
+def _print_results(console: Any, data: Any) -> None:
+    from cli.tables import Table
+    from reports.data import GREEDY, HELDOUT_TEMPLATES, SAMPLED
+
+    table = Table("resolved", "before", "after", box=None, pad_edge=False)
+    for column in (1, 2):
+        table.columns[column].justify = "right"
+    for label, split, sampling in (
+        ("unseen tasks, sampled", data.main_split, SAMPLED),
+        ("unseen tasks, greedy", data.main_split, GREEDY),
+        ("unseen bug types", HELDOUT_TEMPLATES, SAMPLED),
+    ):
+        found = data.evaluated(split, sampling)
+        if not found:
+            continue
+        first, last = found[0], found[-1]
+        before = _share(first) if first.version == 0 else "-"
+        after = f"{_share(last)}, version {last.version}" if last.version > 0 else "-"
+        table.add_row(label, before, after)
+    if table.row_count:
+        console.print(table)
+        console.print()
+
+
+def _share(evaluation: Any) -> str:
+    return share_of(evaluation.num_resolved, evaluation.num_tasks - evaluation.num_masked)
+
+
+def _steps(data: Any, num_steps: int) -> Any:
+    from cli.tables import Table
+
+    names = ("step", "reward", "resolved", "mixed groups", "entropy", "grad norm", "time")
+    shown = data.steps[-NUM_STEPS:]
+    caption = f"the last {len(shown)} of {len(data.steps)} steps; {num_steps} are planned"
+    table = Table(*names, box=None, pad_edge=False, caption=caption, caption_justify="left")
+    for column in table.columns:
+        column.justify = "right"
+    for step in shown:
+        table.add_row(
+            str(step.step),
+            number(step.reward_mean),
+            percent(step.solve_rate),
+            "-" if step.mixed_groups is None else str(step.mixed_groups),
+            number(step.entropy),
+            number(step.grad_norm),
+            duration(step.train_s),
+        )
+    return table
+
+
+def _print_run(say: Any, data: Any) -> None:
+    verdicts = data.verdicts
+    num_scored = sum(num for word, num in verdicts.items() if word != Verdict.FAULT)
+    if num_scored:
+        num = verdicts.get(Verdict.RESOLVED.value, 0)
+        say(f"resolved   {num} of {num_scored}, {share_of(num, num_scored)}")

@@ -1,0 +1,50 @@
+"""`mainspring db upgrade | current`: the schema of the configured database."""
+
+import json
+from pathlib import Path
+
+import typer
+
+from cli.options import Home, Json
+from mainspring.errors import ConfigError
+
+
+def register(app: typer.Typer) -> None:
+    db = typer.Typer(help="Show and upgrade the schema of the database.", no_args_is_help=True)
+    app.add_typer(db, name="db")
+
+    @db.command("upgrade")
+    def upgrade(home: Home = None) -> None:
+        """Upgrade the database to the schema of this program. Safe to repeat."""
+        from migrations import upgrade
+
+        url = _database_url(home)
+        before = upgrade.current(url)
+        upgrade.upgrade(url)
+        after = upgrade.head()
+        typer.echo(f"already at {after}" if before == after else f"{before or 'empty'} -> {after}")
+
+    @db.command("current")
+    def current(home: Home = None, as_json: Json = False) -> None:
+        """Show the migration of the database, and the one this program needs."""
+        from migrations import upgrade
+
+        found, needed = upgrade.current(_database_url(home)), upgrade.head()
+        if as_json:
+            typer.echo(json.dumps({"current": found, "needed": needed, "ready": found == needed}))
+        elif found == needed:
+            typer.echo(f"{found} (up to date)")
+        else:
+            typer.echo(f"{found or 'empty'}, needs {needed}: run `mainspring db upgrade`")
+
+
+def _database_url(home: Path | None) -> str:
+    from mainspring.settings import load_settings
+
+    settings = load_settings(home)
+    if not settings.database_url:
+        raise ConfigError(
+            f"no database is configured and none is recorded in {settings.stack_file}",
+            remedy="run `mainspring up`, or set MAINSPRING_DATABASE_URL=postgresql://...",
+        )
+    return settings.database_url

@@ -1,0 +1,37 @@
+"""`mainspring doctor`: what this machine can do, and what a backend cannot enforce on it."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.options import Json
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def doctor(
+        home: Annotated[Path | None, typer.Option(help="State folder.")] = None,
+        as_json: Json = False,
+    ) -> None:
+        """Check services, sandbox backends and disk. Exits 3 if something required is missing."""
+        import asyncio
+
+        from cli.operations.machine_checks import examine
+
+        findings = asyncio.run(examine(home))
+        if as_json:
+            typer.echo(json.dumps([finding.as_dict() for finding in findings]))
+        else:
+            from rich.console import Console
+
+            from cli.tables import Table
+
+            table = Table("check", "state", "found")
+            for finding in findings:
+                state = "[green]ok[/green]" if finding.ok else "[red]not fit[/red]"
+                table.add_row(finding.check, state, finding.found)
+            Console().print(table)
+        if not all(finding.ok for finding in findings if finding.required):
+            raise typer.Exit(3)

@@ -1,0 +1,235 @@
+"""`mainspring eval ...`: measure a model on a task set, or grade a campaign's patches again."""
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.options import Home, Json, Workers
+from mainspring.config.presets import Preset
+from mainspring.status import PolicyApi, Unverified
+
+Name = Annotated[
+    str | None,
+    typer.Option(help="Name of the run. Reuse it to resume. Default: task set, model and time."),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(help="Folder for the run's files (default: reports/<name> in the state folder)."),
+]
+Retry = Annotated[
+    bool, typer.Option("--retry", help="In a finished run, retry the masked rollouts.")
+]
+Concurrency = Annotated[
+    int | None, typer.Option(min=1, help="Number of rollouts that run at once.")
+]
+
+OPTIONS = {"engines": "--base-url", "samples": "--n", "step_limit": "--step-limit"}
+"""Of fields that are not called as their option."""
+
+
+def register(app: typer.Typer) -> None:
+    evaluation = typer.Typer(help="Measure a model on a task set.", no_args_is_help=True)
+    app.add_typer(evaluation, name="eval")
+
+    @evaluation.command()
+    def run(
+        file: Annotated[
+            Path | None, typer.Argument(help="Campaign file (TOML); options override it.")
+        ] = None,
+        source: Annotated[
+            str | None, typer.Option(help="Task set to evaluate on (`tasks list` shows them).")
+        ] = None,
+        split: Annotated[
+            str | None, typer.Option(help="Split of the tasks (default: the only one).")
+        ] = None,
+        part: Annotated[
+            str | None, typer.Option("--slice", help='Only tasks at these positions, e.g. "0:5".')
+        ] = None,
+        unverified: Annotated[
+            Unverified | None,
+            typer.Option(
+                help="Skip or use tasks that `tasks verify` has not passed (default: skip)."
+            ),
+        ] = None,
+        model: Annotated[
+            str | None,
+            typer.Option(
+                help="Model name at the endpoint (--api openai), or model directory (--api sglang)."
+            ),
+        ] = None,
+        api: Annotated[
+            PolicyApi | None, typer.Option(help="API of the endpoint (default: sglang).")
+        ] = None,
+        base_url: Annotated[
+            list[str] | None, typer.Option(help="Base URL of the endpoint. Repeat to balance load.")
+        ] = None,
+        samples: Annotated[
+            int | None,
+            typer.Option("--n", min=1, max=250, help="Number of rollouts per task (default: 1)."),
+        ] = None,
+        temperature: Annotated[
+            float | None,
+            typer.Option(
+                min=0, max=2, help="Sampling temperature (default: 0; with --n above 1: 1)."
+            ),
+        ] = None,
+        step_limit: Annotated[
+            int | None,
+            typer.Option(min=1, max=500, help="Maximum number of turns per rollout (default: 20)."),
+        ] = None,
+        preset: Annotated[
+            Preset | None,
+            typer.Option(help="Limits of another agent program, for comparable scores."),
+        ] = None,
+        concurrency: Concurrency = None,
+        name: Name = None,
+        output: Output = None,
+        retry: Retry = False,
+        workers: Workers = True,
+        home: Home = None,
+        as_json: Json = False,
+    ) -> None:
+        """Evaluate a model on a task set and write results and trajectories.
+
+        The endpoint's key is read from MAINSPRING_POLICY_API_KEY. To resume an interrupted run,
+        repeat the command with its --name. Starts local workers unless
+        MAINSPRING_TEMPORAL_ADDRESS is set; then existing workers are used.
+        """
+        from mainspring.config.campaign import check_campaign, read_toml
+        from mainspring.config.model_path import with_model_path
+        from mainspring.status import CampaignKind
+
+        raw = with_model_path(read_toml(file), file) if file else {}
+        named: dict[str, str] = {}
+        for section, options in {
+            "tasks": {"source": source, "unverified": unverified},
+            "policy": {
+                "model": model,
+                "api": api,
+                "engines": base_url or None,
+                "temperature": temperature,
+            },
+            "agent": {"step_limit": step_limit, "preset": preset},
+            "evaluation": {"concurrency": concurrency},
+            "run": {"split": split, "slice": part, "samples": samples},
+        }.items():
+            given = {key: value for key, value in options.items() if value is not None}
+            raw[section] = {**raw.get(section, {}), **given}
+            named |= {f"{section}.{key}": OPTIONS.get(key, f"--{key}") for key in given}
+        _complete(raw, name)
+        where = str(file) if file else "eval run"
+        check_campaign(raw, where, named)  # before any service is asked
+
+        async def known(run: Any) -> Any:
+            raw["run"]["split"] = await run.split_of(raw, raw["run"].get("split"))
+            return check_campaign(raw, where, named)
+
+        _perform(known, CampaignKind.EVAL, output, retry, workers, home, as_json)
+
+    @evaluation.command()
+    def regrade(
+        campaign: Annotated[
+            str, typer.Argument(help="Name of an evaluation or campaign that has ended.")
+        ],
+        name: Name = None,
+        output: Output = None,
+        retry: Retry = False,
+        workers: Workers = True,
+        home: Home = None,
+        as_json: Json = False,
+    ) -> None:
+        """Grade the stored patches of a campaign again, without the model."""
+        from mainspring.ids import campaign_id_at
+        from mainspring.status import CampaignKind
+
+        chosen = name or campaign_id_at("regrade", campaign, datetime.now())
+
+        async def known(run: Any) -> Any:
+            return await run.regrade_config(campaign, chosen)
+
+        _perform(known, CampaignKind.REGRADE, output, retry, workers, home, as_json)
+
+
+def _complete(raw: dict[str, Any], name: str | None) -> None:
+    """Fill in what an evaluation takes for granted. Raises UsageError."""
+    from mainspring.errors import UsageError
+    from mainspring.ids import campaign_id_at
+
+    tasks, policy = raw["tasks"], raw["policy"]
+    for section, key in ((tasks, "source"), (policy, "model")):
+        if key not in section:
+            raise UsageError(
+                f"an evaluation needs --{key}", remedy="give it, or a campaign file that has it"
+            )
+    if policy.get("api", PolicyApi.SGLANG) == PolicyApi.SGLANG:
+        # Workers have a working directory of their own.
+        model = Path(policy["model"]).absolute()
+        if "/" not in policy["model"] and not model.exists():
+            raise UsageError(
+                f"model directory {model}: no such directory",
+                remedy="with --api sglang --model is a directory; for an OpenAI-compatible "
+                "endpoint add --api openai",
+            )
+        policy["model"] = str(model)
+    elif "engines" not in policy:
+        raise UsageError(
+            "an evaluation with --api openai needs --base-url",
+            remedy="give the endpoint's URL, as in --base-url http://127.0.0.1:8000/v1",
+        )
+    policy.setdefault("temperature", 1.0 if raw["run"].get("samples", 1) > 1 else 0.0)
+    if name is not None:
+        raw["name"] = name
+    if "name" not in raw:
+        model = Path(policy["model"]).name
+        raw["name"] = campaign_id_at("eval", f"{tasks['source']}-{model}", datetime.now())
+
+
+def _perform(
+    config_of: Callable[[Any], Any],
+    kind: Any,
+    output: Path | None,
+    retry: bool,
+    workers: bool,
+    home: Path | None,
+    as_json: bool,
+) -> None:
+    import asyncio
+
+    from cli import eval_screen
+    from cli.operations.run_launch import conductor
+    from cli.progress import counting
+    from mainspring.errors import WorkFailed
+    from mainspring.layout import report
+    from reports.export.evaluation import write_evaluation
+
+    def say(text: str) -> None:
+        typer.secho(text, dim=True, err=as_json)
+
+    async def go() -> tuple[dict[str, Any], Path, str]:
+        async with conductor(home, say, own_workers=workers, for_a_program=as_json) as run:
+            config = await config_of(run)
+            hint = (
+                f"{kind} {config.name}: to resume it, repeat the command with --name {config.name}"
+            )
+            record = await run.perform(config, kind, hint, retry=retry)
+            directory = output or report(run.settings.home, record.id)
+            with counting("writing") as progress:
+                found = await write_evaluation(run.db, record.id, directory, progress)
+            return found, directory, run.settings.temporal_link
+
+    summary, directory, ui = asyncio.run(go())
+    if as_json:
+        typer.echo(json.dumps({**summary, "directory": str(directory)}))
+    else:
+        eval_screen.print_summary(summary, directory, ui)
+    if summary["errors"]:
+        raise WorkFailed(
+            f"{summary['errors']} of {summary['total']} rollouts of {summary['campaign']} could "
+            "not be scored",
+            remedy=f"`mainspring rollout list {summary['campaign']} --masked` names their faults; "
+            f"repeat the command with --name {summary['campaign']} --retry to retry them",
+        )

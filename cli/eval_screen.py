@@ -1,0 +1,91 @@
+"""How a finished evaluation looks in a terminal: the result first, then cost, then what to read.
+
+Reads the evaluation's written folder for the rollouts that did not resolve their task.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mainspring.figures import duration, number, percent
+
+NUM_SHOWN = 10
+"""Rollouts that did not resolve; the next command lists all."""
+
+
+def print_summary(summary: dict[str, Any], directory: Path, temporal_link: str = "") -> None:
+    """`summary` is what `reports.export.evaluation` made of it."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+
+    def say(text: str, style: str = "") -> None:
+        console.print(text, style=style, markup=False, soft_wrap=True)
+
+    name = summary["campaign"]
+    say(f"{summary['kind']} {name}: {_result(summary)}", "bold")
+    for each in summary["pass_at_k"][1:]:
+        say(f"pass@{each['k']:<5} {_interval(each)}")
+    if summary["errors"]:
+        say(f"masked     {summary['errors']} of {summary['total']} rollouts could not be scored")
+    if summary.get("retried"):
+        say(f"retried    {summary['retried']} rollouts were begun more than once")
+    if summary["unfinished"]:
+        say(f"unfinished {summary['unfinished']} rollouts")
+    say(f"cost       {_cost(summary)}")
+    for label, key in (
+        ("verdicts", "verdicts"),
+        ("ended by", "stop_reasons"),
+        ("suspicious", "suspicions"),
+    ):
+        if summary[key]:
+            counts = (f"{num} {word.replace('_', ' ')}" for word, num in summary[key].items())
+            say(f"{label:10} {', '.join(counts)}")
+    if summary["avg_phase_s"]:
+        phases = summary["avg_phase_s"].items()
+        say(f"time       {', '.join(f'{phase} {duration(each)}' for phase, each in phases)}")
+    unresolved = _unresolved(directory)
+    if unresolved:
+        say("not resolved")
+        for each in unresolved[:NUM_SHOWN]:
+            rollout = each["rollout"].removeprefix(f"{name}/")
+            why = "masked" if each["masked"] else str(each["verdict"]).replace("_", " ")
+            say(f"  {rollout}  {each['instance_id']}  ({why})")
+        if len(unresolved) > NUM_SHOWN:
+            say(f"  and {len(unresolved) - NUM_SHOWN} more: `mainspring rollout list {name}`")
+    say(f"files      {directory}")
+    if temporal_link:
+        say(f"Temporal   {temporal_link}?query=CampaignId%3D%22{name}%22")
+    if unresolved:
+        say(f"next       `mainspring rollout show {unresolved[0]['rollout']}`")
+    else:
+        say(f"next       `mainspring rollout list {name}`")
+
+
+def _result(summary: dict[str, Any]) -> str:
+    scored = summary["scored"]
+    if not scored:
+        return "no rollout could be scored"
+    # Its interval is over tasks: samples of one task are not independent.
+    return f"{summary['resolved']} of {scored} resolved, {_interval(summary['pass_at_k'][0])}"
+
+
+def _interval(at_k: dict[str, Any]) -> str:
+    low, high = (f"{100 * at_k[end]:.0f}" for end in ("low", "high"))
+    return f"{percent(at_k['value'])} ({low}-{high} %)"
+
+
+def _cost(summary: dict[str, Any]) -> str:
+    told = [
+        f"{number(summary['avg_steps'], 1)} turns",
+        duration(summary["avg_elapsed_s"]),
+    ]
+    for key, noun in (("avg_prompt_tokens", "prompt"), ("avg_completion_tokens", "reply")):
+        if summary[key]:
+            told.append(f"{summary[key]:,.0f} {noun} tokens")
+    return f"{', '.join(told)} (mean of a rollout)"
+
+
+def _unresolved(directory: Path) -> list[dict[str, Any]]:
+    lines = (directory / "results.jsonl").read_text().splitlines()
+    return [each for each in map(json.loads, lines) if not each["resolved"]]

@@ -1,0 +1,127 @@
+"""The `mainspring` command: registers the command modules and turns errors into exit codes.
+
+Exit codes: 0 done, 2 usage, 3 a service is missing or unfit, 4 the work failed, 130 interrupted.
+"""
+
+import atexit
+import importlib.metadata
+import inspect
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from cli import (
+    bench,
+    campaign,
+    db,
+    doctor,
+    eval,
+    node,
+    rollout,
+    serve,
+    stack,
+    tasks,
+    temporal,
+    train,
+    worker,
+)
+from mainspring.errors import MainspringError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="mainspring",
+    help="Train coding agents with RL. Every rollout is a Temporal workflow, so any process can "
+    "crash without losing work.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+COMMANDS = (
+    *(train, stack, tasks, campaign, eval, rollout, worker, node),
+    *(serve, db, temporal, doctor, bench),
+)
+for module in COMMANDS:
+    module.register(app)
+
+
+def _reflow(commands: typer.Typer) -> None:
+    """Join the lines of each help paragraph, so that only the terminal's width breaks them."""
+    for command in commands.registered_commands:
+        text = command.help or inspect.getdoc(command.callback) or ""
+        command.help = "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+    for group in commands.registered_groups:
+        if group.typer_instance is not None:
+            _reflow(group.typer_instance)
+
+
+_reflow(app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"mainspring {importlib.metadata.version('mainspring')}")
+        raise typer.Exit
+
+
+def _switch_colours_off(wanted: bool) -> None:
+    if wanted:
+        os.environ["NO_COLOR"] = "1"
+
+
+@app.callback()
+def root(
+    home: Annotated[
+        Path | None, typer.Option(help="State folder of every command (default .mainspring).")
+    ] = None,
+    no_color: Annotated[
+        bool,
+        typer.Option(
+            "--no-color",
+            is_eager=True,
+            callback=_switch_colours_off,
+            help="Print without colours, as with NO_COLOR=1.",
+        ),
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    if home is not None:
+        # Where each command's settings look unless it is given a --home of its own.
+        os.environ["MAINSPRING_HOME"] = str(home)
+
+
+def main() -> NoReturn:
+    try:
+        app()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code
+    except MainspringError as error:
+        red = None if os.environ.get("NO_COLOR") else typer.colors.RED
+        typer.secho(f"error: {error.message}", fg=red, err=True)
+        if error.remedy:
+            typer.echo(f"  {error.remedy}", err=True)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        typer.echo("interrupted; repeat the same command to resume", err=True)
+        code = INTERRUPTED
+    if not isinstance(code, int):
+        sys.exit(code)
+    # Not the interpreter's own shutdown: threads of Temporal's SDK abort it with SIGABRT now and
+    # then, after the work is done. What registered itself for the end of the process still runs.
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

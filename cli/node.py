@@ -1,0 +1,125 @@
+"""`mainspring node ...`: the container hosts; empty one before maintenance."""
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from cli.options import Home, Json
+
+T = TypeVar("T")
+
+
+def register(app: typer.Typer) -> None:
+    node = typer.Typer(help="List and drain sandbox nodes.", no_args_is_help=True)
+    app.add_typer(node, name="node")
+
+    @node.command("list")
+    def list_(home: Home = None, as_json: Json = False) -> None:
+        """List sandbox nodes with load and status."""
+        from infra.db import nodes
+
+        rows = [_row(record) for record in _with_database(home, nodes.list_nodes)]
+        if as_json:
+            typer.echo(json.dumps(rows))
+            return
+        from rich.console import Console
+
+        from cli.tables import Table
+
+        table = Table("node", "status", "open", "takes new", "backends", "disk", "memory", "seen")
+        for row in rows:
+            table.add_row(
+                row["node"],
+                row["status"],
+                f"{row['num_open']}/{row['capacity']}",
+                "yes" if row["takes_new"] else row["refusal"] or row["status"],
+                ", ".join(row["backends"]),
+                _gb(row["disk_free_mb"]),
+                _gb(row["memory_free_mb"]),
+                _ago(row["seen_s"]),
+            )
+        table.caption = "disk and memory that are free; how long ago the node was seen"
+        Console().print(table)
+
+    @node.command()
+    def drain(
+        name: Annotated[str, typer.Argument(metavar="NODE", help="Id of the node.")],
+        undo: Annotated[
+            bool, typer.Option("--undo", help="Let the node take new sandboxes again.")
+        ] = False,
+        wait: Annotated[
+            bool, typer.Option("--wait", help="Wait until no sandbox is open on the node.")
+        ] = False,
+        timeout_s: Annotated[
+            float, typer.Option(min=0, help="Give up waiting after this many seconds.")
+        ] = 3600.0,
+        home: Home = None,
+        as_json: Json = False,
+    ) -> None:
+        """Stop scheduling on a node; running sandboxes finish.
+
+        A node that restarts stays drained until you use --undo.
+        """
+        from cli.operations.drain import drain as ask
+        from mainspring.errors import UsageError
+        from mainspring.ids import NodeId
+
+        if undo and wait:
+            raise UsageError("--undo and --wait exclude each other", remedy="give one of them")
+
+        async def go(db: Any) -> Any:
+            return await ask(db, NodeId(name), undo=undo, wait_s=timeout_s if wait else None)
+
+        row = _row(_with_database(home, go))
+        if as_json:
+            typer.echo(json.dumps(row))
+        elif undo:
+            typer.echo(f"node {name} is told to take new work again")
+        elif row["status"] == "drained":
+            typer.echo(f"node {name} is drained: it may be stopped")
+        else:
+            typer.echo(f"node {name} is told to drain; {row['num_open']} sandboxes are open on it")
+
+
+def _row(record: Any) -> dict[str, Any]:
+    said = record.said
+    return {
+        "node": said.id,
+        "status": record.status.value,
+        "num_open": record.num_open,
+        "num_leased": record.num_leased,
+        "capacity": said.capacity,
+        "takes_new": record.status.value == "up" and said.refusal is None,
+        "refusal": said.refusal,
+        "draining": record.draining,
+        "backends": said.backends,
+        "images": said.images,
+        "disk_free_mb": said.disk_free_mb,
+        "memory_free_mb": said.memory_free_mb,
+        "version": said.version,
+        "started_at": said.started_at.isoformat(timespec="seconds"),
+        "seen_at": record.seen_at.isoformat(timespec="seconds"),
+        "seen_s": round(record.seen_s, 1),
+    }
+
+
+def _gb(mb: int) -> str:
+    return f"{mb / 1024:.1f} GB" if mb < 10_240 else f"{mb / 1024:.0f} GB"
+
+
+def _ago(seconds: float) -> str:
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _with_database(home: Path | None, call: Callable[[Any], Awaitable[T]]) -> T:
+    import asyncio
+
+    from infra.db.connect import with_database
+
+    return asyncio.run(with_database(home, call))

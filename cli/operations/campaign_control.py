@@ -1,0 +1,149 @@
+"""What an operator does to a campaign: cancel, pause, resume, drop its batch, roll back a version.
+
+Invariants: a campaign that does not run is named with its status, and the command fails; what is
+dropped or rolled back is decided in the store, once, and the running workflow is told afterwards.
+"""
+
+from pathlib import Path
+from typing import NoReturn
+
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from infra.db import campaigns, discards
+from infra.db.campaigns import CampaignRecord
+from infra.db.database import Database
+from infra.db.naming import campaign_named
+from infra.temporal.lost_campaigns import settle_campaign
+from mainspring import layout
+from mainspring.errors import UsageError
+from mainspring.ids import CampaignId, campaign_workflow, group_workflow
+from mainspring.protocol.campaign import BatchDropped
+from mainspring.status import CampaignKind, CampaignStatus
+
+_WORDS = {
+    CampaignStatus.CANCELLED: "has already been cancelled",
+    CampaignStatus.CREATED: "has not begun",
+}
+
+
+async def refuse_ended(db: Database, name: str, verb: str) -> None:
+    """What the row alone tells, without Temporal. Raises UsageError."""
+    record = await campaign_named(db, name)
+    if record.status in campaigns.ENDS:
+        raise _does_not_run(record.id, record.status, verb)
+
+
+async def cancel(client: Client, db: Database, name: str) -> CampaignId:
+    """Raises UsageError when it does not run."""
+    campaign = await _running(client, db, name, "cancel")
+    try:
+        await client.get_workflow_handle(campaign_workflow(campaign)).cancel()
+    except RPCError as error:
+        await _refuse_ended(error, client, db, campaign, "cancel")
+    return campaign
+
+
+async def update(client: Client, db: Database, name: str, what: str) -> CampaignId:
+    """`what` is "pause" or "resume". Raises UsageError when it does not run."""
+    campaign = await _running(client, db, name, what)
+    try:
+        await client.get_workflow_handle(campaign_workflow(campaign)).execute_update(what)
+    except RPCError as error:
+        await _refuse_ended(error, client, db, campaign, what)
+    return campaign
+
+
+async def drop_batch(client: Client, db: Database, name: str) -> str:
+    """Drop the batch of the planned step; tells what was done. Raises UsageError without one."""
+    record = await _training(db, name)
+    batch = await discards.planned_batch(db, record.id)
+    await discards.drop_batch(db, record.id, batch)
+    done = (
+        f"campaign {record.id}: step {batch.step} is not planned any more; its "
+        f"{len(batch.groups)} groups are masked and will be replaced by new ones"
+    )
+    handle = client.get_workflow_handle(campaign_workflow(record.id))
+    try:
+        await handle.signal("batch_dropped", BatchDropped(step=batch.step))
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return f"{done} when it is started again"
+    return done
+
+
+async def rollback(client: Client, db: Database, home: Path, name: str) -> str:
+    """Discard the newest policy version; tells what was done. Raises UsageError while the campaign
+    runs, and when there is no version to take back."""
+    record = await _training(db, name)
+    await settle_campaign(db, client, record.id)
+    record = await campaigns.get(db, record.id)
+    if record.status not in campaigns.ENDS:
+        raise UsageError(
+            f"campaign {record.id} is {record.status.value}: its versions are in use",
+            remedy=f"run `mainspring campaign cancel {record.id}` first",
+        )
+    version = await discards.newest_to_discard(db, record.id)
+    # First the files: a version that is made again must not find those of the discarded one.
+    _set_aside(layout.policy(home, record.id, version))
+    discarded = await discards.rollback(db, record.id, version)
+    for group in discarded.was_running if discarded else ():
+        try:
+            await client.get_workflow_handle(group_workflow(group)).cancel()
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+    num_groups = len(discarded.groups) if discarded else 0
+    return (
+        f"campaign {record.id}: policy version {version} is discarded, version {version - 1} is "
+        f"the newest; {num_groups} groups are masked and will be replaced when it is started again"
+    )
+
+
+async def _training(db: Database, name: str) -> CampaignRecord:
+    record = await campaign_named(db, name)
+    if record.kind is not CampaignKind.TRAIN:
+        raise UsageError(
+            f"campaign {record.id} trains nothing (its kind is {record.kind.value})",
+            remedy="give the name of a training campaign",
+        )
+    return record
+
+
+async def _running(client: Client, db: Database, name: str, verb: str) -> CampaignId:
+    """The row is corrected first: Temporal takes a cancel of an ended workflow without a word."""
+    campaign = (await campaign_named(db, name)).id
+    await settle_campaign(db, client, campaign)
+    status = (await campaigns.get(db, campaign)).status
+    if status in campaigns.ENDS:
+        raise _does_not_run(campaign, status, verb)
+    return campaign
+
+
+async def _refuse_ended(
+    error: RPCError, client: Client, db: Database, campaign: CampaignId, verb: str
+) -> NoReturn:
+    """It ended, or has not begun, since its row was read."""
+    if error.status is not RPCStatusCode.NOT_FOUND:
+        raise error
+    await settle_campaign(db, client, campaign)
+    raise _does_not_run(campaign, (await campaigns.get(db, campaign)).status, verb) from None
+
+
+def _does_not_run(campaign: CampaignId, status: CampaignStatus, verb: str) -> UsageError:
+    how = _WORDS.get(status, f"has already {status.value}")
+    return UsageError(
+        f"campaign {campaign} {how}: nothing to {verb}",
+        remedy="`mainspring campaign list` lists those that run",
+    )
+
+
+def _set_aside(directory: Path) -> None:
+    """Under a name that no version has."""
+    if not directory.exists():
+        return
+    number = 1
+    while (aside := directory.with_name(f"{directory.name}.discarded-{number}")).exists():
+        number += 1
+    directory.rename(aside)

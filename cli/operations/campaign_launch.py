@@ -1,0 +1,288 @@
+"""Starting a campaign and resuming one: from the store to a running workflow.
+
+Invariant: both are idempotent. Creating stores configuration and tasks once, the tasks chosen by
+what is known of them then; a workflow that is started reads from the store where its campaign
+stands, so one that failed, was cancelled or was terminated resumes at its next step with the groups
+that are ready. Evaluations, verifications and regrades are campaigns of another kind.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowHandle,
+)
+from temporalio.common import (
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from cli.operations.sandboxes_here import require_backends
+from infra.db import campaigns, runs, selections, tasks
+from infra.db.campaigns import CampaignRecord
+from infra.db.database import Database
+from infra.db.selections import Selected
+from infra.sandbox.backends import Available
+from mainspring.agents.choice import AGENTS, check_agent
+from mainspring.bundled.generator import Split, make_tasks
+from mainspring.config.campaign import BUNDLED, CampaignConfig, PolicyApi
+from mainspring.errors import UsageError, WorkFailed
+from mainspring.ids import (
+    ROLLOUT_QUEUE,
+    CampaignId,
+    TaskId,
+    campaign_id,
+    campaign_workflow,
+)
+from mainspring.protocol.campaign import CampaignPlan, CampaignState
+from mainspring.protocol.names import Workflow
+from mainspring.protocol.run import RunState
+from mainspring.rewards.scoring import check_parts
+from mainspring.status import CampaignKind, CampaignStatus
+from workflows import search
+
+CANCEL_TIMEOUT_S = 120.0
+"""A cancelled campaign lets its activities end, its trainer's among them."""
+LOOK_S = 0.5
+SPLITS: tuple[Split, ...] = ("train", "heldout", "heldout_templates")
+
+
+async def create(
+    db: Database,
+    config: CampaignConfig,
+    kind: CampaignKind = CampaignKind.TRAIN,
+    here: Available | None = None,
+) -> CampaignId:
+    """Store the campaign and its tasks. Raises UsageError when the name means another config, when
+    there is nothing to do it with, or its reward cannot be computed; BackendUnavailable when a task
+    needs a sandbox backend that does not work `here` (None: its nodes are elsewhere).
+
+    The campaign's row comes last: a stored campaign has its tasks, whatever a later version of the
+    generator would make of the seed.
+    """
+    campaign = campaign_id(config.name)
+    stored = await campaigns.find(db, campaign)
+    if stored is not None:
+        await campaigns.create(db, config, kind)
+        if here is not None and stored.status is not CampaignStatus.FINISHED:
+            await require_backends(db, campaign, await _used(db, stored), here)
+        return campaign
+    check_parts(config)
+    check_agent(config.agent)
+    trains = kind is CampaignKind.TRAIN
+    if trains and config.policy.api is not PolicyApi.SGLANG:
+        raise UsageError(
+            f"campaign {config.name}: policy.api = {config.policy.api.value!r} gives no tokens to "
+            "train on",
+            remedy='train with policy.api = "sglang", or measure it with `mainspring eval run`',
+        )
+    if kind is CampaignKind.REGRADE:
+        source = await _check_regrade(db, config)
+        if here is not None:
+            await require_backends(db, campaign, await _used(db, source), here)
+        await campaigns.create(db, config, kind)
+        return campaign
+    if config.tasks.source == BUNDLED:
+        for split in SPLITS:
+            if trains or split == config.run.split:
+                made = make_tasks(config.seed, split, config.split_size(split) or 0)
+                await tasks.put_tasks(
+                    db, [task.model_copy(update={"source": config.task_source}) for task in made]
+                )
+    selected: list[Selected] = []
+    splits = ("train", *config.evaluation.splits) if trains else (config.run.split,)
+    for split in dict.fromkeys(splits):
+        chosen = await selections.choose(db, config, split, kind)
+        _check_chosen(config, split, chosen)
+        selected += chosen
+    used = [each.task_id for each in selected if each.position is not None]
+    if kind is not CampaignKind.VERIFY:
+        await _check_agents(db, config, used)
+    if here is not None:
+        await require_backends(db, campaign, used, here)
+    await campaigns.create(db, config, kind, selected)
+    return campaign
+
+
+async def _used(db: Database, stored: CampaignRecord) -> list[TaskId]:
+    """The tasks of a stored campaign, of whatever kind."""
+    if stored.kind is CampaignKind.REGRADE:
+        stored = await campaigns.get(db, campaign_id(stored.config.run.of))
+    config = stored.config
+    trains = stored.kind is CampaignKind.TRAIN
+    splits = ("train", *config.evaluation.splits) if trains else (config.run.split,)
+    return [
+        id for each in dict.fromkeys(splits) for id in await selections.task_ids(db, config, each)
+    ]
+
+
+async def _check_agents(db: Database, config: CampaignConfig, used: list[TaskId]) -> None:
+    """No task silently gets another agent than it asks for."""
+    asks = await selections.asks_for_agent(db, used, list(AGENTS))
+    if asks is not None:
+        task, agent, count = asks
+        raise UsageError(
+            f"campaign {config.name}: task {task} asks for the agent {agent!r} (agent_name), which "
+            f"does not exist; {count} tasks ask for such agents",
+            remedy=f"the agents are {', '.join(AGENTS)}: change agent_name of the rows, or leave "
+            "it empty, and import them again",
+        )
+
+
+def _check_chosen(config: CampaignConfig, split: str, chosen: list[Selected]) -> None:
+    what = f"campaign {config.name}: source {config.task_source!r} has no tasks in split {split!r}"
+    if not chosen:
+        raise UsageError(
+            what + (f" within {config.run.slice}" if config.run.slice else ""),
+            remedy="import the tasks first (`mainspring tasks list` shows what is stored), or "
+            "correct the names of source and splits",
+        )
+    if all(each.position is None for each in chosen):
+        counts = Counter(each.verification for each in chosen)
+        raise UsageError(
+            f"{what} that are verified: {_counted(counts)}",
+            remedy=f"run `mainspring tasks verify --source {config.task_source} --split {split}`, "
+            'or set unverified = "use" in [tasks]',
+        )
+
+
+async def _check_regrade(db: Database, config: CampaignConfig) -> CampaignRecord:
+    """The campaign whose patches are graded again."""
+    source = await campaigns.get(db, campaign_id(config.run.of))
+    if source.kind is CampaignKind.VERIFY:
+        raise UsageError(
+            f"campaign {source.id} graded given patches: there are none of an agent to grade again",
+            remedy="run `mainspring tasks verify` again under another name",
+        )
+    if source.status not in campaigns.ENDS:
+        raise UsageError(
+            f"campaign {source.id} is {source.status}: its patches are not all there",
+            remedy=f"wait for its end, or `mainspring campaign cancel {source.id}`",
+        )
+    if not await runs.num_patches(db, source.id):
+        raise UsageError(f"campaign {source.id} has no patch to grade")
+    return source
+
+
+async def left_out(db: Database, campaign: CampaignId) -> str:
+    """How many tasks the campaign excludes, and why; empty when it uses all."""
+    counts = await selections.left_out(db, campaign)
+    if not counts:
+        return ""
+    total = sum(counts.values())
+    return f"{total} {'task is' if total == 1 else 'tasks are'} excluded: {_counted(counts)}"
+
+
+def _counted(counts: Mapping[Any, int]) -> str:
+    return ", ".join(
+        f"{number} {str(word).replace('_', ' ')}" for word, number in counts.items() if number
+    )
+
+
+async def start(client: Client, db: Database, campaign: CampaignId) -> WorkflowHandle:
+    """Start the campaign's workflow, or find it running. One that is being cancelled ends first.
+
+    The row has its new status before the workflow is started, so that what watches it from here on
+    does not take the end before for this one's."""
+    record = await campaigns.get(db, campaign)
+    handle = client.get_workflow_handle(campaign_workflow(campaign))
+    await _until_cancelled(handle)
+    state: CampaignState | RunState
+    reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
+    if record.kind is CampaignKind.TRAIN:
+        kind, state = Workflow.CAMPAIGN, _state(record)
+    else:
+        kind, state = Workflow.RUN, _run_state(record)
+        if record.status is CampaignStatus.FINISHED:
+            return handle
+        # Its workflow may have completed before it was opened again.
+        reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE
+    before = await campaigns.resume(db, campaign, CampaignStatus.CREATED)
+    try:
+        return await client.start_workflow(
+            kind,
+            state,
+            id=handle.id,
+            task_queue=ROLLOUT_QUEUE,
+            id_reuse_policy=reuse,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            static_summary=f"{record.kind} {campaign}",
+            search_attributes=TypedSearchAttributes(
+                [SearchAttributePair(search.CAMPAIGN, campaign)]
+            ),
+        )
+    except WorkflowAlreadyStartedError:
+        return handle
+    except BaseException:
+        if before is not None:
+            await campaigns.set_status(db, campaign, before, record.error)
+        raise
+
+
+async def _until_cancelled(handle: WorkflowHandle) -> None:
+    """Wait for the end of a workflow that was asked to cancel, which takes it a moment. Raises
+    WorkFailed when it takes longer."""
+    try:
+        async with asyncio.timeout(CANCEL_TIMEOUT_S):
+            while await is_being_cancelled(handle):
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        raise WorkFailed(
+            f"{handle.id} was cancelled before and has not ended after {CANCEL_TIMEOUT_S:.0f} s",
+            remedy="start its workers, so that they finish its work; then start it again",
+        ) from None
+
+
+async def is_being_cancelled(handle: WorkflowHandle) -> bool:
+    described = await describe(handle)
+    if described is None or described.status is not WorkflowExecutionStatus.RUNNING:
+        return False
+    return described.raw_description.workflow_extended_info.cancel_requested
+
+
+async def describe(handle: WorkflowHandle) -> WorkflowExecutionDescription | None:
+    """None when Temporal does not know the workflow."""
+    try:
+        return await handle.describe()
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return None
+        raise
+
+
+def _run_state(record: CampaignRecord) -> RunState:
+    run = record.config.run
+    return RunState(
+        campaign=record.id,
+        concurrency=record.config.evaluation.concurrency,
+        summary=f"patch of {run.of}" if run.of else f"{record.config.task_source} {run.split}",
+        paused=record.status is CampaignStatus.PAUSED,
+    )
+
+
+def _state(record: CampaignRecord) -> CampaignState:
+    """What the workflow decides by; where the campaign stands it reads from the store."""
+    config = record.config
+    return CampaignState(
+        campaign=record.id,
+        plan=CampaignPlan(
+            num_steps=config.trainer.num_steps,
+            groups_per_step=config.trainer.groups_per_step,
+            max_staleness=config.trainer.max_staleness,
+            eval_every_steps=config.evaluation.every_steps,
+            eval_splits=list(config.evaluation.splits),
+            eval_greedy=config.evaluation.greedy,
+            eval_concurrency=config.evaluation.concurrency,
+            max_flat_groups=config.trainer.flat_groups_bound,
+        ),
+        paused=record.status is CampaignStatus.PAUSED,
+    )

@@ -1,0 +1,326 @@
+"""What a campaign needs before it is stored: found, missing, or not visible from this machine.
+
+Invariants: looking changes nothing; whatever is missing comes with what to do about it; what only
+other machines can see is a warning, never a refusal. Used by `mainspring train`, which starts the
+processes itself, and by `mainspring campaign start`, which does not.
+"""
+
+import importlib.util
+import re
+import shutil
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client
+
+from cli.operations import local_engines
+from cli.operations.local_engines import EngineKind, Hardware
+from cli.operations.sandboxes_here import backends_here
+from infra.db import tasks, verifications
+from infra.db.database import Database
+from infra.policy.engine_check import check_engine
+from infra.policy.model_files import check_model_directory, read_facts
+from infra.sandbox.protocol import BackendUnavailable
+from mainspring.config.campaign import BUNDLED, CampaignConfig, Device, PolicyApi, Unverified
+from mainspring.errors import EngineError, ModelError, ServiceError, UsageError
+from mainspring.ids import (
+    GRADE_QUEUE,
+    ROLLOUT_QUEUE,
+    SANDBOX_QUEUE,
+    campaign_id,
+    trainer_queue,
+)
+from mainspring.settings import Settings
+from mainspring.status import Verification
+from mainspring.tasks.task import BackendName
+
+SPARE_BYTES = 2 << 30
+"""Postgres, Temporal, logs and reports of a campaign of some hours."""
+BYTES_PER_PARAMETER = 16
+"""Of one checkpoint: weights, two moments and the exported copy, four bytes each."""
+POLLER_S = 75.0
+"""A worker asks again within a minute; Temporal lists one that left for five."""
+TRAINER_LIBRARIES = ("torch", "ray", "megatron")
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+class State(StrEnum):
+    OK = "ok"
+    """It is there and fit."""
+    STARTS = "starts"
+    """The command starts it."""
+    WARNING = "warning"
+    """Not visible from this machine, or needed later only."""
+    MISSING = "missing"
+    """The campaign cannot run without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    what: str
+    state: State
+    found: str
+    fix: str = ""
+    """What to do about it."""
+    is_service: bool = False
+    """A missing service or machine, as opposed to wrong input."""
+
+
+def require(campaign: str, items: Sequence[Item]) -> None:
+    """Raises UsageError or ServiceError, naming all that is missing."""
+    missing = [item for item in items if item.state is State.MISSING]
+    if not missing:
+        return
+    kind = ServiceError if all(item.is_service for item in missing) else UsageError
+    raise kind(
+        f"campaign {campaign} cannot start, nothing was stored:\n"
+        + "\n".join(f"  {item.what}: {item.found}" for item in missing),
+        remedy="; ".join(dict.fromkeys(item.fix for item in missing if item.fix)),
+    )
+
+
+async def of_this_machine(
+    config: CampaignConfig, settings: Settings, hardware: Hardware
+) -> list[Item]:
+    """What `mainspring train` needs here before any service is asked."""
+    model = model_item(config)
+    items = [
+        model,
+        *(
+            [
+                await _engine_here(config, url, settings, hardware)
+                for url in config.policy.engines
+                if model.state is State.OK
+            ]
+        ),
+        await _sandbox_item(config, settings),
+        _trainer_item(),
+        _gpu_item(config, hardware),
+        _disk_item(config, settings.home),
+    ]
+    return items
+
+
+async def of_the_fleet(config: CampaignConfig, settings: Settings, client: Client) -> list[Item]:
+    """What `mainspring campaign start` can see of engines and workers elsewhere."""
+    model = model_item(config)
+    items = [model]
+    for url in config.policy.engines if model.state is State.OK else ():
+        if urlsplit(url).port == 0:
+            fix = "give the engine's port in policy.engines, or use mainspring train"
+            items.append(Item(f"engine {url}", State.MISSING, "port 0 is not an address", fix))
+            continue
+        asked = await engine_item(config, url, settings)
+        if asked is None:
+            fix = f"start it: mainspring serve --model {config.policy.model}"
+            asked = Item(f"engine {url}", State.WARNING, "does not answer to this machine", fix)
+        items.append(asked)
+    trainer = trainer_queue(campaign_id(config.name))
+    for what, queue, kind, command in (
+        ("rollout worker", ROLLOUT_QUEUE, "workflow", "mainspring worker rollout"),
+        ("sandbox node", SANDBOX_QUEUE, "activity", "mainspring worker sandbox"),
+        ("grading", GRADE_QUEUE, "activity", "mainspring worker sandbox"),
+        ("trainer", trainer, "activity", f"mainspring worker trainer --campaign {config.name}"),
+    ):
+        if await is_polled(client, queue, kind):
+            items.append(Item(what, State.OK, f"polls queue {queue}"))
+        else:
+            items.append(Item(what, State.WARNING, f"nothing polls queue {queue}", command))
+    return items
+
+
+async def of_the_tasks(config: CampaignConfig, db: Database | None) -> list[Item]:
+    """Its splits: whether they have tasks, and verified ones. Without `db` (Postgres is down) only
+    what can be known."""
+    if config.tasks.source == BUNDLED:
+        return [Item("tasks", State.OK, f"bundled, made from seed {config.seed}")]
+    if db is None:
+        what = f"tasks of {config.tasks.source}"
+        return [Item(what, State.WARNING, "not checked: Postgres is down", "mainspring up")]
+    stored = await tasks.list_splits(db)
+    mine = {each.split: each.num_tasks for each in stored if each.source == config.tasks.source}
+    listed = ", ".join(f"{split} {number}" for split, number in mine.items()) or "none"
+    items: list[Item] = []
+    for split in dict.fromkeys(("train", *config.evaluation.splits)):
+        what = f"tasks of {config.tasks.source}, split {split}"
+        if split not in mine:
+            fix = "import tasks (mainspring tasks import), or correct tasks.source and "
+            fix += "evaluation.splits in the file"
+            items.append(Item(what, State.MISSING, f"none; stored splits: {listed}", fix))
+            continue
+        known = await verifications.verification_of(db, config.tasks.source, split)
+        num_good = Counter(known.values())[Verification.VERIFIED]
+        if config.tasks.unverified is Unverified.USE:
+            items.append(Item(what, State.OK, f"{mine[split]}, unverified ones are used as well"))
+        elif num_good:
+            items.append(Item(what, State.OK, f"{num_good} of {mine[split]} verified"))
+        else:
+            fix = f"mainspring tasks verify --source {config.tasks.source} --split {split}"
+            items.append(Item(what, State.MISSING, f"{mine[split]}, none of them verified", fix))
+    return items
+
+
+def model_item(config: CampaignConfig) -> Item:
+    model = config.policy.model
+    if model == BUNDLED:
+        return Item("model", State.OK, "bundled, made by the campaign")
+    directory = Path(model)
+    if not directory.is_dir() and not directory.is_absolute() and _HUB_NAME.fullmatch(model):
+        return Item(
+            "model",
+            State.MISSING,
+            f"policy.model = {model!r} is a name of the Hugging Face hub, not a folder",
+            f"download it (hf download {model} --local-dir models/{directory.name}) and name the "
+            "folder in policy.model",
+        )
+    try:
+        check_model_directory(directory)
+    except ModelError as error:
+        return Item("model", State.MISSING, error.message, error.remedy)
+    own = read_facts(directory).max_context
+    if own is not None and config.policy.max_context > own:
+        return Item(
+            "model",
+            State.MISSING,
+            f"policy.max_context = {config.policy.max_context}, the model {model} was made for "
+            f"{own} tokens",
+            f"set policy.max_context to {own} or less",
+        )
+    return Item("model", State.OK, f"{model} ({_size(directory) / 1e9:.1f} GB)")
+
+
+async def engine_item(config: CampaignConfig, url: str, settings: Settings) -> Item | None:
+    """What serves at `url`; None when no HTTP server answers there."""
+    if not await local_engines.answering([url]):
+        return None
+    what, model = f"engine {url}", config.policy.model
+    if config.policy.api is not PolicyApi.SGLANG:
+        return Item(what, State.OK, "answers")
+    try:
+        served = await check_engine(
+            url,
+            api_key=settings.policy_api_key.get_secret_value(),
+            model_dir=None if model == BUNDLED else Path(model),
+            max_context=config.policy.max_context,
+        )
+    except EngineError as error:
+        return Item(what, State.MISSING, error.message, error.remedy, True)
+    if served.mismatch:
+        fix = "start an engine with policy.model, or correct policy.engines"
+        return Item(what, State.MISSING, served.mismatch, fix)
+    kind = served.architectures[0] if served.architectures else served.model_type
+    return Item(what, State.OK, f"answers, serves {kind} from {served.model_path}")
+
+
+async def _engine_here(
+    config: CampaignConfig, url: str, settings: Settings, hardware: Hardware
+) -> Item:
+    what = f"engine {url}"
+    if urlsplit(url).port != 0 and (answered := await engine_item(config, url, settings)):
+        return answered
+    by_hand = f"mainspring serve --model {config.policy.model}"
+    if not local_engines.is_here(url) or config.policy.api is not PolicyApi.SGLANG:
+        return Item(what, State.MISSING, "does not answer", f"start it: {by_hand}", True)
+    if local_engines.kind_for(config, hardware) is EngineKind.SGLANG:
+        return Item(what, State.STARTS, "SGLang on this machine's GPUs")
+    why = "no GPU here" if not hardware.gpus else "SGLang is not installed in this environment"
+    if config.policy.model == BUNDLED:
+        why = "bundled model"
+    size = 0 if config.policy.model == BUNDLED else _size(Path(config.policy.model))
+    if size > local_engines.MAX_CPU_BYTES:
+        return Item(
+            what,
+            State.MISSING,
+            f"does not answer ({why}), and a model of {size / 1e9:.0f} GB is too large for the "
+            "CPU engine",
+            f"start SGLang from its own environment: {by_hand} --engine sglang",
+            True,
+        )
+    return Item(what, State.STARTS, f"the CPU engine ({why})")
+
+
+async def _sandbox_item(config: CampaignConfig, settings: Settings) -> Item:
+    backends = await backends_here()
+    works = [name for name, found in backends.items() if not isinstance(found, BackendUnavailable)]
+    needed = backends[BackendName.BWRAP]
+    if config.tasks.source == BUNDLED and isinstance(needed, BackendUnavailable):
+        # Its tasks have no image.
+        return Item("sandbox", State.MISSING, needed.message, needed.remedy, True)
+    if isinstance(needed, BackendUnavailable) and not works:
+        return Item("sandbox", State.MISSING, needed.message, needed.remedy, True)
+    return Item("sandbox", State.OK, f"works: {', '.join(works)}")
+
+
+def _trainer_item() -> Item:
+    absent = [name for name in TRAINER_LIBRARIES if importlib.util.find_spec(name) is None]
+    if absent:
+        fix = "pip install 'mainspring[train]' (not into SGLang's environment)"
+        return Item("trainer", State.MISSING, f"not installed: {', '.join(absent)}", fix)
+    return Item("trainer", State.STARTS, "Ray and Megatron-core on this machine")
+
+
+def _gpu_item(config: CampaignConfig, hardware: Hardware) -> Item:
+    world_size = config.trainer.tensor_parallel * config.trainer.data_parallel
+    ranks = f"{world_size} rank{'s' if world_size > 1 else ''}"
+    if config.trainer.device is Device.CPU:
+        return Item("device", State.OK, f"{ranks} on CPU, as set by trainer.device")
+    found = f"{ranks} on CUDA; GPUs here: {len(hardware.gpus)}"
+    if len(hardware.gpus) >= world_size:
+        return Item("device", State.OK, found)
+    fix = 'set trainer.device = "cpu" for a small model'
+    if hardware.gpus:
+        fix = "lower trainer.tensor_parallel or trainer.data_parallel"
+    return Item("device", State.MISSING, found, fix)
+
+
+def _disk_item(config: CampaignConfig, home: Path) -> Item:
+    folder = home
+    while not folder.exists():
+        folder = folder.parent
+    free, needed = shutil.disk_usage(folder).free, SPARE_BYTES + _checkpoint_bytes(config)
+    found = f"{free / 1e9:.1f} GB free at {home}, about {needed / 1e9:.1f} GB needed"
+    if free >= needed:
+        return Item("disk", State.OK, found)
+    fix = "free space, or choose a folder on another disk with --home"
+    return Item("disk", State.MISSING, found, fix, True)
+
+
+def _checkpoint_bytes(config: CampaignConfig) -> int:
+    """What `trainer.keep_checkpoints` and the one being written take."""
+    if config.policy.model == BUNDLED:
+        return 0
+    directory = Path(config.policy.model)
+    if not (directory / "config.json").is_file():
+        return 0
+    hf = local_engines.hf_config(directory)
+    bytes_each = 4 if "32" in str(hf.get("dtype") or hf.get("torch_dtype")) else 2
+    num_parameters = _size(directory) // bytes_each
+    return (config.trainer.keep_checkpoints + 1) * BYTES_PER_PARAMETER * num_parameters
+
+
+def _size(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.glob("*.safetensors"))
+
+
+async def is_polled(client: Client, queue: str, kind: str) -> bool:
+    kinds = {
+        "workflow": TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        "activity": TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
+    }
+    described = await client.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(
+            namespace=client.namespace,
+            task_queue=TaskQueue(name=queue),
+            task_queue_type=kinds[kind],
+        )
+    )
+    since = time.time() - POLLER_S
+    return any(poller.last_access_time.ToSeconds() > since for poller in described.pollers)

@@ -1,0 +1,172 @@
+"""A campaign's processes on one machine, of those: engine, rollout worker, sandbox node, trainer.
+
+Invariants: a process that dies is started again (that is all the durability a process needs: what
+it was doing is retried from Postgres); a process that keeps dying ends the fleet with its log's
+last lines; no process outlives the fleet, even when the fleet itself is killed.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cli.operations.embedded_stack import revive
+from mainspring.errors import DatabaseError, WorkFailed
+from mainspring.settings import Settings, load_settings
+from workers.service_link import refuse_moved
+
+MAX_QUICK_DEATHS = 4
+"""Lives in a row shorter than QUICK_S that mean the process cannot run at all."""
+QUICK_S = 30.0
+RESTART_DELAY_S = 0.5
+STOP_TIMEOUT_S = 40.0
+"""A node drains for ten seconds, then removes up to a hundred sandboxes."""
+POLL_S = 0.5
+UNREACHABLE_S = 120.0
+"""A Postgres that was killed recovers its log before it answers again."""
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+"""On CPU every process gets one compute thread."""
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(slots=True)
+class Member:
+    """One process of the fleet."""
+
+    name: str
+    arguments: list[str]
+    """After `python -m mainspring`."""
+    waits_for: Path | None = None
+    """Started once this file exists (the engine waits for the first model)."""
+    environment: dict[str, str] = field(default_factory=dict)
+    process: asyncio.subprocess.Process | None = None
+    num_quick_deaths: int = 0
+
+    @property
+    def pid(self) -> int | None:
+        return self.process.pid if self.process and self.process.returncode is None else None
+
+
+class Fleet:
+    def __init__(
+        self, members: list[Member], logs: Path, on_restart: Callable[[str, int], None]
+    ) -> None:
+        self.members = {member.name: member for member in members}
+        self._logs = logs
+        self._on_restart = on_restart
+        self._keepers: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "Fleet":
+        self._logs.mkdir(parents=True, exist_ok=True)
+        self._keepers = [asyncio.create_task(self._keep(m)) for m in self.members.values()]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await asyncio.gather(*(self._stop(member) for member in self.members.values()))
+
+    def check(self) -> None:
+        """Raises WorkFailed when a member cannot be kept running."""
+        for keeper in self._keepers:
+            if keeper.done():
+                keeper.result()
+
+    async def _keep(self, member: Member) -> None:
+        while member.waits_for is not None and not member.waits_for.exists():
+            await asyncio.sleep(0.2)
+        while True:
+            started = time.monotonic()
+            member.process = await self._start(member)
+            code = await member.process.wait()
+            quick = time.monotonic() - started < QUICK_S
+            member.num_quick_deaths = member.num_quick_deaths + 1 if quick else 0
+            if member.num_quick_deaths == MAX_QUICK_DEATHS:
+                raise WorkFailed(
+                    f"{member.name} ended {MAX_QUICK_DEATHS} times in a row within {QUICK_S:.0f} s "
+                    f"(exit code {code}); the end of {self.log(member.name)}:\n"
+                    + _tail(self.log(member.name)),
+                    remedy="fix what the log names, then repeat the command to resume",
+                )
+            self._on_restart(member.name, code)
+            await asyncio.sleep(RESTART_DELAY_S)
+
+    async def _start(self, member: Member) -> asyncio.subprocess.Process:
+        with self.log(member.name).open("ab") as log:
+            return await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "mainspring",
+                *member.arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **member.environment},
+                preexec_fn=_die_with_parent,
+                start_new_session=True,
+            )
+
+    async def _stop(self, member: Member) -> None:
+        process = member.process
+        if process is None or process.returncode is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+        except TimeoutError:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+    def log(self, name: str) -> Path:
+        return self._logs / f"{name}.log"
+
+
+def rollout_member(settings: Settings) -> Member:
+    return Member(
+        "rollout", ["worker", "rollout", "--home", str(settings.home)], environment=ONE_THREAD
+    )
+
+
+def sandbox_member(settings: Settings, capacity: int) -> Member:
+    arguments = ["worker", "sandbox", "--home", str(settings.home), "--capacity", str(capacity)]
+    return Member("sandbox", arguments, environment=ONE_THREAD)
+
+
+async def keep_until(
+    ended: Callable[[], Awaitable[bool]], fleet: Fleet, home: Path, say: Callable[[str], None]
+) -> None:
+    """Keep everything running until `ended`, Postgres and Temporal too where they are embedded.
+
+    Raises ServicesMoved when somebody brought these up with other ports.
+    """
+    settings = load_settings(home)
+    answered = time.monotonic()
+    while True:
+        refuse_moved(settings)
+        for name in await revive(home):
+            say(f"{name} ended: started again")
+        fleet.check()
+        try:
+            if await ended():
+                return
+            answered = time.monotonic()
+        except DatabaseError:
+            if time.monotonic() - answered > UNREACHABLE_S:
+                raise
+        await asyncio.sleep(POLL_S)
+
+
+def _die_with_parent() -> None:
+    # Runs between fork and exec. Ctrl-C must reach only the fleet, which stops its members in
+    # order: hence the new session; SIGKILL of the fleet must reach them: hence the death signal.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _tail(path: Path, num_lines: int = 15) -> str:
+    return "\n".join(path.read_text(errors="replace").splitlines()[-num_lines:])

@@ -1,0 +1,239 @@
+"""A campaign with everything it needs on this machine: services, engines, workers, trainer, report.
+
+Invariants: what is missing is said before anything is stored or started; every part is idempotent,
+so the same command resumes after any interruption, and a campaign that was cancelled or failed
+continues at its next step; a finished campaign only writes its report again; one process at a time
+does this for a campaign of a home folder.
+"""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from cli.operations import campaign_launch as launch
+from cli.operations import checklist, local_engines
+from cli.operations.checklist import Item, State
+from cli.operations.embedded_stack import ServiceState, status, up
+from cli.operations.fleet import (
+    ONE_THREAD,
+    Fleet,
+    Member,
+    keep_until,
+    rollout_member,
+    sandbox_member,
+)
+from cli.operations.local_engines import Hardware, this_machine
+from cli.operations.sandboxes_here import backends_here
+from cli.operations.supervisor import Supervisor
+from cli.operations.watch import Watch
+from infra.db import campaigns
+from infra.db.connect import open_database
+from infra.db.database import Database
+from infra.log_setup import set_up
+from infra.stack import ports
+from infra.temporal.connection import connect, settled
+from mainspring import layout
+from mainspring.config.campaign import CampaignConfig
+from mainspring.errors import WorkFailed
+from mainspring.ids import CampaignId, campaign_id
+from mainspring.settings import USUAL_NAMESPACE, Settings, configured_settings, load_settings
+from mainspring.status import CampaignStatus
+from reports.collect import collect
+from reports.summary import summary, write
+
+MAX_SANDBOXES = 128
+"""Alive at once on this machine: enough replies in flight to be generated in batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    summary: dict[str, object]
+    report: Path
+    temporal_ui: str
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """How the user hears of it."""
+
+    say: Callable[[str], None]
+    show: Callable[[Sequence[Item]], None]
+    """The checklist, once."""
+    for_a_program: bool = False
+    """Standard output is: progress is shown on the other one."""
+
+
+async def check(home: Path | None, config: CampaignConfig, telling: Telling) -> None:
+    """The checklist alone; nothing is stored or started. Raises UsageError or ServiceError."""
+    settings = load_settings(home)
+    items = await checklist.of_this_machine(config, settings, this_machine())
+    states = await status(settings.home)
+    items += [_service_item(state, configured_settings(home)) for state in states]
+    if all(state.healthy for state in states):
+        async with open_database(settings) as db:
+            items += await checklist.of_the_tasks(config, db)
+    else:
+        items += await checklist.of_the_tasks(config, None)
+    telling.show(items)
+    checklist.require(config.name, items)
+
+
+def _service_item(state: ServiceState, configured: Settings) -> Item:
+    """Embedded services are started, those that are configured are somebody else's to start."""
+    name = state.service
+    if state.healthy:
+        return Item(name, State.OK, f"answers at {state.address}")
+    variable = {"postgres": "database_url", "temporal": "temporal_address"}[name]
+    if not getattr(configured, variable):
+        return Item(name, State.STARTS, state.problem)
+    fix = f"start it, or correct MAINSPRING_{variable.upper()}"
+    return Item(name, State.MISSING, f"{state.address}: {state.problem}", fix, True)
+
+
+async def train(
+    home: Path | None, config: CampaignConfig, telling: Telling, *, as_stored: bool = False
+) -> Outcome:
+    """The whole campaign, or what is left of it. Raises MainspringErrors. With `as_stored` a stored
+    campaign of this name continues with the configuration that it was made with."""
+    configured = configured_settings(home)
+    with Supervisor(configured.home, config.name).holding(), _ends_on_sigterm():
+        hardware = this_machine()
+        items = await checklist.of_this_machine(config, configured, hardware)
+        telling.show(items)
+        checklist.require(config.name, items)
+        telling.say("starting Temporal and Postgres")
+        info = await up(configured.home)
+        settings = load_settings(info.home)
+        set_up(settings.log_format)
+        async with open_database(settings) as db:
+            settings = await settled(settings, db)
+            config = await _with_ports(db, config, as_stored)
+            if await campaigns.find(db, campaign_id(config.name)) is None:
+                items = await checklist.of_the_tasks(config, db)
+                telling.show(items)
+                checklist.require(config.name, items)
+            campaign = await launch.create(db, config, here=await backends_here())
+            await _run(db, settings, config, campaign, hardware, telling)
+            telling.say("writing the report")
+            data = await collect(
+                db,
+                campaign,
+                temporal_ui=settings.temporal_ui,
+                temporal_namespace=settings.temporal_namespace or USUAL_NAMESPACE,
+            )
+            report, _ = write(data, layout.report(settings.home, campaign))
+    return Outcome(summary(data, report), report, settings.temporal_link)
+
+
+async def _run(
+    db: Database,
+    settings: Settings,
+    config: CampaignConfig,
+    campaign: CampaignId,
+    hardware: Hardware,
+    telling: Telling,
+) -> None:
+    """Everything up until the campaign has ended. Raises WorkFailed unless it finished."""
+    if (await campaigns.get(db, campaign)).status is CampaignStatus.FINISHED:
+        return
+    if left_out := await launch.left_out(db, campaign):
+        telling.say(left_out)
+    client = await connect(settings, db)
+    await launch.start(client, db, campaign)
+    answering = await local_engines.answering(config.policy.engines)
+    engines = [url for url in config.policy.engines if url not in answering]
+    async with (
+        Fleet(
+            members(settings, config, engines, hardware),
+            settings.home / "logs",
+            lambda name, code: telling.say(f"{name} ended with code {code}: started again"),
+        ) as fleet,
+        Watch(
+            db, client, campaign, settings.temporal_link, on_stderr=telling.for_a_program
+        ) as watch,
+    ):
+        telling.say(f"started {', '.join(fleet.members)}; logs in {settings.home / 'logs'}")
+        await keep_until(watch.has_ended, fleet, settings.home, telling.say)
+    record = await campaigns.get(db, campaign)
+    if record.status is not CampaignStatus.FINISHED:
+        raise WorkFailed(
+            f"campaign {campaign} ended as {record.status}"
+            + (f": {record.error}" if record.error else ""),
+            remedy=f"see {settings.home / 'logs'} and {settings.temporal_link}; the same command "
+            "resumes it",
+        )
+
+
+async def _with_ports(db: Database, config: CampaignConfig, as_stored: bool) -> CampaignConfig:
+    """With a free port where an engine's address asks for one (port 0): the one that the stored
+    campaign has, else a new one."""
+    stored = await campaigns.find(db, campaign_id(config.name))
+    if stored is not None and as_stored:
+        return stored.config
+    engines = config.policy.engines
+    if all(urlsplit(url).port != 0 for url in engines):
+        return config
+    if stored is not None and len(stored.config.policy.engines) == len(engines):
+        engines = stored.config.policy.engines
+    else:
+        engines = tuple(_at_a_free_port(url) for url in engines)
+    policy = config.policy.model_copy(update={"engines": engines})
+    return config.model_copy(update={"policy": policy})
+
+
+def _at_a_free_port(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.port != 0:
+        return url
+    return urlunsplit(parts._replace(netloc=f"{parts.hostname}:{ports.pick()}"))
+
+
+def members(
+    settings: Settings,
+    config: CampaignConfig,
+    engines: Sequence[str] | None = None,
+    hardware: Hardware | None = None,
+) -> list[Member]:
+    """One of each worker, and an engine for each of `engines` (default: all of the campaign)."""
+    hardware = hardware or this_machine()
+    urls = config.policy.engines if engines is None else engines
+    trainer = Member(
+        "trainer",
+        ["worker", "trainer", "--home", str(settings.home), "--campaign", config.name],
+        environment=dict(ONE_THREAD),
+    )
+    if gpus := local_engines.gpus_of_trainer(config, hardware):
+        trainer.environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    return [
+        rollout_member(settings),
+        sandbox_member(settings, capacity(config)),
+        trainer,
+        *local_engines.engine_members(settings, config, urls, hardware),
+    ]
+
+
+def capacity(config: CampaignConfig) -> int:
+    """Sandboxes at once that the campaign can use, within what one machine holds."""
+    trainer = config.trainer
+    in_flight = (trainer.max_staleness + 1) * trainer.groups_per_step * trainer.group_size
+    return min(MAX_SANDBOXES, max(in_flight, config.evaluation.concurrency))
+
+
+@contextmanager
+def _ends_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends what runs here in order, as Ctrl-C does."""
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread hears signals
+        return
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)

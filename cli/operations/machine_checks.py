@@ -1,0 +1,128 @@
+"""What `mainspring doctor` finds: services, sandbox backends and their limits, disk.
+
+Leaves everything as it was.
+"""
+
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from temporalio.service import RPCError
+
+from infra.db.connect import open_database
+from infra.db.database import Database
+from infra.db.store import StoreId, identity
+from infra.sandbox.backends import available_backends
+from infra.sandbox.bubblewrap import backend, cgroup, command
+from infra.sandbox.containers import docker
+from infra.sandbox.protocol import BackendUnavailable
+from infra.temporal.connection import check_owner, connect, settled
+from infra.verdicts import swebench
+from mainspring.errors import MainspringError
+from mainspring.settings import Settings, load_settings
+from mainspring.tasks.task import BackendName
+
+_NOT_ENFORCED = {
+    BackendName.BWRAP: backend.NOT_ENFORCED,
+    BackendName.DOCKER: docker.NOT_ENFORCED,
+}
+_DELEGATE = "give the worker's service a group of its own (Delegate=yes, DelegateSubgroup=worker)"
+MIN_FREE_GB = 2.0
+"""A quickstart writes about half of this; Postgres stops dead on a full disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: str
+    ok: bool
+    found: str
+    required: bool = True
+    """False: worth knowing, not worth a failure."""
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+async def examine(home: Path | None) -> list[Finding]:
+    settings = load_settings(home)
+    findings = await _services(settings)
+    backends = await available_backends(settings.home / "sandboxes")
+    for name in BackendName:
+        backend = backends[name]
+        works = not isinstance(backend, BackendUnavailable)
+        found = f"works; not enforced: {'; '.join(_NOT_ENFORCED[name])}" if works else str(backend)
+        findings.append(Finding(f"sandbox {name}", works, found, required=False))
+        if works and name is BackendName.BWRAP:
+            findings += group_findings(cgroup.available())
+            if isinstance(backend, backend.BwrapBackend):
+                findings.append(await contents_finding(backend))
+    if all(isinstance(backend, BackendUnavailable) for backend in backends.values()):
+        findings.append(Finding("sandbox", False, "no backend works on this machine"))
+    judges = swebench.is_installed()
+    found = "swebench is installed" if judges else f"pip install 'mainspring[{swebench.EXTRA}]'"
+    findings.append(Finding("test logs", judges, found, required=False))
+    free_gb = shutil.disk_usage(_existing(settings.home)).free / 1e9
+    findings.append(
+        Finding("disk", free_gb >= MIN_FREE_GB, f"{free_gb:.1f} GB free at {settings.home}")
+    )
+    return findings
+
+
+async def contents_finding(backend: backend.BwrapBackend) -> Finding:
+    """What tasks without an image find in their sandboxes."""
+    try:
+        contents = await backend.contents()
+    except BackendUnavailable as unavailable:
+        return Finding("sandbox contents", False, str(unavailable), required=False)
+    prefix = command.own_python()
+    is_own = contents.is_python_of(prefix)
+    found = str(contents)
+    if not is_own:
+        found += f"\n  not the node's Python at {prefix}: it does not run in sandboxes"
+    return Finding("sandbox contents", is_own, found, required=False)
+
+
+def group_findings(groups: cgroup.Cgroups) -> list[Finding]:
+    """What control groups limit of bubblewrap's sandboxes, for a worker started as we were."""
+    findings: list[Finding] = []
+    for controller, what in cgroup.CONTROLLERS.items():
+        reason = groups.missing.get(controller)
+        found = f"enforced: {what}"
+        if reason is not None:
+            found = f"not enforced: {what}: {reason}\n  {_DELEGATE}"
+        findings.append(
+            Finding(f"control group {controller}", reason is None, found, required=False)
+        )
+    return findings
+
+
+async def _services(settings: Settings) -> list[Finding]:
+    try:
+        async with open_database(settings, pool_size=1) as db:
+            store = await identity(db)
+            found = f"{db.name} at the right migration, store {store[:8]}"
+            database = Finding("database", True, found)
+            return [database, await _temporal(settings, db, store)]
+    except MainspringError as error:
+        return [Finding("database", False, str(error)), await _temporal(settings)]
+
+
+async def _temporal(
+    settings: Settings, db: Database | None = None, store: StoreId | None = None
+) -> Finding:
+    """Looks whose the namespace is, and marks nothing."""
+    try:
+        if db is not None:
+            settings = await settled(settings, db)
+        client = await connect(settings)
+        if store is not None:
+            await check_owner(client, settings.temporal_address, store)
+    except (MainspringError, RPCError) as error:
+        return Finding("temporal", False, str(error))
+    return Finding("temporal", True, f"{settings.temporal_address}, namespace {client.namespace}")
+
+
+def _existing(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path

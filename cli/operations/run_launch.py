@@ -1,0 +1,173 @@
+"""Evaluations, verifications and regrades from a command: everything they need, until they end.
+
+Invariant: every part is idempotent and the run itself lives in Temporal and Postgres, so the same
+command under the same name resumes after any interruption. Without workers of the team's own the
+embedded stack and a fleet are brought up for the time of the command.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from temporalio.client import Client
+
+from cli.operations import campaign_launch as launch
+from cli.operations.embedded_stack import up
+from cli.operations.fleet import Fleet, Member, keep_until, rollout_member, sandbox_member
+from cli.operations.sandboxes_here import backends_here
+from cli.operations.split_choice import chosen_split
+from cli.operations.watch import Watch
+from infra.db import campaigns
+from infra.db.campaigns import CampaignRecord
+from infra.db.connect import open_database
+from infra.db.database import Database
+from infra.log_setup import set_up
+from infra.policy.openai import OpenAIClient
+from infra.policy.tokenizer import ChatTokenizer
+from infra.temporal.connection import connect
+from mainspring.config.campaign import CampaignConfig, PolicyApi, PolicyConfig
+from mainspring.errors import EngineError, UsageError, WorkFailed
+from mainspring.ids import NodeId, campaign_id
+from mainspring.settings import Settings, configured_settings, load_settings
+from mainspring.status import CampaignKind, CampaignStatus
+from node.lock import NodeLock
+
+ENGINE_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Conductor:
+    """The services of one command, and how it does its run."""
+
+    settings: Settings
+    db: Database
+    client: Client
+    own_workers: bool
+    """This command brings them up."""
+    say: Callable[[str], None]
+    for_a_program: bool
+    """Standard output is: progress is shown on the other one."""
+
+    async def perform(
+        self, config: CampaignConfig, kind: CampaignKind, hint: str = "", *, retry: bool = False
+    ) -> CampaignRecord:
+        """The run, or what is left of it, to its end; prints `hint` once it is stored. With `retry`
+        also what of a finished one ended without a verdict. Raises MainspringErrors; WorkFailed
+        when it ended otherwise than finished."""
+        if retry:
+            await campaigns.reopen(self.db, campaign_id(config.name))
+        if kind is CampaignKind.EVAL and self.own_workers and not await self._is_done(config):
+            await _check_policy(config.policy, self.settings)
+        here = await backends_here() if self.own_workers else None
+        campaign = await launch.create(self.db, config, kind, here)
+        if left_out := await launch.left_out(self.db, campaign):
+            self.say(left_out)
+        record = await campaigns.get(self.db, campaign)
+        if record.status is CampaignStatus.FINISHED:
+            return record
+        if hint:
+            self.say(hint)
+        await launch.start(self.client, self.db, campaign)
+        fleet = Fleet(
+            self._members(config),
+            self.settings.home / "logs",
+            lambda name, code: self.say(f"{name} ended with code {code}: started again"),
+        )
+        watch = Watch(
+            self.db,
+            self.client,
+            campaign,
+            self.settings.temporal_link,
+            on_stderr=self.for_a_program,
+        )
+        async with fleet, watch:
+            await keep_until(watch.has_ended, fleet, self.settings.home, self.say)
+        record = await campaigns.get(self.db, campaign)
+        if record.status is not CampaignStatus.FINISHED:
+            raise WorkFailed(
+                f"{kind} {campaign} ended as {record.status}"
+                + (f": {record.error}" if record.error else ""),
+                remedy=f"repeat the command with --name {campaign} to resume it",
+            )
+        return record
+
+    async def split_of(self, raw: Mapping[str, Any], given: str | None) -> str:
+        """The split that is meant: `given`, the one a stored run of this name has, or the source's
+        only one. Raises UsageError."""
+        stored = await campaigns.find(self.db, campaign_id(raw["name"]))
+        if given is None and stored is not None:
+            return stored.config.run.split
+        return await chosen_split(self.db, raw["tasks"]["source"], given)
+
+    async def regrade_config(self, of: str, name: str) -> CampaignConfig:
+        """The configuration of the campaign whose patches are graded again, under a new name."""
+        source = await campaigns.get(self.db, campaign_id(of))
+        if source.id == campaign_id(name):
+            raise UsageError(
+                f"the regrade of {of} cannot have its name", remedy="give another one with --name"
+            )
+        run = source.config.run.model_copy(update={"of": source.id})
+        return source.config.model_copy(update={"name": name, "run": run})
+
+    async def _is_done(self, config: CampaignConfig) -> bool:
+        stored = await campaigns.find(self.db, campaign_id(config.name))
+        return stored is not None and stored.status is CampaignStatus.FINISHED
+
+    def _members(self, config: CampaignConfig) -> list[Member]:
+        if not self.own_workers:
+            return []
+        node = self.settings.node_id
+        if NodeLock(self.settings.home, NodeId(node)).is_held():
+            self.say(f"node {node} is up: its sandboxes are used; when it ends, ours takes over")
+        # Always a node of our own: it waits while another process is the node.
+        return [
+            rollout_member(self.settings),
+            sandbox_member(self.settings, config.evaluation.concurrency),
+        ]
+
+
+@asynccontextmanager
+async def conductor(
+    home: Path | None,
+    say: Callable[[str], None],
+    *,
+    own_workers: bool = True,
+    for_a_program: bool = False,
+) -> AsyncIterator[Conductor]:
+    """With everything up that runs need. Where a Temporal server is configured, the team has
+    workers of its own, and none are brought up."""
+    configured = configured_settings(home)
+    own_workers = own_workers and not configured.temporal_address
+    if own_workers:
+        await up(configured.home)
+    settings = load_settings(home)
+    set_up(settings.log_format)
+    async with open_database(settings) as db:
+        client = await connect(settings, db)
+        settings = settings.in_namespace(client.namespace)
+        yield Conductor(settings, db, client, own_workers, say, for_a_program)
+
+
+async def _check_policy(policy: PolicyConfig, settings: Settings) -> None:
+    """Check the endpoint once before the run: unreachable ones are retried forever, which is right
+    for an outage and wrong for a mistyped URL. Raises ModelError, EngineError and PolicyRefused."""
+    if policy.api is PolicyApi.OPENAI:
+        client = OpenAIClient(policy, settings.policy_api_key)
+        try:
+            return await client.check(policy)
+        finally:
+            await client.aclose()
+    await asyncio.to_thread(ChatTokenizer, Path(policy.model))
+    async with httpx.AsyncClient(timeout=ENGINE_TIMEOUT_S) as http:
+        for engine in policy.engines:
+            try:
+                await http.get(engine)
+            except httpx.HTTPError as error:
+                raise EngineError(
+                    f"nothing answers at {engine}: {error or type(error).__name__}",
+                    remedy="start the engine, or correct --base-url",
+                ) from None

@@ -1,0 +1,256 @@
+"""How rollouts look in a terminal: the list, and one rollout turn by turn.
+
+What models and commands wrote is shown without its control characters: it cannot steer the
+terminal. Ids are never cut.
+"""
+
+import os
+import re
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from mainspring.figures import duration, number
+from mainspring.status import Player, RolloutPhase, StopReason, Suspicion, Verdict
+
+SHOWN_TESTS = 10
+"""Names of failed tests that are shown; --json has all."""
+GAP = 2
+"""Between two columns."""
+TASK_WIDTH = 24
+"""Ids of tasks are folded in a column of at least this, or stand below."""
+INDENT = 2
+NUMBERS = ("reward", "turns", "try")
+_CONTROLS = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)
+
+ENDS = {
+    StopReason.SUBMITTED: "submitted by the agent",
+    StopReason.STEP_LIMIT: "step limit",
+    StopReason.FORMAT_ERRORS: "too many replies without one command",
+    StopReason.CONTEXT_FULL: "context full",
+    StopReason.WALL_TIME: "time used up",
+    StopReason.CANCELLED: "cancelled",
+    StopReason.INFRA_FAULT: "infrastructure failed",
+    StopReason.TERMINATED: "terminated from outside",
+    StopReason.GIVEN: "given patch, nothing was played",
+}
+VERDICTS = {
+    Verdict.RESOLVED: "resolved",
+    Verdict.NOT_RESOLVED: "not resolved: a hidden test fails",
+    Verdict.NO_PATCH: "no patch: the agent changed nothing that counts",
+    Verdict.PATCH_FAILED: "the patch does not apply to a fresh checkout",
+    Verdict.TESTS_TIMED_OUT: "the hidden tests did not end in time",
+    Verdict.FAULT: "not scored: grading itself failed",
+}
+SUSPICIONS = {
+    Suspicion.SEARCHED_HISTORY: "a command looked for the fix in git's history",
+    Suspicion.LOOKED_FOR_TESTS: "a command searched for the hidden tests",
+    Suspicion.EDITED_TESTS: "the patch removes, skips or steers tests, or changes CI files",
+    Suspicion.SPECIAL_CASED_TESTS: "the patch behaves differently when tests run",
+    Suspicion.FETCHED_FIX: "a command tried to download a newer release",
+}
+
+
+def print_list(campaign: str, rows: list[Any], total: int, limit: int) -> None:
+    """`rows` are `infra.db.rollout_search.Found`."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not rows:
+        console.print(f"no rollout of {campaign} matches", markup=False, soft_wrap=True)
+        return
+    begin = _common_start([row.task for row in rows])
+    ids = [row.id.removeprefix(f"{campaign}/") for row in rows]
+    tasks = [row.task.removeprefix(begin) for row in rows]
+    title = f"rollouts of {campaign}" + (f"; task ids begin with {begin}" if begin else "")
+    console.print(title, markup=False, soft_wrap=True, style="bold")
+    head, *lines = _lines(ids, tasks, _facts(rows), console.width)
+    console.print(head, markup=False, soft_wrap=True, style="bold")
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+    more = f"; --limit {min(total, 10 * limit)} for more" if total > len(rows) else ""
+    console.print(f"{len(rows)} of {total}{more}", style="dim")
+
+
+def _lines(
+    ids: list[str], tasks: list[str], facts: dict[str, list[str]], width: int
+) -> Iterator[str]:
+    """The head, then the rows. Where there is no room for both, a rollout stands above its task."""
+    # A column is as wide as its longest word at least, and as its longest cell where there is room.
+    widths = {name: max(map(len, " ".join((name, *facts[name])).split())) for name in facts}
+    room = width - sum(widths.values()) - GAP * len(facts)
+    id_width, task_width = max(map(len, (*ids, "rollout"))), max(map(len, (*tasks, "task")))
+    beside = id_width + GAP + min(task_width, TASK_WIDTH) <= room
+    if beside:
+        first = {"rollout": id_width, "task": min(task_width, room - id_width - GAP)}
+        room -= first["rollout"] + GAP + first["task"]
+    else:
+        first = {"rollout, task": max(TASK_WIDTH, min(INDENT + task_width, room))}
+        room -= first["rollout, task"]
+    for name in widths:
+        more = max(0, min(room, max(map(len, facts[name])) - widths[name]))
+        widths[name] += more
+        room -= more
+    widths = first | widths
+    yield _row(list(widths), widths)
+    for ident, task, *cells in zip(ids, tasks, *facts.values(), strict=True):
+        if beside:
+            yield _row([ident, task, *cells], widths)
+        else:
+            yield f"{ident}\n{_row([task, *cells], widths, INDENT)}"
+
+
+def _row(cells: list[str], widths: dict[str, int], indent: int = 0) -> str:
+    """Folded where a cell has no room, the id of a task also inside; the first cell indented."""
+    columns: list[list[str]] = []
+    for cell, (name, width) in zip(cells, widths.items(), strict=True):
+        begin = "" if columns else " " * indent
+        folded = [begin + part for part in textwrap.wrap(cell, width - len(begin))]
+        columns.append([f"{part:{'>' if name in NUMBERS else '<'}{width}}" for part in folded])
+    blanks = [" " * width for width in widths.values()]
+    rows = range(max(map(len, columns)))
+    return "\n".join(
+        (" " * GAP)
+        .join(
+            column[row] if row < len(column) else blank
+            for column, blank in zip(columns, blanks, strict=True)
+        )
+        .rstrip()
+        for row in rows
+    )
+
+
+def _facts(rows: list[Any]) -> dict[str, list[str]]:
+    """The columns beside rollout and task that tell something, by name."""
+    facts: dict[str, list[str]] = {}
+    if any(row.player is not Player.POLICY for row in rows):
+        facts["patch"] = [row.player.value for row in rows]
+    facts["state"] = [
+        _words(row.stop_reason if row.phase is RolloutPhase.DONE else row.phase) for row in rows
+    ]
+    facts["verdict"] = [
+        _words(row.verdict) + (" (suspicious)" if row.suspicions else "") for row in rows
+    ]
+    facts["reward"] = [number(row.reward) for row in rows]
+    facts["turns"] = [str(row.num_turns) for row in rows]
+    if any(row.epoch for row in rows):
+        facts["try"] = [str(row.epoch + 1) for row in rows]
+    return facts
+
+
+def _common_start(ids: list[str]) -> str:
+    """What all ids begin with, up to a separator: it would only take room."""
+    # Letter by letter, then cut back to a separator.
+    common = os.path.commonprefix(ids) if len(ids) > 1 else ""  # noqa: RUF071
+    return re.sub(r"[^-_/.:]*$", "", common)
+
+
+def print_one(seen: Any, *, only_turn: int | None) -> None:
+    """`seen` is an `reports.one_rollout.RolloutView`."""
+    with _paged() as console:
+
+        def say(text: str, style: str = "") -> None:
+            console.print(_CONTROLS.sub("", text), style=style, markup=False, soft_wrap=True)
+
+        if only_turn is None:
+            _say_head(say, seen)
+            console.rule("issue", align="left")
+            say(seen.task.issue)
+        for turn in seen.turns:
+            if only_turn in (None, turn.number):
+                _say_turn(console, say, turn)
+        if only_turn is not None:
+            return
+        console.rule("patch", align="left")
+        say(seen.patch or "(empty)")
+        if seen.grade_output:
+            console.rule("test output", align="left")
+            say(seen.grade_output, "dim")
+
+
+def _say_head(say: Any, seen: Any) -> None:
+    record = seen.record
+    say(f"rollout    {record.id}", "bold")
+    made = f"policy version {seen.policy_version}"
+    if record.player is not Player.POLICY:
+        made = f"{record.player} patch"
+    say(f"task       {record.task} ({seen.split}, {made})")
+    if record.phase is RolloutPhase.DONE:
+        verdict = VERDICTS.get(record.verdict, "not scored")
+        say(f"result     {verdict}; reward {number(record.reward)}")
+        ended = ENDS.get(record.stop_reason, "-")
+        say(f"ended by   {ended}, after {record.num_turns} turns, {duration(seen.spent_s)}")
+    else:
+        say(f"phase      {record.phase}, {record.num_turns} turns so far")
+    if record.epoch:
+        say(f"attempt    {record.epoch + 1}: its outcome replaced those before")
+    if record.patch_note:
+        say(f"patch      {record.patch_note}")
+    if record.started_at:
+        finished = f" to {record.finished_at:%H:%M:%S}" if record.finished_at else ""
+        say(f"time       {record.started_at:%Y-%m-%d %H:%M:%S}{finished} UTC")
+    if spent := {name: each for name, each in record.phase_s.items() if each}:
+        say(f"spent on   {', '.join(f'{name} {duration(each)}' for name, each in spent.items())}")
+    if record.fault:
+        say(f"fault      {record.fault}", "red")
+    for kind in record.suspicions:
+        say(f"suspicious {SUSPICIONS.get(kind, kind)}", "yellow")
+    for name, value in (record.reward_parts or {}).items():
+        say(f"  {name:24} {number(value)}", "dim")
+    for line in _grade_lines(seen.report.model_dump(mode="json") if seen.report else {}):
+        say(line, "dim")
+
+
+def _say_turn(console: Any, say: Any, turn: Any) -> None:
+    versions = ", ".join(map(str, turn.policy_versions))
+    facts = [f"version {versions}"] if versions else []
+    if turn.num_prompt_tokens is not None and turn.num_completion_tokens is not None:
+        facts.append(f"{turn.num_prompt_tokens:,} + {turn.num_completion_tokens:,} tokens")
+    facts.append(duration(turn.reply_s))
+    console.rule(f"turn {turn.number} ({'; '.join(facts)})", align="left")
+    say(turn.reply)
+    if turn.not_run is not None:
+        say(f"[not run: {turn.not_run}]", "yellow")
+        return
+    code = "killed at its timeout" if turn.timed_out else f"exit {turn.returncode}"
+    say(f"[{code}, {duration(turn.command_s)}]", "dim" if turn.returncode == 0 else "red")
+    say(turn.output.rstrip("\n"), "dim")
+    if turn.truncated:
+        say("[the output was longer than what is kept]", "dim")
+
+
+def _grade_lines(report: dict[str, Any]) -> Iterator[str]:
+    """What the verdict was made of, in a few lines."""
+    for name in ("fail_to_pass", "pass_to_pass"):
+        passed, failed = report.get(f"{name}_passed", ()), report.get(f"{name}_failed", ())
+        if passed or failed:
+            yield f"  {name:24} {len(passed)} of {len(passed) + len(failed)} pass"
+            yield from (f"    failed: {test}" for test in failed[:SHOWN_TESTS])
+            if len(failed) > SHOWN_TESTS:
+                yield f"    and {len(failed) - SHOWN_TESTS} more"
+    for name in ("judge", "returncode", "score", "note"):
+        if report.get(name) not in (None, ""):
+            yield f"  {name:24} {report[name]}"
+    if report.get("dropped_paths"):
+        yield f"  {'not part of the patch':24} {', '.join(report['dropped_paths'])}"
+
+
+@contextmanager
+def _paged() -> Iterator[Any]:
+    """A console; on a terminal through the pager, which ends at once when all fits."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        yield console
+        return
+    os.environ.setdefault("LESS", "-FRX")
+    with console.pager(styles=True):
+        yield console
+
+
+def _words(word: Any) -> str:
+    return "-" if word is None else word.value.replace("_", " ")

@@ -1,0 +1,103 @@
+"""`mainspring up | down | status`: the embedded Postgres and Temporal."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.options import Home, Json, hint
+
+Port = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=65535, help="Port of the service; fails if it is taken (default: a free one)."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def up(
+        home: Home = None,
+        postgres_port: Port = None,
+        temporal_port: Port = None,
+        ui_port: Port = None,
+        as_json: Json = False,
+    ) -> None:
+        """Start local Postgres and Temporal. Does nothing if they are running."""
+        import asyncio
+
+        from rich.console import Console
+
+        from cli.operations.embedded_stack import up as bring_up
+        from infra.stack.ports import Forced
+
+        forced = Forced(postgres_port, temporal_port, ui_port)
+        with Console(stderr=True).status("starting Postgres and Temporal"):
+            asyncio.run(bring_up(_home(home), forced))
+        _show(home, as_json)
+        if not as_json:
+            hint("`mainspring quickstart`, or `mainspring train FILE` with your own campaign")
+
+    @app.command()
+    def down(home: Home = None, as_json: Json = False) -> None:
+        """Stop local Postgres and Temporal. Data is kept. Workers you started keep running."""
+        import asyncio
+
+        from cli.operations.embedded_stack import down as bring_down
+
+        stopped = asyncio.run(bring_down(_home(home)))
+        if as_json:
+            typer.echo(json.dumps({"stopped": stopped}))
+        else:
+            typer.echo(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
+
+    @app.command()
+    def status(home: Home = None, as_json: Json = False) -> None:
+        """Show whether Postgres and Temporal are up. Exits 3 if not."""
+        if not _show(home, as_json):
+            raise typer.Exit(3)
+
+
+def _home(home: Path | None) -> Path:
+    from mainspring.settings import configured_settings
+
+    return configured_settings(home).home
+
+
+def _show(home: Path | None, as_json: bool) -> bool:
+    import asyncio
+
+    from rich.console import Console
+    from rich.text import Text
+
+    from cli.operations.embedded_stack import ServiceState
+    from cli.operations.embedded_stack import status as look
+    from cli.tables import Table
+    from infra.db.connect import open_database, with_recorded_namespace
+    from mainspring.settings import load_settings
+
+    async def ask() -> tuple[list[ServiceState], str]:
+        settings = load_settings(home)
+        states = await look(settings.home)
+        if states[0].healthy:
+            async with open_database(settings, pool_size=1) as db:
+                settings = await with_recorded_namespace(settings, db)
+        return states, settings.temporal_link
+
+    states, link = asyncio.run(ask())
+    healthy = all(state.healthy for state in states)
+    if as_json:
+        services = [state.as_dict() for state in states]
+        typer.echo(json.dumps({"services": services, "temporal_ui": link}))
+        return healthy
+    table = Table("service", "address", "pid", "state")
+    for state in states:
+        word = Text(state.problem or "answers", style="red" if state.problem else "green")
+        table.add_row(state.service, state.address or "-", str(state.pid or "-"), word)
+    console = Console()
+    console.print(table)
+    if link and states[-1].healthy:
+        console.print(f"Temporal UI  {link}", highlight=False, soft_wrap=True)
+    return healthy

@@ -1,0 +1,45 @@
+"""`mainspring campaign start`: the checklist, then the campaign; its workers run elsewhere."""
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+
+def start_campaign(file: Path, dry_run: bool, force: bool, home: Path | None) -> None:
+    import asyncio
+
+    from rich.console import Console
+
+    from cli.operations import campaign_launch as launch
+    from cli.operations import checklist
+    from cli.operations.services import with_services
+    from cli.train import print_items
+    from infra.db import campaigns
+    from mainspring.config.campaign import load_campaign
+    from mainspring.ids import campaign_id
+
+    config = load_campaign(file)
+    console = Console()
+
+    async def go(services: Any) -> str:
+        items = await checklist.of_the_fleet(config, services.settings, services.client)
+        items += await checklist.of_the_tasks(config, services.db)
+        print_items(items, console)
+        is_new = await campaigns.find(services.db, campaign_id(config.name)) is None
+        if is_new and not force:
+            checklist.require(config.name, items)
+        if dry_run:
+            return ""
+        stored = await launch.create(services.db, config)
+        await launch.start(services.client, services.db, stored)
+        return await launch.left_out(services.db, stored)
+
+    left_out = asyncio.run(with_services(home, go))
+    if dry_run:
+        return
+    if left_out:
+        typer.echo(left_out)
+    typer.echo(
+        f"campaign {config.name} is started; follow it: mainspring campaign watch {config.name}"
+    )

@@ -1,0 +1,193 @@
+"""`mainspring train` and `mainspring quickstart`: a whole campaign on this machine."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.options import Home, Json, hint
+
+Detach = Annotated[
+    bool, typer.Option("--detach", help="Keep the campaign's processes in the background.")
+]
+Stop = Annotated[
+    bool,
+    typer.Option(
+        "--stop", help="Stop the processes. To resume, repeat the command without --stop."
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the checklist. Store and start nothing.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def train(
+        file: Annotated[Path, typer.Argument(help="Campaign file (TOML).")],
+        detach: Detach = False,
+        stop: Stop = False,
+        dry_run: DryRun = False,
+        home: Home = None,
+        as_json: Json = False,
+    ) -> None:
+        """Run a campaign with everything it needs on this machine, and write its report.
+
+        Starts Postgres and Temporal (unless configured), an engine if none is running, a rollout
+        worker, a sandbox node and the trainer. To resume after an interruption, repeat the command.
+        """
+        from mainspring.config.campaign import load_campaign
+
+        command = ["train", str(file.absolute())]
+        _perform(load_campaign(file), command, home, detach, stop, dry_run, as_json)
+
+    @app.command()
+    def quickstart(
+        seed: Annotated[int, typer.Option(min=0, help="Seed of tasks, model and sampling.")] = 0,
+        detach: Detach = False,
+        stop: Stop = False,
+        dry_run: DryRun = False,
+        home: Home = None,
+        as_json: Json = False,
+    ) -> None:
+        """Train a small bundled model on bundled tasks (about 10 minutes on 2 cores).
+
+        Does what `mainspring train` does, with the bundled file. To resume after an interruption,
+        repeat the command.
+        """
+        from cli.operations.quickstart import bundled_campaign
+
+        command = ["quickstart", "--seed", str(seed)]
+        config = bundled_campaign(seed)
+        _perform(config, command, home, detach, stop, dry_run, as_json, as_stored=True)
+
+
+def _perform(
+    config: Any,
+    command: list[str],
+    home: Path | None,
+    detach: bool,
+    stop: bool,
+    dry_run: bool,
+    as_json: bool,
+    *,
+    as_stored: bool = False,
+) -> None:
+    import asyncio
+
+    from rich.console import Console
+
+    from cli.operations.local_campaign import Telling, check, train
+    from mainspring.settings import configured_settings
+
+    console = Console(stderr=as_json, width=None)
+
+    def say(text: str) -> None:
+        console.print(f"[dim]{text}[/dim]", highlight=False, soft_wrap=True)
+
+    telling = Telling(say, lambda items: print_items(items, console), for_a_program=as_json)
+    folder = configured_settings(home).home
+    if stop:
+        return _stop(folder, config.name)
+    if dry_run or detach:
+        asyncio.run(check(home, config, telling))
+    if dry_run:
+        return
+    if detach:
+        return _detach(folder, config.name, command, console)
+    try:
+        outcome = asyncio.run(train(home, config, telling, as_stored=as_stored))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    if as_json:
+        typer.echo(json.dumps(outcome.summary))
+        return
+    console.print(_table(outcome.summary))
+    console.print(f"report       {outcome.report}", highlight=False, soft_wrap=True)
+    console.print(
+        f"Temporal UI  {outcome.temporal_ui}  (every rollout; `mainspring down` stops it)",
+        highlight=False,
+        soft_wrap=True,
+    )
+    name = outcome.summary["campaign"]
+    hint(
+        f"`mainspring campaign show {name}`, `mainspring rollout list {name} --failed`, open "
+        f"{outcome.report.absolute().as_uri()}"
+    )
+
+
+def print_items(items: Sequence[Any], console: Any) -> None:
+    """The checklist, one line each, with what to do below those that are not there."""
+    from rich.text import Text
+
+    styles = {"ok": "green", "starts": "cyan", "warning": "yellow", "missing": "red"}
+    for item in items:
+        line = Text(f"{item.state:8} ", style=styles[item.state])
+        line.append(f"{item.what}: {item.found}", style="default")
+        console.print(line, highlight=False, soft_wrap=True)
+        if item.fix and item.state in ("warning", "missing"):
+            console.print(f"         {item.fix}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _detach(home: Path, name: str, command: list[str], console: Any) -> None:
+    import shlex
+    import sys
+
+    from cli.operations.supervisor import Supervisor
+    from mainspring.errors import UsageError
+
+    supervisor = Supervisor(home, name)
+    if running := supervisor.pid():
+        raise UsageError(
+            f"process {running} trains campaign {name} already",
+            remedy=f"follow it: mainspring campaign watch {name} --home {home}",
+        )
+    given = [*command, "--home", str(home)]
+    pid = supervisor.start([sys.executable, "-m", "mainspring", *given])
+    for line in (
+        f"campaign {name} is trained in the background by process {pid}",
+        f"follow  mainspring campaign watch {name} --home {home}",
+        f"stop    {shlex.join(['mainspring', *given, '--stop'])}",
+        f"log     {supervisor.log}",
+    ):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _stop(home: Path, name: str) -> None:
+    from cli.operations.supervisor import Supervisor
+
+    if Supervisor(home, name).stop():
+        typer.echo(f"campaign {name}: its processes have ended; repeat without --stop to resume")
+    else:
+        typer.echo(f"campaign {name}: no process here trains it")
+
+
+def _table(summary: dict[str, Any]) -> Any:
+    from cli.tables import Table
+    from mainspring.figures import duration, percent
+
+    table = Table(title=f"campaign {summary['campaign']}", title_justify="left")
+    table.add_column("resolved, of unseen tasks")
+    table.add_column("before", justify="right")
+    table.add_column("after", justify="right")
+    for label, key in (
+        ("sampled at temperature 1", "solve_rate"),
+        ("greedy", "greedy"),
+        ("unseen bug types, sampled", "heldout_templates"),
+    ):
+        before, after = summary[f"{key}_before"], summary[f"{key}_after"]
+        if (before, after) != (None, None):
+            table.add_row(label, percent(before), percent(after))
+    table.add_section()
+    for label, key in (
+        ("steps", "num_steps"),
+        ("rollouts", "num_rollouts"),
+        ("turns", "num_turns"),
+    ):
+        table.add_row(label, "", str(summary[key]))
+    table.add_row("wall time", "", duration(summary["wall_s"]))
+    gap = summary["max_logprob_gap"]
+    table.add_row("largest log-prob gap", "", "-" if gap is None else f"{gap:.1e}")
+    return table

@@ -1,0 +1,188 @@
+"""`mainspring tasks verify`: gold and empty patches graded, to know which tasks can be trusted."""
+
+import json
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from cli import attacks
+from cli.options import Home, Json, Workers, hint
+
+NUM_LISTED = 20
+FILE = "verification.json"
+
+
+def register(tasks: typer.Typer) -> None:
+    @tasks.command()
+    def verify(
+        source: Annotated[str, typer.Option(help="Task set to verify (`tasks list` shows them).")],
+        split: Annotated[
+            str | None, typer.Option(help="Split of the tasks (default: the only one).")
+        ] = None,
+        part: Annotated[
+            str,
+            typer.Option("--slice", help='Only tasks at these positions, e.g. "0:5" or "100:".'),
+        ] = "",
+        times: Annotated[
+            int,
+            typer.Option(
+                min=1, max=250, help="Number of gradings of each patch; more find flaky tests."
+            ),
+        ] = 1,
+        name: Annotated[
+            str | None,
+            typer.Option(help="Name of the run. Reuse it to resume. Default: task set and time."),
+        ] = None,
+        concurrency: Annotated[
+            int, typer.Option(min=1, help="Number of gradings that run at once.")
+        ] = 64,
+        retry: Annotated[
+            bool,
+            typer.Option(
+                "--retry", help="In a finished run, grade again the tasks that had a fault."
+            ),
+        ] = False,
+        adversarial: Annotated[
+            bool,
+            typer.Option(
+                "--adversarial", help="Try known exploits instead; none may resolve a task."
+            ),
+        ] = False,
+        exploit: Annotated[
+            list[str] | None,
+            typer.Option(help="Exploit to try, with --adversarial (default: all). Repeatable."),
+        ] = None,
+        workers: Workers = True,
+        home: Home = None,
+        as_json: Json = False,
+    ) -> None:
+        """Check each task: its gold patch must resolve it, an empty patch must not.
+
+        Campaigns and evaluations use only verified tasks. With --adversarial, scripts that cheat
+        without fixing anything are graded instead, and the exit code is 4 if one resolves a task.
+
+        Starts local workers unless MAINSPRING_TEMPORAL_ADDRESS is set; then existing workers are
+        used.
+        """
+        import asyncio
+
+        from mainspring.config.campaign import check_campaign
+        from mainspring.errors import UsageError
+        from mainspring.ids import campaign_id_at
+        from mainspring.integrity.exploits import EXPLOITS
+        from mainspring.layout import report
+        from mainspring.status import CampaignKind
+        from reports.export.whole_file import write_whole
+
+        if (exploit and not adversarial) or (adversarial and times > 1):
+            raise UsageError(
+                "--exploit goes with --adversarial, and --times with gold and empty patches",
+                remedy="try each exploit once: without --times",
+            )
+        names = exploit or [each.name for each in EXPLOITS]
+        tries = {"players": ["exploit"], "exploits": names} if adversarial else {}
+        kind = "attack" if adversarial else "verify"
+        raw = {
+            "name": name or campaign_id_at(kind, source, datetime.now()),
+            "tasks": {"source": source},
+            "policy": {"model": "none"},
+            "evaluation": {"concurrency": concurrency},
+            "run": {"slice": part, "samples": times, **tries},
+        }
+        check_campaign(raw, "tasks verify")  # before any service is asked
+
+        def say(text: str) -> None:
+            typer.secho(text, dim=True, err=as_json)
+
+        async def perform() -> dict[str, Any]:
+            from cli.operations.run_launch import conductor
+
+            async with conductor(home, say, own_workers=workers, for_a_program=as_json) as run:
+                raw["run"]["split"] = await run.split_of(raw, split)
+                config = check_campaign(raw, "tasks verify")
+                again = f"interrupted; repeat with --name {config.name} to resume"
+                record = await run.perform(
+                    config, CampaignKind.VERIFY, f"{kind} {config.name}: {again}", retry=retry
+                )
+                read, file = (attacks.read, attacks.FILE) if adversarial else (_read, FILE)
+                found = await read(run, config, record.id)
+                folder = report(run.settings.home, record.id)
+                write_whole(folder / file, json.dumps(found, indent=1) + "\n")
+            return found
+
+        found = asyncio.run(perform())
+        attacks.tell(found, as_json) if adversarial else _tell(found, as_json)
+
+
+async def _read(run: Any, config: Any, campaign: Any) -> dict[str, Any]:
+    """What became of each task, from the store."""
+    from collections import Counter
+    from dataclasses import asdict
+
+    from infra.db import selections, verifications
+    from mainspring.status import Verification
+
+    source, split = config.task_source, config.run.split
+    wanted = await selections.task_ids(run.db, config, split)
+    known = await verifications.verification_of(run.db, source, split)
+    faults = await verifications.faults(run.db, campaign)
+    passes = await verifications.passes(run.db, campaign)
+    counts = Counter(known[task] for task in wanted)
+    bad = [task for task in wanted if known[task] is not Verification.VERIFIED]
+    return {
+        "campaign": campaign,
+        "source": source,
+        "split": split,
+        "num_tasks": len(wanted),
+        "patches": {player.value: asdict(passes[player]) for player in config.run.players},
+        "counts": {word.value: counts[word] for word in Verification},
+        "not_verified": {
+            task: {"verification": known[task].value, "fault": faults.get(task)} for task in bad
+        },
+    }
+
+
+def _tell(found: dict[str, Any], as_json: bool) -> None:
+    """Raises WorkFailed when a task could not be graded."""
+    from mainspring.errors import WorkFailed
+
+    typer.echo(json.dumps(found)) if as_json else _print(found)
+    if found["counts"]["verified"] and not as_json:
+        where = f"--source {found['source']} --split {found['split']}"
+        hint(f"`mainspring eval run {where} --model MODEL`, or use them in a campaign file")
+    num_faults = sum(each["fault"] is not None for each in found["not_verified"].values())
+    if num_faults:
+        raise WorkFailed(
+            f"{num_faults} of {found['num_tasks']} tasks could not be graded",
+            remedy="fix what their faults name, then repeat the command with "
+            f"--name {found['campaign']} --retry",
+        )
+
+
+def _print(found: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from cli.tables import Table
+
+    console = Console()
+    if bad := found["not_verified"]:
+        table = Table("task", "verification", "fault")
+        for task, known in list(bad.items())[:NUM_LISTED]:
+            table.add_row(task, known["verification"].replace("_", " "), known["fault"] or "")
+        if len(bad) > NUM_LISTED:
+            table.caption = f"and {len(bad) - NUM_LISTED} more (--json lists all)"
+        console.print(table)
+    said = ", ".join(
+        f"{number} {word.replace('_', ' ')}" for word, number in found["counts"].items() if number
+    )
+    patches = ", ".join(
+        f"{player} patches {each['num_resolved']}/{each['num_graded']} pass"
+        for player, each in found["patches"].items()
+    )
+    console.print(patches, highlight=False, soft_wrap=True)
+    console.print(
+        f"{found['num_tasks']} tasks of {found['source']}, split {found['split']}: {said}",
+        highlight=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,51 @@
+"""`mainspring worker rollout | sandbox | trainer`: the processes that do the work."""
+
+from typing import Annotated
+
+import typer
+
+from cli.options import Home
+
+
+def register(app: typer.Typer) -> None:
+    worker = typer.Typer(help="Run Mainspring's worker processes.", no_args_is_help=True)
+    app.add_typer(worker, name="worker")
+
+    @worker.command("rollout")
+    def rollout(home: Home = None) -> None:
+        """Run workflows and model calls. Stateless; start as many as you need."""
+        from workers.rollout import main
+
+        main(home)
+
+    @worker.command("sandbox")
+    def sandbox(
+        home: Home = None,
+        capacity: Annotated[
+            int, typer.Option(min=1, help="Maximum number of open sandboxes.")
+        ] = 32,
+        warm: Annotated[
+            int, typer.Option(min=0, help="Number of sandboxes kept ready for the next rollouts.")
+        ] = 0,
+        leave_sandboxes: Annotated[
+            bool,
+            typer.Option(
+                "--leave-sandboxes",
+                help="On shutdown, keep sandboxes open for the next process on this node.",
+            ),
+        ] = False,
+    ) -> None:
+        """Run a sandbox node: it opens sandboxes and runs the agents' commands in them."""
+        from workers.sandbox import main
+
+        main(home, capacity, warm, leave_sandboxes)
+
+    @worker.command("trainer")
+    def trainer(
+        campaign: Annotated[str, typer.Option(help="Name of the campaign to train.")],
+        home: Home = None,
+    ) -> None:
+        """Train one campaign with Ray and Megatron-core."""
+        from workers.trainer import main
+
+        main(home, campaign)

@@ -1,0 +1,386 @@
+"""SGLang's native HTTP routes over an engine thread.
+
+Wire rules kept from SGLang: output_token_logprobs entries are [logprob, id, null]; finish_reason
+is an object; schema violations answer {"error": ".."} and all other bad requests
+{"error": {"message": ".."}}, both 400; control routes answer {"success", "message"}; new requests
+during a pause wait until generation continues. Not implemented: streaming, prompt log-probs.
+"""
+
+import asyncio
+import hmac
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from engine.scheduler import PauseMode, Scheduler
+from engine.sequences import (
+    InvalidRequest,
+    SamplingOptions,
+    SchemaViolation,
+    Sequence,
+    parse_options,
+)
+from engine.thread import EngineFailed, EngineThread
+from infra.policy.engine_check import CPU_ENGINE
+from mainspring import __version__
+from mainspring.errors import ModelError
+
+Body = TypeVar("Body", bound=BaseModel)
+HEALTH_GENERATE_TIMEOUT_S = 20.0
+"""As long as SGLang waits for its own probe token."""
+OPEN_PATHS = frozenset({"/health", "/health_generate", "/ready"})
+"""Probes carry no key."""
+
+
+class GenerateBody(BaseModel):
+    """Unknown keys are accepted and ignored, as SGLang does."""
+
+    input_ids: list[int] | list[list[int]] | None = None
+    text: str | list[str] | None = None
+    sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None
+    rid: str | list[str] | None = None
+    return_logprob: bool = False
+    logprob_start_len: int = -1
+    top_logprobs_num: int = 0
+    stream: bool = False
+
+
+class PauseBody(BaseModel):
+    mode: PauseMode = PauseMode.ABORT
+
+
+class UpdateBody(BaseModel):
+    model_path: Path
+    weight_version: str | None = None
+    flush_cache: bool = True
+    abort_all_requests: bool = False
+
+
+class VersionBody(BaseModel):
+    new_version: str
+    abort_all_requests: bool = True
+
+
+class AbortBody(BaseModel):
+    rid: str = ""
+    abort_all: bool = False
+
+
+class Routes:
+    def __init__(self, engine: EngineThread, scheduler: Scheduler) -> None:
+        self._engine = engine
+        self._scheduler = scheduler
+        """Read here without the engine thread: its weight_version and paused flag alone."""
+        self._model = scheduler.model
+        self._started_at = time.time()
+
+    def table(self) -> list[Route]:
+        both, post, get = ["GET", "POST"], ["POST"], ["GET"]
+        return [
+            Route("/generate", self.generate, methods=["POST", "PUT"]),
+            Route("/health", self.health, methods=get),
+            Route("/health_generate", self.health_generate, methods=get),
+            Route("/ready", self.ready, methods=get),
+            Route("/model_info", self.model_info, methods=get),
+            Route("/get_model_info", self.model_info, methods=get),
+            Route("/server_info", self.server_info, methods=get),
+            Route("/get_server_info", self.server_info, methods=get),
+            Route("/v1/loads", self.loads, methods=get),
+            Route("/v1/models", self.models, methods=get),
+            Route("/pause_generation", self.pause_generation, methods=post),
+            Route("/continue_generation", self.continue_generation, methods=post),
+            Route("/update_weights_from_disk", self.update_weights, methods=post),
+            Route("/update_weight_version", self.update_version, methods=post),
+            Route("/abort_request", self.abort_request, methods=post),
+            Route("/flush_cache", self.flush_cache, methods=both),
+        ]
+
+    async def generate(self, request: Request) -> Response:
+        body = await _parse(request, GenerateBody)
+        if body.stream or body.logprob_start_len >= 0 or body.top_logprobs_num:
+            raise InvalidRequest(
+                "the CPU engine does not implement stream, logprob_start_len and top_logprobs_num"
+            )
+        sequences, batched = self._sequences(body)
+        await self._complete(request, sequences)
+        answers = [self._answer(sequence, body.return_logprob) for sequence in sequences]
+        return JSONResponse(answers if batched else answers[0])
+
+    def _sequences(self, body: GenerateBody) -> tuple[list[Sequence], bool]:
+        prompts, batched = self._prompts(body)
+        rids = body.rid if isinstance(body.rid, list) else [body.rid] if body.rid else None
+        if rids is not None and len(rids) != len(prompts):
+            raise InvalidRequest(f"{len(rids)} rid for {len(prompts)} prompts")
+        options = body.sampling_params or {}
+        if isinstance(options, dict):
+            options = [options] * len(prompts)
+        if len(options) != len(prompts):
+            raise InvalidRequest(f"{len(options)} sampling_params for {len(prompts)} prompts")
+        sequences = [
+            self._sequence(rids[index] if rids else uuid.uuid4().hex, ids, parse_options(raw))
+            for index, (ids, raw) in enumerate(zip(prompts, options, strict=True))
+        ]
+        return sequences, batched
+
+    def _prompts(self, body: GenerateBody) -> tuple[list[list[int]], bool]:
+        if (body.input_ids is None) == (body.text is None):
+            raise InvalidRequest("expected either input_ids or text")
+        given = body.text if body.input_ids is None else body.input_ids
+        batched = isinstance(given, list) and bool(given) and not isinstance(given[0], int)
+        rows: list[Any] = list(given) if batched else [given]  # pyright: ignore[reportArgumentType]
+        encode = self._model.tokenizer.encode
+        return [encode(row) if isinstance(row, str) else row for row in rows], batched
+
+    def _sequence(self, rid: str, ids: list[int], options: SamplingOptions) -> Sequence:
+        if not ids:
+            raise InvalidRequest("the prompt is empty")
+        if min(ids) < 0 or max(ids) >= self._model.vocab_size:
+            raise InvalidRequest(f"input_ids must lie in [0, {self._model.vocab_size})")
+        limit = self._model.context_length
+        if len(ids) + options.max_new_tokens > limit:
+            raise InvalidRequest(
+                f"Requested token count exceeds the model's maximum context length of {limit} "
+                f"tokens: {len(ids)} in the prompt and {options.max_new_tokens} for the completion"
+            )
+        stops = frozenset(options.stop_token_ids or ()) | self._model.end_ids
+        return Sequence(
+            rid=rid,
+            ids=list(ids),
+            options=options,
+            stop_ids=frozenset() if options.ignore_eos else stops,
+            prompt_tokens=len(ids),
+        )
+
+    async def _complete(self, request: Request, sequences: list[Sequence]) -> None:
+        """Run to the end, or abort when the client goes away."""
+        await self._engine.call(lambda s: [s.submit(sequence) for sequence in sequences])
+        finished = asyncio.gather(*(asyncio.wrap_future(s.done) for s in sequences))
+        gone = asyncio.ensure_future(_disconnected(request))
+        try:
+            await asyncio.wait({finished, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not finished.done():
+                await self._engine.call(lambda s: s.abort(sequences.__contains__))
+            await finished
+        finally:
+            gone.cancel()
+
+    def _answer(self, sequence: Sequence, with_logprobs: bool) -> dict[str, Any]:
+        ids, options = sequence.output_ids, sequence.options
+        finish = sequence.finish_reason or {}
+        trimmed = ids[:-1] if finish.get("type") == "stop" and not options.no_stop_trim else ids
+        return {
+            "text": self._model.tokenizer.decode(
+                trimmed, skip_special_tokens=options.skip_special_tokens
+            ),
+            "output_ids": ids,
+            "meta_info": sequence.meta_info(
+                self._scheduler.weight_version, with_logprobs=with_logprobs
+            ),
+        }
+
+    async def health(self, request: Request) -> Response:
+        return Response(status_code=200 if self._engine.healthy else 503)
+
+    async def health_generate(self, request: Request) -> Response:
+        """One token through the model; a paused engine cannot be asked and counts as healthy."""
+        if self._engine.healthy and not self._scheduler.paused:
+            sequence = self._sequence("health-" + uuid.uuid4().hex, [0], _PROBE)
+            try:
+                async with asyncio.timeout(HEALTH_GENERATE_TIMEOUT_S):
+                    await self._complete(request, [sequence])
+            except (TimeoutError, EngineFailed):
+                return Response(status_code=503)
+        return await self.health(request)
+
+    async def ready(self, request: Request) -> Response:
+        ready = self._engine.healthy and not self._scheduler.paused
+        return Response(status_code=200 if ready else 503)
+
+    async def model_info(self, request: Request) -> Response:
+        return JSONResponse(self._describe())
+
+    async def server_info(self, request: Request) -> Response:
+        def state(scheduler: Scheduler) -> dict[str, Any]:
+            return {
+                "num_running_reqs": len(scheduler.running),
+                "num_waiting_reqs": scheduler.num_queued,
+                "paused": scheduler.paused,
+            }
+
+        internal = await self._engine.call(state)
+        return JSONResponse(
+            {
+                **self._describe(),
+                "max_running_requests": self._scheduler.max_batch,
+                "startup_time": self._started_at,
+                "internal_states": [internal],
+                "version": f"mainspring-{__version__}",
+            }
+        )
+
+    async def loads(self, request: Request) -> Response:
+        def state(scheduler: Scheduler) -> dict[str, Any]:
+            tokens = sum(len(sequence.ids) for sequence in scheduler.running)
+            capacity = scheduler.max_batch * self._model.context_length
+            return {
+                "dp_rank": 0,
+                "num_running_reqs": len(scheduler.running),
+                "num_waiting_reqs": scheduler.num_queued,
+                "num_used_tokens": tokens,
+                "num_total_tokens": tokens,
+                "max_total_num_tokens": capacity,
+                "max_running_requests": scheduler.max_batch,
+                "token_usage": tokens / capacity,
+                "utilization": len(scheduler.running) / scheduler.max_batch,
+            }
+
+        load = await self._engine.call(state)
+        return JSONResponse(
+            {
+                "timestamp": datetime.now(UTC).isoformat(),
+                "version": f"mainspring-{__version__}",
+                "loads": [load | {"timestamp": time.time()}],
+            }
+        )
+
+    async def models(self, request: Request) -> Response:
+        name = str(self._model.directory)
+        card = {"id": name, "object": "model", "root": name}
+        return JSONResponse(
+            {"object": "list", "data": [card | {"max_model_len": self._model.context_length}]}
+        )
+
+    def _describe(self) -> dict[str, Any]:
+        directory = str(self._model.directory)
+        return {
+            "model_path": directory,
+            "served_model_name": directory,
+            "tokenizer_path": directory,
+            "is_generation": True,
+            "preferred_sampling_params": None,
+            "weight_version": self._scheduler.weight_version,
+            "load_format": "auto",
+            "model_type": self._model.config.model_type,
+            "architectures": self._model.config.architectures,
+            # Not SGLang's: what infra.policy.engine_check asks for.
+            "engine": CPU_ENGINE,
+            "vocab_size": self._model.vocab_size,
+            "weights_digest": self._model.weights_digest,
+            "context_length": self._model.context_length,
+        }
+
+    async def pause_generation(self, request: Request) -> Response:
+        mode = (await _parse(request, PauseBody)).mode
+        await self._engine.call(lambda s: s.pause(mode))
+        return JSONResponse({"message": "Generation paused successfully.", "status": "ok"})
+
+    async def continue_generation(self, request: Request) -> Response:
+        await self._engine.call(lambda s: s.resume())
+        return JSONResponse({"message": "Generation continued successfully.", "status": "ok"})
+
+    async def update_weights(self, request: Request) -> Response:
+        body = await _parse(request, UpdateBody)
+        served = await self._engine.call(
+            lambda s: s.update_weights(
+                body.model_path,
+                body.weight_version,
+                flush_cache=body.flush_cache,
+                abort_all=body.abort_all_requests,
+            )
+        )
+        try:
+            await asyncio.wrap_future(served)
+        except ModelError as error:
+            return JSONResponse(
+                {"success": False, "message": str(error), "num_paused_requests": 0}, 400
+            )
+        message = "Succeeded to update model weights."
+        return JSONResponse({"success": True, "message": message, "num_paused_requests": 0})
+
+    async def update_version(self, request: Request) -> Response:
+        body = await _parse(request, VersionBody)
+
+        def change(scheduler: Scheduler) -> None:
+            if body.abort_all_requests:
+                scheduler.abort(lambda sequence: True)
+            scheduler.weight_version = body.new_version
+
+        await self._engine.call(change)
+        message = f"Weight version updated to {body.new_version}"
+        return JSONResponse({"success": True, "message": message, "new_version": body.new_version})
+
+    async def abort_request(self, request: Request) -> Response:
+        body = await _parse(request, AbortBody)
+        # By the whole id: SGLang also aborts the requests whose ids begin with it.
+        await self._engine.call(lambda s: s.abort(lambda q: body.abort_all or q.rid == body.rid))
+        return Response()
+
+    async def flush_cache(self, request: Request) -> Response:
+        if await self._engine.call(lambda s: s.flush()):
+            return PlainTextResponse("Cache flushed.\n")
+        return PlainTextResponse("Flush cache failed.\n", status_code=400)
+
+
+_PROBE = SamplingOptions.model_validate({"max_new_tokens": 1, "temperature": 0})
+
+
+async def _parse(request: Request, model: type[Body]) -> Body:
+    try:
+        return model.model_validate_json(await request.body() or b"{}")
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise SchemaViolation(f"{where}: {first['msg']}" if where else first["msg"]) from None
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class _ApiKey:
+    """Refuses requests without the bearer token, probes excepted."""
+
+    def __init__(self, app: ASGIApp, api_key: str) -> None:
+        self._app = app
+        self._expected = f"Bearer {api_key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            given = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(given, self._expected):
+                response = JSONResponse({"error": "Unauthorized"}, status_code=401)
+                await response(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _refusal(
+    content: Callable[[Exception], Any], status: int
+) -> Callable[..., Awaitable[Response]]:
+    async def handler(request: Request, error: Exception) -> Response:
+        return JSONResponse({"error": content(error)}, status_code=status)
+
+    return handler
+
+
+def make_app(engine: EngineThread, scheduler: Scheduler, *, api_key: str = "") -> ASGIApp:
+    app = Starlette(
+        routes=Routes(engine, scheduler).table(),
+        exception_handlers={
+            SchemaViolation: _refusal(str, 400),
+            InvalidRequest: _refusal(lambda error: {"message": str(error)}, 400),
+            EngineFailed: _refusal(lambda error: {"message": str(error)}, 503),
+        },
+    )
+    return _ApiKey(app, api_key) if api_key else app

@@ -1,0 +1,61 @@
+"""Logits to tokens and log-probabilities, one row per request.
+
+Log-probs are those of the sampled token under log_softmax(logits / temperature) over the whole
+vocabulary, before top-k, top-p and min-p cut it (SGLang's default); at temperature 0 under
+log_softmax(logits). Tokens forbidden by `min_new_tokens` are removed before the softmax.
+A request with `sampling_seed` draws from (seed, position): the same tokens whatever else runs.
+"""
+
+import random
+from collections.abc import Sequence as Rows
+
+import torch
+
+from engine.sequences import Sequence
+
+
+@torch.inference_mode()
+def sample(logits: torch.Tensor, rows: Rows[Sequence]) -> tuple[list[int], list[float]]:
+    """logits [R, V] -> R token ids and their log-probs."""
+    options = [row.options for row in rows]
+    for index, row in enumerate(rows):
+        if len(row.logprobs) < row.options.min_new_tokens:
+            logits[index, list(row.stop_ids)] = float("-inf")
+    greedy = torch.tensor([option.is_greedy for option in options])
+    temperatures = torch.tensor([1.0 if o.is_greedy else o.temperature for o in options])
+    logprobs = torch.log_softmax(logits / temperatures[:, None], dim=-1)
+    if all(greedy):
+        chosen = logits.argmax(-1)
+    else:
+        probs = logprobs.exp()
+        if any(option.cuts_vocabulary for option in options):
+            probs = _cut(probs, rows)
+        chosen = torch.where(greedy, logits.argmax(-1), _draw(probs, rows))
+    return chosen.tolist(), logprobs.gather(1, chosen[:, None])[:, 0].tolist()
+
+
+def _draw(probs: torch.Tensor, rows: Rows[Sequence]) -> torch.Tensor:
+    """Inverse-CDF sampling from unnormalised probs [R, V]."""
+    uniform = torch.rand(len(rows))
+    for index, row in enumerate(rows):
+        if row.options.sampling_seed is not None:
+            uniform[index] = random.Random(f"{row.options.sampling_seed}:{len(row.ids)}").random()
+    cdf = probs.cumsum(-1)
+    total = cdf[:, -1]
+    # Below the total, so that rounding never selects a token of probability zero.
+    target = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cdf, target[:, None], right=True)[:, 0]
+
+
+def _cut(probs: torch.Tensor, rows: Rows[Sequence]) -> torch.Tensor:
+    """Zero what top-k, top-p and min-p exclude; each looks at the whole distribution."""
+    options = [row.options for row in rows]
+    vocabulary = probs.shape[-1]
+    top_k = torch.tensor([o.top_k if o.top_k > 0 else vocabulary for o in options])
+    top_p = torch.tensor([o.top_p for o in options])
+    min_p = torch.tensor([o.min_p for o in options])
+    ordered, order = probs.sort(-1, descending=True)
+    keep = ordered.cumsum(-1) - ordered < top_p[:, None]
+    keep &= torch.arange(vocabulary) < top_k[:, None]
+    keep &= ordered >= min_p[:, None] * ordered[:, :1]
+    return torch.zeros_like(probs).scatter(-1, order, ordered * keep)

@@ -1,0 +1,194 @@
+"""Continuous batching: requests join and leave the running batch between any two tokens.
+
+Invariants: `running[i]` owns slot i; every sequence handed to `submit` is resolved exactly once;
+weights change only while nothing runs or while the engine is paused, between two steps, so a
+token's version is exact; KV of older weights never serves another request.
+Single-threaded and free of I/O: thread.py runs it, tests may step it by hand.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from engine.sampling import sample
+from engine.sequences import Sequence
+from engine.served_model import PolicyModel
+from engine.slots import SLOTS_PER_RUNNING, SlotPool
+from mainspring.errors import ModelError
+
+MAX_PREFILL_TOKENS = 4096
+"""New prompt tokens of one step; a longer prompt goes alone."""
+WORTH_SHARING_TOKENS = 32
+"""A request waits one step when another, joining now, computes so much of its prompt."""
+
+
+class PauseMode(StrEnum):
+    ABORT = "abort"
+    """Requests in flight end with what they have."""
+    RETRACT = "retract"
+    """Requests in flight go back to the queue and recompute their KV when generation continues."""
+    IN_PLACE = "in_place"
+    """Requests in flight stop and resume later on the KV they have."""
+
+
+@dataclass(slots=True)
+class _Update:
+    directory: Path
+    version: str | None
+    flush_cache: bool
+    done: "Future[None]"
+
+
+class Scheduler:
+    def __init__(self, model: PolicyModel, *, weight_version: str, max_batch: int) -> None:
+        self.model = model
+        self.weight_version = weight_version
+        self.max_batch = max_batch
+        self.paused = False
+        self.pool = SlotPool(SLOTS_PER_RUNNING * max_batch, model.kv_shape())
+        self.running: list[Sequence] = []
+        self.waiting: deque[Sequence] = deque()
+        self._held: list[Sequence] = []
+        """Submitted while a weight update waits for the requests before it."""
+        self._updates: deque[_Update] = deque()
+
+    @property
+    def num_queued(self) -> int:
+        return len(self.waiting) + len(self._held)
+
+    @property
+    def busy(self) -> bool:
+        return not self.paused and bool(self.running or self.waiting)
+
+    def submit(self, sequence: Sequence) -> None:
+        (self._held if self._updates else self.waiting).append(sequence)
+
+    def step(self) -> None:
+        """Admit what fits, then one token for every running request."""
+        num_decoding = len(self.running)
+        self._admit()
+        new_ids = [
+            sequence.ids[length:]
+            for sequence, length in zip(self.running, self.pool.lengths, strict=False)
+        ]
+        logits = self.model.forward(self.pool, new_ids, num_decoding)
+        for sequence, token, logprob in zip(
+            self.running, *sample(logits, self.running), strict=True
+        ):
+            sequence.append(token, logprob, self.weight_version)
+        for slot in reversed(range(len(self.running))):
+            if self.running[slot].finish_reason is not None:
+                self._leave(slot).resolve()
+        self._apply_updates()
+
+    def _admit(self) -> None:
+        budget = MAX_PREFILL_TOKENS
+        joining: set[tuple[int, ...]] = set()
+        passed_over: list[Sequence] = []
+        while self.waiting and len(self.running) < self.max_batch:
+            sequence = self.waiting.popleft()
+            prefix = self.pool.longest_prefix(sequence.ids)
+            beginning = tuple(sequence.ids[: prefix.length + WORTH_SHARING_TOKENS])
+            if beginning in joining:
+                passed_over.append(sequence)
+                continue
+            budget -= len(sequence.ids) - prefix.length
+            if budget < 0 and joining:
+                passed_over.append(sequence)
+                break
+            self.pool.occupy(len(self.running), prefix)
+            sequence.cached_tokens = prefix.length
+            self.running.append(sequence)
+            joining.add(beginning)
+        self.waiting.extendleft(reversed(passed_over))
+
+    def _leave(self, slot: int) -> Sequence:
+        """Take the sequence off slot `slot`; the last running one closes the gap."""
+        last = len(self.running) - 1
+        self.running[slot], self.running[last] = self.running[last], self.running[slot]
+        self.pool.swap(slot, last)
+        self.pool.release(last)
+        return self.running.pop()
+
+    def pause(self, mode: PauseMode) -> None:
+        self.paused = True
+        if mode is PauseMode.ABORT:
+            self.abort(lambda sequence: True)
+        elif mode is PauseMode.RETRACT:
+            retracted = [self._leave(slot) for slot in reversed(range(len(self.running)))]
+            for sequence in retracted:
+                sequence.num_retractions += 1
+                self.waiting.appendleft(sequence)
+            self.pool.forget()
+        self._apply_updates()
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def abort(self, chosen: Callable[[Sequence], bool]) -> None:
+        """End the chosen requests in flight with what they have."""
+        for slot in reversed(range(len(self.running))):
+            if chosen(self.running[slot]):
+                self._leave(slot).abort()
+        for queue in (self.waiting, self._held):
+            for sequence in [queued for queued in queue if chosen(queued)]:
+                queue.remove(sequence)
+                sequence.abort()
+        self._apply_updates()
+
+    def flush(self) -> bool:
+        """Forget all cached prefixes; False while requests are in flight."""
+        if self.running or self.num_queued:
+            return False
+        self.pool.forget()
+        return True
+
+    def update_weights(
+        self, directory: Path, version: str | None, *, flush_cache: bool, abort_all: bool
+    ) -> "Future[None]":
+        """Resolves when the weights are served, with ModelError when they do not fit. Waits for
+        the requests in flight unless the engine is paused; requests submitted after it wait."""
+        update = _Update(directory, version, flush_cache, Future())
+        self._updates.append(update)
+        if abort_all:
+            self.abort(lambda sequence: True)
+        self._apply_updates()
+        return update.done
+
+    def _apply_updates(self) -> None:
+        while self._updates and (self.paused or not (self.running or self.waiting)):
+            update = self._updates.popleft()
+            try:
+                self._apply(update)
+            except ModelError as error:
+                update.done.set_exception(error)
+            else:
+                update.done.set_result(None)
+            if not self._updates:
+                self.waiting.extend(self._held)
+                self._held.clear()
+
+    def _apply(self, update: _Update) -> None:
+        if self.running and update.flush_cache:
+            raise ModelError(
+                f"weights were not updated: the cache cannot be flushed while {len(self.running)} "
+                "requests are paused in place",
+                remedy="pause with mode retract, or send flush_cache: false",
+            )
+        self.model.load_weights(update.directory)
+        if update.version is not None:
+            self.weight_version = update.version
+        self.pool.forget(len(self.running))
+
+    def fail(self, error: Exception) -> None:
+        """Fail all requests with the error that ended the engine."""
+        sequences = [*self.running, *self.waiting, *self._held]
+        for future in (*(s.done for s in sequences), *(u.done for u in self._updates)):
+            # Those resolved before the failure keep their answer.
+            if not future.done() and future.set_running_or_notify_cancel():
+                future.set_exception(error)
+        for queue in (self.running, self.waiting, self._held, self._updates):
+            queue.clear()

@@ -1,0 +1,94 @@
+"""A whole CPU engine in this process: model, engine thread and HTTP server.
+
+Imported by `mainspring serve`; tests run it in a thread. `serve` returns after SIGINT or SIGTERM.
+"""
+
+import socket
+from pathlib import Path
+
+import uvicorn
+from pydantic import BaseModel, ConfigDict, Field
+
+from engine.app import make_app
+from engine.scheduler import Scheduler
+from engine.served_model import PolicyModel
+from engine.slots import fitting_batch
+from engine.thread import EngineThread
+from mainspring.errors import EngineError
+
+SHUTDOWN_TIMEOUT_S = 5
+"""Requests still open then are cut; their clients go to another engine."""
+KEEPALIVE_S = 75
+"""Longer than clients keep idle connections, so that none is closed under a request."""
+
+
+class EngineOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: Path
+    host: str = "127.0.0.1"
+    port: int = Field(30000, ge=0, le=65535)
+    """0 takes a free one."""
+    weight_version: str = "0"
+    max_batch: int | None = Field(None, ge=1)
+    """None: what memory allows, at most MAX_BATCH."""
+    threads: int = Field(1, ge=1)
+    step_interval_s: float = Field(0.0, ge=0)
+    """Least time between two steps."""
+    context_length: int | None = Field(None, ge=2)
+    """None: the model's own."""
+    api_key: str = ""
+
+
+class EngineServer:
+    """Raises ModelError or EngineError when made; serves until `should_exit`."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        model = PolicyModel(options.model, options.context_length)
+        self.context_length = model.context_length
+        self.max_batch = options.max_batch or fitting_batch(model.kv_shape())
+        scheduler = Scheduler(
+            model, weight_version=options.weight_version, max_batch=self.max_batch
+        )
+        self._socket = _listen(options.host, options.port)
+        self.url = f"http://{options.host}:{self._socket.getsockname()[1]}"
+        self._engine = EngineThread(
+            scheduler, num_threads=options.threads, step_interval_s=options.step_interval_s
+        )
+        app = make_app(self._engine, scheduler, api_key=options.api_key)
+        config = uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_keep_alive=KEEPALIVE_S,
+            timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
+        )
+        self._uvicorn = uvicorn.Server(config)
+
+    def serve(self) -> None:
+        self._engine.start()
+        try:
+            self._uvicorn.run(sockets=[self._socket])
+        finally:
+            self._engine.stop()
+            self._socket.close()
+
+    def shut_down(self) -> None:
+        """Ask `serve` to return, from any thread."""
+        self._uvicorn.should_exit = True
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise EngineError(
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            remedy="choose another --port, or stop the server that has it",
+        ) from None
+    return listener

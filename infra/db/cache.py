@@ -1,0 +1,79 @@
+"""What never changes once stored, read once per process: configurations, tasks, a rollout's task.
+
+A bounded cache in front of the store, so that a turn costs the queries it needs and no more. Only
+immutable facts are here: an epoch, a status or a reward never is.
+"""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from infra.db import campaigns, rollouts, tasks
+from infra.db.database import Database
+from mainspring.agents.choice import agent_for
+from mainspring.agents.protocol import Agent
+from mainspring.config.campaign import CampaignConfig
+from mainspring.ids import CampaignId, RolloutId, TaskId
+from mainspring.tasks.task import Task
+
+K = TypeVar("K")
+V = TypeVar("V")
+MAX_ENTRIES = 4096
+"""Rollouts and tasks in use at once on one worker stay well below."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutFacts:
+    campaign: CampaignId
+    task: TaskId
+    temperature: float
+
+
+class Known:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._configs = _Bounded[CampaignId, CampaignConfig](self._load_config)
+        self._tasks = _Bounded[TaskId, Task](self._load_task)
+        self._rollouts = _Bounded[RolloutId, RolloutFacts](self._load_rollout)
+
+    async def config(self, campaign: CampaignId) -> CampaignConfig:
+        return await self._configs.get(campaign)
+
+    async def task(self, task: TaskId) -> Task:
+        return await self._tasks.get(task)
+
+    async def rollout(self, rollout: RolloutId) -> RolloutFacts:
+        return await self._rollouts.get(rollout)
+
+    async def agent(self, rollout: RolloutId) -> Agent:
+        """Who plays it."""
+        facts = await self.rollout(rollout)
+        config = await self.config(facts.campaign)
+        return agent_for(config.agent, await self.task(facts.task))
+
+    async def _load_config(self, campaign: CampaignId) -> CampaignConfig:
+        return (await campaigns.get(self._db, campaign)).config
+
+    async def _load_task(self, task: TaskId) -> Task:
+        return await tasks.get_task(self._db, task)
+
+    async def _load_rollout(self, rollout: RolloutId) -> RolloutFacts:
+        record = await rollouts.get(self._db, rollout)
+        return RolloutFacts(record.campaign, record.task, record.temperature)
+
+
+class _Bounded(Generic[K, V]):
+    """Least recently used entries leave first; two that ask at once may both load, harmlessly."""
+
+    def __init__(self, load: Callable[[K], Awaitable[V]]) -> None:
+        self._load = load
+        self._entries: OrderedDict[K, V] = OrderedDict()
+
+    async def get(self, key: K) -> V:
+        if key not in self._entries:
+            self._entries[key] = await self._load(key)
+        self._entries.move_to_end(key)
+        if len(self._entries) > MAX_ENTRIES:
+            self._entries.popitem(last=False)
+        return self._entries[key]

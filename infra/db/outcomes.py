@@ -1,0 +1,94 @@
+"""What one epoch of a rollout played and what grading found: all that its end is judged by.
+
+Invariant: one statement, for every rollout's end reads it. Nothing here is written.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ARRAY, Integer, Text, bindparam, case, func, null, select
+from sqlalchemy.dialects.postgresql import aggregate_order_by
+
+from infra.db.database import Database
+from infra.db.models import GenerationRow, RolloutRow
+from mainspring.ids import CampaignId, RolloutId, TaskId
+from mainspring.status import Player
+from mainspring.tasks.criterion import GradeReport
+
+_BYTES_PER_TOKEN = 4  # infra.db.columns packs tokens as int32
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    campaign: CampaignId
+    task: TaskId
+    player: Player
+    patch: bytes
+    report: GradeReport | None
+    replies: tuple[str, ...]
+    num_completion_tokens: int | None
+    """Of all replies; None when an endpoint did not count those of one."""
+    num_tokens: int | None
+    """Of the whole sequence; None likewise."""
+
+
+def _num_tokens(packed: Any) -> Any:
+    return func.octet_length(packed, type_=Integer) / _BYTES_PER_TOKEN
+
+
+def _unless_unknown(total: Any, counted: Any) -> Any:
+    """Over the replies; null where `counted` is unknown of one: a part is no total."""
+    is_reply = GenerationRow.turn.is_not(None)  # else the outer join's row of none
+    unknown = func.bool_or(counted.is_(None)).filter(is_reply)
+    return case((unknown, null()), else_=func.coalesce(total(counted), 0))
+
+
+# Replies in text have no tokens of their own, only the endpoint's count, where it counts.
+_IN_TOKENS = func.octet_length(GenerationRow.completion_ids) > 0
+_COMPLETION = case(
+    (_IN_TOKENS, _num_tokens(GenerationRow.completion_ids)),
+    else_=GenerationRow.num_completion_tokens,
+)
+_PROMPT = case(
+    (_IN_TOKENS, GenerationRow.prompt_start + _num_tokens(GenerationRow.prompt_ids)),
+    else_=GenerationRow.num_prompt_tokens,
+)
+_READ = (
+    select(
+        RolloutRow.campaign_id,
+        RolloutRow.task_id,
+        RolloutRow.player,
+        RolloutRow.patch,
+        RolloutRow.grade_report,
+        func.array_agg(
+            aggregate_order_by(GenerationRow.text, GenerationRow.turn), type_=ARRAY(Text)
+        ).filter(GenerationRow.turn.is_not(None)),
+        _unless_unknown(func.sum, _COMPLETION),
+        _unless_unknown(func.max, _PROMPT + _COMPLETION),
+    )
+    .outerjoin(
+        GenerationRow,
+        (GenerationRow.rollout_id == RolloutRow.id) & (GenerationRow.epoch == RolloutRow.epoch),
+    )
+    .where(RolloutRow.id == bindparam("rollout"), RolloutRow.epoch == bindparam("epoch"))
+    .group_by(RolloutRow.id)
+)
+
+
+async def played(database: Database, rollout: RolloutId, epoch: int) -> Played | None:
+    """None when `epoch` is over."""
+    async with database.transaction() as connection:
+        row = (await connection.execute(_READ, {"rollout": rollout, "epoch": epoch})).one_or_none()
+    if row is None:
+        return None
+    campaign, task, player, patch, report, replies, num_completion_tokens, num_tokens = row
+    return Played(
+        campaign=campaign,
+        task=task,
+        player=player,
+        patch=patch or b"",
+        report=None if report is None else GradeReport.model_validate(report),
+        replies=tuple(replies or ()),
+        num_completion_tokens=num_completion_tokens,
+        num_tokens=num_tokens,
+    )

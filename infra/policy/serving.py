@@ -1,0 +1,111 @@
+"""What a campaign's replies come from in this process: engines and tokenizer, or an endpoint.
+
+Invariant: made once a process for each campaign, also when many rollouts ask at once, and again
+after a failure. `Serve` is the seam where benches and tests put another policy. Used by the
+activities of replies and publishing.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from infra.db import campaigns, policies
+from infra.db.database import Database
+from infra.db.policies import PolicyRecord
+from infra.policy.client import SGLangClient
+from infra.policy.model_files import read_facts
+from infra.policy.openai import OpenAIClient
+from infra.policy.protocol import ChatText, Engines, Policy, Publisher
+from infra.policy.text_policy import TextPolicy
+from infra.policy.token_policy import TokenPolicy
+from infra.policy.tokenizer import ChatTokenizer
+from infra.policy.weight_label import WeightLabel
+from mainspring.config.campaign import CampaignConfig, PolicyApi
+from mainspring.ids import CampaignId
+from mainspring.status import CampaignKind
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What a campaign's rollouts share in this process."""
+
+    config: CampaignConfig
+    policy: Policy
+    publisher: Publisher | None
+    """None: an endpoint whose weights are not ours."""
+
+
+Serve = Callable[[Database, CampaignId], Coroutine[Any, Any, Served]]
+
+
+class ServedCampaigns:
+    def __init__(self, db: Database, serve: Serve) -> None:
+        self._db = db
+        self._serve = serve
+        self._served: dict[CampaignId, asyncio.Task[Served]] = {}
+
+    async def of(self, campaign: CampaignId) -> Served:
+        serving = self._served.get(campaign)
+        if serving is None or (serving.done() and serving.exception() is not None):
+            serving = asyncio.create_task(self._serve(self._db, campaign))
+            self._served[campaign] = serving
+        return await asyncio.shield(serving)
+
+    async def close(self) -> None:
+        for serving in self._served.values():
+            if serving.done() and serving.exception() is None:
+                await serving.result().policy.aclose()
+
+
+def in_tokens(
+    db: Database, campaign: CampaignId, config: CampaignConfig, engines: Engines, text: ChatText
+) -> Served:
+    """From engines, whose weights are brought up to date from the store."""
+    policy = TokenPolicy(config.policy, engines, text, partial(_newest, db, campaign))
+    return Served(config, policy, engines)
+
+
+def label_of(policy: PolicyRecord) -> WeightLabel:
+    return WeightLabel(policy.version, policy.uid)
+
+
+async def serve_over_http(
+    db: Database, campaign: CampaignId, api_key: SecretStr | None = None
+) -> Served:
+    """The campaign's engines, and the tokenizer that lies beside its first policy. An evaluation
+    has no policy of its own: its model directory has the tokenizer, and its engines' weights are
+    taken as they are."""
+    record = await campaigns.get(db, campaign)
+    policy = record.config.policy
+    if policy.api is PolicyApi.OPENAI:
+        return Served(record.config, TextPolicy(policy, OpenAIClient(policy, api_key)), None)
+    is_eval = record.kind is CampaignKind.EVAL
+    model = Path(policy.model if is_eval else (await policies.get_policy(db, campaign, 0)).path)
+    tokenizer = await asyncio.to_thread(ChatTokenizer, model)
+
+    async def is_known(label: WeightLabel) -> bool:
+        return await policies.is_version(db, campaign, label.version, label.uid)
+
+    # An evaluation needs no more of the model than its tokenizer.
+    has_config = not is_eval or (model / "config.json").is_file()
+    engines = SGLangClient(
+        policy.engines,
+        timeout_s=policy.request_timeout_s,
+        api_key=api_key.get_secret_value() if api_key else "",
+        any_weights=is_eval,
+        vocab_size=read_facts(model).vocab_size if has_config else None,
+        model=None if is_eval else model,
+        is_known=None if is_eval else is_known,
+    )
+    return in_tokens(db, campaign, record.config, engines, tokenizer)
+
+
+async def _newest(db: Database, campaign: CampaignId) -> tuple[Path, WeightLabel]:
+    newest = await policies.latest_policy(db, campaign)
+    assert newest is not None, "rollouts start after version 0 is stored"
+    return Path(newest.path), label_of(newest)

@@ -1,0 +1,1 @@
+"""Sandboxes for tasks without an image: bubblewrap, cgroups and seccomp on the node itself."""

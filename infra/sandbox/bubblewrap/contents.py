@@ -1,0 +1,61 @@
+"""What is in a sandbox without an image: the node's own programs, as a task meets them.
+
+Invariant: what is told was seen in a sandbox, not guessed from the node. Imported by the bubblewrap
+backend, and shown by `mainspring doctor`.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Self
+
+from infra.sandbox.bubblewrap.command import PYTHON
+
+_LOOK = """\
+printf 'python %s\n' "$(command -v python3)"
+python3 -c 'import sys; print("version", sys.version.split()[0]); print("prefix", sys.base_prefix)'
+printf 'git %s\n' "$(git --version)"
+python3 -c 'import pytest; print("pytest", pytest.__version__)' 2>/dev/null || echo pytest
+for tool in gcc make node go cargo java; do command -v $tool >/dev/null && echo tool $tool; done
+true
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    COMMAND: ClassVar[str] = _LOOK
+
+    python: str
+    """Path of `python3`."""
+    version: str
+    prefix: str
+    git: str
+    pytest: str
+    """Its version; empty when it cannot be imported."""
+    tools: tuple[str, ...]
+
+    @classmethod
+    def read(cls, said: str) -> Self:
+        """What COMMAND printed."""
+        parts = [line.partition(" ") for line in said.splitlines()]
+        lines = [(name, value) for name, _, value in parts]
+        found = dict(lines)
+        return cls(
+            python=found.get("python", ""),
+            version=found.get("version", ""),
+            prefix=found.get("prefix", ""),
+            git=found.get("git", "").removeprefix("git version "),
+            pytest=found.get("pytest", ""),
+            tools=tuple(value for name, value in lines if name == "tool"),
+        )
+
+    def is_python_of(self, prefix: Path | None) -> bool:
+        """Whether `python3` is the node's own, which lies at `prefix`; None: below /usr."""
+        return prefix is None or self.prefix == PYTHON
+
+    def __str__(self) -> str:
+        pytest = f"pytest {self.pytest}" if self.pytest else "no pytest"
+        tools = ", ".join(self.tools) or "none"
+        return (
+            f"{self.python} is Python {self.version}, {pytest}, git {self.git}; of gcc, make, "
+            f"node, go, cargo, java: {tools}"
+        )

@@ -1,0 +1,100 @@
+"""Git repositories of tasks without an image: prepared once per content, copied per sandbox.
+
+Owns a bounded directory of prepared repositories. Invariants: the same files give the same commit
+id everywhere and always (fixed author and dates), so a replayed `git log` reads the same; an
+entry appears complete or not at all, even when others prepare it too; sandboxes get copies, so an
+entry may go at any time but while one boots from it. Imported by the bubblewrap backend.
+"""
+
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from infra.sandbox.session import check_path
+
+MAX_ENTRIES = 4096
+"""About 50 KB each for small tasks; the least recently used tenth goes when there are more."""
+FILE_TIME_S = 1_577_836_800
+"""2020-01-01: every file's mtime, so that listings do not differ between sandboxes."""
+
+COMMIT_SCRIPT = """
+set -e
+umask 022
+export GIT_AUTHOR_DATE=2020-01-01T00:00:00Z GIT_COMMITTER_DATE=2020-01-01T00:00:00Z
+git -c init.defaultBranch=main init -q --template=
+# copies keep their times and nothing else of what git compares by default
+git config core.checkStat minimal
+git config core.trustCtime false
+git add -A -f .
+git -c core.logAllRefUpdates=false commit -q --no-verify --allow-empty -m 'Base commit'
+git repack -adq
+rm -f .git/COMMIT_EDITMSG
+"""
+"""Run with bash in the directory that holds the files."""
+
+
+class RepositoryCache:
+    """`commit(directory)` runs COMMIT_SCRIPT there, isolated; blocking, like everything here."""
+
+    def __init__(self, directory: Path, commit: Callable[[Path], None]) -> None:
+        self._directory = directory
+        self._commit = commit
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def find(self, files: Mapping[str, str]) -> Path | None:
+        entry = self._entry(files)
+        try:
+            os.utime(entry)  # the time of last use, for eviction
+        except FileNotFoundError:
+            return None
+        return entry
+
+    def prepare(self, files: Mapping[str, str]) -> Path:
+        """A directory with `files` and their `.git`. Raises SandboxRefused for bad paths."""
+        entry = self._entry(files)
+        self._evict()
+        building = self._directory / f"new-{uuid.uuid4().hex}"
+        building.mkdir()
+        try:
+            for path, content in files.items():
+                target = building / check_path(path)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content.encode(errors="surrogateescape"))
+            for path in (building, *building.rglob("*")):
+                path.chmod(0o755 if path.is_dir() else 0o644)
+                os.utime(path, (FILE_TIME_S, FILE_TIME_S))
+            self._commit(building)
+            os.utime(building, (FILE_TIME_S, FILE_TIME_S))
+            building.rename(entry)
+        except OSError:
+            if not entry.exists():  # no other process was faster: a real failure
+                raise
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+        return entry
+
+    def _entry(self, files: Mapping[str, str]) -> Path:
+        digest = hashlib.sha256()
+        for path, content in sorted(files.items()):
+            raw = content.encode(errors="surrogateescape")
+            digest.update(f"{len(path)} {path} {len(raw)} ".encode(errors="surrogateescape"))
+            digest.update(raw)
+        return self._directory / digest.hexdigest()
+
+    def _evict(self) -> None:
+        entries = [path for path in self._directory.iterdir() if not path.name.startswith("new-")]
+        if len(entries) < MAX_ENTRIES:
+            return
+        entries.sort(key=_used_at)
+        for entry in entries[: MAX_ENTRIES // 10]:
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _used_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

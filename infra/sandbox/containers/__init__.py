@@ -1,0 +1,1 @@
+"""Sandboxes from images: Docker's API, pulling, and images without a future."""

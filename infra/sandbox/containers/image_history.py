@@ -1,0 +1,265 @@
+"""Task images without a future: the git history an agent finds ends with the image's HEAD.
+
+What lies beyond it (later commits, other branches, stashes, reflogs, unreferenced objects) may
+hold the fix. Where a task has its image altered, that is done first, in the same go. Invariants: an
+image whose history goes further is never run, but another one made of it, in which a second look
+found nothing; HEAD keeps its id and its ancestors with their tags, unless it was altered. Both the
+images made and those that were fine as they were are known to Docker by a name of their own, SEALED
+or OF_ONE_TASK with a tag made from image, workdir and alteration, so that each image is looked at
+once on a node and a process that dies leaves nothing behind but a container that ends itself.
+Imported by the Docker backend and by `images`, which removes such names.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import shlex
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import docker
+import structlog
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.models.containers import Container
+from requests.exceptions import RequestException
+
+from infra.sandbox.containers.image_edit import ALTERED, Alteration
+from infra.sandbox.containers.image_faults import FIT_REMEDY, daemon_lost, start_fault, text_of
+from infra.sandbox.protocol import ImageUnfit
+
+SEALED = "mainspring-sealed"
+OF_ONE_TASK = "mainspring-altered"
+VERSION = "1"
+"""Of the scripts below: another one looks at every image again."""
+LIFE_S = 3600
+"""Most that a look and a rewrite take, of the largest repositories; then the container ends."""
+SEALS_AT_ONCE = 4
+"""On a node: repacking a repository takes a processor."""
+CLEAN, DIRTY, ABSENT = "history: clean", "history: dirty", "history: absent"
+
+_BEGIN = r"""
+export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
+export GIT_NO_REPLACE_OBJECTS=1 GIT_OPTIONAL_LOCKS=0 LC_ALL=C
+cd -- "$workdir" && head=$(git rev-parse -q --verify 'HEAD^{commit}') || {
+  echo "history: absent"
+  exit
+}
+git_dir=$(git rev-parse --absolute-git-dir)
+shared=$(cd -- "$(git rev-parse --git-common-dir)" && pwd)
+"""
+LOOK = (
+    _BEGIN
+    + r"""
+set -o pipefail
+work=$(mktemp -d) || exit
+trap 'rm -rf "$work"' EXIT
+beyond() { [[ $(comm -23 "$1" "$2") ]] && echo "history: dirty" && exit; }
+# Tags of earlier releases stay: programs read their version there.
+git for-each-ref --format='%(objectname)' | sort -u >"$work/refs" &&
+  git for-each-ref --merged "$head" --format='%(objectname)' | sort -u >"$work/merged" || exit
+beyond "$work/refs" "$work/merged"
+git rev-list --objects --indexed-objects --missing=allow-any "$head" --stdin <"$work/merged" |
+  cut -d' ' -f1 | sort -u >"$work/reachable" &&
+  git cat-file --batch-all-objects --batch-check='%(objectname)' | sort -u >"$work/all" || exit
+beyond "$work/all" "$work/reachable"
+# Reflogs, and what was fetched or merged last: commits that are gone still have a message there.
+for place in "$git_dir" "$shared"; do
+  grep -rhoE '[0-9a-f]{40,64}' "$place"/logs "$place"/*_HEAD 2>/dev/null
+done | grep -v '^0*$' | sort -u >"$work/told"
+beyond "$work/told" "$work/reachable"
+echo "history: clean"
+"""
+)
+REWRITE = (
+    _BEGIN
+    + r"""
+set -e -o pipefail
+owner=$(stat -c %u:%g "$shared/HEAD")
+merged=$(mktemp)
+git for-each-ref --merged "$head" --format='%(refname)' | sort >"$merged"
+git for-each-ref --format='%(refname)' | sort | comm -23 - "$merged" | sed 's/^/delete /' |
+  git update-ref --no-deref --stdin
+for remote in $(git remote); do git remote remove "$remote"; done
+for place in "$git_dir" "$shared"; do
+  rm -rf "$place"/logs "$place"/*_HEAD "$place"/*_*MSG "$place"/AUTO_MERGE "$place"/rebase-*
+done
+rm -rf "$shared"/objects/pack/*.keep "$shared"/objects/info/commit-graph*
+git -c pack.threads=1 repack -a -d -q
+rm -f "$merged" "$shared"/objects/info/alternates "$shared"/objects/pack/tmp_*
+git prune --expire=now
+[[ $(git rev-parse HEAD) == "$head" ]]
+if [[ $owner != 0:0 ]]; then find "$shared" -user 0 -exec chown -h "$owner" {} +; fi
+"""
+)
+
+log = structlog.get_logger()
+
+
+class _Wanted(NamedTuple):
+    image: str
+    workdir: str
+    alteration: Alteration
+
+    def key(self) -> tuple[str, str]:
+        place = f"{VERSION} {self.workdir}"
+        if self.alteration:
+            place += f" {self.alteration!r}"
+        return self.image, hashlib.sha256(place.encode()).hexdigest()[:16]
+
+    def repository(self) -> str:
+        return OF_ONE_TASK if self.alteration else SEALED
+
+
+class Seals:
+    """Of one daemon. The SDK blocks, so its calls run in threads."""
+
+    def __init__(self, client: docker.DockerClient) -> None:
+        self._client = client
+        self._known: dict[tuple[str, str], str] = {}
+        self._running: dict[tuple[str, str], asyncio.Task[str]] = {}
+        self._at_once = asyncio.Semaphore(SEALS_AT_ONCE)
+
+    async def sealed(self, image: str, workdir: str, alteration: Alteration) -> str:
+        """The image to run for `image`, which is here. Looks and rewrites once, however many ask,
+        and continues when they are cancelled. Raises ImageUnfit and what a container's start
+        does."""
+        wanted = _Wanted(image, workdir, alteration)
+        key = wanted.key()
+        if key in self._known:
+            return self._known[key]
+        task = self._running.get(key)
+        if task is None:
+            task = asyncio.create_task(self._seal(wanted), name=f"seal {image}")
+            self._running[key] = task
+            task.add_done_callback(partial(self._ended, key))
+        return await asyncio.shield(task)
+
+    def forget(self) -> None:
+        """Ask Docker again: something that was here has been removed."""
+        self._known.clear()
+
+    def _ended(self, key: tuple[str, str], task: asyncio.Task[str]) -> None:
+        del self._running[key]
+        if not task.cancelled() and task.exception() is None:
+            self._known[key] = task.result()
+
+    async def _seal(self, wanted: _Wanted) -> str:
+        try:
+            async with self._at_once:
+                return await asyncio.to_thread(self._seal_blocking, wanted)
+        except APIError as error:
+            raise start_fault(wanted.image, text_of(error)) from None
+        except (DockerException, RequestException) as error:
+            raise daemon_lost(error) from None
+
+    def _seal_blocking(self, wanted: _Wanted) -> str:
+        tag = _prefix(self._client.api.inspect_image(wanted.image)["Id"]) + wanted.key()[1]
+        name = f"{wanted.repository()}:{tag}"
+        try:
+            self._client.api.inspect_image(name)
+            return name
+        except ImageNotFound:
+            pass
+        found = self._in_container(wanted.image, partial(self._cut, wanted, tag))
+        if found == CLEAN:
+            self._client.api.tag(wanted.image, SEALED, tag)
+        # Without a repository opening it fails, with a clearer message.
+        return wanted.image if found == ABSENT else name
+
+    def _cut(self, wanted: _Wanted, tag: str, container: Container) -> str:
+        """Inspect the image, and seal it if it is DIRTY or to be altered. Returns the first
+        finding."""
+        image, workdir, alteration = wanted
+        found = DIRTY if alteration else self._look_at(image, workdir, container)
+        if found != DIRTY:
+            return found
+        began = time.monotonic()
+        if alteration:
+            _alter(wanted, container)
+        _run(container, workdir, REWRITE)
+        container.reload()
+        tops = [f"{mount['Destination']}/" for mount in container.attrs["Mounts"]]
+        # What is in a volume stays in the image as it was.
+        in_volume = any(f"{workdir}/".startswith(top) for top in tops)
+        if in_volume or self._look_at(image, workdir, container) != CLEAN:
+            raise ImageUnfit(
+                f"image {image}: its git history goes beyond HEAD and cannot be cut there",
+                remedy="build the image with nothing but the base commit and its ancestors, and "
+                "no volume around it",
+            )
+        user = self._client.api.inspect_image(image)["Config"].get("User")
+        container.commit(wanted.repository(), tag, changes=f"USER {user}" if user else None)
+        done = "altered for a task" if alteration else "history beyond HEAD removed"
+        log.info(done, image=image, seconds=round(time.monotonic() - began, 1))
+        return found
+
+    def _in_container(self, image: str, work: Callable[[Container], str]) -> str:
+        container = self._client.containers.create(
+            image,
+            entrypoint=["bash", "-c", f"sleep {LIFE_S}"],
+            command=[],
+            user="0",  # an exec as root is without powers where this is another
+            auto_remove=True,
+            network_mode="none",
+            cap_drop=["ALL"],
+            cap_add=["CHOWN", "DAC_OVERRIDE", "FOWNER"],
+            security_opt=["no-new-privileges"],
+        )
+        try:
+            container.start()
+            return work(container)
+        finally:
+            with contextlib.suppress(NotFound):  # it has ended by itself
+                container.remove(force=True, v=True)
+
+    def _look_at(self, image: str, workdir: str, container: Container) -> str:
+        said, complaints = _run(container, workdir, LOOK)
+        for word in (CLEAN, DIRTY, ABSENT):
+            if said.endswith(word):
+                return word
+        raise ImageUnfit(
+            f"image {image}: its git history cannot be looked at: {complaints[-500:]}",
+            remedy=FIT_REMEDY,
+        )
+
+
+def seals_of(client: docker.DockerClient, image_id: str) -> list[str]:
+    """Names under which what was made of an image, or the image itself, is known as sealed."""
+    tag = f":{_prefix(image_id)}"
+    names = (*altered_images(client), *_names(client, SEALED))
+    return [name for name in names if tag in name]
+
+
+def altered_images(client: docker.DockerClient) -> list[str]:
+    """Those made for one task, the newest first."""
+    return _names(client, OF_ONE_TASK)
+
+
+def _names(client: docker.DockerClient, repository: str) -> list[str]:
+    listed = client.api.images(name=repository)
+    return [name for each in listed for name in each.get("RepoTags") or ()]
+
+
+def _prefix(image_id: str) -> str:
+    return f"{image_id.rpartition(':')[2][:40]}-"
+
+
+def _alter(wanted: _Wanted, container: Container) -> None:
+    container.put_archive("/", wanted.alteration.archive())
+    said, complaints = _run(container, wanted.workdir, _BEGIN + wanted.alteration.script())
+    if not said.endswith(ALTERED):
+        raise ImageUnfit(
+            f"image {wanted.image}: its repository at {wanted.workdir} cannot be altered as the "
+            f"task wants: {complaints[-500:]}",
+            remedy="compare the task's base_patch and hidden_files with what the image holds",
+        )
+
+
+def _run(container: Container, workdir: str, script: str) -> tuple[str, str]:
+    """What it prints, and what it complains of."""
+    script = f"workdir={shlex.quote(workdir)}\n{script}"
+    ran: Any = container.exec_run(["bash", "-lc", script], user="0", demux=True)
+    said, complaints = ((each or b"").decode(errors="replace").strip() for each in ran.output)
+    return said, complaints

@@ -1,0 +1,334 @@
+"""One open sandbox, whatever isolates it: turns that run once, files in, the patch out.
+
+Invariants: a turn id starts its command once and all who ask share its result, also those who come
+after this process died (the sandbox itself remembers); a sandbox whose shell is gone is destroyed
+at once and every later call raises SandboxLost; `close` runs `destroy` until it succeeds. Built by
+the sandbox backends; everyone else sees the protocol's Sandbox.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import PurePosixPath
+from typing import TypeVar
+
+import structlog
+
+from infra.sandbox.archive import tar_of
+from infra.sandbox.egress import Egress
+from infra.sandbox.node_faults import blamed
+from infra.sandbox.protocol import (
+    CommandResult,
+    SandboxBroken,
+    SandboxLost,
+    SandboxRefused,
+    SandboxSpec,
+    SnapshotUnfit,
+)
+from infra.sandbox.shell.channel import Answer, Shell, ShellGone, ShellSetup, ShellStuck
+from mainspring.errors import SandboxError
+from mainspring.ids import SandboxId
+
+T = TypeVar("T")
+log = structlog.get_logger()
+
+ANSWER_GRACE_S = 20.0
+"""Beyond a command's own timeout: a loaded machine answers late, a wedged shell never."""
+FILES_TIMEOUT_S = 120.0
+PATCH_TIMEOUT_S = 60.0
+PATCH_FILE_BYTES = 8 << 20
+"""Larger files are left out of a patch: with them the whole patch would be refused."""
+NOTE_BYTES = 500
+PACK_CPU_S = 10
+PACK_TIMEOUT_S = 60.0
+"""Below what a turn has left when its command took all its time. The processor's time runs out
+first, which costs the snapshot and not the sandbox."""
+UNPACK_CPU_S = 30
+ARGUMENT_BYTES = 96 << 10
+"""The kernel refuses a single argument over 128 KiB; longer commands go by file."""
+CUT = b"\n[... output cut here ...]\n"
+TIMED_OUT = -1
+FORGOTTEN = -2
+"""shell.sh ran the turn, and a later one has taken the place of its output."""
+
+
+class PatchRefused(SandboxRefused):
+    """No patch can be made of what the agent left: too large, or the repository is destroyed."""
+
+
+async def _none_listed() -> bytes:
+    return b""
+
+
+class LiveSandbox:
+    """Implements the Sandbox protocol on a booted shell.
+
+    `list_changes`, where the sandbox's root is an image's: what differs from the image, as shell.sh
+    reads it; None when it cannot be said.
+    """
+
+    def __init__(
+        self,
+        spec: SandboxSpec,
+        run_dir: str,
+        shell: Shell,
+        destroy: Callable[[], Awaitable[None]],
+        list_changes: Callable[[], Awaitable[bytes | None]] = _none_listed,
+    ) -> None:
+        self._spec = spec
+        self._run_dir = run_dir
+        self._shell = shell
+        self._destroy = destroy
+        self._list_changes = list_changes
+        self._egress: Egress | None = None
+        self._turns: dict[str, asyncio.Task[CommandResult]] = {}
+        self._one_command = asyncio.Lock()
+        self._gone = ""
+        self._closing: asyncio.Task[None] | None = None
+        self._rejoining: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> SandboxId:
+        return self._spec.id
+
+    async def run(self, turn_id: str, command: str, timeout_s: float) -> CommandResult:
+        task = self._turns.get(turn_id)
+        if task is None:
+            task = asyncio.create_task(self._run_once(turn_id, command, timeout_s))
+            # The caller may be cancelled: the command runs on, and its error counts as retrieved.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._turns[turn_id] = task
+        return await asyncio.shield(task)
+
+    async def write_files(self, files: Mapping[str, bytes]) -> None:
+        by_top: dict[str, dict[str, bytes]] = {}
+        for path, content in files.items():
+            tops = (top for top in self._spec.writable_dirs if path.startswith(f"{top}/"))
+            top = next(tops, None)
+            below = path if top is None else path.removeprefix(f"{top}/")
+            by_top.setdefault(top or self._spec.workdir, {})[check_path(below)] = content
+        # Verifiers run each other's scripts.
+        archives = {
+            top: tar_of(below, 0o644 if top == self._spec.workdir else 0o755)
+            for top, below in by_top.items()
+        }
+        async with self._one_command:
+            for top, payload in archives.items():
+                untar = ("tar", "-x", "-m", "--no-same-owner", "-C", top)
+                took = await self._call(
+                    "take", str(len(payload)), *untar, payload=payload, timeout_s=FILES_TIMEOUT_S
+                )
+                if took.status != 0:
+                    said = _tell(took.output)
+                    raise blamed(
+                        f"sandbox {self.id}: cannot write {len(files)} files: {said}",
+                        said,
+                        remedy="give the sandbox more disk_mb, or the node more space",
+                    )
+
+    async def diff(self) -> bytes:
+        """Raises PatchRefused also for a patch too large or too slow, which ends the sandbox."""
+        async with self._one_command:
+            try:
+                patch = await self._call(
+                    "patch",
+                    f"{PATCH_TIMEOUT_S:.0f}",
+                    str(PATCH_FILE_BYTES),
+                    timeout_s=PATCH_TIMEOUT_S,
+                )
+            except SandboxLost as lost:
+                if isinstance(lost.__cause__, ShellStuck):
+                    raise PatchRefused(f"sandbox {self.id}: no patch: {lost.__cause__}") from None
+                raise
+        if patch.status != 0:
+            raise PatchRefused(
+                f"sandbox {self.id}: git cannot compare the working tree with the base commit "
+                f"(status {patch.status})",
+                remedy="the agent destroyed the repository: grade the rollout as without a patch",
+            )
+        return patch.output
+
+    async def left_out(self) -> str:
+        async with self._one_command:
+            said = await self._call("left_out", str(NOTE_BYTES), timeout_s=ANSWER_GRACE_S)
+        return _tell(said.output)
+
+    async def snapshot(self, after: str, max_bytes: int) -> bytes | None:
+        async with self._one_command:
+            # Before the changes are listed: from here on nothing can add to them.
+            if (await self._call("settle", after, timeout_s=ANSWER_GRACE_S)).status != 0:
+                return self._no_snapshot("a process in it still runs, or a later turn has run")
+            if not await self._leave_changes():
+                return self._no_snapshot("what changed in it cannot be listed")
+            packed = await self._call(
+                "pack", str(PACK_CPU_S), str(max_bytes), timeout_s=PACK_TIMEOUT_S
+            )
+        if packed.status != 0 or len(packed.output) > max_bytes:
+            return self._no_snapshot(f"its files are too many or unfit (status {packed.status})")
+        return packed.output
+
+    async def restore(self, snapshot: bytes) -> None:
+        digest = hashlib.sha256(snapshot).hexdigest()
+        async with self._one_command:
+            if await self._leave_changes() and await self._leave_in_file("snapshot", snapshot):
+                put_back = await self._call(
+                    "restore", str(UNPACK_CPU_S), digest, timeout_s=FILES_TIMEOUT_S
+                )
+                if put_back.status == 0:
+                    return
+                reason = _tell(put_back.output) or f"status {put_back.status}"
+            else:
+                reason = "there is no room for it"
+        raise SnapshotUnfit(
+            f"sandbox {self.id}: the snapshot cannot be put back: {reason}",
+            remedy="replay all commands in another sandbox",
+        )
+
+    async def boot(self, setup: ShellSetup, timeout_s: float) -> None:
+        """Make a new sandbox ready. Raises SandboxRefused when it lacks what it needs, SandboxError
+        when the node does, and SandboxBroken."""
+        try:
+            booted = await self._shell.boot(setup, timeout_s)
+        except ShellGone as gone:
+            raise SandboxBroken(
+                f"sandbox {self.id}: {gone} while it started: {_tell(gone.said)}",
+                remedy="when it happens again: does the image's login profile end the shell, or "
+                "does the node lack memory?",
+            ) from None
+        if booted.status != 0:
+            said = _tell(booted.output)
+            raise blamed(f"sandbox {self.id}: {said}", said)
+
+    async def let_out(self, pid: int) -> None:
+        """Open a way to what its task may reach, if anything; `pid` is a process in it. Raises
+        NoEntry."""
+        if self._spec.allow_hosts:
+            self._egress = await Egress.opened(pid, self._spec.allow_hosts, self.id)
+
+    async def ping(self) -> None:
+        if not self._one_command.locked():
+            async with self._one_command:
+                await self._call("stay", timeout_s=ANSWER_GRACE_S)
+
+    def rejoin(self, busy_s: float) -> None:
+        """Resume a sandbox that another process opened; what is asked of it waits until the command
+        that process left running has ended, for `busy_s` at most."""
+
+        async def first() -> None:
+            async with self._one_command:
+                await self._talk(self._shell.rejoin(busy_s + ANSWER_GRACE_S))
+
+        self._rejoining = asyncio.create_task(first())
+        self._rejoining.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def rename(self, spec: SandboxSpec) -> None:
+        """From a pool: it becomes the sandbox `spec` asks for."""
+        self._spec = spec
+
+    async def close(self) -> None:
+        self._gone = self._gone or "it was closed"
+        if self._closing is None or (self._closing.done() and self._closing.exception()):
+            self._closing = asyncio.ensure_future(self._end())
+        await asyncio.shield(self._closing)
+
+    async def _end(self) -> None:
+        if self._egress is not None:
+            await self._egress.close()
+        await self._destroy()
+
+    async def _run_once(self, turn_id: str, command: str, timeout_s: float) -> CommandResult:
+        async with self._one_command:
+            raw = _encode(command)
+            if len(raw) > ARGUMENT_BYTES:
+                await self._leave_in_file("command", raw)
+                raw = f". {self._run_dir}/command".encode()
+            ran = await self._call(
+                "turn",
+                turn_id,
+                f"{max(timeout_s, 0.001):.3f}",
+                str(math.ceil(timeout_s * self._spec.limits.cpus) + 1),
+                raw,
+                timeout_s=timeout_s + ANSWER_GRACE_S,
+            )
+            if ran.status == FORGOTTEN:
+                raise self._lost(f"turn {turn_id} ran, and its output is gone")
+            output = ran.output
+            truncated = len(output) > self._spec.limits.output_bytes
+            if truncated:
+                output = await self._head_and_tail(output)
+        return CommandResult(ran.status, output, truncated, ran.status == TIMED_OUT, ran.wall_s)
+
+    async def _leave_in_file(self, name: str, content: bytes) -> bool:
+        """In the shell's own directory. False when there is no room."""
+        took = await self._call(
+            "take",
+            str(len(content)),
+            "dd",
+            f"of={self._run_dir}/{name}",
+            "status=none",
+            payload=content,
+            timeout_s=FILES_TIMEOUT_S,
+        )
+        return took.status == 0
+
+    async def _leave_changes(self) -> bool:
+        changes = await self._list_changes()
+        return changes is not None and await self._leave_in_file("changed", changes)
+
+    def _no_snapshot(self, reason: str) -> None:
+        log.info("no snapshot", sandbox=self.id, reason=reason)
+
+    async def _head_and_tail(self, head: bytes) -> bytes:
+        room = self._spec.limits.output_bytes - len(CUT)
+        tail_bytes = room // 2
+        tail = await self._call("last_bytes", str(tail_bytes), timeout_s=ANSWER_GRACE_S)
+        return head[: room - tail_bytes] + CUT + tail.output
+
+    async def _call(
+        self, function: str, *arguments: str | bytes, payload: bytes = b"", timeout_s: float
+    ) -> Answer:
+        if self._gone:
+            raise self._lost(self._gone)
+        return await self._talk(
+            self._shell.call(function, *arguments, payload=payload, timeout_s=timeout_s)
+        )
+
+    async def _talk(self, talking: Awaitable[T]) -> T:
+        try:
+            return await talking
+        except ShellGone as gone:
+            self._gone = self._gone or str(gone)
+            with contextlib.suppress(SandboxError):  # what is left is the reaper's
+                await self.close()
+            raise self._lost(self._gone) from gone
+
+    def _lost(self, reason: str) -> SandboxLost:
+        return SandboxLost(
+            f"sandbox {self.id} is gone: {reason}",
+            remedy="open it again and replay the recorded commands",
+        )
+
+
+def _encode(command: str) -> bytes:
+    """Bytes as the shell gets them; like bash, without NULs."""
+    try:
+        raw = command.encode(errors="surrogateescape")
+    except UnicodeEncodeError:  # half of a surrogate pair, straight from some JSON
+        raw = command.encode(errors="replace")
+    return raw.replace(b"\0", b"")
+
+
+def check_path(path: str) -> str:
+    """`path` if it stays inside the working tree and out of git's own. Raises SandboxRefused."""
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\0" in path:
+        raise SandboxRefused(f"{path!r} is not a path relative to the working tree")
+    if any(part.lower() == ".git" for part in parts):
+        raise SandboxRefused(f"{path!r} is inside a git directory, which files may not be")
+    return path
+
+
+def _tell(said: bytes) -> str:
+    return said.decode(errors="replace").strip()[-500:]

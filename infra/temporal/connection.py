@@ -1,0 +1,156 @@
+"""Connecting to Temporal: one client per process, with the project's data converter.
+
+Invariants: a namespace holds the work of one store, and a store's work is in one namespace. The
+first to connect writes the store's identity into the namespace's metadata, and the namespace into
+the store. A client of another store is refused, since it would take that store's tasks and end its
+rollouts; one that is to use another namespace is refused, since it would poll where nothing is.
+"""
+
+import asyncio
+import re
+from typing import Literal
+
+import structlog
+from temporalio.api.namespace.v1 import UpdateNamespaceInfo
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest, UpdateNamespaceRequest
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError, RPCStatusCode
+
+from infra.db.connect import with_recorded_namespace
+from infra.db.database import Database
+from infra.db.store import StoreId, identity, put_namespace
+from infra.temporal.log import BindLogFields, runtime
+from mainspring.errors import TemporalError
+from mainspring.settings import USUAL_NAMESPACE, Settings
+
+CONNECT_TIMEOUT_S = 10.0
+OWNER_KEY = "mainspring-store"
+"""In the namespace's metadata: the identity of the store whose work it holds."""
+
+_MAY_NOT_WRITE = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED)
+
+log = structlog.get_logger()
+
+
+class ForeignNamespace(TemporalError):
+    """The namespace is missing there, or holds the work of another store."""
+
+
+class OtherNamespace(TemporalError):
+    """The store's work is in another namespace than the one this process is to use."""
+
+
+async def connect(settings: Settings, database: Database | None = None) -> Client:
+    """With `database`, given by code that starts or polls its work: in the namespace of that work,
+    which is marked and recorded as that when it is the first.
+
+    Raises TemporalError naming the address when nothing answers there, ForeignNamespace,
+    OtherNamespace, DatabaseError.
+    """
+    if database is not None:
+        settings = await settled(settings, database)
+    if not settings.temporal_address:
+        raise TemporalError(
+            f"no Temporal server is configured and none is recorded in {settings.stack_file}",
+            remedy="run `mainspring up`, or set MAINSPRING_TEMPORAL_ADDRESS=host:port",
+        )
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            client = await Client.connect(
+                settings.temporal_address,
+                namespace=settings.temporal_namespace or USUAL_NAMESPACE,
+                data_converter=pydantic_data_converter,
+                interceptors=[BindLogFields()],
+                runtime=runtime(),
+            )
+            if database is not None:
+                await _claim_namespace(client, settings.temporal_address, database)
+            return client
+    except (RuntimeError, RPCError, TimeoutError) as error:
+        raise TemporalError(
+            f"Temporal at {settings.temporal_address} does not answer: {_in_short(error)}",
+            remedy="run `mainspring status`; `mainspring up` starts the embedded server",
+        ) from None
+
+
+async def settled(settings: Settings, database: Database) -> Settings:
+    """With the namespace that the database records, where it records one. Raises OtherNamespace,
+    DatabaseError."""
+    found = await with_recorded_namespace(settings, database)
+    if settings.temporal_namespace:
+        _refuse_other(settings.temporal_namespace, found.temporal_namespace, database)
+    return found
+
+
+async def _claim_namespace(client: Client, address: str, database: Database) -> None:
+    """Make the namespace this store's, or find that it is. Raises ForeignNamespace, OtherNamespace,
+    RPCError, DatabaseError."""
+    store = await identity(database)
+    owner = await check_owner(client, address, store)
+    # Only now: a namespace that is missing there, or another store's, must not be recorded.
+    _refuse_other(client.namespace, await put_namespace(database, client.namespace), database)
+    if owner == "":
+        info = UpdateNamespaceInfo(data={OWNER_KEY: store})
+        try:
+            await client.workflow_service.update_namespace(
+                UpdateNamespaceRequest(namespace=client.namespace, update_info=info)
+            )
+        except RPCError as error:
+            if error.status not in _MAY_NOT_WRITE:
+                raise
+            log.warning(
+                "the namespace is not marked as this store's: this account may not update it",
+                namespace=client.namespace,
+                data=f"{OWNER_KEY}={store}",
+                reason=error.message,
+            )
+            return
+        await check_owner(client, address, store)
+
+
+async def check_owner(client: Client, address: str, store: StoreId) -> StoreId | Literal[""]:
+    """The store, or empty where the namespace has no owner. Raises ForeignNamespace, RPCError."""
+    owner = await _owner(client, address)
+    if owner not in ("", store):
+        raise ForeignNamespace(
+            f"namespace {client.namespace} of Temporal at {address} holds the work of store "
+            f"{owner[:8]}, and this database is store {store[:8]}: each would end the other's work",
+            remedy="set MAINSPRING_TEMPORAL_NAMESPACE to a namespace of its own; or, when that "
+            f"store is gone for good, free it: `temporal operator namespace update --data "
+            f"{OWNER_KEY}= {client.namespace}`",
+        )
+    return store if owner else ""
+
+
+def _refuse_other(asked: str, recorded: str, database: Database) -> None:
+    """Raises OtherNamespace."""
+    if asked != recorded:
+        raise OtherNamespace(
+            f"the work of database {database.name} is in Temporal namespace {recorded}, and this "
+            f"process is to use namespace {asked}, where it would find none of it",
+            remedy=f"set MAINSPRING_TEMPORAL_NAMESPACE={recorded}, or leave it unset; `mainspring "
+            "temporal move` moves the work to another namespace",
+        )
+
+
+async def _owner(client: Client, address: str) -> str:
+    try:
+        described = await client.workflow_service.describe_namespace(
+            DescribeNamespaceRequest(namespace=client.namespace)
+        )
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        raise ForeignNamespace(
+            f"Temporal at {address} has no namespace {client.namespace}",
+            remedy="it may be another home's server: compare with `mainspring status`; or set "
+            "MAINSPRING_TEMPORAL_NAMESPACE to one that exists there",
+        ) from None
+    return described.namespace_info.data.get(OWNER_KEY, "")
+
+
+def _in_short(error: Exception) -> str:
+    """The operating system's words; the SDK wraps them in its own types."""
+    found = re.search(r'message: "([^"]+)"', str(error))
+    return found[1] if found else str(error) or type(error).__name__

@@ -1,0 +1,124 @@
+"""Where errors become typed Temporal failures that name what failed: the one place that classifies.
+
+`Faults` stands around every activity of every worker. It turns each exception that leaves one into
+an ApplicationError whose type is the error's FaultKind, whose message has the remedy, and which is
+final when the rule of `mainspring.fates` makes it so. Invariant: what a drained or killed worker
+did not finish is never final.
+"""
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, FailureError
+from temporalio.service import RPCError
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
+
+from infra.db.cache import Known
+from infra.db.sandboxes import CampaignFull
+from mainspring.errors import MainspringError, SandboxError
+from mainspring.fates import rule_of, waits_s
+from mainspring.ids import NodeId, RolloutId, SandboxId
+from mainspring.status import FaultKind
+
+JITTER = 0.25
+"""Waits of those that are told the same time differ by this part: they must not all come back at
+once."""
+
+
+class SandboxDiverged(MainspringError):
+    """A replayed command did not do what it did the first time."""
+
+    fault = FaultKind.SANDBOX_DIVERGED
+
+
+class NodeFull(MainspringError):
+    """A node was asked to open a sandbox that it does not take."""
+
+    fault = FaultKind.NODE_FULL
+    retry_after_s = 0.2
+    """Before another node is offered the open; nodes with room ask at once."""
+
+
+class Faults(Interceptor):
+    """Of a worker: `Worker(..., interceptors=[Faults()])`."""
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        return _Classifying(super().intercept_activity(next))
+
+
+class _Classifying(ActivityInboundInterceptor):
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        try:
+            return await super().execute_activity(input)
+        except FailureError:  # a cancel, or classified already
+            raise
+        except Exception as error:
+            info = activity.info()
+            told = failure(
+                error,
+                attempt=info.attempt,
+                waited_s=_waited_s(info),
+                is_cancelled=activity.is_cancelled(),
+            )
+            # The server cuts the message of a pending activity's failure above 2 KB, and counts the
+            # stack traces of its causes. The worker's log has those.
+            raise told from (error if told.type == FaultKind.UNEXPECTED else None)
+
+
+def _waited_s(info: activity.Info) -> float:
+    """Since the first attempt was scheduled, at least."""
+    measured_s = (datetime.now(UTC) - info.scheduled_time).total_seconds()
+    # After a wait that is a timer of the workflow, a local activity is scheduled anew.
+    return max(measured_s, waits_s(info.attempt)) if info.is_local else measured_s
+
+
+def kind_of(error: Exception) -> FaultKind:
+    if isinstance(error, MainspringError):
+        return error.fault
+    return FaultKind.TEMPORAL_UNREACHABLE if isinstance(error, RPCError) else FaultKind.UNEXPECTED
+
+
+def failure(
+    error: Exception, *, attempt: int, waited_s: float, is_cancelled: bool = False
+) -> ApplicationError:
+    """What Temporal is told of `error`. One that a cancel or a drain may have caused is tried again
+    where anybody still waits for it."""
+    kind = kind_of(error)
+    rule = rule_of(kind)
+    known = isinstance(error, MainspringError)
+    message = str(error) if known else f"{type(error).__name__}: {error}"
+    if not (known and error.remedy):
+        message = f"{message}\n  {rule.remedy}"
+    wait_s = error.retry_after_s if known else None
+    return ApplicationError(
+        message,
+        type=kind,
+        non_retryable=rule.is_final(attempt, waited_s) and not is_cancelled,
+        next_retry_delay=timedelta(seconds=wait_s * random.uniform(1.0, 1.0 + JITTER))
+        if wait_s
+        else None,
+        category=ApplicationErrorCategory.BENIGN
+        if rule.benign
+        else ApplicationErrorCategory.UNSPECIFIED,
+    )
+
+
+@asynccontextmanager
+async def naming(
+    known: Known, node: NodeId, rollout: RolloutId, sandbox: SandboxId
+) -> AsyncIterator[None]:
+    """Add to every error about the sandbox which it was, on which node, for which task."""
+    try:
+        yield
+    except CampaignFull:
+        raise
+    except (SandboxError, SandboxDiverged) as error:
+        task = (await known.rollout(rollout)).task
+        names = (f"task {task}", f"sandbox {sandbox}", f"node {node}")
+        where = ", ".join(name for name in names if name not in error.message)
+        message = f"{where}: {error.message}" if where else error.message
+        raise type(error)(message, remedy=error.remedy) from error

@@ -1,0 +1,60 @@
+"""What Temporal's SDK logs, in the process's one log; and what an activity logs, with whose it is.
+
+Every client of `connect` has both: the core's lines go to the standard library's
+logging instead of standard output, and whatever is logged while an activity runs carries the
+campaign, rollout and turn that its input names.
+"""
+
+import logging
+from functools import cache
+from typing import Any
+
+import structlog
+import temporalio.client
+import temporalio.worker
+from temporalio import activity, workflow
+from temporalio.runtime import (
+    LogForwardingConfig,
+    LoggingConfig,
+    Runtime,
+    TelemetryConfig,
+    TelemetryFilter,
+)
+
+CORE_LOGGER = "temporalio.core"
+BOUND = ("campaign", "rollout", "turn")
+"""Fields of an activity's input that each of its lines carries."""
+
+
+@cache
+def runtime() -> Runtime:
+    """One for the process: its threads are shared by all clients."""
+    # What runs is in the fields; the SDK would write all it knows into each message.
+    activity.logger.activity_info_on_message = False
+    workflow.logger.workflow_info_on_message = False
+    forwarding = LogForwardingConfig(
+        logger=logging.getLogger(CORE_LOGGER),
+        append_target_to_name=False,
+        prepend_target_on_message=False,
+    )
+    wanted = TelemetryFilter(core_level="WARN", other_level="ERROR")
+    return Runtime(
+        telemetry=TelemetryConfig(logging=LoggingConfig(filter=wanted, forwarding=forwarding))
+    )
+
+
+class BindLogFields(temporalio.client.Interceptor, temporalio.worker.Interceptor):
+    def intercept_activity(
+        self, next: temporalio.worker.ActivityInboundInterceptor
+    ) -> temporalio.worker.ActivityInboundInterceptor:
+        return _BindOfActivity(next)
+
+
+class _BindOfActivity(temporalio.worker.ActivityInboundInterceptor):
+    async def execute_activity(self, input: temporalio.worker.ExecuteActivityInput) -> Any:
+        asked = input.args[0] if input.args else None
+        fields = {name: getattr(asked, name) for name in BOUND if hasattr(asked, name)}
+        with structlog.contextvars.bound_contextvars(
+            activity=activity.info().activity_type, **fields
+        ):
+            return await super().execute_activity(input)

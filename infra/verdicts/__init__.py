@@ -1,0 +1,1 @@
+"""Verdicts by programs that others keep: today SWE-bench's own log parsers."""

@@ -1,0 +1,1 @@
+"""Campaign files: every section a model, what a wrong one prints, presets, stored ones."""

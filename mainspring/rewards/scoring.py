@@ -1,0 +1,210 @@
+"""Rewards: what a rollout is worth, added up from the parts that its campaign names. Pure.
+
+A part is a function `(outcome, **options) -> float`: one of PARTS, or a function of your own as
+"package.module:function". Invariant 5: what the agent did not do is never scored; a masked end has
+no reward whatever the parts would give. A part that raises or returns anything but a finite number
+raises RewardBroken: it is neither a zero nor a masked rollout. Imported by activities and commands.
+"""
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from numbers import Real
+from typing import Any
+
+from mainspring.config.campaign import CampaignConfig, RewardPart
+from mainspring.errors import ConfigError, WorkFailed
+from mainspring.named import find
+from mainspring.status import FaultKind, StopReason, Verdict, is_masked
+from mainspring.tasks.criterion import GradeReport
+
+_CORRECT = "correct the function on every rollout worker, then start the campaign again"
+
+
+class RewardBroken(WorkFailed):
+    """A reward part raised, or returned what is no reward: the campaign cannot continue with it."""
+
+    fault = FaultKind.REWARD_BROKEN
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A rollout that ended, as far as its reward may depend on it."""
+
+    rollout: str
+    task: str
+    stop_reason: StopReason
+    verdict: Verdict | None
+    report: GradeReport | None
+    num_turns: int
+    step_limit: int
+    num_format_errors: int
+    """Replies without exactly one bash block."""
+    num_completion_tokens: int | None
+    """Sampled by the policy, over all turns; None: its endpoint did not count them."""
+    num_tokens: int | None
+    """Prompts, observations and replies: what `max_context` bounds; None likewise."""
+    max_context: int
+    replies: tuple[str, ...] = ()
+    """What the policy wrote, turn by turn."""
+    patch: bytes = b""
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the agent cannot be scored: it was stopped, or something else failed."""
+        return is_masked(self.stop_reason, self.verdict)
+
+
+Part = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    reward: float | None
+    """None: masked."""
+    parts: dict[str, float | None] = field(default_factory=dict)
+    """What each part came to, before its weight; None: it could not be measured, nor counted."""
+
+
+def _outcome(outcome: Outcome, *, passed: float = 1.0, failed: float = 0.0) -> float:
+    """`passed` when the task is resolved, else `failed`; -1 for the +1/-1 of some recipes."""
+    return passed if outcome.verdict is Verdict.RESOLVED else failed
+
+
+def _tests_passed(outcome: Outcome) -> float:
+    """Share of the tests to fix that pass, 0 as soon as one that passed before is broken; a reward
+    file's score, held to 0..1. Where no single test is known: 1 when resolved, else 0."""
+    share = None if outcome.report is None else outcome.report.tests_passed
+    if share is None:
+        return float(outcome.verdict is Verdict.RESOLVED)
+    return min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0
+
+
+def _length(
+    outcome: Outcome, *, free_tokens: float | None = None, free_turns: float | None = None
+) -> float | None:
+    """0 up to `free_tokens` (of `policy.max_context`) or `free_turns` (of `agent.step_limit`), from
+    there linearly to -1 at the limit: -(used - free) / (limit - free). With both, the worse counts.
+    A number of tokens that is not known does not count; None when nothing is left.
+
+    Source: DAPO's soft overlong punishment, arXiv 2503.14476, equation 13.
+    """
+    penalties = [
+        min(max((used - free) / (limit - free), 0.0), 1.0)
+        for used, free, limit in (
+            (outcome.num_tokens, free_tokens, outcome.max_context),
+            (outcome.num_turns, free_turns, outcome.step_limit),
+        )
+        if free is not None and used is not None
+    ]
+    return -max(penalties) if penalties else None
+
+
+def _format(outcome: Outcome) -> float:
+    """Share of the replies that hold exactly one bash block; 1 when there are none."""
+    num_replies = len(outcome.replies)
+    return 1.0 - outcome.num_format_errors / num_replies if num_replies else 1.0
+
+
+PARTS: dict[str, Part] = {
+    "outcome": _outcome,
+    "tests_passed": _tests_passed,
+    "length": _length,
+    "format": _format,
+}
+
+
+def score(parts: tuple[RewardPart, ...], outcome: Outcome) -> Scored:
+    """The weighted sum of the parts. Raises RewardBroken."""
+    if outcome.is_masked:
+        return Scored(None)
+    values = {part.name: _value(part, outcome) for part in parts}
+    counted = [part.weight * value for part in parts if (value := values[part.name]) is not None]
+    whose = f"the reward of rollout {outcome.rollout}"
+    if not counted:
+        raise RewardBroken(
+            f"{whose} has no part that could be measured: its endpoint counts no tokens",
+            remedy='add a part that needs none, such as "outcome"',
+        )
+    return Scored(_finite(sum(counted), whose), values)
+
+
+def has_own_functions(parts: tuple[RewardPart, ...]) -> bool:
+    """Some part runs code that this project does not know."""
+    return any(part.name not in PARTS for part in parts)
+
+
+def check_parts(config: CampaignConfig) -> None:
+    """Raises ConfigError naming the first part that could not be computed, before anything runs."""
+    seen: set[str] = set()
+    for index, part in enumerate(config.reward.parts):
+        where = f"campaign {config.name}: reward.parts[{index}] {part.name!r}"
+        if part.name in seen:
+            raise ConfigError(f"{where} is named twice", remedy="add up their weights in one part")
+        seen.add(part.name)
+        numbers = {"weight": part.weight, **part.options}
+        for name, number in numbers.items():
+            if not math.isfinite(number):
+                raise ConfigError(f"{where}: {name} = {number} is not a finite number")
+        try:
+            inspect.signature(_function(part.name)).bind(None, **part.options)
+        except RewardBroken as error:
+            raise ConfigError(f"{where}: {error.message}", remedy=error.remedy) from error
+        except (TypeError, ValueError) as error:
+            options = ", ".join(sorted(part.options)) or "no options"
+            raise ConfigError(
+                f"{where} cannot be called as (outcome, {options}): {error}",
+                remedy="see docs/rewards.md for the options of every part",
+            ) from None
+        if part.name == "length":
+            _check_length(where, part, config)
+
+
+def _check_length(where: str, part: RewardPart, config: CampaignConfig) -> None:
+    if not part.options:
+        raise ConfigError(f"{where} needs an option", remedy="give free_tokens or free_turns")
+    limits = {
+        "free_tokens": ("policy.max_context", config.policy.max_context),
+        "free_turns": ("agent.step_limit", config.agent.step_limit),
+    }
+    for name, free in part.options.items():
+        field, limit = limits[name]
+        if not 0 <= free < limit:
+            raise ConfigError(f"{where}: {name} = {free:g}, expected 0 <= {name} < {field} {limit}")
+
+
+def _value(part: RewardPart, outcome: Outcome) -> float | None:
+    where = f"reward part {part.name!r} of rollout {outcome.rollout}"
+    function = _function(part.name)
+    try:
+        value = function(outcome, **part.options)
+    except Exception as error:
+        raise RewardBroken(
+            f"{where} raised {type(error).__name__}: {error}", remedy=_CORRECT
+        ) from error
+    if value is None and part.name in PARTS:
+        return None  # unknown; a function of one's own has rather forgotten its `return`
+    return _finite(value, where)
+
+
+def _finite(value: object, where: str) -> float:
+    if isinstance(value, Real) and math.isfinite(value):
+        return float(value)
+    raise RewardBroken(f"{where} is {value!r:.80}, expected a finite number", remedy=_CORRECT)
+
+
+@cache
+def _function(name: str) -> Part:
+    """Raises RewardBroken when nothing of that name can be called."""
+    try:
+        found: Any = find("reward part", name, PARTS)
+    except ConfigError as error:
+        raise RewardBroken(error.message, remedy=error.remedy) from error
+    if not callable(found) or inspect.iscoroutinefunction(found):
+        raise RewardBroken(
+            f"{name!r} is not a plain function",
+            remedy="write it as `def name(outcome, **options) -> float`",
+        )
+    return found

@@ -1,0 +1,81 @@
+"""What a trainer is given and what a step measures: shapes that trainer, store and report agree on.
+Pure.
+"""
+
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+from mainspring.algorithms.gap import LogprobGap
+from mainspring.config.campaign import CampaignConfig
+
+
+class Origin(BaseModel):
+    """Which campaign weights come from, beyond its name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    campaign: str
+    uid: str
+    config_digest: str
+
+    def __str__(self) -> str:
+        digest = self.config_digest[:12]
+        return f"campaign {self.campaign} (uid {self.uid}, configuration {digest})"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerJob:
+    """A campaign, as the trainer that holds its lease works on it."""
+
+    config: CampaignConfig
+    origin: Origin
+    epoch: int
+    """Of the lease; a newer one has taken over."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """Means are over action tokens of samples that carry advantage; the others are not computed.
+    A figure that was measured on no token is None."""
+
+    loss: float | None
+    grad_norm: float | None
+    """Before clipping; None when nothing moved."""
+    entropy: float | None
+    """nats per token"""
+    ratio_mean: float | None
+    """Current over served probability."""
+    clip_fraction: float | None
+    """Tokens whose gradient the clip cut off."""
+    kl: float | None
+    """KL(rollout || current) per token, the estimator that is never negative (k3)."""
+    kl_k1: float | None
+    """The same, unbiased and noisier (k1)."""
+    num_tokens: int
+    """Action tokens the loss was taken over."""
+    num_samples: int
+    """Samples that carry advantage."""
+    lr: float
+    """AdamW's rate at this step."""
+    logprob_gap_max: float | None
+    """Largest |served - recomputed| over the batch's tokens that were sampled under the weights
+    the step began with, whether their sample carries advantage or not."""
+    logprob_gap_mean: float | None
+    logprob_gap_p999: float | None
+    """99.9 % of these tokens stay below."""
+    logprob_gap_k3: float | None
+    """KL(served || recomputed) per token over these tokens."""
+    num_gap_tokens: int
+    """How many such tokens there were; 0 means that nothing was compared."""
+    seconds: float
+
+    @property
+    def gap(self) -> LogprobGap:
+        return LogprobGap(
+            max=self.logprob_gap_max,
+            mean=self.logprob_gap_mean,
+            p999=self.logprob_gap_p999,
+            k3=self.logprob_gap_k3,
+            num_tokens=self.num_gap_tokens,
+        )

@@ -1,0 +1,105 @@
+"""The node's beat: it reports what the node holds, hears whether to drain, and acts on it.
+
+Invariants: while the node drains, the shared queues are not polled at all, and it reports
+`draining` only once that is so; an unreachable database is waited for and ends nothing. Owns the
+workers of the shared queues: they start when the first beat was heard, so that a node which was
+drained before a reboot takes nothing after it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import structlog
+from temporalio.worker import Worker
+
+from infra.db import nodes
+from infra.db.database import Database
+from infra.sandbox.backends import Available
+from infra.sandbox.protocol import BackendUnavailable
+from mainspring import __version__
+from mainspring.errors import DatabaseError
+from node.capacity import Admission
+
+BEAT_S = 5.0
+IMAGES_EVERY_S = 30.0
+"""Images come and go slowly, and a host may have a thousand of them."""
+
+log = structlog.get_logger()
+
+
+class NodeBeat:
+    def __init__(
+        self,
+        db: Database,
+        admission: Admission,
+        backends: Available,
+        images: Callable[[], list[str]],
+        shared: Callable[[], list[Worker]],
+    ) -> None:
+        """`images` lists those present, and may block; `shared` makes the workers of the shared
+        queues, anew each time the node begins to take work."""
+        self._db = db
+        self._admission = admission
+        self._backends = [
+            name.value for name, it in backends.items() if not isinstance(it, BackendUnavailable)
+        ]
+        self._list_images = images
+        self._make_shared = shared
+        self._started_at = datetime.now(UTC)
+        self._images: list[str] = []
+        self._images_at = -IMAGES_EVERY_S
+        self._polling: list[tuple[Worker, asyncio.Task[None]]] = []
+
+    async def run_forever(self) -> None:
+        """Returns never; raises what ends a worker of the shared queues."""
+        try:
+            while True:
+                try:
+                    await self.beat()
+                except DatabaseError as error:
+                    log.warning("the node's beat is late", reason=error.message)
+                await asyncio.sleep(BEAT_S)
+        finally:
+            await self._stop_taking()
+
+    async def beat(self) -> None:
+        """Once. Raises DatabaseError."""
+        for _, running in self._polling:
+            if running.done():
+                running.result()
+        draining = await nodes.beat(self._db, await self._said())
+        if draining != self._admission.draining:
+            log.info("the node drains" if draining else "the node takes new work again")
+        self._admission.draining = draining
+        if draining:
+            await self._stop_taking()
+        elif not self._polling:
+            self._polling = [
+                (worker, asyncio.create_task(worker.run())) for worker in self._make_shared()
+            ]
+
+    async def _said(self) -> nodes.NodeBeat:
+        if time.monotonic() - self._images_at >= IMAGES_EVERY_S:
+            self._images = await asyncio.to_thread(self._list_images)
+            self._images_at = time.monotonic()
+        free = self._admission.free()
+        return nodes.NodeBeat(
+            id=self._admission.node,
+            capacity=self._admission.capacity,
+            num_open=self._admission.num_open,
+            refusal=self._admission.refusal(),
+            backends=self._backends,
+            images=self._images,
+            disk_free_mb=free.disk_mb,
+            memory_free_mb=free.memory_mb,
+            version=__version__,
+            started_at=self._started_at,
+        )
+
+    async def _stop_taking(self) -> None:
+        """Returns when nothing is polled for any more and what was taken has ended or gone back."""
+        await asyncio.gather(*(worker.shutdown() for worker, _ in self._polling))
+        await asyncio.gather(*(running for _, running in self._polling))
+        self._polling.clear()

@@ -1,0 +1,251 @@
+"""One patch judged in a fresh sandbox: what counts of it, the hidden tests over it, one verdict.
+
+Invariants: the sandbox gets the patch before the tests, and of the patch only what may count
+(`patches`); a task that cannot be judged at all raises TaskBroken or JudgeMissing, which
+is never a verdict about the patch; whatever the patch could have caused is its failure. Knows
+sandboxes and tasks, no store. Used by the grading activities.
+"""
+
+import asyncio
+import dataclasses
+import shlex
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+from typing import NamedTuple, assert_never
+
+from infra.sandbox.containers.image_edit import Alteration
+from infra.sandbox.protocol import CommandResult, Sandbox, SandboxRefused, SandboxSpec
+from infra.sandbox.session import PatchRefused
+from infra.sandbox.shell.channel import CHANNEL_BYTES
+from infra.verdicts import swebench
+from mainspring.errors import UsageError
+from mainspring.integrity.exploits import Exploit
+from mainspring.status import FaultKind, Verdict
+from mainspring.tasks import reward_file
+from mainspring.tasks.criterion import ExitCode, GradeReport, RewardFile, TestLog
+from mainspring.tasks.patches import is_test, paths, without_tests
+from mainspring.tasks.task import Task
+from node import honesty
+
+PATCH_FILE = ".mainspring.patch"
+TEST_PATCH_FILE = ".mainspring.tests.patch"
+APPLY_TIMEOUT_S = 60.0
+REWARD_TIMEOUT_S = 10.0
+ATTACK_TIMEOUT_S = 60.0
+LOG_BYTES = CHANNEL_BYTES - (1 << 20)
+"""Of a test log that is parsed; longer ones lose their middle. As much as a sandbox can answer."""
+OUTPUT_CHARS = 4000
+"""Kept of the tests' output: its end."""
+TESTS_DIR = "/tests"
+SOLUTION_DIR = "/solution"
+
+APPLY = f"""
+patch={PATCH_FILE}
+# For a patch against other versions of the files; tried aside first: a conflict would leave marks.
+three_way() {{
+  cp -- "$(git rev-parse --git-path index)" $patch.index &&
+    GIT_INDEX_FILE=$PWD/$patch.index git apply --3way --cached $patch || return
+  git update-index -q --refresh # or else the times of a copied tree count as changes
+  git apply --3way $patch
+}}
+# For inexact context. Unlike git itself it would also write into .git.
+fuzzy() {{
+  local fuzzy=(patch --batch --fuzz=5 -p1 -i $patch)
+  ! "${{fuzzy[@]}}" --dry-run | grep -qi "file.*[ '/]\\.git/" && "${{fuzzy[@]}}"
+}}
+# Where the hidden tests' folders are when links are followed.
+places() {{ realpath -m -- "${{folders[@]}}" 2>/dev/null; }}
+
+before=$(places)
+declare -A links
+for folder in "${{folders[@]}}"; do [[ -L $folder ]] && links[$folder]=1; done
+[[ ! -s $patch ]] || git apply --whitespace=nowarn $patch || three_way || fuzzy
+applied=$?
+rm -f $patch $patch.index
+((applied == 0)) || exit $applied
+# What the patch put where the tests go makes way for them.
+for folder in "${{folders[@]}}"; do
+  [[ -d $folder && ( ! -L $folder || ${{links[$folder]-}} ) ]] || rm -f -- "$folder"
+done
+rm -rf -- "${{tests[@]}}"
+[[ $(places) == "$before" ]] || {{ echo "the patch moves the hidden tests' folder"; exit 1; }}
+"""
+"""After `tests` and `folders`: paths of the hidden tests, and of folders on the way to them."""
+APPLY_TESTS = f"git apply --whitespace=nowarn {TEST_PATCH_FILE} && rm {TEST_PATCH_FILE}"
+CHECK_TESTS = f"git apply --check --whitespace=nowarn {TEST_PATCH_FILE} && rm {TEST_PATCH_FILE}"
+READ_REWARD = f"""
+cd {reward_file.FOLDER} || exit
+for file in {" ".join(reward_file.FILES)}; do
+  [[ -f $file ]] && {{ echo $file; exec head -c 65536 -- $file; }}
+done
+exit 1
+"""
+CLEAR_REWARD = (
+    f"rm -rf -- {' '.join(f'{reward_file.FOLDER}/{each}' for each in reward_file.FILES)}\n"
+)
+
+
+class TaskBroken(UsageError):
+    """The task's tests cannot judge any patch."""
+
+    fault = FaultKind.TASK_INVALID
+
+
+class MachineBroken(Exception):
+    """The tests gave no results, and it looks like the machine's fault: it may pass."""
+
+
+class Judged(NamedTuple):
+    verdict: Verdict
+    output: str
+    """The end of what the deciding command printed."""
+    report: GradeReport
+
+
+def for_grading(spec: SandboxSpec, task: Task) -> SandboxSpec:
+    """`spec` with what the task's judge needs beyond an agent's sandbox."""
+    if task.hidden_files:
+        spec = dataclasses.replace(spec, alteration=Alteration(task.base_patch))
+    if isinstance(task.judge, RewardFile) or any(path.startswith("/") for path in task.tests):
+        spec = dataclasses.replace(spec, writable_dirs=(TESTS_DIR, reward_file.FOLDER))
+    if isinstance(task.judge, TestLog):
+        spec = dataclasses.replace(
+            spec, limits=dataclasses.replace(spec.limits, output_bytes=LOG_BYTES)
+        )
+    return spec
+
+
+def for_solving(spec: SandboxSpec) -> SandboxSpec:
+    return dataclasses.replace(spec, writable_dirs=(SOLUTION_DIR,))
+
+
+async def judge(sandbox: Sandbox, task: Task, patch: bytes, *, run_empty: bool = False) -> Judged:
+    """Apply what counts of `patch` in a sandbox made `for_grading`, lay the hidden tests over it,
+    run them, judge. A patch of which nothing counts is not run, but for `run_empty`.
+
+    Raises TaskBroken, MachineBroken, `infra.verdicts.swebench`'s errors and SandboxLost.
+    """
+    if isinstance(task.judge, TestLog):
+        await swebench.require(task, task.judge)
+    counts, dropped = await asyncio.to_thread(without_tests, patch, task)
+    if not counts and not run_empty:
+        note = "only changes to tests, CI configuration and start files" if dropped else ""
+        return Judged(Verdict.NO_PATCH, "", GradeReport(dropped_paths=dropped, note=note))
+    test_patch = {TEST_PATCH_FILE: task.test_patch.encode()} if task.test_patch else {}
+    if test_patch:
+        # While nothing but the task itself can be at fault.
+        await sandbox.write_files(test_patch)
+        fits = await sandbox.run("check", CHECK_TESTS, APPLY_TIMEOUT_S)
+        if fits.returncode != 0:
+            raise TaskBroken(
+                f"task {task.id}: its test patch does not apply to its repository: {_end(fits)}",
+                remedy="compare the task's test_patch and base commit, and import it again",
+            )
+    await sandbox.write_files({PATCH_FILE: counts})
+    applied = await sandbox.run("apply", _lists(task) + APPLY, APPLY_TIMEOUT_S)
+    cheats = ""
+    if applied.returncode == 0:
+        cheats = await honesty.before_the_tests(sandbox, task, counts)
+    if cheats:
+        report = GradeReport(dropped_paths=dropped, note=cheats, cheated=True)
+        return Judged(Verdict.NOT_RESOLVED, "", report)
+    if applied.returncode == 0 and test_patch:
+        await sandbox.write_files(test_patch)
+        applied = await sandbox.run("apply tests", APPLY_TESTS, APPLY_TIMEOUT_S)
+    if applied.returncode != 0:
+        report = GradeReport(dropped_paths=dropped, note="the patch does not apply")
+        return Judged(Verdict.PATCH_FAILED, _end(applied), report)
+    await sandbox.write_files({path: text.encode() for path, text in task.tests.items()})
+    tested = await sandbox.run("tests", task.test_command, task.test_timeout_s)
+    if tested.timed_out:
+        verdict, report = Verdict.TESTS_TIMED_OUT, GradeReport(note="the tests did not end in time")
+    else:
+        resolved, report = await _decide(sandbox, task, tested)
+        if resolved and (cheats := await _unearned(sandbox, task, counts, tested)):
+            resolved, report = False, report.model_copy(update={"note": cheats, "cheated": True})
+        verdict = Verdict.RESOLVED if resolved else Verdict.NOT_RESOLVED
+    told = {
+        "judge": task.judge.kind,
+        "returncode": tested.returncode,
+        "dropped_paths": dropped,
+    }
+    return Judged(verdict, _end(tested), report.model_copy(update=told))
+
+
+async def solve(sandbox: Sandbox, task: Task) -> bytes:
+    """The patch that the task's own solution makes, in a sandbox made `for_solving` and as much
+    time as its tests have. What its script returns does not matter: the tests will tell."""
+    await sandbox.write_files(
+        {f"{SOLUTION_DIR}/{path}": text.encode() for path, text in task.solution.items()}
+    )
+    await sandbox.run("solve", f"bash {SOLUTION_DIR}/solve.sh", task.test_timeout_s)
+    return await sandbox.diff()
+
+
+async def attack(sandbox: Sandbox, task: Task, exploit: Exploit) -> bytes:
+    """The patch that the exploit makes, in a sandbox as agents get it."""
+    gold = paths((task.gold_patch or "").encode())
+    targets = sorted(path for path in gold if path.endswith(".py") and not is_test(path))
+    await sandbox.run("attack", exploit.command(targets), ATTACK_TIMEOUT_S)
+    try:
+        return await sandbox.diff()
+    except PatchRefused:  # it destroyed the repository, which gets it nothing
+        return b""
+
+
+async def _unearned(sandbox: Sandbox, task: Task, counts: bytes, tested: CommandResult) -> str:
+    """Why a pass does not count: above all, that tests pass which must fail."""
+    doubt = await honesty.after_a_pass(sandbox, task, counts, tested)
+    if doubt.reason or not doubt.canaries:
+        return doubt.reason
+    try:
+        await sandbox.write_files(doubt.canaries)
+    except SandboxRefused:
+        return "the tests cannot be written any more after they ran"
+    timeout_s = min(task.test_timeout_s, honesty.CANARY_TIMEOUT_S)
+    again = await sandbox.run("canary", CLEAR_REWARD + task.test_command, timeout_s)
+    if again.timed_out or not (await _decide(sandbox, task, again, "canary's reward"))[0]:
+        return ""
+    return "the tests pass as well when they must fail: they did not decide, or did not run"
+
+
+async def _decide(
+    sandbox: Sandbox, task: Task, tested: CommandResult, turn: str = "reward"
+) -> tuple[bool, GradeReport]:
+    match task.judge:
+        case ExitCode():
+            return tested.returncode == 0, GradeReport()
+        case TestLog() as judging:
+            found = await swebench.judge_log(task, judging, tested.output)
+            if found.broken:
+                raise MachineBroken(f"the tests gave no results: {found.broken}: {_end(tested)}")
+            report = found.report
+            if tested.truncated and not report.note:
+                report = report.model_copy(update={"note": "the log lost its middle: too long"})
+            return found.resolved, report
+        case RewardFile(threshold=threshold):
+            read = await sandbox.run(turn, READ_REWARD, REWARD_TIMEOUT_S)
+            if read.returncode != 0:
+                return False, GradeReport(note=f"no reward file in {reward_file.FOLDER}")
+            name, _, text = read.output.decode(errors="replace").partition("\n")
+            try:
+                score = reward_file.parse_reward(name, text)
+            except ValueError as wrong:
+                return False, GradeReport(note=str(wrong))
+            return score >= threshold, GradeReport(score=score)
+        case _:
+            assert_never(task.judge)
+
+
+def _lists(task: Task) -> str:
+    """The bash arrays that APPLY begins with; folders before what they hold."""
+    laid_over = (path for path in task.tests if not path.startswith("/"))
+    tests = sorted(map(PurePosixPath, (*laid_over, TEST_PATCH_FILE)))
+    patched = map(PurePosixPath, paths(task.test_patch.encode()))
+    parents = {parent for path in (*tests, *patched) for parent in path.parents[:-1]}
+    arrays: dict[str, Iterable[PurePosixPath]] = {"tests": tests, "folders": sorted(parents)}
+    return "".join(f"{name}=({shlex.join(map(str, each))})\n" for name, each in arrays.items())
+
+
+def _end(result: CommandResult) -> str:
+    return result.output[-4 * OUTPUT_CHARS :].decode(errors="replace")[-OUTPUT_CHARS:]

@@ -1,0 +1,110 @@
+"""The node gets ready for what campaigns will need next: images pulled, sandboxes kept warm.
+
+Only makes things faster: what it gets wrong or cannot do is done when somebody needs it, and the
+error is met and reported there. Images that are not needed are removed when the disk runs low. Runs
+beside the node's workers.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+import structlog
+
+from infra.db.cache import Known
+from infra.db.database import Database
+from infra.db.forecast import upcoming
+from infra.sandbox.containers.images import ImageStore
+from infra.sandbox.pool import WarmPool
+from infra.sandbox.protocol import SandboxSpec
+from mainspring.errors import DatabaseError, SandboxError
+from mainspring.ids import SandboxId
+from mainspring.tasks.task import BackendName
+from node.capacity import Admission
+from node.held_sandboxes import sandbox_spec
+
+LOOK_EVERY_S = 2.0
+TEND_EVERY_S = 60.0
+"""Idle sandboxes are told that their node lives, and the disk is looked at."""
+MIN_AHEAD = 32
+"""Coming sandboxes whose images are pulled, however few are kept ready."""
+
+log = structlog.get_logger()
+
+
+class Readiness:
+    def __init__(
+        self,
+        db: Database,
+        known: Known,
+        admission: Admission,
+        pools: Mapping[BackendName, WarmPool],
+        images: ImageStore | None,
+        min_free_disk_mb: int,
+    ) -> None:
+        """`images`: of the node's Docker daemon, where it has one."""
+        self._db = db
+        self._known = known
+        self._admission = admission
+        self._pools = pools
+        self._images = images
+        self._min_free_disk_mb = min_free_disk_mb
+        self._needed: set[str] = set()
+        self._pulls: dict[str, asyncio.Task[None]] = {}
+
+    async def look(self) -> None:
+        """Once: pulls begin, every pool gets what is its; nothing when the node takes nothing new.
+        Raises DatabaseError."""
+        wanted: dict[BackendName, list[SandboxSpec]] = {name: [] for name in self._pools}
+        limit = max(MIN_AHEAD, *(pool.size for pool in self._pools.values()), 0)
+        takes_new = self._admission.refusal() is None
+        coming = await upcoming(self._db, self._admission.node, limit) if takes_new else []
+        needed: set[str] = set()
+        for each in coming:
+            task = await self._known.task(each.task)
+            config = await self._known.config(each.campaign)
+            labels = {"campaign": each.campaign, "node": self._admission.node}
+            if task.image is not None:
+                needed.add(task.image)
+            name = BackendName.BWRAP if task.image is None else BackendName.DOCKER
+            if name in wanted:
+                spec = sandbox_spec(SandboxId("idle"), task, config.sandbox, labels)
+                wanted[name].append(spec)
+        self._needed = needed
+        self._pull()
+        await asyncio.gather(*(pool.prepare(wanted[name]) for name, pool in self._pools.items()))
+
+    async def tend(self) -> None:
+        """Once, and more rarely. Raises SandboxError."""
+        await asyncio.gather(*(pool.ping() for pool in self._pools.values()))
+        if self._images is not None:
+            await self._images.collect(self._min_free_disk_mb, in_use=self._needed)
+
+    async def run_forever(self) -> None:
+        clock = asyncio.get_running_loop().time
+        tended_at = 0.0
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            try:
+                await self.look()
+                if clock() - tended_at > TEND_EVERY_S:
+                    tended_at = clock()
+                    await self.tend()
+            except (DatabaseError, SandboxError) as error:
+                log.warning("not ready for what comes next", reason=error.message)
+
+    async def close(self) -> None:
+        for pull in self._pulls.values():
+            pull.cancel()
+        await asyncio.gather(*(pool.close() for pool in self._pools.values()))
+
+    def _pull(self) -> None:
+        self._pulls = {image: pull for image, pull in self._pulls.items() if not pull.done()}
+        if self._images is not None:
+            for image in self._needed - self._pulls.keys():
+                self._pulls[image] = asyncio.create_task(self._ensure(self._images, image))
+
+    async def _ensure(self, images: ImageStore, image: str) -> None:
+        try:
+            await images.ensure(image)
+        except SandboxError as error:
+            log.info("image not pulled ahead", image=image, reason=error.message)

@@ -1,0 +1,97 @@
+"""ATIF, Harbor's Agent Trajectory Interchange Format (its RFC 0001): one JSON file a rollout.
+
+A reply's command is a call of the tool `bash`, and what it printed is the observation of the same
+step. Tokens and log-probs are given as served; a step's prompt holds only the tokens that are new
+in it (as `extra`), because everything before stands in the steps before.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mainspring import __version__
+from mainspring.agents.protocol import FormatError
+from mainspring.trajectories.turns import Generation
+from reports.export.trajectory import Trajectory, num_completion_tokens, num_prompt_tokens
+from reports.export.whole_file import write_whole
+
+SCHEMA_VERSION = "ATIF-v1.4"
+"""The oldest with every field used here, so that readers of any later one take it too."""
+
+
+def write_atif(trajectory: Trajectory, directory: Path) -> Path:
+    path = directory / f"{trajectory.attempt.name}.json"
+    write_whole(path, json.dumps(to_atif(trajectory), indent=1, ensure_ascii=False) + "\n")
+    return path
+
+
+def to_atif(trajectory: Trajectory) -> dict[str, Any]:
+    """Fields that would be null are omitted, as the format's optional fields are."""
+    steps = [
+        {"source": message["role"], "message": message["content"]}
+        for message in trajectory.messages[:2]
+    ]
+    steps += [_step(trajectory, reply) for reply in trajectory.replies]
+    report = trajectory.report
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "session_id": trajectory.rollout.id,
+        "agent": {
+            "name": "mainspring",
+            "version": __version__,
+            "model_name": trajectory.model,
+            "extra": {"temperature": trajectory.rollout.temperature},
+        },
+        "steps": [{"step_id": number, **step} for number, step in enumerate(steps, 1)],
+        "final_metrics": {
+            "total_prompt_tokens": trajectory.num_prompt_tokens,
+            "total_completion_tokens": trajectory.num_completion_tokens,
+            "total_steps": len(steps),
+        },
+        "extra": {
+            **trajectory.outcome(),
+            "patch": trajectory.patch.decode(errors="replace"),
+            "grade_report": None if report is None else report.model_dump(mode="json"),
+        },
+    }
+
+
+def _step(trajectory: Trajectory, reply: Generation) -> dict[str, Any]:
+    metrics: dict[str, Any] = {
+        "prompt_tokens": num_prompt_tokens(reply),
+        "completion_tokens": num_completion_tokens(reply),
+    }
+    if reply.completion_ids:
+        metrics |= {
+            "completion_token_ids": reply.completion_ids,
+            "logprobs": reply.logprobs,
+            "extra": {
+                "new_prompt_token_ids": reply.prompt_ids,
+                "policy_versions": [[s.version, s.start, s.end] for s in reply.spans],
+            },
+        }
+    step: dict[str, Any] = {"source": "agent", "message": reply.text, "metrics": metrics}
+    action = trajectory.agent.parse(reply.text)
+    if isinstance(action, FormatError):
+        told = trajectory.agent.after(reply, None)
+        step["observation"] = {"results": [{"content": told}]}
+        return step
+    call = f"turn-{reply.turn}"
+    step["tool_calls"] = [
+        {
+            "tool_call_id": call,
+            "function_name": "bash",
+            "arguments": {"command": action.command},
+        }
+    ]
+    ran = trajectory.executions.get(reply.turn)
+    if ran is not None:
+        printed = ran.output.decode(errors="replace")
+        step["observation"] = {"results": [{"source_call_id": call, "content": printed}]}
+        step["extra"] = {
+            "returncode": ran.returncode,
+            "timed_out": ran.timed_out,
+            "output_truncated": ran.truncated,
+            "seconds": ran.wall_s,
+        }
+    return step

@@ -1,0 +1,226 @@
+"""A trajectory: one ended rollout with everything that the store knows about it.
+
+Owns the numbers that exports give to rollouts: a group's is its place among the campaign's groups,
+the index counts a task's rollouts within the group, the sample within the campaign. They stay when
+more is played. Read one at a time: a campaign's trajectories do not fit into memory. Imported by
+the formats beside this file.
+"""
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from infra.db import campaigns, groups, rollouts, tasks, turns
+from infra.db.database import Database
+from infra.db.groups import GroupRecord
+from infra.db.rollouts import RolloutRecord
+from mainspring.agents.choice import agent_for
+from mainspring.agents.conversation import Conversation
+from mainspring.agents.protocol import Agent, Command, Message
+from mainspring.config.campaign import CampaignConfig
+from mainspring.ids import CampaignId
+from mainspring.status import Player, RolloutPhase, Verdict, is_masked
+from mainspring.tasks.criterion import GradeReport
+from mainspring.tasks.task import Task
+from mainspring.trajectories.samples import Sample, sample_from_turns
+from mainspring.trajectories.turns import Execution, Generation
+
+_GIVEN = (Player.GOLD, Player.EMPTY, Player.EXPLOIT)
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+Progress = Callable[[int, int], None]
+"""Called with how many are written, and of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Which rollout, and how it is called outside."""
+
+    rollout: RolloutRecord
+    group: GroupRecord
+    group_number: int
+    index: int
+    sample: int
+
+    @property
+    def name(self) -> str:
+        """Unique within the campaign, and fit to be a file's name."""
+        safe = _UNSAFE.sub("_", self.rollout.task).lstrip(".")
+        return f"{safe}__g{self.group_number}__i{self.index}"
+
+    @property
+    def is_resolved(self) -> bool:
+        return self.rollout.verdict is Verdict.RESOLVED
+
+    @property
+    def is_masked(self) -> bool:
+        """Something else than the agent failed: neither resolved nor unresolved."""
+        return is_masked(self.rollout.stop_reason, self.rollout.verdict)
+
+    @property
+    def elapsed_s(self) -> float | None:
+        started, finished = self.rollout.started_at, self.rollout.finished_at
+        return (finished - started).total_seconds() if started and finished else None
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    attempt: Attempt
+    config: CampaignConfig
+    task: Task
+    patch: bytes
+    """Empty when there is none."""
+    report: GradeReport | None
+    grade_output: str | None
+    replies: list[Generation]
+    executions: dict[int, Execution]
+    """By turn; a reply that asked for none, or whose command never ended, has none."""
+
+    @property
+    def rollout(self) -> RolloutRecord:
+        return self.attempt.rollout
+
+    @property
+    def instance_id(self) -> str:
+        """The task's id in the data set it is from; an import may have prefixed it."""
+        return self.task.metadata.get("instance_id", self.rollout.task)
+
+    @property
+    def model(self) -> str:
+        """Who made the patch; one that is graded again keeps its campaign's model."""
+        player = self.rollout.player
+        return player.value if player in _GIVEN else self.config.policy.model
+
+    @cached_property
+    def agent(self) -> Agent:
+        """Who played it."""
+        return agent_for(self.config.agent, self.task)
+
+    @cached_property
+    def messages(self) -> list[Message]:
+        """What the policy was told and replied; empty when nothing was played."""
+        if not self.replies:
+            return []
+        *before, last = self.replies
+        executions = list(self.executions.values())
+        asked = Conversation(self.agent, self.task, before, executions).messages()
+        return [*asked, {"role": "assistant", "content": last.text}]
+
+    @cached_property
+    def sample(self) -> Sample | None:
+        """As a trainer sees it; None where the replies came without tokens."""
+        if not self.replies or not all(reply.completion_ids for reply in self.replies):
+            return None
+        return sample_from_turns(self.rollout.id, self.replies)
+
+    @property
+    def num_prompt_tokens(self) -> int | None:
+        """Sent over all turns: a turn sends everything before it again."""
+        return _sum(num_prompt_tokens(reply) for reply in self.replies)
+
+    @property
+    def num_completion_tokens(self) -> int | None:
+        return _sum(num_completion_tokens(reply) for reply in self.replies)
+
+    @property
+    def policy_versions(self) -> list[int]:
+        return sorted({span.version for reply in self.replies for span in reply.spans})
+
+    def command(self, reply: Generation) -> str | None:
+        action = self.agent.parse(reply.text)
+        return action.command if isinstance(action, Command) else None
+
+    def outcome(self) -> dict[str, Any]:
+        """How it ended, in plain words and numbers, as several formats hold it."""
+        rollout = self.rollout
+        return {
+            "rollout": rollout.id,
+            "campaign": rollout.campaign,
+            "instance_id": self.instance_id,
+            "group": self.attempt.group_number,
+            "index": self.attempt.index,
+            "sample": self.attempt.sample,
+            "stop_reason": rollout.stop_reason,
+            "verdict": rollout.verdict,
+            "resolved": self.attempt.is_resolved,
+            "masked": self.attempt.is_masked,
+            "error": rollout.fault,
+            "reward": rollout.reward,
+            "reward_parts": rollout.reward_parts,
+            "suspicions": rollout.suspicions,
+            "n_steps": rollout.num_turns,
+        }
+
+
+def num_prompt_tokens(reply: Generation) -> int | None:
+    """Of the whole prompt of one turn; None: from an endpoint that does not count."""
+    in_text = not (reply.prompt_ids or reply.completion_ids)
+    return reply.num_prompt_tokens if in_text else reply.prompt_start + len(reply.prompt_ids)
+
+
+def num_completion_tokens(reply: Generation) -> int | None:
+    in_text = not (reply.prompt_ids or reply.completion_ids)
+    return reply.num_completion_tokens if in_text else len(reply.completion_ids)
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """None where one of them is not known: a part is no total."""
+    total = 0
+    for count in counts:
+        if count is None:
+            return None
+        total += count
+    return total
+
+
+async def attempts(
+    database: Database, campaign: CampaignId, *, resolved: bool = False, limit: int | None = None
+) -> list[Attempt]:
+    """The campaign's ended rollouts, oldest group first; only resolved ones, the first `limit`.
+    Raises UnknownId."""
+    await campaigns.get(database, campaign)
+    by_group = {
+        group.id: (number, group)
+        for number, group in enumerate(await groups.list_groups(database, campaign))
+    }
+    records = await rollouts.list_rollouts(database, campaign=campaign)
+    # A group made since is left for the next time.
+    records = [record for record in records if record.group in by_group]
+    records.sort(key=lambda record: (by_group[record.group][0], record.sample_index))
+    found: list[Attempt] = []
+    seen: Counter[object] = Counter()
+    for record in records:
+        number, group = by_group[record.group]
+        of_group = (record.group, record.task)
+        found.append(Attempt(record, group, number, seen[of_group], seen[record.task]))
+        seen.update((of_group, record.task))
+    wanted = [
+        attempt
+        for attempt in found
+        if attempt.rollout.phase is RolloutPhase.DONE and (attempt.is_resolved or not resolved)
+    ]
+    return wanted[:limit]
+
+
+async def read(
+    database: Database, campaign: CampaignId, wanted: list[Attempt], progress: Progress
+) -> AsyncIterator[Trajectory]:
+    """The trajectories of `wanted`, one at a time."""
+    config = (await campaigns.get(database, campaign)).config
+    for done, attempt in enumerate(wanted):
+        rollout = attempt.rollout
+        replies, executions = await turns.history(database, rollout.id, rollout.epoch)
+        yield Trajectory(
+            attempt=attempt,
+            config=config,
+            task=await tasks.get_task(database, rollout.task),
+            patch=await rollouts.get_patch(database, rollout.id, rollout.epoch) or b"",
+            report=await rollouts.get_grade_report(database, rollout.id),
+            grade_output=await rollouts.get_grade_output(database, rollout.id, rollout.epoch),
+            replies=replies,
+            executions={execution.turn: execution for execution in executions},
+        )
+        progress(done + 1, len(wanted))

@@ -1,0 +1,66 @@
+"""A campaign's numbers as lines of JSON: one a training step, one an evaluation.
+
+Invariants: flat objects with numbers under fixed names, null where nothing was measured; in order
+of policy version, a version's evaluations after the step that made it. What a tracker needs and
+nothing about how it shows it.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from reports.data import Evaluation, ReportData, Step
+
+
+def lines(data: ReportData) -> Iterator[dict[str, Any]]:
+    evaluations = sorted(data.evaluations, key=lambda each: (each.version, each.split))
+    for step in (None, *data.steps):
+        version = 0 if step is None else step.step
+        if step is not None:
+            yield _step(data, step)
+        for each in evaluations:
+            if each.version == version:
+                yield _evaluation(data, each)
+
+
+def _step(data: ReportData, step: Step) -> dict[str, Any]:
+    lengths = next((each for each in data.lengths if each.step == step.step), None)
+    composed = next((each for each in data.compositions if each.step == step.step), None)
+    parts = composed.parts if composed else {}
+    return {
+        "kind": "step",
+        "campaign": data.campaign,
+        "step": step.step,
+        "policy_version": step.step,
+        "time": step.finished_at.isoformat() if step.finished_at else None,
+        **{name: _finite(value) for name, value in sorted(step.metrics.items())},
+        "resolve_rate": step.solve_rate,
+        "all_zero_groups": step.all_zero_groups,
+        "all_one_groups": step.all_one_groups,
+        "masked_rollouts": step.masked_rollouts,
+        "turns_mean": lengths.num_turns if lengths else None,
+        "sampled_tokens_mean": lengths.num_tokens if lengths else None,
+        "suspicious_share": composed.suspicious if composed else None,
+        **{f"reward_part/{name}": _finite(value) for name, value in sorted(parts.items())},
+    }
+
+
+def _evaluation(data: ReportData, found: Evaluation) -> dict[str, Any]:
+    return {
+        "kind": "evaluation",
+        "campaign": data.campaign,
+        "step": found.version,
+        "policy_version": found.version,
+        "time": found.finished_at.isoformat() if found.finished_at else None,
+        "split": found.split,
+        "sampling": str(found.sampling),
+        "num_tasks": found.num_tasks,
+        "num_resolved": found.num_resolved,
+        "num_masked": found.num_masked,
+        "resolve_rate": found.solve_rate,
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no NaN."""
+    return value if value is None or math.isfinite(value) else None

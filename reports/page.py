@@ -1,0 +1,139 @@
+"""ReportData to one self-contained HTML page: no script, no font, no image from anywhere else.
+
+Invariant: everything a model or a command wrote is escaped; it can put nothing into the page.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from mainspring.figures import duration, percent
+from mainspring.ids import RolloutId, rollout_workflow
+from mainspring.rewards.passk import wilson
+from mainspring.status import Verdict
+from reports import plots
+from reports.data import GREEDY, HELDOUT_TEMPLATES, SAMPLED, Evaluation, ReportData, Trajectory
+
+OUTPUT_CHARS = 4000
+"""Of one reply or output, head and tail together: the store has the rest."""
+
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
+"""Terminal colours and control characters, which HTML cannot show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    label: str
+    value: str
+    before: str | None = None
+    """Shown small before the value, with an arrow."""
+    note: str = ""
+    tone: str = ""
+    """"good" or "bad" colours the value."""
+
+
+def render(data: ReportData) -> str:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["shown"] = _shown
+    environment.filters["percent"] = percent
+    environment.filters["duration"] = duration
+    return environment.get_template("page.html.j2").render(
+        data=data,
+        headlines=_headlines(data),
+        plots=[(title, caption, Markup(svg)) for title, caption, svg in plots.draw(data)],
+        workflow_url=lambda rollout: _workflow_url(data, rollout),
+        prose=_prose,
+        tone=_tone,
+    )
+
+
+def _headlines(data: ReportData) -> list[Headline]:
+    totals = data.totals
+    gap, limit = totals.max_logprob_gap, data.logprob_gap_limit
+    rates = [
+        ("Resolved", data.main_split, SAMPLED, "unseen tasks, sampled"),
+        ("Greedy", data.main_split, GREEDY, "unseen tasks, temperature 0"),
+        ("Unseen bug types", HELDOUT_TEMPLATES, SAMPLED, "never trained on"),
+    ]
+    lines = [
+        _rate(label, note, *data.before_after(split, sampling), data.evaluated(split, sampling)[-1])
+        for label, split, sampling, note in rates
+        if data.evaluated(split, sampling)
+    ]
+    return [
+        *lines,
+        Headline(
+            "Largest log-prob gap",
+            "not measured" if gap is None else f"{gap:.1e}",
+            note=f"over {totals.num_gap_tokens:,} tokens"
+            + (f"; limit {limit:g}" if limit is not None else ""),
+            tone="" if gap is None or limit is None else "good" if gap <= limit else "bad",
+        ),
+        Headline(
+            "Rollouts",
+            f"{totals.num_rollouts:,}",
+            note=f"{totals.num_turns:,} turns, {totals.num_steps:,} optimizer steps",
+        ),
+        *([_suspects(data)] if totals.num_suspicious else []),
+        Headline(
+            "Wall time", duration(totals.wall_s), note="warm start, rollouts, steps, evaluations"
+        ),
+    ]
+
+
+def _rate(
+    label: str, note: str, before: float | None, after: float | None, newest: Evaluation
+) -> Headline:
+    """With the 95 % interval of the newest evaluation."""
+    scored = newest.num_tasks - newest.num_masked
+    low, high = wilson(newest.num_resolved / scored, scored)
+    note = f"{note}; 95 % interval {100 * low:.0f}-{100 * high:.0f} %, {scored} tasks"
+    if before is None or after is None:
+        return Headline(label, percent(before if after is None else after), note=note)
+    tone = "good" if after > before else "bad" if after < before else ""
+    return Headline(label, percent(after), before=percent(before), note=note, tone=tone)
+
+
+def _suspects(data: ReportData) -> Headline:
+    num, of = data.totals.num_suspicious, data.totals.num_rollouts
+    return Headline(
+        "Suspicious rollouts", f"{num:,}", note=f"{percent(num / max(of, 1))} of all", tone="warn"
+    )
+
+
+def _workflow_url(data: ReportData, rollout: str) -> str:
+    workflow = quote(rollout_workflow(RolloutId(rollout)), safe="")
+    namespace = quote(data.temporal_namespace, safe="")
+    return f"{data.temporal_ui.rstrip('/')}/namespaces/{namespace}/workflows/{workflow}"
+
+
+def _shown(text: str) -> str:
+    text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
+    if len(text) <= OUTPUT_CHARS:
+        return text
+    half = OUTPUT_CHARS // 2
+    return f"{text[:half]}\n[... {len(text) - OUTPUT_CHARS:,} characters ...]\n{text[-half:]}"
+
+
+def _prose(reply: str, command: str | None) -> str:
+    """The reply without the fenced block its command came from: that is shown as a command."""
+    if command is None:
+        return reply
+    block = re.compile(r"```\w*\n" + re.escape(command.strip("\n")) + r"\s*```")
+    return block.sub("", reply, count=1).strip()
+
+
+def _tone(trajectory: Trajectory) -> str:
+    if trajectory.reward is None:
+        return "masked"
+    return "good" if trajectory.verdict is Verdict.RESOLVED else "bad"

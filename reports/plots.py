@@ -1,0 +1,347 @@
+"""The report's plots: which there are, and what each draws of a campaign's numbers.
+
+How a drawing becomes part of the page is in `drawing`.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from mainspring.rewards.passk import wilson
+from reports.data import GREEDY, HELDOUT_TEMPLATES, SAMPLED, ReportData
+from reports.drawing import AMBER, BLUE, CARD, GREEN, INK, RED, VIOLET, svg
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SMOOTH_STEPS = 5
+"""Of the training curve's moving mean."""
+_MIN_GAP = 1e-9
+"""A gap of exactly zero is drawn here: a log axis has no zero."""
+
+
+def draw(data: ReportData) -> list[tuple[str, str, str]]:
+    """(title, caption, svg) of every plot there is data for."""
+    plots: list[tuple[str, str, Callable[[Any, ReportData], None], bool, int]] = [
+        (
+            "Reward and resolve rate",
+            "Rollouts of each training step (line: mean of 5 steps), and evaluations on unseen "
+            "tasks with their 95 % intervals (circles).",
+            _reward,
+            bool(data.steps or data.evaluations),
+            1,
+        ),
+        (
+            "Entropy",
+            "Of the policy's next-token distribution, nats. A fall to zero is collapse.",
+            _entropy,
+            _any(data.steps, "entropy"),
+            1,
+        ),
+        (
+            "Log-prob gap",
+            "Served against recomputed log-probs of the same weights, by training steps (circles) "
+            "and evaluations (squares). A step without a mark had no tokens of those weights.",
+            _gap,
+            _any(data.steps, "logprob_gap_max") or bool(data.checked_gaps),
+            1,
+        ),
+        (
+            "Signal",
+            "Groups of a step by their rollouts: only mixed ones carry a gradient.",
+            _signal,
+            _any(data.steps, "mixed_groups"),
+            2,
+        ),
+        ("Lengths", "Means over the rollouts of a step.", _lengths, bool(data.lengths), 2),
+        (
+            "What the reward is made of",
+            "Mean of each part over a step's rollouts, before its weight.",
+            _parts,
+            any(each.parts.keys() - {"outcome"} for each in data.compositions),
+            1,
+        ),
+        (
+            "Suspicious rollouts",
+            "Share of a step's rollouts that look like cheating.",
+            _suspicious,
+            any(each.suspicious for each in data.compositions),
+            1,
+        ),
+        (
+            "Off-policy",
+            "Tokens clipped, and versions between sampling and training.",
+            _off_policy,
+            _any(data.steps, "clip_fraction") or _any(data.steps, "staleness_mean"),
+            2,
+        ),
+        (
+            "Masked rollouts",
+            "Rollouts of a step's groups that could not be scored.",
+            _masked,
+            any(step.masked_rollouts for step in data.steps),
+            1,
+        ),
+        (
+            "Time per phase",
+            "Of one rollout, queueing included: median (dot) to 95th percentile.",
+            _timings,
+            bool(data.timings),
+            1,
+        ),
+        (
+            "How rollouts ended",
+            "Stop reasons and what grading found.",
+            _endings,
+            bool(data.stop_reasons),
+            2,
+        ),
+    ]
+    return [
+        (title, caption, svg(title, paint, data, rows))
+        for title, caption, paint, has_data, rows in plots
+        if has_data
+    ]
+
+
+def _any(steps: Sequence[Any], name: str) -> bool:
+    return any(getattr(step, name) is not None for step in steps)
+
+
+def _line(axes: "Axes", points: Iterable[tuple[float, float | None]], **style: Any) -> bool:
+    kept = [(x, y) for x, y in points if y is not None]
+    if not kept:
+        return False
+    if len(kept) == 1:
+        style.setdefault("marker", "o")
+        style.setdefault("markersize", 4)
+    axes.plot([x for x, _ in kept], [y for _, y in kept], **style)
+    return True
+
+
+def _whole_steps(axes: "Axes", label: str = "step") -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
+    if label:
+        axes.set_xlabel(label)
+    else:
+        axes.tick_params(labelbottom=False)
+
+
+def _reward(axes: "Axes", data: ReportData) -> None:
+    steps = [s.step for s in data.steps]
+    solved = [s.solve_rate if s.solve_rate is not None else s.reward_mean for s in data.steps]
+    smooth = _moving_mean(solved)
+    _line(axes, zip(steps, solved, strict=True), color=BLUE, linewidth=0.8, alpha=0.45)
+    _line(axes, zip(steps, smooth, strict=True), color=BLUE, linewidth=2.0, label="training")
+    kinds = [
+        (data.main_split, SAMPLED, GREEN, "unseen tasks, sampled"),
+        (data.main_split, GREEDY, AMBER, "unseen tasks, greedy"),
+        (HELDOUT_TEMPLATES, SAMPLED, VIOLET, "unseen bug types, sampled"),
+    ]
+    shift = max(steps, default=1) * 0.006
+    for number, (split, sampling, color, label) in enumerate(kinds):
+        found = data.evaluated(split, sampling)
+        if not found:
+            continue
+        shares = [(each.solve_rate or 0.0) for each in found]
+        ends = [wilson(s, e.num_tasks - e.num_masked) for s, e in zip(shares, found, strict=True)]
+        # No line: between two evaluations nothing was measured.
+        axes.errorbar(
+            [each.version + (number - 1) * shift for each in found],
+            shares,
+            yerr=[
+                [share - low for share, (low, _) in zip(shares, ends, strict=True)],
+                [high - share for share, (_, high) in zip(shares, ends, strict=True)],
+            ],
+            fmt="o",
+            color=color,
+            label=label,
+            markersize=5.5,
+            markeredgecolor=CARD,
+            elinewidth=1.1,
+            capsize=2,
+        )
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    _legend(axes, ncols=2)
+    _whole_steps(axes, "policy version")
+
+
+def _moving_mean(values: Sequence[float | None]) -> list[float | None]:
+    """Of up to SMOOTH_STEPS values around each."""
+    half = SMOOTH_STEPS // 2
+    means: list[float | None] = []
+    for middle in range(len(values)):
+        near = [v for v in values[max(0, middle - half) : middle + half + 1] if v is not None]
+        means.append(sum(near) / len(near) if near else None)
+    return means
+
+
+def _legend(axes: "Axes", ncols: int) -> None:
+    if axes.get_legend_handles_labels()[0]:  # matplotlib warns of an empty one
+        axes.legend(ncols=ncols, loc="lower center", bbox_to_anchor=(0.5, 1.0), columnspacing=1.2)
+
+
+def _entropy(axes: "Axes", data: ReportData) -> None:
+    _line(axes, [(s.step, s.entropy) for s in data.steps], color=VIOLET)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("nats a token")
+    _whole_steps(axes)
+
+
+def _gap(axes: "Axes", data: ReportData) -> None:
+    # A step whose tokens were all sampled under older weights had nothing to compare: no mark, and
+    # no line over it.
+    measured = [
+        max(s.logprob_gap_max, _MIN_GAP) if s.logprob_gap_max is not None and s.num_gap_tokens
+        else math.nan
+        for s in data.steps
+    ]  # fmt: skip
+    checked = [(version, max(gap, _MIN_GAP)) for version, gap in data.checked_gaps]
+    axes.plot(
+        [s.step for s in data.steps], measured, color=BLUE, marker="o", markersize=3, linewidth=0.8
+    )
+    axes.plot(*zip(*checked, strict=True), "s", color=VIOLET, markersize=4) if checked else None
+    points = [(0, y) for y in measured if not math.isnan(y)] + checked
+    first = 0 if checked else 1
+    axes.set_xlim(first - 0.5, max([s.step for s in data.steps], default=1) + 0.5)
+    axes.set_yscale("log")
+    limit = data.logprob_gap_limit
+    if limit is not None:
+        axes.axhline(limit, color=RED, linestyle=(0, (5, 3)), linewidth=1.2)
+        highest = max([y for _, y in points] + [limit])
+        lowest = min([y for _, y in points] + [limit / 10])
+        axes.set_ylim(lowest / 3, highest * 6)
+        axes.annotate(
+            f"a step fails above {limit:g}",
+            (1.0, limit),
+            xycoords=("axes fraction", "data"),
+            xytext=(-2, 4),
+            textcoords="offset points",
+            ha="right",
+            color=RED,
+            fontsize=8.5,
+        )
+    axes.set_ylabel("max |difference|")
+    _whole_steps(axes)
+
+
+def _signal(axes: "Sequence[Axes]", data: ReportData) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    steps = [s.step for s in data.steps]
+    below = [0] * len(steps)
+    for label, color, name in (
+        ("none resolved", RED, "all_zero_groups"),
+        ("mixed", GREEN, "mixed_groups"),
+        ("all resolved", BLUE, "all_one_groups"),
+    ):
+        heights = [getattr(s, name) or 0 for s in data.steps]
+        if any(heights):
+            axes[0].bar(steps, heights, bottom=below, color=color, label=label)
+        below = [low + height for low, height in zip(below, heights, strict=True)]
+    axes[0].set_ylabel("groups")
+    _legend(axes[0], ncols=3)
+    axes[0].yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    _whole_steps(axes[0], "")
+    _line(axes[1], [(s.step, s.grad_norm) for s in data.steps], color=BLUE)
+    axes[1].set_ylim(bottom=0)
+    axes[1].set_ylabel("gradient norm")
+    _whole_steps(axes[1])
+
+
+def _lengths(axes: "Sequence[Axes]", data: ReportData) -> None:
+    _line(axes[0], [(each.step, each.num_turns) for each in data.lengths], color=BLUE)
+    axes[0].set_ylabel("turns")
+    _from_zero(axes[0], [each.num_turns for each in data.lengths])
+    _whole_steps(axes[0], "")
+    _line(axes[1], [(each.step, each.num_tokens) for each in data.lengths], color=VIOLET)
+    axes[1].set_ylabel("sampled tokens")
+    _from_zero(axes[1], [each.num_tokens for each in data.lengths])
+    _whole_steps(axes[1])
+
+
+def _from_zero(axes: "Axes", values: Sequence[float]) -> None:
+    """With room above: a level line must not lie on the edge."""
+    axes.set_ylim(0, max(values, default=1.0) * 1.15 or 1.0)
+
+
+def _masked(axes: "Axes", data: ReportData) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.bar(
+        [s.step for s in data.steps], [s.masked_rollouts or 0 for s in data.steps], color=AMBER
+    )
+    axes.set_ylabel("rollouts")
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    _whole_steps(axes)
+
+
+def _parts(axes: "Axes", data: ReportData) -> None:
+    names = list(dict.fromkeys(name for each in data.compositions for name in each.parts))
+    colors = (BLUE, GREEN, AMBER, VIOLET, RED, INK)
+    for number, name in enumerate(names):
+        _line(
+            axes,
+            [(each.step, each.parts.get(name)) for each in data.compositions],
+            color=colors[number % len(colors)],
+            label=name,
+        )
+    _legend(axes, ncols=3)
+    _whole_steps(axes)
+
+
+def _suspicious(axes: "Axes", data: ReportData) -> None:
+    _line(axes, [(each.step, each.suspicious) for each in data.compositions], color=AMBER)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    _whole_steps(axes)
+
+
+def _off_policy(axes: "Sequence[Axes]", data: ReportData) -> None:
+    _line(axes[0], [(s.step, s.clip_fraction) for s in data.steps], color=AMBER)
+    axes[0].yaxis.set_major_formatter(lambda value, _: f"{value:.3%}".replace(".000", ""))
+    axes[0].set_ylabel("clipped")
+    axes[0].set_ylim(bottom=0)
+    _whole_steps(axes[0], "")
+    _line(axes[1], [(s.step, s.staleness_mean) for s in data.steps], color=VIOLET)
+    axes[1].set_ylabel("versions behind")
+    axes[1].set_ylim(bottom=0)
+    _whole_steps(axes[1])
+
+
+def _timings(axes: "Axes", data: ReportData) -> None:
+    rows = list(reversed(data.timings))
+    positions = range(len(rows))
+    axes.hlines(
+        positions, [t.p50_s for t in rows], [t.p95_s for t in rows], color=BLUE, linewidth=5,
+        alpha=0.35,
+    )  # fmt: skip
+    axes.plot([t.p50_s for t in rows], positions, "o", color=BLUE, markersize=6)
+    axes.set_yticks(positions, [t.phase for t in rows])
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(lambda value, _: _duration(value))
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    axes.grid(visible=False, axis="y")
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1000:g} ms"
+
+
+def _endings(axes: "Sequence[Axes]", data: ReportData) -> None:
+    tones = {"resolved": GREEN, "fault": AMBER, "infra_fault": AMBER, "terminated": AMBER}
+    for each, counts, color in (
+        (axes[0], data.stop_reasons, BLUE),
+        (axes[1], data.verdicts, RED),
+    ):
+        rows = sorted(counts.items(), key=lambda item: item[1])
+        names = [name.replace("_", " ") for name, _ in rows]
+        colors = [tones.get(name, color) for name, _ in rows]
+        bars = each.barh(names, [count for _, count in rows], color=colors, height=0.62)
+        each.bar_label(bars, fmt="{:,.0f}", padding=3, fontsize=8.5)
+        each.margins(x=0.12)
+        each.grid(visible=False, axis="y")
+        each.tick_params(labelbottom=False)

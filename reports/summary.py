@@ -1,0 +1,77 @@
+"""The report's files: the page, the summary that scripts read, and the metrics line by line.
+
+Invariant: a reader never sees half a file; each is written beside its place and moved there.
+"""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from reports import metrics, page
+from reports.data import GREEDY, HELDOUT_TEMPLATES, SAMPLED, ReportData
+
+REPORT_FILE = "report.html"
+SUMMARY_FILE = "summary.json"
+METRICS_FILE = "metrics.jsonl"
+
+
+def summary(data: ReportData, report: Path | None = None) -> dict[str, Any]:
+    """The headline numbers; None where nothing was measured."""
+    solve_before, solve_after = data.before_after(data.main_split, SAMPLED)
+    greedy_before, greedy_after = data.before_after(data.main_split, GREEDY)
+    templates_before, templates_after = data.before_after(HELDOUT_TEMPLATES, SAMPLED)
+    return {
+        "campaign": data.campaign,
+        "status": data.status.value,
+        "seed": data.seed,
+        "solve_rate_before": solve_before,
+        "solve_rate_after": solve_after,
+        "greedy_before": greedy_before,
+        "greedy_after": greedy_after,
+        "heldout_templates_before": templates_before,
+        "heldout_templates_after": templates_after,
+        "num_steps": data.totals.num_steps,
+        "num_rollouts": data.totals.num_rollouts,
+        "num_turns": data.totals.num_turns,
+        "verdicts": data.verdicts,
+        "stop_reasons": data.stop_reasons,
+        "num_groups_masked": data.totals.num_groups_masked,
+        "num_groups_flat": data.totals.num_groups_flat,
+        "num_suspicious": data.totals.num_suspicious,
+        "suspicions": data.suspicions,
+        "reward_parts": data.compositions[-1].parts if data.compositions else {},
+        "wall_s": data.totals.wall_s,
+        "max_logprob_gap": data.totals.max_logprob_gap,
+        "temporal_ui": data.temporal_ui,
+        "report": str(report) if report else None,
+    }
+
+
+def write(data: ReportData, directory: Path) -> tuple[Path, Path]:
+    """Write report.html, summary.json and metrics.jsonl into `directory`; gives the paths of the
+    first two."""
+    directory.mkdir(parents=True, exist_ok=True)
+    report, summary_file = directory / REPORT_FILE, directory / SUMMARY_FILE
+    _replace(report, page.render(data))
+    numbers = json.dumps(summary(data, report), indent=2, allow_nan=False)
+    _replace(
+        directory / METRICS_FILE,
+        "".join(json.dumps(line, allow_nan=False) + "\n" for line in metrics.lines(data)),
+    )
+    _replace(summary_file, numbers + "\n")
+    return report, summary_file
+
+
+def _replace(path: Path, text: str) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    scratch = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        scratch.chmod(0o644)
+        scratch.replace(path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise

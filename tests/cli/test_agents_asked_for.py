@@ -1,0 +1,49 @@
+"""A task that asks for an agent which does not exist is refused before anything is stored."""
+
+import uuid
+
+import pytest
+
+from cli.operations import campaign_launch as launch
+from cli.operations.embedded_stack import StackInfo
+from infra.db import campaigns, tasks
+from infra.db.database import Database
+from mainspring.config.campaign import (
+    CampaignConfig,
+    PolicyConfig,
+    RunConfig,
+    TasksConfig,
+    Unverified,
+)
+from mainspring.errors import UsageError
+from mainspring.ids import CampaignId, TaskId
+from mainspring.status import CampaignKind
+from mainspring.tasks.task import Task
+
+
+@pytest.mark.parametrize("agent", [None, "", "bash", "mini"])
+async def test_only_known_agents(stack: StackInfo, agent: str | None) -> None:
+    name = f"agent-{uuid.uuid4().hex[:8]}"
+    config = CampaignConfig(
+        name=name,
+        tasks=TasksConfig(source=name, unverified=Unverified.USE),
+        policy=PolicyConfig(model="scripted"),
+        run=RunConfig(split="train"),
+    )
+    task = Task(
+        id=TaskId(name),
+        source=name,
+        split="train",
+        issue="x",
+        files={"a": ""},
+        test_command="true",
+        agent_name=agent,
+    )
+    async with Database.open(stack.database_url) as db:
+        await tasks.put_tasks(db, [task])
+        if agent == "mini":
+            with pytest.raises(UsageError, match=f"task {name} asks for the agent 'mini'"):
+                await launch.create(db, config, CampaignKind.EVAL)
+            assert await campaigns.find(db, CampaignId(name)) is None
+        else:
+            await launch.create(db, config, CampaignKind.EVAL)

@@ -1,0 +1,72 @@
+"""The fleet: a member that dies is started again, one that cannot run ends the fleet."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cli.operations.fleet import Fleet, Member
+from mainspring.errors import WorkFailed
+from tests.waiting import until
+
+ROOT = Path(__file__).parents[2]
+
+
+async def test_a_member_that_cannot_run_ends_the_fleet_with_its_log(tmp_path: Path) -> None:
+    deaths: list[int] = []
+    member = Member("broken", ["serve", "--model", str(tmp_path / "no-such-model")])
+    async with Fleet([member], tmp_path, lambda name, code: deaths.append(code)) as fleet:
+        with pytest.raises(WorkFailed, match="no-such-model"):
+            while True:
+                fleet.check()
+                await asyncio.sleep(0.1)
+    assert len(deaths) == 3
+    assert set(deaths) == {2}
+
+
+async def test_a_killed_member_is_started_again_and_stopped_in_the_end(
+    tmp_path: Path, lasting: Member
+) -> None:
+    restarted: list[str] = []
+    async with Fleet([lasting], tmp_path, lambda name, code: restarted.append(name)):
+        await until(lambda: lasting.pid is not None)
+        first = lasting.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: bool(restarted))
+        await until(lambda: lasting.pid not in (None, first))
+        second = lasting.pid
+    assert restarted == ["lasting"]
+    assert second is not None and not psutil.pid_exists(second)
+
+
+async def test_members_die_with_a_killed_fleet(tmp_path: Path, lasting: Member) -> None:
+    script = (
+        "import asyncio\nfrom pathlib import Path\nfrom cli.operations.fleet import Fleet, Member\n"
+        "async def main():\n"
+        f"    member = Member('lasting', {lasting.arguments!r})\n"
+        f"    async with Fleet([member], Path({str(tmp_path)!r}), print):\n"
+        "        while member.pid is None:\n            await asyncio.sleep(0.05)\n"
+        "        print(member.pid, flush=True)\n        await asyncio.sleep(99)\n"
+        "asyncio.run(main())\n"
+    )
+    fleet = subprocess.Popen(  # noqa: ASYNC220 (killed at once)
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, cwd=ROOT, text=True
+    )
+    assert fleet.stdout is not None
+    pid = int(await asyncio.to_thread(fleet.stdout.readline))
+    await asyncio.sleep(0.5)
+    fleet.kill()
+    fleet.wait()
+    await until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
+
+
+@pytest.fixture
+def lasting(stack) -> Member:
+    """A member that stays: a rollout worker of the tests' stack."""
+    return Member("lasting", ["worker", "rollout", "--home", str(stack.home)])

@@ -1,0 +1,89 @@
+"""Which engines `mainspring train` starts, where, and with how much of the machine."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.operations import checklist, local_engines
+from cli.operations.checklist import State
+from cli.operations.local_campaign import members
+from cli.operations.local_engines import EngineKind, Hardware
+from engine import scheduler
+from engine.slots import KvShape, SlotPool
+from mainspring.config.campaign import CampaignConfig, check_campaign
+from mainspring.settings import Settings
+
+CPU = Hardware((), True, 16 << 30, 2)
+GIB = 1 << 30
+
+
+def gpus(number: int, *, has_sglang: bool = True) -> Hardware:
+    return Hardware(tuple(map(str, range(number))), has_sglang, 64 * GIB, 16)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    shape = {"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3}
+    more = {"hidden_size": 576, "model_type": "llama", "max_position_embeddings": 8192}
+    (tmp_path / "config.json").write_text(json.dumps(shape | more))
+    return tmp_path
+
+
+def campaign(model: Path, *engines: str, **trainer: object) -> CampaignConfig:
+    policy = {"model": str(model), "engines": engines, "max_context": 4096, "max_new_tokens": 256}
+    return check_campaign({"name": "c", "policy": policy, "trainer": trainer}, "here")
+
+
+def test_the_cpu_engines_cache_fits_into_half_of_the_memory(model: Path) -> None:
+    assert local_engines.SLOTS_PER_RUNNING == scheduler.SLOTS_PER_RUNNING
+    config = campaign(model, "http://127.0.0.1:30000")
+    batch = local_engines.batch_that_fits(model, config, 8 * GIB)
+    assert 1 < batch < local_engines.MAX_BATCH
+    shape = KvShape(num_layers=30, num_kv_heads=3, head_dim=64, max_length=4096)
+    pool = SlotPool(scheduler.SLOTS_PER_RUNNING * batch, shape)
+    size = sum(each.nbytes for layer in range(30) for each in pool.layer(layer))
+    assert size <= 4 * GIB < size * (batch + 1) / batch
+    assert local_engines.batch_that_fits(model, config, 1) == 1
+
+
+def test_engines_and_trainer_have_gpus_of_their_own(model: Path) -> None:
+    urls = ("http://127.0.0.1:30000", "http://127.0.0.1:30001")
+    config = campaign(model, *urls, tensor_parallel=2)
+    started = {each.name: each for each in members(Settings(), config, urls, gpus(4))}
+    visible = {name: each.environment.get("CUDA_VISIBLE_DEVICES") for name, each in started.items()}
+    assert visible["trainer"] == "0,1"
+    assert (visible["engine"], visible["engine-2"]) == ("2", "3")
+    assert "--mem-fraction-static" not in started["engine"].arguments
+    # Two tokens that SGLang keeps for itself.
+    assert "4098" in started["engine"].arguments
+
+
+def test_one_gpu_is_shared(model: Path) -> None:
+    config = campaign(model, "http://127.0.0.1:30000")
+    started = {each.name: each for each in members(Settings(), config, None, gpus(1))}
+    assert started["engine"].environment["CUDA_VISIBLE_DEVICES"] == "0"
+    fraction = started["engine"].arguments.index("--mem-fraction-static") + 1
+    assert float(started["engine"].arguments[fraction]) < 0.5
+
+
+def test_no_gpu_and_no_sglang_mean_the_cpu_engine(model: Path) -> None:
+    config = campaign(model, "http://127.0.0.1:30000")
+    kinds = [local_engines.kind_for(config, each) for each in (CPU, gpus(1, has_sglang=False))]
+    assert kinds == [EngineKind.CPU, EngineKind.CPU]
+    assert local_engines.kind_for(config, gpus(1)) is EngineKind.SGLANG
+
+
+async def test_what_cannot_be_started_here_is_missing(model: Path, tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    away = campaign(model, "http://engine.invalid:30000", device="cpu")
+    items = await checklist.of_this_machine(away, settings, CPU)
+    # A config alone is no model: what its engine would serve is not asked.
+    assert {item.what: item.state for item in items}["model"] is State.MISSING
+    needs_gpus = campaign(model, "http://127.0.0.1:30000", data_parallel=2)
+    [device] = [
+        item
+        for item in await checklist.of_this_machine(needs_gpus, settings, gpus(1))
+        if item.what == "device"
+    ]
+    assert device.state is State.MISSING and "GPUs here: 1" in device.found

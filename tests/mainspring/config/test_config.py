@@ -1,0 +1,128 @@
+"""Campaign files: what is wrong is named with file and field, all of it at once, in plain words."""
+
+from pathlib import Path
+
+import pytest
+
+import mainspring.bundled
+from mainspring.algorithms.gap import GapBounds, GapConfig
+from mainspring.config.campaign import CampaignConfig, Device, check_campaign, load_campaign
+from mainspring.config.stored import read_stored
+from mainspring.errors import ConfigError
+
+VALID = 'name = "a"\n[policy]\nmodel = "/models/m"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (VALID + "stepz = 3\n", "policy.stepz: no such field"),
+        (
+            VALID + "[trainer]\ngrop_size = 4\n",
+            "trainer.grop_size: no such field; did you mean group_size?",
+        ),
+        (VALID + "[trainr]\nnum_steps = 1\n", "trainr: no such field; did you mean trainer?"),
+        (VALID + "group_size = 4\n", "no such field; did you mean trainer.group_size?"),
+        (
+            VALID + "[trainer]\nnum_steps = 'ten'\n",
+            "trainer.num_steps: must be a whole number, not 'ten'",
+        ),
+        (VALID + "[trainer]\ngroup_size = 1\n", "trainer.group_size: must be at least 2, not 1"),
+        (VALID + "[evaluation]\ngreedy = 'so'\n", "must be true or false, not 'so'"),
+        (VALID + "engines = 'http://e'\n", "policy.engines: must be a list ([...])"),
+        (VALID + "engines = []\n", "policy.engines: must have at least 1 entry"),
+        (VALID + "api = 'grpc'\n", "policy.api: must be 'sglang' or 'openai', not 'grpc'"),
+        ('name = "a"\npolicy = 3\n', "policy: must be a section ([...]), not 3"),
+        ("seed = 1\n", "name: is missing"),
+        (VALID + "[trainer]\ntensor_parallel = 2\n[trainer.optimizer]\nname = 'muon'\n", "muon"),
+        (VALID.replace('"a"', '"A b"'), "name: campaign name 'A b' cannot be used as an id; use"),
+        (VALID + "max_context = 100\nmax_new_tokens = 100\n", "below max_context"),
+        (VALID + "engines = ['localhost:3']\n", "policy.engines: 'localhost:3' is not an http(s)"),
+        ('name = "a"\n', "trainer.warm_start"),
+        (VALID + "[trainer.warm_start]\n", "toy tasks"),
+        (VALID + "[trainer]\nmax_logprob_gap = 0.1\n", "trainer.max_logprob_gap"),
+        (VALID + "[trainer.gap]\nmode = 'off'\n", "trainer.gap.mode"),
+        ("name = \n", "not TOML"),
+    ],
+)
+def test_a_wrong_file_names_the_field(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "campaign.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        load_campaign(file)
+    assert raised.value.message.startswith(f"{file}: ")
+    assert says in raised.value.message and raised.value.remedy
+    assert "Value error" not in raised.value.message
+
+
+def test_all_mistakes_are_told_at_once_and_not_too_many(tmp_path: Path) -> None:
+    file = tmp_path / "campaign.toml"
+    wrong = "[trainer]\n" + "".join(f"field_{n} = {n}\n" for n in range(12))
+    file.write_text('seed = "x"\n' + VALID.replace("model", "modl") + wrong)
+    with pytest.raises(ConfigError) as raised:
+        load_campaign(file)
+    lines = raised.value.message.splitlines()
+    assert len(lines) == 8 and lines[-1].endswith("... and 7 more")
+    assert "seed: must be a whole number, not 'x'" in lines[0]
+    assert "policy.modl: no such field; did you mean model?" in lines[1]
+
+
+def test_the_line_that_is_no_toml_is_shown(tmp_path: Path) -> None:
+    file = tmp_path / "campaign.toml"
+    file.write_text('name = "a"\nseed = = 3\n')
+    with pytest.raises(ConfigError) as raised:
+        load_campaign(file)
+    assert "at line 2" in raised.value.message and "seed = = 3" in raised.value.message
+    assert "key = value" in raised.value.remedy
+
+
+def test_an_option_is_called_as_it_was_given() -> None:
+    raw = {"name": "a", "policy": {"model": "m", "engines": ["127.0.0.1:31555"]}}
+    with pytest.raises(
+        ConfigError, match=r"eval run: --base-url: '127.0.0.1:31555' is not an http"
+    ):
+        check_campaign(raw, "eval run", {"policy.engines": "--base-url"})
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_campaign(tmp_path / "none.toml")
+
+
+def test_the_bundled_campaign_is_valid() -> None:
+    config = load_campaign(Path(mainspring.bundled.__file__).parent / "quickstart.toml")
+    assert isinstance(config, CampaignConfig)
+    assert config.split_size("heldout") == 128
+    assert config.task_source == "bundled-s0"
+
+
+@pytest.mark.parametrize(
+    ("stored", "gap", "device"),
+    [
+        ({"trainer": {"max_logprob_gap": 0.2}}, GapConfig(max=0.2), Device.CUDA),
+        ({"trainer": {"max_logprob_gap": 1e-3}}, GapConfig(), Device.CUDA),
+        ({"trainer": {"warm_start": {}, "num_steps": 3}}, GapConfig(), Device.CUDA),
+        (
+            {"trainer": {"warm_start": {}}, "policy": {"model": "bundled"}},
+            GapConfig(),
+            Device.CPU,
+        ),
+        ({"trainer": {"device": "cpu", "gap": {"mean": 0.3}}}, GapConfig(mean=0.3), Device.CPU),
+    ],
+)
+def test_what_an_earlier_version_stored_is_read(stored, gap, device) -> None:
+    config = read_stored({"name": "a", "policy": {"model": "/models/m"}} | stored)
+    assert (config.trainer.gap, config.trainer.device) == (gap, device)
+
+
+@pytest.mark.parametrize(("stored", "kind"), [(True, "bundled"), (False, "bash")])
+def test_the_agent_of_an_earlier_version_is_read(stored: bool, kind: str) -> None:
+    raw = {"name": "a", "policy": {"model": "/models/m"}, "agent": {"short_prompts": stored}}
+    assert read_stored(raw).agent.kind == kind
+
+
+def test_bounds_of_the_gap_follow_the_dtype() -> None:
+    config = CampaignConfig.model_validate(
+        {"name": "a", "policy": {"model": "/m", "dtype": "bfloat16"}, "trainer": {"gap": {"k3": 1}}}
+    )
+    assert config.gap_bounds == GapBounds(mean=0.05, p999=0.5, k3=1)

@@ -1,0 +1,107 @@
+"""Tests rewritten to fail: run by Python, each honest kind fails, and none is left as it was."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mainspring.ids import TaskId
+from mainspring.integrity.canary import must_fail, skipped_by_patch
+from mainspring.integrity.runner_settings import steering
+from mainspring.integrity.shadowing import shadows
+from mainspring.tasks.task import Task
+
+TOKEN = "canary 12ab"
+SCRIPTS = {
+    "bare": "assert 1 + 1 == 2\n",
+    "exits": "import sys\nok = True\nsys.exit(0 if ok else 1)\n",
+    "exits without a code": "import sys\nsys.exit()\n",
+    "raises the exit": "def main():\n    return 0\n\nif __name__ == '__main__':\n"
+    "    raise SystemExit(main())\n",
+    "raises it bare": "raise SystemExit\n",
+    "calls its tests": "def test_a():\n    assert True\n\ntest_a()\n",
+    "counts failures": "import sys\n\ndef test_a():\n    return\n\nfailed = 0\n"
+    "try:\n    test_a()\nexcept AssertionError:\n    failed += 1\nsys.exit(failed)\n",
+    "unittest": "import unittest\n\nclass T(unittest.TestCase):\n    def test_a(self):\n"
+    "        self.assertEqual(1, 1)\n\nunittest.main()\n",
+}
+PYTEST = {
+    "function": "def test_a():\n    assert True\n",
+    "early return": "def test_a():\n    if True:\n        return\n    assert False\n",
+    "class": "class TestA:\n    def test_a(self):\n        pass\n",
+    "fixture": "import pytest\n\n@pytest.fixture\ndef one():\n    return 1\n\n"
+    "@pytest.mark.parametrize('x', [1, 2])\ndef test_a(one, x):\n    assert one <= x\n",
+}
+
+
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_a_script_that_passes_must_fail(tmp_path: Path, kind: str) -> None:
+    text = SCRIPTS[kind]
+    [rewritten] = must_fail({"t.py": text}, "cd . && python3 t.py 2>&1", TOKEN).values()
+    codes = []
+    for each in (text, rewritten):
+        (tmp_path / "t.py").write_text(each)
+        ran = subprocess.run([sys.executable, "t.py"], cwd=tmp_path, capture_output=True)
+        codes.append(ran.returncode)
+    assert codes[0] == 0 and codes[1] != 0, rewritten
+
+
+@pytest.mark.parametrize("kind", PYTEST)
+def test_tests_of_pytest_must_fail(tmp_path: Path, kind: str) -> None:
+    command = f"{sys.executable} -m pytest -q -p no:cacheprovider test_x.py"
+    changed = must_fail({"test_x.py": PYTEST[kind], "helper.py": "x = 1\n"}, command, TOKEN)
+    assert set(changed) == {"test_x.py"}
+    for text, code in ((PYTEST[kind], 0), (changed["test_x.py"], 1)):
+        (tmp_path / "test_x.py").write_text(text)
+        ran = subprocess.run(command.split(), cwd=tmp_path, capture_output=True)
+        assert ran.returncode == code, ran.stdout
+
+
+def test_what_decides_by_other_means_is_left_alone() -> None:
+    scores = "open('/logs/verifier/reward.txt', 'w').write('1')\n"
+    shell = {"/tests/test.sh": "python3 /tests/check.py && true\n"}
+    assert must_fail(shell | {"/tests/check.py": scores}, "bash /tests/test.sh", TOKEN) == {}
+    data = {"gen.py": "print(1)\n"}
+    assert must_fail(data, "python3 gen.py | ./prog | diff - expected", TOKEN) == {}
+    assert must_fail({"a.sh": "true", "b.py": "print 1"}, "bash a.sh", TOKEN) == {}
+    judged = {"/tests/test.sh": "if python3 /tests/c.py; then echo 1; fi", "/tests/c.py": "x = 1"}
+    assert set(must_fail(judged, "bash /tests/test.sh", TOKEN)) == {"/tests/c.py"}
+
+
+def test_skipped_tests_count_against_a_patch_that_skips() -> None:
+    tests = {"test_a.py": "def test_a(): assert f()\n"}
+    out, patch = "3 passed, 1 skipped in 0.01s\n", b"+    raise SkipTest\n"
+    assert skipped_by_patch(tests, out, patch)
+    assert not skipped_by_patch(tests, out, b"+    return 1\n")
+    assert not skipped_by_patch({"t.py": "@skipIf(x)\ndef test_a(): ..."}, out, patch)
+    assert not skipped_by_patch(tests, "4 passed in 0.01s\n", patch)
+
+
+def test_only_steering_of_the_test_runner_is_compared() -> None:
+    before = "[tool.pytest.ini_options]\nmarkers = ['a']\n"
+    assert steering("pyproject.toml", before) == steering("pyproject.toml", "x = 1")
+    steered = before + "addopts = '--co'\n"
+    assert steering("pyproject.toml", before) != steering("pyproject.toml", steered)
+    plugin = "[options.entry_points]\npytest11 =\n  evil = evil\n"
+    assert steering("setup.cfg", plugin) and not steering("setup.cfg", "[metadata]\nname = a\n")
+    assert steering("a/tox.ini", "[pytest]\naddopts = -p evil\n")
+    assert not steering("tox.ini", "not an ini [") and not steering("pyproject.toml", "= [")
+
+
+def test_what_the_fix_or_the_issue_names_is_the_programs() -> None:
+    new = (
+        b"diff --git a/%s b/%s\nnew file mode 100644\n--- /dev/null\n+++ b/%s\n@@ -0,0 +1 @@\n+1\n"
+    )
+
+    def found(path: bytes, **fields: object) -> tuple[str, ...]:
+        base = {"id": TaskId("t"), "source": "s", "split": "x", "issue": "mend it"}
+        base |= {"files": {"a.py": ""}, "test_command": "true"}
+        return shadows(new % (path, path, path), Task.model_validate(base | fields))
+
+    assert found(b"calendar.py") == ("calendar.py",)
+    assert found(b"pkg/calendar.py") == () == found(b"test/__init__.py")
+    assert found(b"hidden/json.py", tests={"hidden/t.py": ""}) == ("hidden/json.py",)
+    assert found(b"calendar.py", issue="write calendar.py") == ()
+    gold = (new % ((b"calendar.py",) * 3)).decode()
+    assert found(b"calendar.py", gold_patch=gold) == ()

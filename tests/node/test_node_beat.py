@@ -1,0 +1,35 @@
+"""The node's beat outlives the database it speaks to."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from infra.db.database import Database
+from infra.sandbox.protocol import BackendUnavailable
+from mainspring.ids import NodeId
+from mainspring.settings import Settings
+from mainspring.tasks.task import BackendName
+from node import beat as node_beat
+from node.beat import NodeBeat
+from node.capacity import Admission
+
+
+async def test_a_database_that_is_away_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_beat, "BEAT_S", 0.05)
+    admission = Admission(NodeId("n"), 1, lambda: 0, Settings(home=tmp_path))
+    backends = {name: BackendUnavailable("not here") for name in BackendName}
+    async with Database.open("postgresql://me@127.0.0.1:1/nothing") as db:
+        beat = NodeBeat(db, admission, backends, list, list)
+        with capture_logs() as logs:
+            running = asyncio.create_task(beat.run_forever())
+            while len(logs) < 3:
+                await asyncio.sleep(0.02)
+            assert not running.done()
+        running.cancel()
+        await asyncio.wait([running])
+    assert {entry["log_level"] for entry in logs} == {"warning"}
+    assert "127.0.0.1:1" in logs[0]["reason"]

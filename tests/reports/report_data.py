@@ -1,0 +1,163 @@
+"""A report's data as a real campaign gives it, drawn from a seeded generator."""
+
+import random
+from datetime import UTC, datetime
+
+from mainspring.status import CampaignStatus, StopReason, Verdict
+from reports.data import (
+    Composition,
+    Evaluation,
+    Lengths,
+    PhaseTiming,
+    ReportData,
+    Step,
+    Totals,
+    Trajectory,
+    Turn,
+)
+
+NUM_STEPS = 60
+MODULE = "def total_above(values, limit):\n    total = 0\n    for value in values:\n"
+
+
+def report_data() -> ReportData:
+    draw = random.Random(7)
+    return ReportData(
+        campaign="quickstart-0",
+        status=CampaignStatus.FINISHED,
+        seed=0,
+        made_at=datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
+        config={"model": "bundled", "steps": "60", "groups": "8 x 8", "optimizer": "muon"},
+        temporal_ui="http://127.0.0.1:8233",
+        temporal_namespace="default",
+        totals=Totals(
+            num_steps=NUM_STEPS,
+            num_rollouts=4672,
+            num_turns=13_590,
+            wall_s=611.4,
+            max_logprob_gap=4.3e-5,
+            num_gap_tokens=412_034,
+            num_suspicious=31,
+        ),
+        logprob_gap_limit=1e-3,
+        evaluations=(
+            Evaluation(0, "heldout", "sampled", 128, 22),
+            Evaluation(0, "heldout", "greedy", 128, 51),
+            Evaluation(0, "heldout_templates", "sampled", 64, 9),
+            Evaluation(20, "heldout", "sampled", 128, 55, num_masked=1),
+            Evaluation(40, "heldout", "sampled", 128, 74),
+            Evaluation(60, "heldout", "sampled", 128, 81),
+            Evaluation(60, "heldout", "greedy", 128, 90),
+            Evaluation(60, "heldout_templates", "sampled", 64, 14),
+        ),
+        steps=tuple(_step(draw, step) for step in range(1, NUM_STEPS + 1)),
+        lengths=tuple(
+            Lengths(step, 2.9 + draw.gauss(0, 0.05), 78 + draw.gauss(0, 2))
+            for step in range(1, NUM_STEPS + 1)
+        ),
+        compositions=tuple(_composition(draw, step) for step in range(1, NUM_STEPS + 1)),
+        timings=(
+            PhaseTiming("open", 4672, 0.031, 0.120),
+            PhaseTiming("generate", 13_590, 0.210, 0.690),
+            PhaseTiming("execute", 12_810, 0.014, 0.061),
+            PhaseTiming("grade", 4672, 0.180, 0.540),
+            PhaseTiming("train step", NUM_STEPS, 1.2, 2.9),
+        ),
+        stop_reasons={"submitted": 4391, "step_limit": 120, "format_errors": 153, "cancelled": 8},
+        verdicts={"resolved": 2310, "not_resolved": 2201, "no_patch": 140, "fault": 13},
+        suspicions={"searched_history": 30, "edited_tests": 2},
+        checked_gaps=((0, 2e-6), (NUM_STEPS, 4.3e-5)),
+        trajectories=(_solved(), _hostile(), _masked()),
+    )
+
+
+def _composition(draw: random.Random, step: int) -> Composition:
+    parts = {
+        "outcome": 2 * min(0.17 + 0.008 * step, 1.0) - 1 + draw.gauss(0, 0.05),
+        "tests_passed": min(0.3 + 0.008 * step, 1.0),
+        "my_rewards:small_patch": -0.4 + 0.004 * step,
+    }
+    return Composition(step, parts, suspicious=max(draw.gauss(0.02, 0.02), 0.0))
+
+
+def _step(draw: random.Random, step: int) -> Step:
+    num_mixed = draw.randint(3, 8)
+    solved = min(0.17 + 0.5 * (1 - 0.95**step) + draw.gauss(0, 0.06), 1.0)
+    return Step(
+        step=step,
+        reward_mean=solved,
+        solve_rate=solved,
+        mixed_groups=num_mixed,
+        all_zero_groups=(8 - num_mixed) // 2,
+        all_one_groups=(9 - num_mixed) // 2,
+        masked_rollouts=int(step % 9 == 0),
+        entropy=0.42 * 0.985**step + abs(draw.gauss(0, 0.01)),
+        grad_norm=0.5 + abs(draw.gauss(0, 0.15)),
+        loss=draw.gauss(0, 0.02),
+        kl=abs(draw.gauss(0, 1e-3)),
+        clip_fraction=abs(draw.gauss(0.004, 0.002)),
+        logprob_gap_max=10 ** draw.uniform(-6, -4.4),
+        num_gap_tokens=0 if step % 3 else 6_900,
+        train_s=abs(draw.gauss(1.2, 0.3)),
+        lr=1e-3,
+        staleness_mean=abs(draw.gauss(0.6, 0.1)),
+    )
+
+
+def _solved() -> Trajectory:
+    edit = "sed -i '/def total_above/,/^$/s/>=/>/' totals.py"
+    submit = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+    return Trajectory(
+        rollout="quickstart-0/eval-v0060-heldout-greedy/004",
+        task="bundled/heldout/000004",
+        issue="total_above counts values equal to the limit, it should count only larger ones.",
+        policy_version=60,
+        reward=1.0,
+        verdict=Verdict.RESOLVED,
+        stop_reason=StopReason.SUBMITTED,
+        turns=(
+            Turn(
+                "```bash\ncat totals.py\n```",
+                "cat totals.py",
+                0,
+                MODULE
+                + "        if value >= limit:\n            total += value\n    return total\n",
+            ),
+            Turn(f"The comparison is too wide.\n```bash\n{edit}\n```", edit, 0, ""),
+            Turn(f"```bash\n{submit}\n```", submit, 0, submit.removeprefix("echo ") + "\n"),
+        ),
+    )
+
+
+def _hostile() -> Trajectory:
+    """Text that would break a page which does not escape it."""
+    command = "grep -n '<b>' x.py; false"
+    return Trajectory(
+        rollout="quickstart-0/g000012/003",
+        task="bundled/train/000117",
+        issue="</pre><script>alert(1)</script>",
+        policy_version=11,
+        reward=0.0,
+        verdict=Verdict.NOT_RESOLVED,
+        stop_reason=StopReason.STEP_LIMIT,
+        turns=(
+            Turn("I am not sure what to do & so on.", None, None, ""),
+            Turn(f"```bash\n{command}\n```", command, 1, "\x1b[31mred\x1b[0m <img src=x>\n" * 400),
+            Turn("```bash\nsleep 99\n```", "sleep 99", -1, ""),
+        ),
+        reward_parts={"outcome": -1.0, "<b>:mine": 0.25},
+        suspicions=("searched_history", "edited_tests"),
+    )
+
+
+def _masked() -> Trajectory:
+    return Trajectory(
+        rollout="quickstart-0/g000013/000",
+        task="bundled/train/000052",
+        issue="clamp returns the lower bound twice.",
+        policy_version=12,
+        reward=None,
+        verdict=None,
+        stop_reason=StopReason.INFRA_FAULT,
+        turns=(),
+    )
