@@ -9,7 +9,7 @@ import numpy as np
 
 from infra.db.batches import BatchGroup
 from mainspring.algorithms.advantages import group_advantages, is_flat
-from mainspring.config.campaign import TrainerConfig
+from mainspring.config.trainer import TrainerConfig
 from mainspring.trajectories.samples import Sample, digest, sample_from_turns, without_tokens_before
 
 STALENESS_BINS = 3

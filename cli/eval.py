@@ -99,8 +99,8 @@ def register(app: typer.Typer) -> None:
         repeat the command with its --name. Starts local workers unless
         MAINSPRING_TEMPORAL_ADDRESS is set; then existing workers are used.
         """
-        from mainspring.config.campaign import check_campaign, read_toml
         from mainspring.config.model_path import with_model_path
+        from mainspring.config.reading import check_campaign, read_toml
         from mainspring.status import CampaignKind
 
         raw = with_model_path(read_toml(file), file) if file else {}

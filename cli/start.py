@@ -16,7 +16,7 @@ def start_campaign(file: Path, dry_run: bool, force: bool, home: Path | None) ->
     from cli.operations.services import with_services
     from cli.train import print_items
     from infra.db import campaigns
-    from mainspring.config.campaign import load_campaign
+    from mainspring.config.reading import load_campaign
     from mainspring.ids import campaign_id
 
     config = load_campaign(file)

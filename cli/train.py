@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
         Starts Postgres and Temporal (unless configured), an engine if none is running, a rollout
         worker, a sandbox node and the trainer. To resume after an interruption, repeat the command.
         """
-        from mainspring.config.campaign import load_campaign
+        from mainspring.config.reading import load_campaign
 
         command = ["train", str(file.absolute())]
         _perform(load_campaign(file), command, home, detach, stop, dry_run, as_json)

@@ -67,7 +67,7 @@ def register(tasks: typer.Typer) -> None:
         """
         import asyncio
 
-        from mainspring.config.campaign import check_campaign
+        from mainspring.config.reading import check_campaign
         from mainspring.errors import UsageError
         from mainspring.ids import campaign_id_at
         from mainspring.integrity.exploits import EXPLOITS

@@ -27,7 +27,7 @@ _SYMBOLS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<", "min_length": "length 
 _INTRO = """\
 # The campaign file
 
-<!-- Written by docs/make_campaign_reference.py from mainspring/config/campaign.py. -->
+<!-- Written by docs/make_campaign_reference.py from mainspring/config. -->
 
 A campaign is one TOML file; `mainspring campaign start FILE` checks it, stores it and starts the
 run. Unknown keys are refused. What was stored stays: a campaign that is started again under the

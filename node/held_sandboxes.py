@@ -28,7 +28,7 @@ from infra.sandbox.protocol import (
 )
 from infra.temporal.faults import naming
 from infra.temporal.heartbeat import Beat, heartbeating
-from mainspring.config.campaign import SandboxConfig
+from mainspring.config.sandbox import SandboxConfig
 from mainspring.ids import NodeId, RolloutId, SandboxId
 from mainspring.status import SandboxStatus
 from mainspring.tasks.task import Task

@@ -12,7 +12,7 @@ from infra.db.database import Database
 from infra.db.rollouts import RolloutRecord
 from mainspring.agents.choice import agent_for
 from mainspring.agents.protocol import Agent, FormatError
-from mainspring.config.campaign import AgentConfig
+from mainspring.config.agent import AgentConfig
 from mainspring.ids import RolloutId
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.task import Task

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.config.campaign import check_campaign, load_campaign
+from mainspring.config.reading import check_campaign, load_campaign
 from mainspring.tasks.task import Task
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

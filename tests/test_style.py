@@ -13,18 +13,10 @@ import typer.main
 from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = [
-    "activities",
-    "cli",
-    "engine",
-    "infra",
-    "mainspring",
-    "node",
-    "reports",
-    "trainer",
-    "workers",
-    "workflows",
-]
+PACKAGES = (
+    *("activities", "cli", "engine", "infra", "mainspring", "node", "reports", "trainer"),
+    *("workers", "workflows"),
+)
 PROMPTS = {"mainspring/agents/bash_prompts.py"}
 """Texts for models, whose words are part of what was measured."""
 MAX_CHARS = 300

@@ -15,7 +15,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from mainspring import layout
 from mainspring.algorithms.gap import LogprobGap
-from mainspring.config.campaign import BUNDLED, CampaignConfig, WarmStartConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.optimizer import WarmStartConfig
+from mainspring.config.section import BUNDLED
 from mainspring.ids import campaign_id
 from mainspring.step_metrics import StepMetrics, TrainerJob
 from mainspring.training_faults import TrainerLost

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
 from mainspring.algorithms.gap import LogprobGap, measure
-from mainspring.config.campaign import CampaignConfig, Device
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.trainer import Device
 from mainspring.errors import MainspringError, ServiceError
 from mainspring.step_metrics import Origin, StepMetrics
 from mainspring.training_faults import (

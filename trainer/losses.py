@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mainspring.config.campaign import Aggregation
+from mainspring.config.trainer import Aggregation
 
 
 @dataclass(frozen=True, slots=True)

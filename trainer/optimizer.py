@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from mainspring.config.campaign import OptimizerConfig, OptimizerName, WarmStartConfig
+from mainspring.config.optimizer import OptimizerConfig, OptimizerName, WarmStartConfig
 from trainer.bundled.muon import Muon
 from trainer.convert import GATE_UP, QKV, qkv_rows
 from trainer.gradients import clip_gradients, reduce_gradients

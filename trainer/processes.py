@@ -20,7 +20,7 @@ from torch.distributed import (
     TCPStore,  # pyright: ignore[reportPrivateImportUsage]
 )
 
-from mainspring.config.campaign import Device
+from mainspring.config.trainer import Device
 from mainspring.training_faults import DeviceMissing
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)

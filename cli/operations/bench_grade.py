@@ -13,13 +13,11 @@ from cli.operations.embedded_stack import temporary
 from cli.operations.run_launch import conductor
 from infra.db import runs, tasks
 from mainspring.bundled.gold import make_gold_tasks
-from mainspring.config.campaign import (
-    CampaignConfig,
-    EvalConfig,
-    PolicyConfig,
-    RunConfig,
-    TasksConfig,
-)
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvalConfig
+from mainspring.config.policy import PolicyConfig
+from mainspring.config.run import RunConfig
+from mainspring.config.tasks import TasksConfig
 from mainspring.ids import campaign_id_at
 from mainspring.status import CampaignKind, Player
 

@@ -35,7 +35,9 @@ from infra.policy.weight_label import WeightLabel
 from infra.sandbox.protocol import CommandResult, Sandbox, SandboxSpec
 from infra.temporal.connection import connect
 from infra.temporal.faults import Faults
-from mainspring.config.campaign import AgentConfig, CampaignConfig, PolicyConfig
+from mainspring.config.agent import AgentConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.policy import PolicyConfig
 from mainspring.ids import (
     GRADE_QUEUE,
     ROLLOUT_QUEUE,

@@ -34,7 +34,8 @@ from infra.db.selections import Selected
 from infra.sandbox.backends import Available
 from mainspring.agents.choice import AGENTS, check_agent
 from mainspring.bundled.generator import Split, make_tasks
-from mainspring.config.campaign import BUNDLED, CampaignConfig, PolicyApi
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.section import BUNDLED
 from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import (
     ROLLOUT_QUEUE,
@@ -47,7 +48,7 @@ from mainspring.protocol.campaign import CampaignPlan, CampaignState
 from mainspring.protocol.names import Workflow
 from mainspring.protocol.run import RunState
 from mainspring.rewards.scoring import check_parts
-from mainspring.status import CampaignKind, CampaignStatus
+from mainspring.status import CampaignKind, CampaignStatus, PolicyApi
 from workflows import search
 
 CANCEL_TIMEOUT_S = 120.0

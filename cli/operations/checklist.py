@@ -29,7 +29,9 @@ from infra.db.database import Database
 from infra.policy.engine_check import check_engine
 from infra.policy.model_files import check_model_directory, read_facts
 from infra.sandbox.protocol import BackendUnavailable
-from mainspring.config.campaign import BUNDLED, CampaignConfig, Device, PolicyApi, Unverified
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.section import BUNDLED
+from mainspring.config.trainer import Device
 from mainspring.errors import EngineError, ModelError, ServiceError, UsageError
 from mainspring.ids import (
     GRADE_QUEUE,
@@ -39,7 +41,7 @@ from mainspring.ids import (
     trainer_queue,
 )
 from mainspring.settings import Settings
-from mainspring.status import Verification
+from mainspring.status import PolicyApi, Unverified, Verification
 from mainspring.tasks.task import BackendName
 
 SPARE_BYTES = 2 << 30

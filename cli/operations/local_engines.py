@@ -23,7 +23,9 @@ import psutil
 from cli.operations.fleet import ONE_THREAD, Member
 from infra.policy.model_files import read_facts
 from mainspring import layout
-from mainspring.config.campaign import BUNDLED, CampaignConfig, Device
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.section import BUNDLED
+from mainspring.config.trainer import Device
 from mainspring.ids import campaign_id
 from mainspring.settings import Settings
 

@@ -13,7 +13,9 @@ from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.db.store import StoreId, identity
 from infra.sandbox.backends import available_backends
-from infra.sandbox.bubblewrap import backend, cgroup, command
+from infra.sandbox.bubblewrap import cgroup, command
+from infra.sandbox.bubblewrap.backend import NOT_ENFORCED as BWRAP_NOT_ENFORCED
+from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.containers import docker
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.connection import check_owner, connect, settled
@@ -23,7 +25,7 @@ from mainspring.settings import Settings, load_settings
 from mainspring.tasks.task import BackendName
 
 _NOT_ENFORCED = {
-    BackendName.BWRAP: backend.NOT_ENFORCED,
+    BackendName.BWRAP: BWRAP_NOT_ENFORCED,
     BackendName.DOCKER: docker.NOT_ENFORCED,
 }
 _DELEGATE = "give the worker's service a group of its own (Delegate=yes, DelegateSubgroup=worker)"
@@ -54,7 +56,7 @@ async def examine(home: Path | None) -> list[Finding]:
         findings.append(Finding(f"sandbox {name}", works, found, required=False))
         if works and name is BackendName.BWRAP:
             findings += group_findings(cgroup.available())
-            if isinstance(backend, backend.BwrapBackend):
+            if isinstance(backend, BwrapBackend):
                 findings.append(await contents_finding(backend))
     if all(isinstance(backend, BackendUnavailable) for backend in backends.values()):
         findings.append(Finding("sandbox", False, "no backend works on this machine"))
@@ -68,7 +70,7 @@ async def examine(home: Path | None) -> list[Finding]:
     return findings
 
 
-async def contents_finding(backend: backend.BwrapBackend) -> Finding:
+async def contents_finding(backend: BwrapBackend) -> Finding:
     """What tasks without an image find in their sandboxes."""
     try:
         contents = await backend.contents()

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import mainspring.bundled
-from mainspring.config.campaign import CampaignConfig, load_campaign
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.reading import load_campaign
 from mainspring.ids import campaign_id
 
 TEMPLATE = Path(mainspring.bundled.__file__).parent / "quickstart.toml"

@@ -29,11 +29,12 @@ from infra.log_setup import set_up
 from infra.policy.openai import OpenAIClient
 from infra.policy.tokenizer import ChatTokenizer
 from infra.temporal.connection import connect
-from mainspring.config.campaign import CampaignConfig, PolicyApi, PolicyConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.policy import PolicyConfig
 from mainspring.errors import EngineError, UsageError, WorkFailed
 from mainspring.ids import NodeId, campaign_id
 from mainspring.settings import Settings, configured_settings, load_settings
-from mainspring.status import CampaignKind, CampaignStatus
+from mainspring.status import CampaignKind, CampaignStatus, PolicyApi
 from node.lock import NodeLock
 
 ENGINE_TIMEOUT_S = 10.0

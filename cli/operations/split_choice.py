@@ -7,7 +7,7 @@ be given, and the error lists them. Imported by the commands that go over one sp
 from cli.operations.campaign_launch import SPLITS
 from infra.db import tasks
 from infra.db.database import Database
-from mainspring.config.campaign import BUNDLED
+from mainspring.config.section import BUNDLED
 from mainspring.errors import UsageError
 
 NUM_LISTED = 10

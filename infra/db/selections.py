@@ -27,9 +27,10 @@ from infra.db import tasks
 from infra.db.database import Database
 from infra.db.models import SelectionRow, TaskRow
 from infra.db.verifications import verification_of
-from mainspring.config.campaign import BUNDLED, CampaignConfig, Unverified
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.section import BUNDLED
 from mainspring.ids import CampaignId, TaskId
-from mainspring.status import CampaignKind, Verification
+from mainspring.status import CampaignKind, Unverified, Verification
 
 _ALL_POSITIONS = 2**31 - 1
 

@@ -26,7 +26,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
 from infra.db.models import CampaignRow, GroupRow, RolloutRow, SelectionRow, TaskRow
-from mainspring.config.campaign import BUNDLED
+from mainspring.config.section import BUNDLED
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId
 from mainspring.tasks.task import Task

@@ -22,7 +22,7 @@ from infra.policy.balancer import Balancer
 from infra.policy.client import CONNECT_TIMEOUT_S
 from infra.policy.protocol import ContextFull, MalformedReply
 from mainspring.agents.protocol import Message
-from mainspring.config.campaign import PolicyConfig
+from mainspring.config.policy import PolicyConfig
 from mainspring.errors import EngineBusy, EngineError, EngineFailing
 from mainspring.status import FaultKind
 

@@ -25,9 +25,9 @@ from infra.policy.text_policy import TextPolicy
 from infra.policy.token_policy import TokenPolicy
 from infra.policy.tokenizer import ChatTokenizer
 from infra.policy.weight_label import WeightLabel
-from mainspring.config.campaign import CampaignConfig, PolicyApi
+from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId
-from mainspring.status import CampaignKind
+from mainspring.status import CampaignKind, PolicyApi
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from infra.policy.protocol import (
 )
 from infra.policy.weight_label import WeightLabel
 from mainspring.agents.conversation import Conversation
-from mainspring.config.campaign import PolicyConfig
+from mainspring.config.policy import PolicyConfig
 from mainspring.trajectories.turns import Generation
 
 MIN_REPLY_TOKENS = 8

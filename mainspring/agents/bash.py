@@ -5,7 +5,7 @@ from mainspring.agents.bash_prompts import SYSTEM, TASK
 from mainspring.agents.observation import render_format_error, render_observation
 from mainspring.agents.protocol import Command, FormatError, Message
 from mainspring.agents.templates import render
-from mainspring.config.campaign import AgentConfig
+from mainspring.config.agent import AgentConfig
 from mainspring.tasks.task import Task
 from mainspring.trajectories.turns import Execution, Generation
 

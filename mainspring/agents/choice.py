@@ -10,7 +10,7 @@ from typing import Any
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.bundled import BundledAgent
 from mainspring.agents.protocol import Agent
-from mainspring.config.campaign import AgentConfig
+from mainspring.config.agent import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.named import find
 from mainspring.tasks.task import Task

@@ -7,7 +7,7 @@ otherwise, rewards that differ: an advantage is a comparison within the group.
 from collections.abc import Sequence
 
 from mainspring.algorithms.advantages import is_flat
-from mainspring.config.campaign import GroupFilter, TrainerConfig
+from mainspring.config.trainer import GroupFilter, TrainerConfig
 from mainspring.status import GroupKind, GroupStatus
 
 

@@ -13,7 +13,7 @@ from mainspring.agents.observation import render_observation
 from mainspring.agents.protocol import Message
 from mainspring.bundled.bugs import Edit
 from mainspring.bundled.generator import TaskInstance
-from mainspring.config.campaign import AgentConfig
+from mainspring.config.agent import AgentConfig
 
 AGENT = BundledAgent(AgentConfig(kind="bundled"))
 CAT_THOUGHT = "I read {module}."

@@ -1,7 +1,7 @@
 """What is wrong with a campaign file, in plain words: every mistake at once, one line each.
 
 Invariants: the field stands first, then what it must be and what was found; a name that is not
-known comes with the nearest that is. Pure; imported by `mainspring.config.campaign`.
+known comes with the nearest that is. Pure; imported by `reading`.
 """
 
 import difflib

@@ -2,6 +2,11 @@
 
 from pydantic import BaseModel, ConfigDict
 
+BUNDLED = "bundled"
+"""The generated task family, and the tiny model made for it."""
+STORED = {"stored": True}
+"""Validation context of configurations that were accepted before: newer refusals spare them."""
+
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)

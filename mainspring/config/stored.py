@@ -6,7 +6,9 @@ Raises pydantic's ValidationError for what cannot be translated.
 
 from typing import Any
 
-from mainspring.config.campaign import BUNDLED, STORED, CampaignConfig, Device
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.section import BUNDLED, STORED
+from mainspring.config.trainer import Device
 
 _OLD_MAX_GAP = 1e-3
 """Default of `trainer.max_logprob_gap`, where it was a field."""

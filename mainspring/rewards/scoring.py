@@ -14,7 +14,8 @@ from functools import cache
 from numbers import Real
 from typing import Any
 
-from mainspring.config.campaign import CampaignConfig, RewardPart
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.reward import RewardPart
 from mainspring.errors import ConfigError, WorkFailed
 from mainspring.named import find
 from mainspring.status import FaultKind, StopReason, Verdict, is_masked

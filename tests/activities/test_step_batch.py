@@ -4,7 +4,7 @@ import numpy as np
 
 from activities.step_batch import step_batch
 from infra.db.batches import BatchGroup, BatchRollout
-from mainspring.config.campaign import TrainerConfig
+from mainspring.config.trainer import TrainerConfig
 from mainspring.ids import GroupId, RolloutId, TaskId
 from mainspring.status import StopReason
 from mainspring.trajectories.turns import Generation, VersionSpan

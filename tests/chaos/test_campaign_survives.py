@@ -24,19 +24,13 @@ from infra.db.database import Database
 from infra.db.models import ExecutionRow, ExecutionState, GenerationRow, RolloutRow
 from infra.stack import ports
 from infra.temporal.connection import connect
-from mainspring.config.campaign import (
-    AgentConfig,
-    CampaignConfig,
-    Device,
-    EvalConfig,
-    GroupFilter,
-    OptimizerConfig,
-    OptimizerName,
-    PolicyConfig,
-    TasksConfig,
-    TrainerConfig,
-    WarmStartConfig,
-)
+from mainspring.config.agent import AgentConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvalConfig
+from mainspring.config.optimizer import OptimizerConfig, OptimizerName, WarmStartConfig
+from mainspring.config.policy import PolicyConfig
+from mainspring.config.tasks import TasksConfig
+from mainspring.config.trainer import Device, GroupFilter, TrainerConfig
 from mainspring.ids import CampaignId
 from mainspring.settings import load_settings
 from mainspring.status import CampaignStatus, GroupKind, GroupStatus, StepStatus

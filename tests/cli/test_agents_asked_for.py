@@ -8,16 +8,13 @@ from cli.operations import campaign_launch as launch
 from cli.operations.embedded_stack import StackInfo
 from infra.db import campaigns, tasks
 from infra.db.database import Database
-from mainspring.config.campaign import (
-    CampaignConfig,
-    PolicyConfig,
-    RunConfig,
-    TasksConfig,
-    Unverified,
-)
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.policy import PolicyConfig
+from mainspring.config.run import RunConfig
+from mainspring.config.tasks import TasksConfig
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, TaskId
-from mainspring.status import CampaignKind
+from mainspring.status import CampaignKind, Unverified
 from mainspring.tasks.task import Task
 
 

@@ -15,7 +15,9 @@ from infra.db import campaigns, groups, policies, rollouts, steps, tasks, turns
 from infra.db.database import Database
 from infra.db.groups import NewRollout
 from infra.db.models import GroupRow
-from mainspring.config.campaign import CampaignConfig, TrainerConfig, WarmStartConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.optimizer import WarmStartConfig
+from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import UsageError
 from mainspring.ids import GroupId, RolloutId, eval_group_id, group_id, rollout_id
 from mainspring.status import (

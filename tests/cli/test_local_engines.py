@@ -11,7 +11,8 @@ from cli.operations.local_campaign import members
 from cli.operations.local_engines import EngineKind, Hardware
 from engine import scheduler
 from engine.slots import KvShape, SlotPool
-from mainspring.config.campaign import CampaignConfig, check_campaign
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.reading import check_campaign
 from mainspring.settings import Settings
 
 CPU = Hardware((), True, 16 << 30, 2)

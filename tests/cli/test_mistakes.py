@@ -15,7 +15,8 @@ from cli.main import app
 from cli.operations.embedded_stack import StackInfo
 from infra.db import campaigns
 from infra.db.database import Database
-from mainspring.config.campaign import CampaignConfig, PolicyConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.policy import PolicyConfig
 from mainspring.errors import MainspringError
 
 FILE = """

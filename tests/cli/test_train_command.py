@@ -21,7 +21,7 @@ from infra.db.database import Database
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.connection import connect
-from mainspring.config.campaign import load_campaign
+from mainspring.config.reading import load_campaign
 from mainspring.errors import MainspringError
 from mainspring.ids import CampaignId, campaign_workflow, trainer_queue
 from mainspring.settings import load_settings

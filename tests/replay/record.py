@@ -23,7 +23,10 @@ from cli.operations import campaign_launch as launch  # noqa: E402
 from cli.operations.embedded_stack import temporary  # noqa: E402
 from infra.db import tasks  # noqa: E402
 from mainspring.bundled.gold import make_gold_tasks  # noqa: E402
-from mainspring.config.campaign import CampaignConfig, PolicyConfig, RunConfig, TasksConfig  # noqa: E402
+from mainspring.config.campaign import CampaignConfig  # noqa: E402
+from mainspring.config.policy import PolicyConfig  # noqa: E402
+from mainspring.config.run import RunConfig  # noqa: E402
+from mainspring.config.tasks import TasksConfig  # noqa: E402
 from mainspring.errors import EngineError  # noqa: E402
 from mainspring.ids import (  # noqa: E402
     CampaignId,

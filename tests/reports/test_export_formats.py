@@ -14,7 +14,10 @@ from cli import rollout as command
 from infra.db import campaigns, groups, rollouts, selections, tasks, turns
 from infra.db.database import Database
 from infra.db.groups import NewRollout
-from mainspring.config.campaign import CampaignConfig, PolicyConfig, RunConfig, TasksConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.policy import PolicyConfig
+from mainspring.config.run import RunConfig
+from mainspring.config.tasks import TasksConfig
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, RolloutId, TaskId, rollout_id, run_group_id
 from mainspring.status import CampaignKind, GroupKind, StopReason, Suspicion, Verdict

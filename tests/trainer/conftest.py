@@ -17,7 +17,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from mainspring.config.campaign import CampaignConfig, Device
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.trainer import Device
 from mainspring.trajectories.samples import NOT_SAMPLED, Sample
 from trainer.driver import TrainerDriver
 from trainer.processes import Processes, join

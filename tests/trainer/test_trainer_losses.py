@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from mainspring.config.campaign import Aggregation
+from mainspring.config.trainer import Aggregation
 from trainer.losses import policy_loss, token_weights
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from mainspring.config.campaign import OptimizerConfig, OptimizerName
+from mainspring.config.optimizer import OptimizerConfig, OptimizerName
 from trainer.bundled.muon import orthogonalize
 from trainer.convert import hf_to_mcore, mcore_to_hf
 from trainer.model import build_model

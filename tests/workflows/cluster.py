@@ -27,7 +27,10 @@ from infra.sandbox.backends import Available, available_backends
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.connection import connect
 from infra.temporal.faults import Faults
-from mainspring.config.campaign import AgentConfig, CampaignConfig, PolicyConfig, SandboxConfig
+from mainspring.config.agent import AgentConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.policy import PolicyConfig
+from mainspring.config.sandbox import SandboxConfig
 from mainspring.ids import (
     ROLLOUT_QUEUE,
     CampaignId,

@@ -19,15 +19,12 @@ from infra.db import policies, steps, tasks
 from infra.db.database import Database
 from infra.temporal.faults import Faults
 from infra.temporal.heartbeat import heartbeating
-from mainspring.config.campaign import (
-    AgentConfig,
-    CampaignConfig,
-    EvalConfig,
-    PolicyConfig,
-    TasksConfig,
-    TrainerConfig,
-    Unverified,
-)
+from mainspring.config.agent import AgentConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvalConfig
+from mainspring.config.policy import PolicyConfig
+from mainspring.config.tasks import TasksConfig
+from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import WorkFailed
 from mainspring.ids import CampaignId, TaskId, trainer_queue
 from mainspring.protocol.activities import CHECK_LOGPROBS, PREPARE_POLICY, TRAIN_STEP
@@ -39,7 +36,7 @@ from mainspring.protocol.campaign import (
     StepInput,
     StepResult,
 )
-from mainspring.status import FaultKind, StepStatus
+from mainspring.status import FaultKind, StepStatus, Unverified
 from mainspring.tasks.task import Task
 from tests.waiting import until
 

@@ -8,22 +8,18 @@ from temporalio.client import WorkflowFailureError
 
 from cli.operations import campaign_launch as launch
 from infra.db import campaigns, groups, rollouts, runs, tasks
-from mainspring.config.campaign import (
-    AgentConfig,
-    CampaignConfig,
-    EvalConfig,
-    PolicyConfig,
-    RewardConfig,
-    RewardPart,
-    RunConfig,
-    TasksConfig,
-    TrainerConfig,
-    Unverified,
-)
+from mainspring.config.agent import AgentConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvalConfig
+from mainspring.config.policy import PolicyConfig
+from mainspring.config.reward import RewardConfig, RewardPart
+from mainspring.config.run import RunConfig
+from mainspring.config.tasks import TasksConfig
+from mainspring.config.trainer import TrainerConfig
 from mainspring.ids import TaskId
 from mainspring.protocol.campaign import CampaignPlan
 from mainspring.rewards.scoring import Outcome
-from mainspring.status import CampaignKind, CampaignStatus
+from mainspring.status import CampaignKind, CampaignStatus, Unverified
 from mainspring.tasks.task import Task
 from tests.waiting import until
 

@@ -13,8 +13,8 @@ from scripted import SUBMIT, bash
 from infra.db import turns
 from infra.policy.serving import serve_over_http
 from mainspring import fates
-from mainspring.config.campaign import PolicyApi, PolicyConfig
-from mainspring.status import FaultKind, StopReason, Verdict
+from mainspring.config.policy import PolicyConfig
+from mainspring.status import FaultKind, PolicyApi, StopReason, Verdict
 from mainspring.trajectories.samples import sample_from_turns
 from mainspring.trajectories.turns import BrokenTrajectory, check_contiguous
 from reports.export.evaluation import write_evaluation

@@ -19,7 +19,10 @@ from infra.db.cache import Known
 from infra.db.database import Database
 from infra.stack.temporal_server import Temporal
 from infra.temporal.connection import connect
-from mainspring.config.campaign import CampaignConfig, PolicyConfig, TasksConfig, TrainerConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.policy import PolicyConfig
+from mainspring.config.tasks import TasksConfig
+from mainspring.config.trainer import TrainerConfig
 from mainspring.ids import (
     ROLLOUT_QUEUE,
     SANDBOX_QUEUE,

@@ -13,18 +13,15 @@ from temporalio.exceptions import ApplicationError
 from cli.operations import campaign_launch as launch
 from infra.db import campaigns, rollouts, tasks
 from mainspring import fates
-from mainspring.config.campaign import (
-    CampaignConfig,
-    PolicyConfig,
-    RunConfig,
-    TasksConfig,
-    Unverified,
-)
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.policy import PolicyConfig
+from mainspring.config.run import RunConfig
+from mainspring.config.tasks import TasksConfig
 from mainspring.errors import DatabaseError, MainspringError
 from mainspring.fates import RULES, Fate
 from mainspring.ids import RolloutId, TaskId
 from mainspring.protocol.rollout import RolloutResult
-from mainspring.status import CampaignKind, CampaignStatus, FaultKind, StopReason
+from mainspring.status import CampaignKind, CampaignStatus, FaultKind, StopReason, Unverified
 from mainspring.tasks.task import Task
 from workflows.rollout import MAX_EPOCHS
 

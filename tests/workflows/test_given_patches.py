@@ -22,7 +22,8 @@ from infra.db.groups import NewRollout
 from infra.sandbox.protocol import SandboxBroken, SandboxRefused
 from infra.verdicts import swebench
 from mainspring.bundled.gold import git_patch
-from mainspring.config.campaign import CampaignConfig, PolicyConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.policy import PolicyConfig
 from mainspring.ids import CampaignId, NodeId, RolloutId, TaskId, group_id, rollout_id
 from mainspring.protocol.rollout import GradeResult, RolloutRef
 from mainspring.status import FaultKind, GroupKind, Player, Verdict

@@ -9,7 +9,7 @@ from cluster import Cluster
 
 from infra.db import turns
 from mainspring.agents.choice import check_agent
-from mainspring.config.campaign import AgentConfig
+from mainspring.config.agent import AgentConfig
 from mainspring.status import StopReason
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-agent"

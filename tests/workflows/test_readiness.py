@@ -8,7 +8,8 @@ from infra.db.cache import Known
 from infra.db.forecast import upcoming
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.pool import WarmPool
-from mainspring.config.campaign import CampaignConfig, TasksConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.tasks import TasksConfig
 from mainspring.ids import CampaignId, NodeId, TaskId
 from mainspring.settings import Settings
 from mainspring.status import CampaignStatus

@@ -16,10 +16,9 @@ from cli.main import app
 from cli.operations.embedded_stack import StackInfo
 from infra.db import campaigns, rollouts
 from infra.db.rollouts import RolloutRecord
-from mainspring.config.campaign import Unverified
 from mainspring.errors import MainspringError
 from mainspring.ids import CampaignId, GroupId
-from mainspring.status import CampaignKind, CampaignStatus, GroupStatus, Verdict
+from mainspring.status import CampaignKind, CampaignStatus, GroupStatus, Unverified, Verdict
 from tests.waiting import until
 
 FIX = bash("echo 'def add(a, b): return a + b' > calc.py")

@@ -11,7 +11,6 @@ from test_runs import config, put, start
 
 from cli.operations.retrying import reset, retry
 from infra.db import campaigns, rollouts
-from mainspring.config.campaign import Unverified
 from mainspring.errors import EngineError, UsageError
 from mainspring.ids import GroupId, rollout_workflow
 from mainspring.status import (
@@ -20,6 +19,7 @@ from mainspring.status import (
     GroupStatus,
     RolloutPhase,
     StopReason,
+    Unverified,
     Verdict,
 )
 from tests.waiting import until

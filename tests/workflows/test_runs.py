@@ -16,15 +16,12 @@ from cli.operations import campaign_launch as launch
 from infra.db import campaigns, groups, rollouts, runs, tasks
 from infra.db.verifications import faults, verification_of
 from mainspring.bundled.gold import git_patch
-from mainspring.config.campaign import (
-    AgentConfig,
-    CampaignConfig,
-    EvalConfig,
-    PolicyConfig,
-    RunConfig,
-    TasksConfig,
-    Unverified,
-)
+from mainspring.config.agent import AgentConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvalConfig
+from mainspring.config.policy import PolicyConfig
+from mainspring.config.run import RunConfig
+from mainspring.config.tasks import TasksConfig
 from mainspring.errors import UsageError
 from mainspring.ids import ROLLOUT_QUEUE, CampaignId, TaskId, campaign_workflow
 from mainspring.protocol.names import Workflow
@@ -35,6 +32,7 @@ from mainspring.status import (
     GroupStatus,
     Player,
     StopReason,
+    Unverified,
     Verdict,
     Verification,
 )

@@ -4,7 +4,7 @@ import pytest
 from scripted import SUBMIT, bash
 
 from infra.db import sandboxes, snapshots, turns
-from mainspring.config.campaign import SandboxConfig
+from mainspring.config.sandbox import SandboxConfig
 from mainspring.errors import DatabaseError
 from mainspring.ids import RolloutId, SandboxId
 from mainspring.status import StopReason

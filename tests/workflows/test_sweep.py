@@ -14,14 +14,12 @@ from activities.sweep import SweepActivities
 from infra.db import campaigns, groups, rollouts, sandboxes, tasks, turns
 from infra.db.fence import Fenced
 from infra.db.models import ExecutionRow, SandboxPurpose
-from mainspring.config.campaign import (
-    AgentConfig,
-    CampaignConfig,
-    PolicyConfig,
-    SandboxConfig,
-    TasksConfig,
-    TrainerConfig,
-)
+from mainspring.config.agent import AgentConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.policy import PolicyConfig
+from mainspring.config.sandbox import SandboxConfig
+from mainspring.config.tasks import TasksConfig
+from mainspring.config.trainer import TrainerConfig
 from mainspring.ids import (
     ROLLOUT_QUEUE,
     CampaignId,

@@ -5,7 +5,9 @@ import random
 from infra.db import campaigns, groups, policies, rollouts, tasks
 from infra.db.database import Database
 from infra.db.groups import NewRollout
-from mainspring.config.campaign import CampaignConfig, TrainerConfig, WarmStartConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.optimizer import WarmStartConfig
+from mainspring.config.trainer import TrainerConfig
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId, group_id, rollout_id
 from mainspring.status import GroupKind, StopReason, Verdict
 from mainspring.tasks.task import Task

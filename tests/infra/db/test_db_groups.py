@@ -21,7 +21,7 @@ from infra.db.fence import Fenced, UnknownId
 from infra.db.groups import NewRollout
 from infra.db.models import Sampling
 from mainspring.algorithms.closing import closing_status
-from mainspring.config.campaign import GroupFilter, TrainerConfig
+from mainspring.config.trainer import GroupFilter, TrainerConfig
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId, eval_group_id, group_id, rollout_id
 from mainspring.status import GroupKind, GroupStatus, RolloutPhase, StopReason

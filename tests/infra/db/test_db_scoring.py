@@ -15,7 +15,7 @@ from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.fence import Fenced
 from infra.db.outcomes import played
-from mainspring.config.campaign import RewardConfig, RewardPart
+from mainspring.config.reward import RewardConfig, RewardPart
 from mainspring.ids import RolloutId
 from mainspring.protocol.rollout import FinishInput
 from mainspring.rewards.scoring import RewardBroken

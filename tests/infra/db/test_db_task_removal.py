@@ -13,7 +13,9 @@ from infra.db import campaigns, groups
 from infra.db import tasks as stored
 from infra.db.database import Database
 from infra.db.groups import NewRollout
-from mainspring.config.campaign import CampaignConfig, PolicyConfig, TasksConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.policy import PolicyConfig
+from mainspring.config.tasks import TasksConfig
 from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import CampaignId, TaskId, group_id, rollout_id
 from mainspring.status import GroupKind

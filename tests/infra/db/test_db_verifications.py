@@ -7,7 +7,10 @@ from infra.db import campaigns, groups, rollouts, runs, selections, tasks
 from infra.db.database import Database
 from infra.db.groups import NewRollout
 from infra.db.verifications import in_words, passes, verification_of
-from mainspring.config.campaign import CampaignConfig, PolicyConfig, RunConfig, TasksConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.policy import PolicyConfig
+from mainspring.config.run import RunConfig
+from mainspring.config.tasks import TasksConfig
 from mainspring.ids import CampaignId, rollout_id, run_group_id
 from mainspring.status import (
     CampaignKind,

@@ -18,7 +18,8 @@ from infra.policy.client import SGLangClient
 from infra.policy.serving import ServedCampaigns, serve_over_http
 from infra.policy.weight_files import weights_digest
 from infra.policy.weight_label import WeightLabel
-from mainspring.config.campaign import CampaignConfig, PolicyConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.policy import PolicyConfig
 from mainspring.ids import CampaignId, GroupId, RolloutId, group_id, rollout_id
 from mainspring.protocol.campaign import PolicyRef
 from mainspring.protocol.rollout import GenerateInput

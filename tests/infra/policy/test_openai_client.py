@@ -15,7 +15,7 @@ from infra.policy.openai import (
     PolicyRefused,
 )
 from infra.policy.protocol import MalformedReply
-from mainspring.config.campaign import PolicyConfig
+from mainspring.config.policy import PolicyConfig
 from mainspring.errors import EngineError
 from tests.chat_endpoint import CONTEXT_FULL, Endpoint, chat_endpoint
 

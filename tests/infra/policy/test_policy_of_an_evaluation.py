@@ -12,7 +12,8 @@ from infra.db import campaigns, groups, rollouts, tasks, turns
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.policy.serving import ServedCampaigns, serve_over_http
-from mainspring.config.campaign import CampaignConfig, PolicyConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.policy import PolicyConfig
 from mainspring.ids import CampaignId, RolloutId, TaskId, rollout_id, run_group_id
 from mainspring.protocol.rollout import GenerateInput
 from mainspring.status import CampaignKind, GroupKind

@@ -14,7 +14,7 @@ from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from infra.sources.protocol import ImportOptions
 from infra.sources.resolve import open_source
-from mainspring.config.campaign import SandboxConfig
+from mainspring.config.sandbox import SandboxConfig
 from mainspring.errors import UsageError
 from mainspring.ids import SandboxId
 from mainspring.status import Verdict

@@ -6,7 +6,7 @@ from mainspring.agents.bash import BashAgent
 from mainspring.agents.bash_block import SUBMIT_SENTINEL
 from mainspring.agents.bundled import BundledAgent
 from mainspring.agents.protocol import Command
-from mainspring.config.campaign import AgentConfig
+from mainspring.config.agent import AgentConfig
 from mainspring.ids import TaskId
 from mainspring.tasks.task import Task
 from mainspring.trajectories.turns import Execution, Generation

@@ -5,7 +5,7 @@ import pytest
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.bundled import BundledAgent
 from mainspring.agents.choice import agent_for, check_agent
-from mainspring.config.campaign import AgentConfig
+from mainspring.config.agent import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.ids import TaskId
 from mainspring.tasks.task import Task

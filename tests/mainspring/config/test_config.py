@@ -6,8 +6,10 @@ import pytest
 
 import mainspring.bundled
 from mainspring.algorithms.gap import GapBounds, GapConfig
-from mainspring.config.campaign import CampaignConfig, Device, check_campaign, load_campaign
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.reading import check_campaign, load_campaign
 from mainspring.config.stored import read_stored
+from mainspring.config.trainer import Device
 from mainspring.errors import ConfigError
 
 VALID = 'name = "a"\n[policy]\nmodel = "/models/m"\n'

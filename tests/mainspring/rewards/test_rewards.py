@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.config.campaign import CampaignConfig, RewardPart
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.reward import RewardPart
 from mainspring.errors import ConfigError
 from mainspring.rewards import scoring
 from mainspring.rewards.scoring import Outcome, RewardBroken, Scored, check_parts, score

@@ -16,7 +16,7 @@ from infra.sandbox.containers.image_edit import Alteration
 from infra.sandbox.containers.image_history import OF_ONE_TASK, SEALED, altered_images, seals_of
 from infra.sandbox.protocol import ImageUnfit, SandboxSpec
 from infra.sources.patch_files import reversed_patch
-from mainspring.config.campaign import SandboxConfig
+from mainspring.config.sandbox import SandboxConfig
 from mainspring.ids import SandboxId, TaskId
 from mainspring.status import Verdict
 from mainspring.tasks.task import Task

@@ -1,0 +1,43 @@
+"""Section [policy]: the model, the engines that serve it, and how it is sampled."""
+
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from mainspring.algorithms.gap import Dtype
+from mainspring.config.section import BUNDLED, Section
+from mainspring.status import PolicyApi
+
+
+class PolicyConfig(Section):
+    api: PolicyApi = PolicyApi.SGLANG
+    """What the engines speak."""
+    model: str = BUNDLED
+    """"bundled" (made and warm-started by the campaign), a Hugging Face model directory (absolute,
+    or relative to the campaign file), or with the OpenAI API the model's name there."""
+    engines: tuple[str, ...] = Field(default=("http://127.0.0.1:30000",), min_length=1)
+    """Base URLs of the engines. Port 0 lets `mainspring train` take a free one."""
+    dtype: Dtype = Dtype.FLOAT32
+    """What the engines compute in; the bounds of [trainer.gap] follow it."""
+    max_context: int = Field(default=32_768, ge=64)
+    """Prompt plus reply never exceed this many tokens."""
+    max_new_tokens: int = Field(default=4096, ge=1)
+    """Longest reply of one turn."""
+    temperature: float = Field(default=1.0, ge=0, le=2)
+    """For training rollouts; greedy evaluations use 0."""
+    request_timeout_s: float = Field(default=600.0, gt=0)
+    """For one reply; then it is asked for again."""
+
+    @field_validator("engines")
+    @classmethod
+    def _urls(cls, engines: tuple[str, ...]) -> tuple[str, ...]:
+        for url in engines:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"{url!r} is not an http(s) URL")
+        return tuple(url.rstrip("/") for url in engines)
+
+    @model_validator(mode="after")
+    def _room_for_a_prompt(self) -> Self:
+        if self.max_new_tokens >= self.max_context:
+            raise ValueError("max_new_tokens must be below max_context")
+        return self
