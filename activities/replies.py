@@ -13,10 +13,11 @@ from infra.policy.protocol import ContextFull, NoEngineAnswered, ReplyRequest
 from infra.policy.serving import ServedCampaigns
 from infra.temporal.heartbeat import heartbeating
 from mainspring.agents.conversation import Conversation
-from mainspring.agents.protocol import Agent, Command
+from mainspring.agents.protocol import Agent, FormatError
 from mainspring.protocol.activities import GENERATE
 from mainspring.protocol.rollout import GenerateInput, GenerateResult, ReplyKind
-from mainspring.trajectories.turns import Generation
+from mainspring.trajectories.tree import path_to
+from mainspring.trajectories.turns import Call
 
 SUMMARY_CHARS = 60
 """Commands are cut to this for Temporal's UI (its limit is about 200 bytes)."""
@@ -41,10 +42,13 @@ class ReplyActivities:
             served = await self._served.of(about.campaign)
             task = await self._known.task(about.task)
             closed = beat.earlier(NUM_CLOSED)
+            # Each call extends the one before: the rollout is one branch.
+            path = path_to(replies, ask.turn - 1 if ask.turn else None)
             request = ReplyRequest(
+                number=ask.turn,
                 rollout=ask.rollout,
                 request_id=f"{ask.rollout}.e{ask.epoch}.t{ask.turn}.{activity.info().attempt}",
-                conversation=Conversation(agent, task, replies, executions),
+                conversation=Conversation(agent, task, path, executions),
                 temperature=about.temperature,
                 min_version=ask.min_policy_version,
                 num_closed=closed if isinstance(closed, int) else 0,
@@ -57,24 +61,25 @@ class ReplyActivities:
             except NoEngineAnswered as away:
                 beat.tell(NUM_CLOSED, away.num_closed)
                 raise
-            stored = await turns.put_generation(self._db, ask.rollout, ask.epoch, reply)
+            stored = await turns.put_call(self._db, ask.rollout, ask.epoch, reply)
             return _result(agent, stored, [*replies, stored])
 
 
-def _result(agent: Agent, generation: Generation, history: list[Generation]) -> GenerateResult:
-    action = agent.parse(generation.text)
-    runs = isinstance(action, Command)
-    in_tokens = bool(generation.completion_ids)
+def _result(agent: Agent, call: Call, history: list[Call]) -> GenerateResult:
+    asked = agent.parse(call.text)
+    commands = () if isinstance(asked, FormatError) else asked
+    in_tokens = bool(call.completion_ids)
     return GenerateResult(
-        kind=ReplyKind.COMMAND if runs else ReplyKind.FORMAT_ERROR,
-        spent_s=generation.latency_s,
-        summary=_cut(" ".join(action.command.split())) if runs else "",
+        kind=ReplyKind.COMMAND if commands else ReplyKind.FORMAT_ERROR,
+        spent_s=call.latency_s,
+        summary=_cut(" ".join(commands[0].command.split())) if commands else "",
+        num_commands=len(commands),
         num_prompt_tokens=sum(len(g.prompt_ids) for g in history)
         if in_tokens
-        else generation.num_prompt_tokens,
+        else call.num_prompt_tokens,
         num_completion_tokens=sum(len(g.completion_ids) for g in history)
         if in_tokens
-        else generation.num_completion_tokens,
+        else call.num_completion_tokens,
     )
 
 

@@ -26,9 +26,9 @@ from infra.sandbox.protocol import (
 )
 from infra.sandbox.session import PatchRefused
 from infra.temporal.faults import SandboxDiverged
-from mainspring.agents.protocol import Agent, Command
+from mainspring.agents.protocol import Agent, Command, FormatError
 from mainspring.errors import MainspringError, SandboxError
-from mainspring.ids import NodeId, RolloutId, SandboxId, turn_id
+from mainspring.ids import NodeId, RolloutId, SandboxId, command_id
 from mainspring.protocol.activities import (
     CLOSE_SANDBOX,
     COLLECT_PATCH,
@@ -121,19 +121,25 @@ class SandboxActivities:
 
     @implements(EXECUTE)
     async def execute(self, ask: ExecuteInput) -> ExecuteResult:
-        """Run a turn's command. A submission also stores the patch and closes the sandbox; other
-        turns take a snapshot where one is due."""
+        """Run one command of a turn. A submission also stores the patch and closes the sandbox;
+        other turns take a snapshot where one is due."""
         async with self._held.working(f"turn {ask.turn + 1}", ask.rollout, ask.sandbox):
             agent = await self._known.agent(ask.rollout)
-            command = await self._command(agent, ask)
-            done = await turns.put_intent(self._db, ask.rollout, ask.epoch, ask.turn, command)
+            commands = await self._commands(agent, ask)
+            command = commands[ask.index].command
+            done = await turns.put_intent(
+                self._db, ask.rollout, ask.epoch, ask.turn, ask.index, command
+            )
             ours = None
             if done is None:
                 result = await self._held.get(ask.sandbox).run(
-                    turn_id(ask.rollout, ask.epoch, ask.turn), command, ask.timeout_s
+                    command_id(ask.rollout, ask.epoch, ask.turn, ask.index),
+                    command,
+                    ask.timeout_s,
                 )
                 ours = Execution(
-                    turn=ask.turn,
+                    call=ask.turn,
+                    index=ask.index,
                     command=command,
                     returncode=result.returncode,
                     output=result.output,
@@ -145,7 +151,9 @@ class SandboxActivities:
             submitted = agent.is_done(done)
             if submitted:
                 await self._collect(ask.rollout, ask.epoch, ask.sandbox)
-            elif done == ours:  # else another sandbox is the one whose results count
+            # After the last command only, as a restored turn runs none of its commands again.
+            # A result of another attempt: another sandbox is the one whose results count.
+            elif done == ours and ask.index + 1 == len(commands):
                 await self._keep_snapshot(ask)
             return ExecuteResult(
                 returncode=done.returncode,
@@ -170,18 +178,18 @@ class SandboxActivities:
             claim = await self._known.rollout(ask.rollout)
             config = await self._known.config(claim.campaign)
             for before in executions:
-                if before.turn < num_restored:
+                if before.call < num_restored:
                     continue
-                beat.note = f"replaying turn {before.turn + 1} of {len(executions)}"
+                beat.note = f"replaying turn {before.call + 1} of {executions[-1].call + 1}"
                 now = await sandbox.run(
-                    turn_id(ask.rollout, ask.epoch, before.turn),
+                    command_id(ask.rollout, ask.epoch, before.call, before.index),
                     before.command,
                     config.agent.command_timeout_s,
                 )
                 same_output = _digest(now.output) == _digest(before.output)
                 if now.returncode != before.returncode or not same_output:
                     raise SandboxDiverged(
-                        f"rollout {ask.rollout}, turn {before.turn}: the replay returned "
+                        f"rollout {ask.rollout}, turn {before.call}: the replay returned "
                         f"{now.returncode} with {'equal' if same_output else 'other'} output, "
                         f"recorded was {before.returncode}"
                     )
@@ -209,7 +217,8 @@ class SandboxActivities:
             return
         try:
             data = await self._held.get(ask.sandbox).snapshot(
-                turn_id(ask.rollout, ask.epoch, ask.turn), config.snapshot_mb << 20
+                command_id(ask.rollout, ask.epoch, ask.turn, ask.index),
+                config.snapshot_mb << 20,
             )
             if data is not None:
                 await snapshots.put(self._db, ask.rollout, ask.epoch, num_turns, data)
@@ -246,12 +255,14 @@ class SandboxActivities:
         await self._held.close(sandbox)
         return len(patch)
 
-    async def _command(self, agent: Agent, ask: ExecuteInput) -> str:
-        generation = await turns.get_generation(self._db, ask.rollout, ask.epoch, ask.turn)
-        assert generation is not None, f"{ask.rollout}, turn {ask.turn}: nothing was generated"
-        action = agent.parse(generation.text)
-        assert isinstance(action, Command), f"{ask.rollout}, turn {ask.turn}: no command to run"
-        return action.command
+    async def _commands(self, agent: Agent, ask: ExecuteInput) -> tuple[Command, ...]:
+        """All of the call's."""
+        call = await turns.get_call(self._db, ask.rollout, ask.epoch, ask.turn)
+        assert call is not None, f"{ask.rollout}, turn {ask.turn}: nothing was generated"
+        asked = agent.parse(call.text)
+        told = f"{ask.rollout}, turn {ask.turn}: no command {ask.index}"
+        assert not isinstance(asked, FormatError) and ask.index < len(asked), told
+        return asked
 
 
 def _digest(output: bytes) -> str:

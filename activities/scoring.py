@@ -39,7 +39,10 @@ async def score_rollout(
     config = await known.config(did.campaign)
     # A verification has none, and may be of tasks whose agent does not exist.
     actions = await _actions(known, rollout, did.replies) if did.replies else []
-    commands = [each.command for each in actions if isinstance(each, Command)]
+    errors = [each for each in actions if isinstance(each, FormatError)]
+    commands = [
+        each.command for asked in actions if not isinstance(asked, FormatError) for each in asked
+    ]
     outcome = Outcome(
         rollout=rollout,
         task=did.task,
@@ -48,7 +51,7 @@ async def score_rollout(
         report=did.report,
         num_turns=num_turns,
         step_limit=config.agent.step_limit,
-        num_format_errors=len(actions) - len(commands),
+        num_format_errors=len(errors),
         num_completion_tokens=did.num_completion_tokens,
         num_tokens=did.num_tokens,
         max_context=config.policy.max_context,
@@ -60,7 +63,7 @@ async def score_rollout(
 
 async def _actions(
     known: Known, rollout: RolloutId, replies: Sequence[str]
-) -> list[Command | FormatError]:
+) -> list[tuple[Command, ...] | FormatError]:
     agent = await known.agent(rollout)
     return [agent.parse(reply) for reply in replies]
 

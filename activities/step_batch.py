@@ -10,7 +10,7 @@ import numpy as np
 from infra.db.batches import BatchGroup
 from mainspring.algorithms.advantages import group_advantages, is_flat
 from mainspring.config.trainer import TrainerConfig
-from mainspring.trajectories.samples import Sample, digest, sample_from_turns, without_tokens_before
+from mainspring.trajectories.samples import Sample, digest, samples_of, without_tokens_before
 
 STALENESS_BINS = 3
 """Ages with a share of their own; older tokens share the last bin."""
@@ -38,8 +38,8 @@ def step_batch(groups: list[BatchGroup], trainer: TrainerConfig, *, version: int
         num_mixed += not is_flat(scored)
         rewards += scored
         for rollout, advantage in zip(group.rollouts, advantages_G, strict=True):
-            if advantage is not None and rollout.generations:
-                samples.append(sample_from_turns(rollout.id, rollout.generations, advantage))
+            if advantage is not None and rollout.calls:
+                samples += samples_of(rollout.id, rollout.calls, advantage)
     figures: dict[str, float | None] = {
         "reward_mean": sum(rewards) / len(rewards) if rewards else None,
         "mixed_groups": float(num_mixed),

@@ -40,7 +40,7 @@ from mainspring.protocol.campaign import (
 from mainspring.status import StepStatus
 from mainspring.step_metrics import Origin, StepMetrics, TrainerJob
 from mainspring.training_faults import gap_too_large
-from mainspring.trajectories.samples import Sample, sample_from_turns
+from mainspring.trajectories.samples import Sample, samples_of
 
 HF_DIRECTORY = "hf"
 """Where a saved version keeps the weights that engines load."""
@@ -181,9 +181,9 @@ class TrainingActivities:
 
 def _checked_samples(group: BatchGroup) -> list[Sample]:
     return [
-        sample_from_turns(rollout.id, rollout.generations)
+        sample
         for rollout in group.rollouts[:CHECKED_SAMPLES]
-        if rollout.generations
+        for sample in samples_of(rollout.id, rollout.calls)
     ]
 
 

@@ -210,16 +210,21 @@ def _say_turn(console: Any, say: Any, turn: Any) -> None:
     if turn.num_prompt_tokens is not None and turn.num_completion_tokens is not None:
         facts.append(f"{turn.num_prompt_tokens:,} + {turn.num_completion_tokens:,} tokens")
     facts.append(duration(turn.reply_s))
+    if turn.extends != (turn.number - 1 or None):
+        facts.append("a new branch" if turn.extends is None else f"extends turn {turn.extends}")
     console.rule(f"turn {turn.number} ({'; '.join(facts)})", align="left")
     say(turn.reply)
     if turn.not_run is not None:
         say(f"[not run: {turn.not_run}]", "yellow")
         return
-    code = "killed at its timeout" if turn.timed_out else f"exit {turn.returncode}"
-    say(f"[{code}, {duration(turn.command_s)}]", "dim" if turn.returncode == 0 else "red")
-    say(turn.output.rstrip("\n"), "dim")
-    if turn.truncated:
-        say("[the output was longer than what is kept]", "dim")
+    for ran in turn.commands:
+        if len(turn.commands) > 1:
+            say(f"$ {ran.command}")
+        code = "killed at its timeout" if ran.timed_out else f"exit {ran.returncode}"
+        say(f"[{code}, {duration(ran.wall_s)}]", "dim" if ran.returncode == 0 else "red")
+        say(ran.output.rstrip("\n"), "dim")
+        if ran.truncated:
+            say("[the output was longer than what is kept]", "dim")
 
 
 def _grade_lines(report: dict[str, Any]) -> Iterator[str]:

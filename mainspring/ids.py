@@ -87,6 +87,7 @@ def trainer_queue(campaign: CampaignId) -> str:
     return f"trainer/{campaign}"
 
 
-def turn_id(rollout: RolloutId, epoch: int, turn: int) -> str:
+def command_id(rollout: RolloutId, epoch: int, call: int, index: int) -> str:
     """Names one command permanently: a second attempt finds the first by it."""
-    return f"{rollout.replace('/', '.')}.e{epoch}.t{turn}"
+    first = f"{rollout.replace('/', '.')}.e{epoch}.t{call}"
+    return f"{first}.{index}" if index else first

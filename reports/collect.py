@@ -14,9 +14,9 @@ from sqlalchemy.orm import InstrumentedAttribute
 from infra.db import campaigns
 from infra.db.database import Database
 from infra.db.models import (
+    CallRow,
     ExecutionRow,
     ExecutionState,
-    GenerationRow,
     GroupRow,
     PolicyVersionRow,
     RolloutRow,
@@ -253,12 +253,10 @@ async def _lengths(connection: AsyncConnection, campaign: CampaignId) -> tuple[L
     bytes_per_token = 4  # infra.db.columns packs tokens as int32
     tokens = (
         select(
-            func.coalesce(
-                func.sum(func.octet_length(GenerationRow.completion_ids, type_=Integer)), 0
-            )
+            func.coalesce(func.sum(func.octet_length(CallRow.completion_ids, type_=Integer)), 0)
             / bytes_per_token
         )
-        .where(GenerationRow.rollout_id == RolloutRow.id, GenerationRow.epoch == RolloutRow.epoch)
+        .where(CallRow.rollout_id == RolloutRow.id, CallRow.epoch == RolloutRow.epoch)
         .scalar_subquery()
     )
     rows = await connection.execute(
@@ -286,8 +284,8 @@ async def _timings(connection: AsyncConnection, campaign: CampaignId) -> tuple[P
     )
     of_campaign = RolloutRow.campaign_id == campaign
     replies = (
-        select(func.count(), *_percentiles(GenerationRow.latency_s))
-        .join(RolloutRow, RolloutRow.id == GenerationRow.rollout_id)
+        select(func.count(), *_percentiles(CallRow.latency_s))
+        .join(RolloutRow, RolloutRow.id == CallRow.rollout_id)
         .where(of_campaign)
     )
     commands = (

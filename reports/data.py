@@ -99,12 +99,18 @@ class PhaseTiming:
 
 
 @dataclass(frozen=True, slots=True)
+class RanCommand:
+    command: str
+    returncode: int
+    """-1: killed at its timeout."""
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     reply: str
-    command: str | None
-    """None: the reply held no single command."""
-    returncode: int | None
-    output: str
+    commands: tuple[RanCommand, ...] = ()
+    """Those that ran, in their order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 Read only; the numbers are those of the epoch that counts. Used by `mainspring rollout show`.
 """
 
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -16,14 +17,28 @@ from mainspring.config.agent import AgentConfig
 from mainspring.ids import RolloutId
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.task import Task
-from mainspring.trajectories.turns import Execution, Generation
+from mainspring.trajectories.turns import Call, Execution
 from reports.export.trajectory import num_completion_tokens, num_prompt_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class CommandView:
+    command: str
+    returncode: int
+    """-1: killed at its timeout."""
+    output: str
+    truncated: bool
+    """The output was longer than what is kept."""
+    timed_out: bool
+    wall_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class TurnView:
     number: int
     """From 1."""
+    extends: int | None
+    """The turn whose tokens its prompt extends; None: it begins a branch."""
     reply: str
     num_prompt_tokens: int | None
     """None: the endpoint did not count."""
@@ -32,13 +47,9 @@ class TurnView:
     reply_s: float
     finish_reason: str
     not_run: str | None
-    """Why nothing was run; None: its command ran."""
-    returncode: int | None
-    output: str | None
-    truncated: bool
-    """The output was longer than what is kept."""
-    timed_out: bool
-    command_s: float | None
+    """Why nothing was run; None: a command ran."""
+    commands: list[CommandView]
+    """Those that ran, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +85,7 @@ class RolloutView:
             "patch": self.patch,
             "grade_report": None if self.report is None else self.report.model_dump(mode="json"),
             "grade_output": self.grade_output,
-            "turns": [
-                {
-                    "reply": turn.reply,
-                    "num_prompt_tokens": turn.num_prompt_tokens,
-                    "num_completion_tokens": turn.num_completion_tokens,
-                    "policy_versions": turn.policy_versions,
-                    "finish_reason": turn.finish_reason,
-                    "reply_s": turn.reply_s,
-                    "not_run": turn.not_run,
-                    "returncode": turn.returncode,
-                    "output": turn.output,
-                    "output_truncated": turn.truncated,
-                    "timed_out": turn.timed_out,
-                    "command_s": turn.command_s,
-                }
-                for turn in self.turns
-            ],
+            "turns": [asdict(turn) for turn in self.turns],
         }
 
 
@@ -115,18 +110,21 @@ async def read(database: Database, rollout: RolloutId) -> RolloutView:
 
 
 def _turns(
-    config: AgentConfig, task: Task, replies: list[Generation], commands: list[Execution]
+    config: AgentConfig, task: Task, replies: list[Call], commands: list[Execution]
 ) -> list[TurnView]:
     if not replies:
         return []
     agent = agent_for(config, task)
-    ran = {execution.turn: execution for execution in commands}
-    return [_turn(agent, reply, ran.get(reply.turn)) for reply in replies]
+    ran: defaultdict[int, list[Execution]] = defaultdict(list)
+    for execution in commands:
+        ran[execution.call].append(execution)
+    return [_turn(agent, reply, ran[reply.number]) for reply in replies]
 
 
-def _turn(agent: Agent, reply: Generation, ran: Execution | None) -> TurnView:
+def _turn(agent: Agent, reply: Call, ran: list[Execution]) -> TurnView:
     return TurnView(
-        number=reply.turn + 1,
+        number=reply.number + 1,
+        extends=None if reply.parent is None else reply.parent + 1,
         reply=reply.text,
         num_prompt_tokens=num_prompt_tokens(reply),
         num_completion_tokens=num_completion_tokens(reply),
@@ -134,18 +132,24 @@ def _turn(agent: Agent, reply: Generation, ran: Execution | None) -> TurnView:
         reply_s=reply.latency_s,
         finish_reason=reply.finish_reason,
         not_run=None if ran else _why_not(agent, reply),
-        returncode=ran.returncode if ran else None,
-        output=ran.output.decode(errors="replace") if ran else None,
-        truncated=bool(ran and ran.truncated),
-        timed_out=bool(ran and ran.timed_out),
-        command_s=ran.wall_s if ran else None,
+        commands=[
+            CommandView(
+                command=each.command,
+                returncode=each.returncode,
+                output=each.output.decode(errors="replace"),
+                truncated=each.truncated,
+                timed_out=each.timed_out,
+                wall_s=each.wall_s,
+            )
+            for each in ran
+        ],
     )
 
 
-def _why_not(agent: Agent, reply: Generation) -> str:
+def _why_not(agent: Agent, reply: Call) -> str:
     if not isinstance(agent.parse(reply.text), FormatError):
         return "its command has no result: the rollout ended, or the command still runs"
-    told = agent.after(reply, None).splitlines()[0]
+    told = agent.after(reply, ()).splitlines()[0]
     cut = reply.finish_reason == "length"
     return f"the reply was cut at its token limit. {told}" if cut else told
 

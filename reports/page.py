@@ -16,7 +16,15 @@ from mainspring.ids import RolloutId, rollout_workflow
 from mainspring.rewards.passk import wilson
 from mainspring.status import Verdict
 from reports import plots
-from reports.data import GREEDY, HELDOUT_TEMPLATES, SAMPLED, Evaluation, ReportData, Trajectory
+from reports.data import (
+    GREEDY,
+    HELDOUT_TEMPLATES,
+    SAMPLED,
+    Evaluation,
+    ReportData,
+    Trajectory,
+    Turn,
+)
 
 OUTPUT_CHARS = 4000
 """Of one reply or output, head and tail together: the store has the rest."""
@@ -125,12 +133,13 @@ def _shown(text: str) -> str:
     return f"{text[:half]}\n[... {len(text) - OUTPUT_CHARS:,} characters ...]\n{text[-half:]}"
 
 
-def _prose(reply: str, command: str | None) -> str:
-    """The reply without the fenced block its command came from: that is shown as a command."""
-    if command is None:
-        return reply
-    block = re.compile(r"```\w*\n" + re.escape(command.strip("\n")) + r"\s*```")
-    return block.sub("", reply, count=1).strip()
+def _prose(turn: Turn) -> str:
+    """The reply without the fenced blocks of its commands, which are shown as commands."""
+    reply = turn.reply
+    for ran in turn.commands:
+        block = re.compile(r"```\w*\n" + re.escape(ran.command.strip("\n")) + r"\s*```")
+        reply = block.sub("", reply, count=1).strip()
+    return reply
 
 
 def _tone(trajectory: Trajectory) -> str:

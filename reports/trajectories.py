@@ -3,6 +3,8 @@
 Also owns the three conditions every number of a report is counted by.
 """
 
+from collections import defaultdict
+
 from sqlalchemy import and_, case, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -11,7 +13,8 @@ from infra.db.database import Database
 from infra.db.models import GroupRow, RolloutRow, Sampling
 from mainspring.ids import CampaignId, RolloutId
 from mainspring.status import GroupKind, RolloutPhase, Verdict
-from reports.data import Trajectory, Turn
+from mainspring.trajectories.turns import Execution
+from reports.data import RanCommand, Trajectory, Turn
 
 DONE = RolloutRow.phase == RolloutPhase.DONE
 SCORED = and_(DONE, RolloutRow.reward.is_not(None))
@@ -68,18 +71,19 @@ async def trajectory(database: Database, rollout: RolloutId, version: int) -> Tr
     record = await rollouts.get(database, rollout)
     task = await tasks.get_task(database, record.task)
     replies, results = await turns.history(database, rollout, record.epoch)
-    result_of = {result.turn: result for result in results}
-    played = []
-    for reply in replies:
-        result = result_of.get(reply.turn)
-        played.append(
-            Turn(
-                reply=reply.text,
-                command=result.command if result else None,
-                returncode=result.returncode if result else None,
-                output=result.output.decode("utf-8", "replace") if result else "",
-            )
+    results_of: defaultdict[int, list[Execution]] = defaultdict(list)
+    for result in results:
+        results_of[result.call].append(result)
+    played = [
+        Turn(
+            reply=reply.text,
+            commands=tuple(
+                RanCommand(ran.command, ran.returncode, ran.output.decode("utf-8", "replace"))
+                for ran in results_of[reply.number]
+            ),
         )
+        for reply in replies
+    ]
     return Trajectory(
         rollout=rollout,
         task=record.task,

@@ -172,9 +172,11 @@ class TrainerRank:
             config.optimizer.warmup_steps,
             config.optimizer.final_lr_fraction,
         )
-        kept = [s for s in samples if s.advantage != 0 and s.num_action_tokens]
+        kept = [s for s in samples if s.carries_advantage]
         optimizer = self._enter(Phase.POLICY)
-        flat = [s for s in samples if s.advantage == 0 and (s.versions == current_version).any()]
+        flat = [
+            s for s in samples if not s.carries_advantage and (s.versions == current_version).any()
+        ]
         unmoved = self._differences(flat, current_version)
         first = last = self._accumulate(kept, current_version)
         gap = measure(self._processes.gather_over_dp([*unmoved, *first.differences]))
@@ -225,7 +227,7 @@ class TrainerRank:
                 logprobs,
                 entropy,
                 served,
-                served.new_tensor([row.advantage for row in rows]).repeat_interleave(repeats),
+                self._packed([row.advantages for row in rows], masks),
                 served.new_tensor([weights_N[n] for n in batch]).repeat_interleave(repeats),
                 clip_low=config.clip_low,
                 clip_high=config.clip_high,

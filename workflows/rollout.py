@@ -1,10 +1,10 @@
 """One rollout: an agent fixes one issue in one sandbox, turn by turn, and is graded.
 
-Two activities a turn (generate, execute), then patch (a submission's is collected by the command
-that submits), grade, reward. Where no model plays, the patch is given and there are no turns. Every
-end is a StopReason; an infrastructure fault ends masked (invariant 5), the sandbox is closed on
-every path but `terminate` (invariant 7). State that matters is in Postgres; this workflow holds
-counters.
+A turn is one activity for the reply and one for each of its commands. Then come patch (a
+submission's is collected by the command that submits), grade and reward. Where no model plays, the
+patch is given and there are no turns. Every end is a StopReason; an infrastructure fault ends
+masked (invariant 5), the sandbox is closed on every path but `terminate` (invariant 7). State that
+matters is in Postgres; this workflow holds counters.
 """
 
 import asyncio
@@ -169,19 +169,21 @@ class RolloutWorkflow:
                     return StopReason.FORMAT_ERRORS
             else:
                 format_errors = 0
-                done = await self._sandbox.execute(
-                    self._epoch,
-                    turn,
-                    timeout_s=begin.command_timeout_s,
-                    summary=f"turn {turn + 1}: {reply.summary}",
-                )
-                workflow.set_current_details(
-                    f"turn **{turn + 1}** of {begin.step_limit}, return code {done.returncode}, "
-                    f"{_num_tokens(reply)}{self._sandbox.backend}"
-                )
-                spent_s += done.spent_s
-                if done.submitted:
-                    return StopReason.SUBMITTED
+                for index in range(reply.num_commands):
+                    done = await self._sandbox.execute(
+                        self._epoch,
+                        turn,
+                        index,
+                        timeout_s=begin.command_timeout_s,
+                        summary=f"turn {turn + 1}: {_about(reply, index)}",
+                    )
+                    workflow.set_current_details(
+                        f"turn **{turn + 1}** of {begin.step_limit}, return code "
+                        f"{done.returncode}, {_num_tokens(reply)}{self._sandbox.backend}"
+                    )
+                    spent_s += done.spent_s
+                    if done.submitted:
+                        return StopReason.SUBMITTED
             if spent_s > begin.rollout_timeout_s:
                 return StopReason.WALL_TIME
         return StopReason.STEP_LIMIT
@@ -237,6 +239,10 @@ class RolloutWorkflow:
             }
         )
         return result
+
+
+def _about(reply: GenerateResult, index: int) -> str:
+    return f"command {index + 1} of {reply.num_commands}" if index else reply.summary
 
 
 def _num_tokens(reply: GenerateResult) -> str:

@@ -82,9 +82,9 @@ class SandboxLife:
         return await activity_calls.anywhere(OPEN_SANDBOX, ask, summary=summary)
 
     async def execute(
-        self, epoch: int, turn: int, *, timeout_s: float, summary: str
+        self, epoch: int, turn: int, index: int, *, timeout_s: float, summary: str
     ) -> ExecuteResult:
-        """Run the turn's command, in a rebuilt sandbox if need be. A submission closes it.
+        """Run command `index` of a turn, in a rebuilt sandbox if need be. A submission closes it.
 
         Raises ActivityError: SandboxDiverged, or the last loss when MAX_LIVES are used up.
         """
@@ -98,6 +98,7 @@ class SandboxLife:
                         rollout=self._rollout,
                         epoch=epoch,
                         turn=turn,
+                        index=index,
                         sandbox=ref.sandbox,
                         timeout_s=timeout_s,
                     ),

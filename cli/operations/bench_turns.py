@@ -28,7 +28,7 @@ from infra.db import campaigns, groups, tasks
 from infra.db.cache import Known
 from infra.db.connect import open_database
 from infra.db.database import Database
-from infra.db.models import GenerationRow
+from infra.db.models import CallRow
 from infra.policy.protocol import Completion, SamplingParams
 from infra.policy.serving import Served, ServedCampaigns, in_tokens
 from infra.policy.weight_label import WeightLabel
@@ -312,9 +312,9 @@ class Bench:
         """From one stored reply to the next of the same rollout: a whole turn, all overhead."""
         async with self.db.transaction() as connection:
             rows = await connection.execute(
-                select(GenerationRow.rollout_id, GenerationRow.created_at)
-                .where(GenerationRow.rollout_id.in_(ids))
-                .order_by(GenerationRow.rollout_id, GenerationRow.turn)
+                select(CallRow.rollout_id, CallRow.created_at)
+                .where(CallRow.rollout_id.in_(ids))
+                .order_by(CallRow.rollout_id, CallRow.number)
             )
             pairs = pairwise(rows.all())
         return [

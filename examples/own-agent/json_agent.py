@@ -1,11 +1,12 @@
 """An agent of your own: each reply is a JSON object with a thought and a command."""
 
 import json
+from collections.abc import Sequence
 
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.protocol import Command, FormatError, Message
 from mainspring.tasks.task import Task
-from mainspring.trajectories.turns import Execution, Generation
+from mainspring.trajectories.turns import Call, Execution
 
 SYSTEM = """\
 You are a software engineer who works on a machine through its shell, one command at a time.
@@ -21,14 +22,14 @@ class JsonAgent(BashAgent):
         about = f"Fix this issue in the repository at {task.workdir}:\n\n{task.issue}"
         return {"role": "system", "content": SYSTEM}, {"role": "user", "content": about}
 
-    def parse(self, reply: str) -> Command | FormatError:
+    def parse(self, reply: str) -> tuple[Command, ...] | FormatError:
         try:
             command = json.loads(reply)["command"]
         except (ValueError, KeyError, TypeError):
             return FormatError(num_commands=0)
-        return Command(command) if isinstance(command, str) else FormatError(num_commands=0)
+        return (Command(command),) if isinstance(command, str) else FormatError(num_commands=0)
 
-    def after(self, reply: Generation, execution: Execution | None) -> str:
+    def after(self, reply: Call, executions: Sequence[Execution]) -> str:
         if isinstance(self.parse(reply.text), FormatError):
             return WRONG_FORM
-        return super().after(reply, execution)
+        return super().after(reply, executions)

@@ -14,11 +14,11 @@ from sqlalchemy import Row, and_, select
 
 from infra.db import steps
 from infra.db.database import Database
-from infra.db.models import GenerationRow, GroupRow, RolloutRow
-from infra.db.turns import GENERATION
+from infra.db.models import CallRow, GroupRow, RolloutRow
+from infra.db.turns import CALL
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
 from mainspring.status import StopReason
-from mainspring.trajectories.turns import Generation
+from mainspring.trajectories.turns import Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class BatchRollout:
     stop_reason: StopReason | None
     temperature: float
     num_turns: int
-    generations: list[Generation]
-    """Of its last epoch, in turn order."""
+    calls: list[Call]
+    """Of its last epoch, by number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +69,16 @@ async def load_groups(database: Database, groups: list[GroupId]) -> list[BatchGr
             .order_by(RolloutRow.sample_index)
         )
         turn_rows = await connection.execute(
-            select(GenerationRow.rollout_id, *GENERATION)
+            select(CallRow.rollout_id, *CALL)
             .join(
                 RolloutRow,
                 and_(
-                    RolloutRow.id == GenerationRow.rollout_id,
-                    RolloutRow.epoch == GenerationRow.epoch,
+                    RolloutRow.id == CallRow.rollout_id,
+                    RolloutRow.epoch == CallRow.epoch,
                 ),
             )
             .where(RolloutRow.group_id.in_(groups))
-            .order_by(GenerationRow.rollout_id, GenerationRow.turn)
+            .order_by(CallRow.rollout_id, CallRow.number)
         )
     # Rows are decoded as they are read: seconds for a large batch, which must not stop the loop.
     return await asyncio.to_thread(_assemble, groups, rollout_rows, turn_rows)
@@ -87,12 +87,12 @@ async def load_groups(database: Database, groups: list[GroupId]) -> list[BatchGr
 def _assemble(
     groups: list[GroupId], rollout_rows: Iterable[Row[Any]], turn_rows: Iterable[Row[Any]]
 ) -> list[BatchGroup]:
-    turns: defaultdict[str, list[Generation]] = defaultdict(list)
+    turns: defaultdict[str, list[Call]] = defaultdict(list)
     for rollout, *fields in turn_rows:
-        turns[rollout].append(Generation(*fields))
+        turns[rollout].append(Call(*fields))
     versions: dict[str, int] = {}
     rollouts: defaultdict[str, list[BatchRollout]] = defaultdict(list)
     for group, version, id, *fields in rollout_rows:
         versions[group] = version
-        rollouts[group].append(BatchRollout(id, *fields, generations=turns[id]))
+        rollouts[group].append(BatchRollout(id, *fields, calls=turns[id]))
     return [BatchGroup(id, versions[id], rollouts[id]) for id in groups if id in versions]

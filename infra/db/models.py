@@ -251,12 +251,14 @@ class RolloutRow(Base):
     finished_at: Mapped[datetime | None]
 
 
-class GenerationRow(Base):
-    __tablename__ = "generations"
+class CallRow(Base):
+    __tablename__ = "calls"
 
     rollout_id: Mapped[str] = mapped_column(ForeignKey("rollouts.id"), primary_key=True)
     epoch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    turn: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    parent: Mapped[int | None]
+    """The call whose tokens it extends; null: it begins a branch."""
     prompt_start: Mapped[int]
     prompt_ids: Mapped[tuple[int, ...]]
     completion_ids: Mapped[tuple[int, ...]]
@@ -275,7 +277,8 @@ class ExecutionRow(Base):
 
     rollout_id: Mapped[str] = mapped_column(ForeignKey("rollouts.id"), primary_key=True)
     epoch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    turn: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    call: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    index: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     command: Mapped[str] = mapped_column(PlainText)
     state: Mapped[ExecutionState] = word("state", ExecutionState)
     returncode: Mapped[int | None]

@@ -12,7 +12,7 @@ from sqlalchemy import func, null, select, update
 
 from infra.db import snapshots
 from infra.db.database import Database
-from infra.db.models import GenerationRow, GroupRow, RolloutRow
+from infra.db.models import CallRow, GroupRow, RolloutRow
 from mainspring.ids import CampaignId, GroupId, RolloutId
 from mainspring.status import GroupKind, GroupStatus, RolloutPhase, StopReason
 
@@ -58,7 +58,7 @@ async def end_rollout(database: Database, seen: Playing, fault: str) -> bool:
     """End it unscored. False when it ended or was taken over since it was seen."""
     num_turns = (
         select(func.count())
-        .where(GenerationRow.rollout_id == seen.rollout, GenerationRow.epoch == seen.epoch)
+        .where(CallRow.rollout_id == seen.rollout, CallRow.epoch == seen.epoch)
         .scalar_subquery()
     )
     async with database.transaction() as connection:

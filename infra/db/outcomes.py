@@ -10,7 +10,7 @@ from sqlalchemy import ARRAY, Integer, Text, bindparam, case, func, null, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from infra.db.database import Database
-from infra.db.models import GenerationRow, RolloutRow
+from infra.db.models import CallRow, RolloutRow
 from mainspring.ids import CampaignId, RolloutId, TaskId
 from mainspring.status import Player
 from mainspring.tasks.criterion import GradeReport
@@ -38,20 +38,20 @@ def _num_tokens(packed: Any) -> Any:
 
 def _unless_unknown(total: Any, counted: Any) -> Any:
     """Over the replies; null where `counted` is unknown of one: a part is no total."""
-    is_reply = GenerationRow.turn.is_not(None)  # else the outer join's row of none
+    is_reply = CallRow.number.is_not(None)  # else the outer join's row of none
     unknown = func.bool_or(counted.is_(None)).filter(is_reply)
     return case((unknown, null()), else_=func.coalesce(total(counted), 0))
 
 
 # Replies in text have no tokens of their own, only the endpoint's count, where it counts.
-_IN_TOKENS = func.octet_length(GenerationRow.completion_ids) > 0
+_IN_TOKENS = func.octet_length(CallRow.completion_ids) > 0
 _COMPLETION = case(
-    (_IN_TOKENS, _num_tokens(GenerationRow.completion_ids)),
-    else_=GenerationRow.num_completion_tokens,
+    (_IN_TOKENS, _num_tokens(CallRow.completion_ids)),
+    else_=CallRow.num_completion_tokens,
 )
 _PROMPT = case(
-    (_IN_TOKENS, GenerationRow.prompt_start + _num_tokens(GenerationRow.prompt_ids)),
-    else_=GenerationRow.num_prompt_tokens,
+    (_IN_TOKENS, CallRow.prompt_start + _num_tokens(CallRow.prompt_ids)),
+    else_=CallRow.num_prompt_tokens,
 )
 _READ = (
     select(
@@ -60,15 +60,15 @@ _READ = (
         RolloutRow.player,
         RolloutRow.patch,
         RolloutRow.grade_report,
-        func.array_agg(
-            aggregate_order_by(GenerationRow.text, GenerationRow.turn), type_=ARRAY(Text)
-        ).filter(GenerationRow.turn.is_not(None)),
+        func.array_agg(aggregate_order_by(CallRow.text, CallRow.number), type_=ARRAY(Text)).filter(
+            CallRow.number.is_not(None)
+        ),
         _unless_unknown(func.sum, _COMPLETION),
         _unless_unknown(func.max, _PROMPT + _COMPLETION),
     )
     .outerjoin(
-        GenerationRow,
-        (GenerationRow.rollout_id == RolloutRow.id) & (GenerationRow.epoch == RolloutRow.epoch),
+        CallRow,
+        (CallRow.rollout_id == RolloutRow.id) & (CallRow.epoch == RolloutRow.epoch),
     )
     .where(RolloutRow.id == bindparam("rollout"), RolloutRow.epoch == bindparam("epoch"))
     .group_by(RolloutRow.id)

@@ -1,8 +1,8 @@
 """Turns: what the policy replied, token by token, and what each command did.
 
-Invariants: the first generation and the first result written for (rollout, epoch, turn) stand and
-every later attempt gets those back; a write under an older epoch raises Fenced. The hot path of
-every rollout: one statement for a reply, one for the history.
+Invariants: the first call written for (rollout, epoch, number) and the first result for (rollout,
+epoch, call, index) stand, and every later attempt gets those back; a write under an older epoch
+raises Fenced. The hot path of every rollout: one statement for a reply, one for the history.
 """
 
 import hashlib
@@ -14,26 +14,28 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
 from infra.db.fence import fenced_insert, refuse_finished, refuse_older
-from infra.db.models import ExecutionRow, ExecutionState, GenerationRow
+from infra.db.models import CallRow, ExecutionRow, ExecutionState
 from mainspring.ids import RolloutId
-from mainspring.trajectories.turns import Execution, Generation
+from mainspring.trajectories.turns import Call, Execution
 
-GENERATION = (
-    GenerationRow.turn,
-    GenerationRow.prompt_start,
-    GenerationRow.prompt_ids,
-    GenerationRow.completion_ids,
-    GenerationRow.logprobs,
-    GenerationRow.spans,
-    GenerationRow.text,
-    GenerationRow.finish_reason,
-    GenerationRow.latency_s,
-    GenerationRow.num_prompt_tokens,
-    GenerationRow.num_completion_tokens,
+CALL = (
+    CallRow.number,
+    CallRow.parent,
+    CallRow.prompt_start,
+    CallRow.prompt_ids,
+    CallRow.completion_ids,
+    CallRow.logprobs,
+    CallRow.spans,
+    CallRow.text,
+    CallRow.finish_reason,
+    CallRow.latency_s,
+    CallRow.num_prompt_tokens,
+    CallRow.num_completion_tokens,
 )
-"""The fields of a Generation, in their order."""
+"""The fields of a Call, in their order."""
 _EXECUTION = (
-    ExecutionRow.turn,
+    ExecutionRow.call,
+    ExecutionRow.index,
     ExecutionRow.command,
     ExecutionRow.returncode,
     ExecutionRow.output,
@@ -44,83 +46,81 @@ _EXECUTION = (
 _KEY = ("rollout_id", "epoch")
 _RESULT = ("returncode", "output", "output_sha256", "truncated", "timed_out", "wall_s")
 
-_PUTGENERATION = fenced_insert(
-    GenerationRow,
-    [*_KEY, *(column.key for column in GENERATION)],
-    returning=[column.key for column in GENERATION],
+_PUT_CALL = fenced_insert(
+    CallRow,
+    [*_KEY, *(column.key for column in CALL)],
+    returning=[column.key for column in CALL],
 )
-_PUT_INTENT = fenced_insert(ExecutionRow, [*_KEY, "turn", "command", "state"], returning=["state"])
+_PUT_INTENT = fenced_insert(
+    ExecutionRow, [*_KEY, "call", "index", "command", "state"], returning=["state"]
+)
 _PUT_RESULT = fenced_insert(
     ExecutionRow,
-    [*_KEY, "turn", "command", "state", *_RESULT],
+    [*_KEY, "call", "index", "command", "state", *_RESULT],
     on_conflict=(
-        "(rollout_id, epoch, turn) DO UPDATE SET finished_at = now(), "
+        "(rollout_id, epoch, call, index) DO UPDATE SET finished_at = now(), "
         + ", ".join(f"{name} = excluded.{name}" for name in ("state", *_RESULT))
         + f" WHERE executions.state = '{ExecutionState.INTENT}'"
     ),
     returning=[column.key for column in _EXECUTION],
 )
 _HISTORY = (
-    select(*GENERATION, *_EXECUTION)
+    select(*CALL, *_EXECUTION)
     .outerjoin(
         ExecutionRow,
         and_(
-            ExecutionRow.rollout_id == GenerationRow.rollout_id,
-            ExecutionRow.epoch == GenerationRow.epoch,
-            ExecutionRow.turn == GenerationRow.turn,
+            ExecutionRow.rollout_id == CallRow.rollout_id,
+            ExecutionRow.epoch == CallRow.epoch,
+            ExecutionRow.call == CallRow.number,
             ExecutionRow.state == ExecutionState.DONE,
         ),
     )
-    .where(
-        GenerationRow.rollout_id == bindparam("rollout"), GenerationRow.epoch == bindparam("epoch")
-    )
-    .order_by(GenerationRow.turn)
+    .where(CallRow.rollout_id == bindparam("rollout"), CallRow.epoch == bindparam("epoch"))
+    .order_by(CallRow.number, ExecutionRow.index)
 )
 
 
-async def put_generation(
-    database: Database, rollout: RolloutId, epoch: int, generation: Generation
-) -> Generation:
+async def put_call(database: Database, rollout: RolloutId, epoch: int, call: Call) -> Call:
     """Store a reply; the one that stands: this one, or what an earlier attempt stored. Raises
     Fenced."""
-    values = {name: getattr(generation, name) for name in Generation.__slots__}
+    values = {name: getattr(call, name) for name in Call.__slots__}
     values |= {"rollout_id": rollout, "epoch": epoch}
     async with database.transaction() as connection:
-        row = (await connection.execute(_PUTGENERATION, values)).one_or_none()
+        row = (await connection.execute(_PUT_CALL, values)).one_or_none()
         if row is not None:
-            return Generation(*row)
+            return Call(*row)
         await refuse_older(connection, rollout, epoch)
-        stored = await _generation(connection, rollout, epoch, generation.turn)
+        stored = await _call(connection, rollout, epoch, call.number)
         return stored or refuse_finished(rollout)
 
 
-async def get_generation(
-    database: Database, rollout: RolloutId, epoch: int, turn: int
-) -> Generation | None:
+async def get_call(database: Database, rollout: RolloutId, epoch: int, number: int) -> Call | None:
     async with database.transaction() as connection:
-        return await _generation(connection, rollout, epoch, turn)
+        return await _call(connection, rollout, epoch, number)
 
 
-async def generations(database: Database, rollout: RolloutId, epoch: int) -> list[Generation]:
-    """In turn order."""
+async def calls(database: Database, rollout: RolloutId, epoch: int) -> list[Call]:
+    """By number."""
     async with database.transaction() as connection:
         rows = await connection.execute(
-            select(*GENERATION)
-            .where(GenerationRow.rollout_id == rollout, GenerationRow.epoch == epoch)
-            .order_by(GenerationRow.turn)
+            select(*CALL)
+            .where(CallRow.rollout_id == rollout, CallRow.epoch == epoch)
+            .order_by(CallRow.number)
         )
-        return [Generation(*row) for row in rows]
+        return [Call(*row) for row in rows]
 
 
 async def put_intent(
-    database: Database, rollout: RolloutId, epoch: int, turn: int, command: str
+    database: Database, rollout: RolloutId, epoch: int, call: int, index: int, command: str
 ) -> Execution | None:
-    """Record that the command is about to run. The recorded result when it has run already; None:
-    run it under its turn id, which re-attaches if an earlier attempt started it. Raises Fenced."""
+    """Record that command `index` of a call is about to run. The recorded result when it has run
+    already; None: run it under its own id, which re-attaches if an earlier attempt started it.
+    Raises Fenced."""
     values = {
         "rollout_id": rollout,
         "epoch": epoch,
-        "turn": turn,
+        "call": call,
+        "index": index,
         "command": command,
         "state": ExecutionState.INTENT,
     }
@@ -128,7 +128,7 @@ async def put_intent(
         if await connection.scalar(_PUT_INTENT, values) is not None:
             return None
         await refuse_older(connection, rollout, epoch)
-        row = await _execution(connection, rollout, epoch, turn)
+        row = await _execution(connection, rollout, epoch, call, index)
         if row is None:
             refuse_finished(rollout)
         return Execution(*row[1:]) if row[0] is ExecutionState.DONE else None
@@ -149,14 +149,14 @@ async def put_execution(
         if row is not None:
             return Execution(*row)
         await refuse_older(connection, rollout, epoch)
-        stored = await _execution(connection, rollout, epoch, execution.turn)
+        stored = await _execution(connection, rollout, epoch, execution.call, execution.index)
         if stored is None or stored[0] is not ExecutionState.DONE:
             refuse_finished(rollout)
         return Execution(*stored[1:])
 
 
 async def executions(database: Database, rollout: RolloutId, epoch: int) -> list[Execution]:
-    """Commands that have run, in turn order."""
+    """Commands that have run, in their order."""
     async with database.transaction() as connection:
         rows = await connection.execute(
             select(*_EXECUTION)
@@ -165,47 +165,48 @@ async def executions(database: Database, rollout: RolloutId, epoch: int) -> list
                 ExecutionRow.epoch == epoch,
                 ExecutionRow.state == ExecutionState.DONE,
             )
-            .order_by(ExecutionRow.turn)
+            .order_by(ExecutionRow.call, ExecutionRow.index)
         )
         return [Execution(*row) for row in rows]
 
 
 async def history(
     database: Database, rollout: RolloutId, epoch: int
-) -> tuple[list[Generation], list[Execution]]:
-    """Every reply of the epoch and every command that has run, in turn order; one query."""
+) -> tuple[list[Call], list[Execution]]:
+    """Every call of the epoch and every command that has run, in their order; one query."""
     async with database.transaction() as connection:
         rows = (await connection.execute(_HISTORY, {"rollout": rollout, "epoch": epoch})).all()
-    middle = len(GENERATION)
-    replies = [Generation(*row[:middle]) for row in rows]
+    middle = len(CALL)
+    replies = {row[0]: row for row in rows}
     results = [Execution(*row[middle:]) for row in rows if row[middle] is not None]
-    return replies, results
+    return [Call(*row[:middle]) for row in replies.values()], results
 
 
-async def _generation(
-    connection: AsyncConnection, rollout: RolloutId, epoch: int, turn: int
-) -> Generation | None:
+async def _call(
+    connection: AsyncConnection, rollout: RolloutId, epoch: int, number: int
+) -> Call | None:
     row = (
         await connection.execute(
-            select(*GENERATION).where(
-                GenerationRow.rollout_id == rollout,
-                GenerationRow.epoch == epoch,
-                GenerationRow.turn == turn,
+            select(*CALL).where(
+                CallRow.rollout_id == rollout,
+                CallRow.epoch == epoch,
+                CallRow.number == number,
             )
         )
     ).one_or_none()
-    return None if row is None else Generation(*row)
+    return None if row is None else Call(*row)
 
 
 async def _execution(
-    connection: AsyncConnection, rollout: RolloutId, epoch: int, turn: int
+    connection: AsyncConnection, rollout: RolloutId, epoch: int, call: int, index: int
 ) -> Row[Any] | None:
     """The state, then the fields of an Execution."""
     result = await connection.execute(
         select(ExecutionRow.state, *_EXECUTION).where(
             ExecutionRow.rollout_id == rollout,
             ExecutionRow.epoch == epoch,
-            ExecutionRow.turn == turn,
+            ExecutionRow.call == call,
+            ExecutionRow.index == index,
         )
     )
     return result.one_or_none()

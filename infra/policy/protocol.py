@@ -16,7 +16,7 @@ from mainspring.agents.conversation import Conversation
 from mainspring.errors import EngineError, EngineUnreachable
 from mainspring.ids import RolloutId
 from mainspring.status import FaultKind
-from mainspring.trajectories.turns import Generation, VersionSpan
+from mainspring.trajectories.turns import Call, VersionSpan
 
 
 class MalformedReply(EngineError):
@@ -70,6 +70,8 @@ class Completion:
 class ReplyRequest:
     """The next reply of one rollout."""
 
+    number: int
+    """Of the call that is asked for, among those of its epoch."""
     rollout: RolloutId
     """Requests of one rollout prefer the same engine, for its cache."""
     request_id: str
@@ -87,7 +89,7 @@ class Policy(Protocol):
     """Gives a campaign's replies, in tokens or in text. One per process and campaign, safe for
     concurrent calls on one event loop."""
 
-    async def complete(self, ask: ReplyRequest) -> Generation:
+    async def complete(self, ask: ReplyRequest) -> Call:
         """The reply, not stored yet. Raises ContextFull; EngineError when the request is refused
         for good; EngineUnreachable, EngineBusy or EngineFailing when asking again may help."""
         ...

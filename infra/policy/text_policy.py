@@ -8,7 +8,7 @@ from infra.policy.openai import OpenAIClient
 from infra.policy.protocol import ContextFull, ReplyRequest
 from infra.policy.token_policy import MIN_REPLY_TOKENS
 from mainspring.config.policy import PolicyConfig
-from mainspring.trajectories.turns import Generation
+from mainspring.trajectories.turns import Call
 
 
 class TextPolicy:
@@ -19,7 +19,7 @@ class TextPolicy:
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def complete(self, ask: ReplyRequest) -> Generation:
+    async def complete(self, ask: ReplyRequest) -> Call:
         """See protocol.Policy. ContextFull comes from the endpoint, or from its count of tokens."""
         replies = ask.conversation.replies
         room = self._config.max_context
@@ -34,8 +34,9 @@ class TextPolicy:
             temperature=ask.temperature,
             sticky=ask.rollout,
         )
-        return Generation(
-            turn=len(replies),
+        return Call(
+            number=ask.number,
+            parent=replies[-1].number if replies else None,
             prompt_start=0,
             prompt_ids=(),
             completion_ids=(),

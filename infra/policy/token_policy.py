@@ -19,7 +19,7 @@ from infra.policy.protocol import (
 from infra.policy.weight_label import WeightLabel
 from mainspring.agents.conversation import Conversation
 from mainspring.config.policy import PolicyConfig
-from mainspring.trajectories.turns import Generation
+from mainspring.trajectories.turns import Call
 
 MIN_REPLY_TOKENS = 8
 """Less room than this for a reply ends the rollout: no command fits."""
@@ -40,7 +40,7 @@ class TokenPolicy:
     async def aclose(self) -> None:
         await self._engines.aclose()
 
-    async def complete(self, ask: ReplyRequest) -> Generation:
+    async def complete(self, ask: ReplyRequest) -> Call:
         """See protocol.Policy."""
         replies = ask.conversation.replies
         new_ids = self._new_ids(ask.conversation)
@@ -50,8 +50,9 @@ class TokenPolicy:
             raise ContextFull(f"{max(0, room)} of {self._config.max_context} tokens are left")
         context = [i for reply in replies for i in (*reply.prompt_ids, *reply.completion_ids)]
         completion = await self._sample(ask, context + new_ids, room)
-        return Generation(
-            turn=len(replies),
+        return Call(
+            number=ask.number,
+            parent=replies[-1].number if replies else None,
             prompt_start=start,
             prompt_ids=tuple(new_ids),
             completion_ids=completion.output_ids,

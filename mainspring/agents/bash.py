@@ -1,5 +1,7 @@
 """The bash agent: a THOUGHT and one bash block a reply, until the submit command ran."""
 
+from collections.abc import Sequence
+
 from mainspring.agents.bash_block import SUBMIT_SENTINEL, parse_bash_block
 from mainspring.agents.bash_prompts import SYSTEM, TASK
 from mainspring.agents.observation import render_format_error, render_observation
@@ -7,7 +9,7 @@ from mainspring.agents.protocol import Command, FormatError, Message
 from mainspring.agents.templates import render
 from mainspring.config.agent import AgentConfig
 from mainspring.tasks.task import Task
-from mainspring.trajectories.turns import Execution, Generation
+from mainspring.trajectories.turns import Call, Execution
 
 CUT_OFF = frozenset({"length", "max_tokens"})
 """Finish reasons of a reply that reached its longest length: SGLang's and OpenAI's, and others'."""
@@ -23,22 +25,24 @@ class BashAgent:
         about = render(TASK, issue=task.issue, workdir=task.workdir)
         return {"role": "system", "content": render(SYSTEM)}, {"role": "user", "content": about}
 
-    def parse(self, reply: str) -> Command | FormatError:
-        return parse_bash_block(reply)
+    def parse(self, reply: str) -> tuple[Command, ...] | FormatError:
+        found = parse_bash_block(reply)
+        return (found,) if isinstance(found, Command) else found
 
-    def after(self, reply: Generation, execution: Execution | None) -> str:
+    def after(self, reply: Call, executions: Sequence[Execution]) -> str:
         action = self.parse(reply.text)
         if isinstance(action, FormatError):
             cut_off = reply.finish_reason in CUT_OFF
             return render_format_error(action.num_commands, cut_off=cut_off)
-        assert execution is not None, f"turn {reply.turn}: its command has not run"
+        assert executions, f"call {reply.number}: its command has not run"
+        execution = executions[0]
         return render_observation(
             execution.returncode,
             execution.output,
             timed_out=execution.timed_out,
             timeout_s=self._config.command_timeout_s,
             limit_chars=self._config.observation_chars,
-            turns_left=self.turns_left(reply.turn),
+            turns_left=self.turns_left(reply.number),
         )
 
     def turns_left(self, turn: int) -> int | None:

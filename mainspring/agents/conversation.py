@@ -4,24 +4,25 @@ The same turns give the same messages, so an endpoint that takes text is asked t
 a crash, and an exported trajectory has what the policy was told. Imported by policies and exports.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mainspring.agents.protocol import Agent, Message
 from mainspring.tasks.task import Task
-from mainspring.trajectories.turns import Execution, Generation
+from mainspring.trajectories.turns import Call, Execution
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What was said up to the reply that is asked for."""
+    """What was said in one branch up to the reply that is asked for."""
 
     agent: Agent
     task: Task
-    replies: Sequence[Generation]
-    """Those before it, in order."""
+    replies: Sequence[Call]
+    """Those before it on its branch, in order."""
     executions: Sequence[Execution]
-    """Of their commands, in order."""
+    """Of their commands, in order; those of other branches are not looked at."""
 
     def opening(self) -> tuple[Message, Message]:
         return self.agent.opening(self.task)
@@ -29,14 +30,15 @@ class Conversation:
     def newest(self) -> str:
         """The user's message after the last reply, which there must be."""
         last = self.replies[-1]
-        ran = self.executions[-1] if self.executions else None
-        return self.agent.after(last, ran if ran and ran.turn == last.turn else None)
+        return self.agent.after(last, [ran for ran in self.executions if ran.call == last.number])
 
     def messages(self) -> list[Message]:
-        ran = {execution.turn: execution for execution in self.executions}
+        ran: defaultdict[int, list[Execution]] = defaultdict(list)
+        for execution in self.executions:
+            ran[execution.call].append(execution)
         messages = list(self.opening())
         for reply in self.replies:
             messages.append({"role": "assistant", "content": reply.text})
-            told = self.agent.after(reply, ran.get(reply.turn))
+            told = self.agent.after(reply, ran[reply.number])
             messages.append({"role": "user", "content": told})
         return messages

@@ -2,18 +2,20 @@
 
 - An agent is pure: it is made anew wherever it is needed, from its configuration alone, and the
   same record gives the same messages after a crash.
-- The workflow drives it: opening messages, then reply, command and next message in turn.
+- The workflow drives it: opening messages, then reply, commands and next message in turn.
+- A reply asks for one command or for several; they run in their order, one after the other.
 - A reply that breaks the agent's rules is a FormatError value, never an exception: the policy is
   told, and it costs a turn.
 
 Implemented beside this file and by agents of your own (docs/extending.md); `choice` finds them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypedDict
 
 from mainspring.tasks.task import Task
-from mainspring.trajectories.turns import Execution, Generation
+from mainspring.trajectories.turns import Call, Execution
 
 
 class Message(TypedDict):
@@ -32,7 +34,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class FormatError:
-    """A reply that does not hold exactly one command."""
+    """A reply that does not hold what the agent takes."""
 
     num_commands: int
     """Commands that were found."""
@@ -43,13 +45,14 @@ class Agent(Protocol):
         """What every rollout of a task begins with: the system's message and the user's."""
         ...
 
-    def parse(self, reply: str) -> Command | FormatError:
-        """What the reply asks for. `reply` is its text, without special tokens."""
+    def parse(self, reply: str) -> tuple[Command, ...] | FormatError:
+        """The commands that the reply asks for, at least one. `reply` is its text, without special
+        tokens."""
         ...
 
-    def after(self, reply: Generation, execution: Execution | None) -> str:
-        """The user's message after `reply`: what its command did, or how to form a reply. Without
-        `execution` nothing was run."""
+    def after(self, reply: Call, executions: Sequence[Execution]) -> str:
+        """The user's message after `reply`: what its commands did, in their order, or how to form a
+        reply. Without `executions` nothing was run."""
         ...
 
     def is_done(self, execution: Execution) -> bool:

@@ -64,9 +64,9 @@ class NewEpochInput(BaseModel):
 
 class ReplyKind(StrEnum):
     COMMAND = "command"
-    """One bash block to run."""
+    """It asks for one command or several."""
     FORMAT_ERROR = "format_error"
-    """Not exactly one bash block; the next prompt reports it."""
+    """Not what the agent takes; the next prompt reports it."""
     CONTEXT_FULL = "context_full"
     """Nothing was generated: the prompt leaves no room for a reply."""
 
@@ -81,7 +81,9 @@ class GenerateInput(BaseModel):
 class GenerateResult(BaseModel):
     kind: ReplyKind
     summary: str = ""
-    """First characters of the command, for the UI."""
+    """First characters of the first command, for the UI."""
+    num_commands: int = 1
+    """To run one after the other; without meaning for other kinds."""
     num_prompt_tokens: int | None = 0
     num_completion_tokens: int | None = 0
     """None: an endpoint that does not count them."""
@@ -106,6 +108,9 @@ class ExecuteInput(BaseModel):
     rollout: RolloutId
     epoch: int
     turn: int
+    """Number of the call that asked for the command."""
+    index: int = 0
+    """The command's place among those of its call."""
     sandbox: SandboxId
     timeout_s: float
 

@@ -1,17 +1,18 @@
-"""A sample: one rollout as the trainer sees it, and how recorded turns become one.
+"""A sample: one branch of a rollout as the trainer sees it, and how recorded calls become one.
 
 Pure; numpy only. Arrays of a sample all have its length [T]; position t describes token t itself
 (the shift by one happens where logits are computed, nowhere else).
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mainspring.trajectories.turns import BrokenTrajectory, Generation, check_contiguous
+from mainspring.trajectories.tree import branches, check_tree
+from mainspring.trajectories.turns import BrokenTrajectory, Call
 
 NOT_SAMPLED = -1
 """Policy version of tokens that no policy sampled (prompts and observations)."""
@@ -20,49 +21,73 @@ NOT_SAMPLED = -1
 @dataclass(frozen=True, slots=True)
 class Sample:
     rollout: str
+    branch: int
+    """Number of the branch's last call."""
     token_ids: NDArray[np.int32]
     """[T] prompt, replies and observations in order."""
     action_mask: NDArray[np.bool_]
-    """[T] True where the policy sampled the token."""
+    """[T] True where the policy sampled the token, and it is trained in this sample."""
     logprobs: NDArray[np.float32]
     """[T] as served; 0 where not sampled."""
     versions: NDArray[np.int32]
     """[T] policy version of each sampled token, NOT_SAMPLED elsewhere."""
-    advantage: float = 0.0
+    advantages: NDArray[np.float32]
+    """[T] how much better than its group each action token's rollout was; 0 elsewhere."""
 
     @property
     def num_action_tokens(self) -> int:
         return int(self.action_mask.sum())
 
+    @property
+    def carries_advantage(self) -> bool:
+        """Whether any token of it has a gradient."""
+        return bool(self.advantages.any())
 
-def sample_from_turns(
-    rollout: str, generations: list[Generation], advantage: float = 0.0
-) -> Sample:
-    """Raises BrokenTrajectory when the turns do not line up, or have no tokens."""
-    check_contiguous(rollout, generations)
-    for generation in generations:
-        if not generation.completion_ids:
+
+def samples_of(rollout: str, calls: Sequence[Call], advantage: float = 0.0) -> list[Sample]:
+    """A sample for each branch, in the order of the branches. Tokens that branches share are
+    trained once: in the first one, and are context in the others.
+
+    Raises BrokenTrajectory when the calls do not line up, or have no tokens.
+    """
+    check_tree(rollout, calls)
+    for call in calls:
+        if not call.completion_ids:
             raise BrokenTrajectory(
-                f"rollout {rollout}, turn {generation.turn}: its reply came as text, without the "
+                f"rollout {rollout}, call {call.number}: its reply came as text, without the "
                 "tokens that were sampled: it cannot be trained on",
                 remedy='train on engines of policy.api = "sglang"; endpoints of the OpenAI API are '
                 "for evaluations",
             )
-    length = generations[-1].end if generations else 0
+    samples: list[Sample] = []
+    trained: set[int] = set()
+    for path in branches(calls):
+        new = [call for call in path if call.number not in trained]
+        samples.append(_sample(rollout, path, new, advantage))
+        trained.update(call.number for call in new)
+    return samples
+
+
+def _sample(
+    rollout: str, path: Sequence[Call], trained: Sequence[Call], advantage: float
+) -> Sample:
+    length = path[-1].end
     token_ids = np.zeros(length, np.int32)
     action_mask = np.zeros(length, np.bool_)
     logprobs = np.zeros(length, np.float32)
     versions = np.full(length, NOT_SAMPLED, np.int32)
-    for generation in generations:
-        start = generation.prompt_start
-        middle = start + len(generation.prompt_ids)
-        token_ids[start:middle] = generation.prompt_ids
-        token_ids[middle : generation.end] = generation.completion_ids
-        action_mask[middle : generation.end] = True
-        logprobs[middle : generation.end] = generation.logprobs
-        for span in generation.spans:
+    for call in path:
+        middle = call.prompt_start + len(call.prompt_ids)
+        token_ids[call.prompt_start : middle] = call.prompt_ids
+        token_ids[middle : call.end] = call.completion_ids
+    for call in trained:
+        middle = call.prompt_start + len(call.prompt_ids)
+        action_mask[middle : call.end] = True
+        logprobs[middle : call.end] = call.logprobs
+        for span in call.spans:
             versions[middle + span.start : middle + span.end] = span.version
-    return Sample(rollout, token_ids, action_mask, logprobs, versions, advantage)
+    advantages = np.where(action_mask, np.float32(advantage), np.float32(0))
+    return Sample(rollout, path[-1].number, token_ids, action_mask, logprobs, versions, advantages)
 
 
 def without_tokens_before(sample: Sample, version: int) -> Sample:
@@ -75,6 +100,7 @@ def without_tokens_before(sample: Sample, version: int) -> Sample:
         action_mask=sample.action_mask & ~old,
         logprobs=np.where(old, np.float32(0), sample.logprobs),
         versions=np.where(old, np.int32(NOT_SAMPLED), sample.versions),
+        advantages=np.where(old, np.float32(0), sample.advantages),
     )
 
 
@@ -82,7 +108,8 @@ def digest(samples: Iterable[Sample]) -> str:
     """Of everything that training takes from them, in their order."""
     found = hashlib.sha256()
     for sample in samples:
-        found.update(f"{sample.rollout} {sample.advantage!r} {len(sample.token_ids)}".encode())
-        for values in (sample.token_ids, sample.action_mask, sample.logprobs, sample.versions):
+        found.update(f"{sample.rollout} {sample.branch} {len(sample.token_ids)}".encode())
+        arrays = (sample.token_ids, sample.action_mask, sample.logprobs, sample.versions)
+        for values in (*arrays, sample.advantages):
             found.update(np.ascontiguousarray(values).tobytes())
     return found.hexdigest()

@@ -1,8 +1,8 @@
-"""Turns as recorded: what went to the policy token by token, what came back, what the command did.
+"""Turns as recorded: a call of the policy, token by token, and what its commands did.
 
-Invariant 4 lives here: tokens are stored as served and never re-derived. Turn t stores only the
-tokens new since turn t-1, so a rollout's sequence is the concatenation over turns of
-`prompt_ids` + `completion_ids`, and `check_contiguous` proves that nothing is missing or doubled.
+Invariant 4 lives here: tokens are stored as served and never re-derived. A call stores only the
+tokens that are new since its parent, so the sequence of a branch is the concatenation over its path
+of `prompt_ids` + `completion_ids`. `tree` puts calls together and proves that nothing is missing.
 """
 
 from dataclasses import dataclass
@@ -27,14 +27,17 @@ class VersionSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class Call:
     """One reply of the policy, exactly as served."""
 
-    turn: int
+    number: int
+    """Its place among the calls of its epoch, from 0; also the number of its turn."""
+    parent: int | None
+    """The call whose tokens it extends; None: it begins a branch of its own."""
     prompt_start: int
-    """Position in the rollout's sequence where `prompt_ids` begins."""
+    """Position in its branch's sequence where `prompt_ids` begins: the end of its parent."""
     prompt_ids: tuple[int, ...]
-    """Tokens new since the last reply: [T_new]. All token fields are empty for a reply in text."""
+    """Tokens new since its parent: [T_new]. All token fields are empty for a reply in text."""
     completion_ids: tuple[int, ...]
     """Sampled tokens, the stop token included: [T_out]."""
     logprobs: tuple[float, ...]
@@ -60,7 +63,10 @@ class Generation:
 class Execution:
     """One command and what it did."""
 
-    turn: int
+    call: int
+    """The call that asked for it."""
+    index: int
+    """Its place among the commands of that call, from 0."""
     command: str
     returncode: int
     """The shell's exit code; -1 when the command was killed at its timeout."""
@@ -70,26 +76,3 @@ class Execution:
     """More was written than the cap keeps."""
     timed_out: bool
     wall_s: float
-
-
-def check_contiguous(rollout: str, generations: list[Generation]) -> None:
-    """Raises BrokenTrajectory naming the rollout and turn where the sequence breaks."""
-    position = 0
-    for index, generation in enumerate(generations):
-        where = f"rollout {rollout}, turn {generation.turn}"
-        if generation.turn != index:
-            raise BrokenTrajectory(f"{where}: expected turn {index}")
-        if generation.prompt_start != position:
-            raise BrokenTrajectory(
-                f"{where}: starts at token {generation.prompt_start}, expected {position}"
-            )
-        if len(generation.logprobs) != len(generation.completion_ids):
-            raise BrokenTrajectory(f"{where}: log-probs and tokens differ in number")
-        covered = 0
-        for span in generation.spans:
-            if span.start != covered or span.end < span.start:
-                raise BrokenTrajectory(f"{where}: version spans are not contiguous")
-            covered = span.end
-        if covered != len(generation.completion_ids):
-            raise BrokenTrajectory(f"{where}: version spans end at {covered}")
-        position = generation.end

@@ -11,7 +11,7 @@ from typing import Any
 
 from mainspring import __version__
 from mainspring.agents.protocol import FormatError
-from mainspring.trajectories.turns import Generation
+from mainspring.trajectories.turns import Call
 from reports.export.trajectory import Trajectory, num_completion_tokens, num_prompt_tokens
 from reports.export.whole_file import write_whole
 
@@ -56,7 +56,7 @@ def to_atif(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
-def _step(trajectory: Trajectory, reply: Generation) -> dict[str, Any]:
+def _step(trajectory: Trajectory, reply: Call) -> dict[str, Any]:
     metrics: dict[str, Any] = {
         "prompt_tokens": num_prompt_tokens(reply),
         "completion_tokens": num_completion_tokens(reply),
@@ -71,27 +71,43 @@ def _step(trajectory: Trajectory, reply: Generation) -> dict[str, Any]:
             },
         }
     step: dict[str, Any] = {"source": "agent", "message": reply.text, "metrics": metrics}
-    action = trajectory.agent.parse(reply.text)
-    if isinstance(action, FormatError):
-        told = trajectory.agent.after(reply, None)
+    asked = trajectory.agent.parse(reply.text)
+    if isinstance(asked, FormatError):
+        told = trajectory.agent.after(reply, ())
         step["observation"] = {"results": [{"content": told}]}
         return step
-    call = f"turn-{reply.turn}"
     step["tool_calls"] = [
         {
-            "tool_call_id": call,
+            "tool_call_id": _tool_call(reply, index),
             "function_name": "bash",
-            "arguments": {"command": action.command},
+            "arguments": {"command": command.command},
         }
+        for index, command in enumerate(asked)
     ]
-    ran = trajectory.executions.get(reply.turn)
-    if ran is not None:
-        printed = ran.output.decode(errors="replace")
-        step["observation"] = {"results": [{"source_call_id": call, "content": printed}]}
+    ran = trajectory.ran(reply)
+    if ran:
+        step["observation"] = {
+            "results": [
+                {
+                    "source_call_id": _tool_call(reply, each.index),
+                    "content": each.output.decode(errors="replace"),
+                }
+                for each in ran
+            ]
+        }
         step["extra"] = {
-            "returncode": ran.returncode,
-            "timed_out": ran.timed_out,
-            "output_truncated": ran.truncated,
-            "seconds": ran.wall_s,
+            "commands": [
+                {
+                    "returncode": each.returncode,
+                    "timed_out": each.timed_out,
+                    "output_truncated": each.truncated,
+                    "seconds": each.wall_s,
+                }
+                for each in ran
+            ]
         }
     return step
+
+
+def _tool_call(reply: Call, index: int) -> str:
+    return f"turn-{reply.number}-{index}"

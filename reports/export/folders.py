@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mainspring import __version__
-from mainspring.trajectories.turns import Generation
+from mainspring.trajectories.turns import Call
 from reports.export.trajectory import Trajectory, num_completion_tokens, num_prompt_tokens
 from reports.export.whole_file import write_whole
 
@@ -38,22 +38,27 @@ def _traj(trajectory: Trajectory) -> dict[str, Any]:
     }
 
 
-def _step(trajectory: Trajectory, reply: Generation) -> dict[str, Any]:
-    ran = trajectory.executions.get(reply.turn)
+def _step(trajectory: Trajectory, reply: Call) -> dict[str, Any]:
     return {
-        "turn": reply.turn,
+        "turn": reply.number,
+        "parent": reply.parent,
         "reply": reply.text,
         "finish_reason": reply.finish_reason,
         "reply_s": reply.latency_s,
         "n_prompt_tokens": num_prompt_tokens(reply),
         "n_completion_tokens": num_completion_tokens(reply),
         "policy_versions": sorted({span.version for span in reply.spans}),
-        "command": trajectory.command(reply),
-        "returncode": ran.returncode if ran else None,
-        "output": ran.output.decode(errors="replace") if ran else None,
-        "output_truncated": ran.truncated if ran else None,
-        "timed_out": ran.timed_out if ran else None,
-        "command_s": ran.wall_s if ran else None,
+        "commands": [
+            {
+                "command": ran.command,
+                "returncode": ran.returncode,
+                "output": ran.output.decode(errors="replace"),
+                "output_truncated": ran.truncated,
+                "timed_out": ran.timed_out,
+                "command_s": ran.wall_s,
+            }
+            for ran in trajectory.ran(reply)
+        ],
     }
 
 

@@ -19,14 +19,15 @@ from infra.db.groups import GroupRecord
 from infra.db.rollouts import RolloutRecord
 from mainspring.agents.choice import agent_for
 from mainspring.agents.conversation import Conversation
-from mainspring.agents.protocol import Agent, Command, Message
+from mainspring.agents.protocol import Agent, Message
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId
 from mainspring.status import Player, RolloutPhase, Verdict, is_masked
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.task import Task
-from mainspring.trajectories.samples import Sample, sample_from_turns
-from mainspring.trajectories.turns import Execution, Generation
+from mainspring.trajectories.samples import Sample, samples_of
+from mainspring.trajectories.tree import branches
+from mainspring.trajectories.turns import Call, Execution
 
 _GIVEN = (Player.GOLD, Player.EMPTY, Player.EXPLOIT)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -75,9 +76,9 @@ class Trajectory:
     """Empty when there is none."""
     report: GradeReport | None
     grade_output: str | None
-    replies: list[Generation]
-    executions: dict[int, Execution]
-    """By turn; a reply that asked for none, or whose command never ended, has none."""
+    replies: list[Call]
+    executions: list[Execution]
+    """In their order; a command that never ended has none."""
 
     @property
     def rollout(self) -> RolloutRecord:
@@ -100,21 +101,34 @@ class Trajectory:
         return agent_for(self.config.agent, self.task)
 
     @cached_property
+    def branches(self) -> list[tuple[Call, ...]]:
+        """Each path of replies from root to leaf, in the order of the leaves. One without replies
+        where nothing was played."""
+        return branches(self.replies) or [()]
+
+    @property
     def messages(self) -> list[Message]:
-        """What the policy was told and replied; empty when nothing was played."""
-        if not self.replies:
+        """Of the last branch."""
+        return self.messages_of(self.branches[-1])
+
+    def messages_of(self, branch: tuple[Call, ...]) -> list[Message]:
+        """What the policy was told and replied in this branch; empty when nothing was played."""
+        if not branch:
             return []
-        *before, last = self.replies
-        executions = list(self.executions.values())
-        asked = Conversation(self.agent, self.task, before, executions).messages()
+        *before, last = branch
+        asked = Conversation(self.agent, self.task, before, self.executions).messages()
         return [*asked, {"role": "assistant", "content": last.text}]
 
     @cached_property
-    def sample(self) -> Sample | None:
-        """As a trainer sees it; None where the replies came without tokens."""
+    def samples(self) -> list[Sample] | None:
+        """Of each branch, as a trainer sees it; None where the replies came without tokens."""
         if not self.replies or not all(reply.completion_ids for reply in self.replies):
             return None
-        return sample_from_turns(self.rollout.id, self.replies)
+        return samples_of(self.rollout.id, self.replies)
+
+    def ran(self, reply: Call) -> list[Execution]:
+        """What the reply's commands did, in their order."""
+        return [each for each in self.executions if each.call == reply.number]
 
     @property
     def num_prompt_tokens(self) -> int | None:
@@ -128,10 +142,6 @@ class Trajectory:
     @property
     def policy_versions(self) -> list[int]:
         return sorted({span.version for reply in self.replies for span in reply.spans})
-
-    def command(self, reply: Generation) -> str | None:
-        action = self.agent.parse(reply.text)
-        return action.command if isinstance(action, Command) else None
 
     def outcome(self) -> dict[str, Any]:
         """How it ended, in plain words and numbers, as several formats hold it."""
@@ -155,13 +165,13 @@ class Trajectory:
         }
 
 
-def num_prompt_tokens(reply: Generation) -> int | None:
+def num_prompt_tokens(reply: Call) -> int | None:
     """Of the whole prompt of one turn; None: from an endpoint that does not count."""
     in_text = not (reply.prompt_ids or reply.completion_ids)
     return reply.num_prompt_tokens if in_text else reply.prompt_start + len(reply.prompt_ids)
 
 
-def num_completion_tokens(reply: Generation) -> int | None:
+def num_completion_tokens(reply: Call) -> int | None:
     in_text = not (reply.prompt_ids or reply.completion_ids)
     return reply.num_completion_tokens if in_text else len(reply.completion_ids)
 
@@ -221,6 +231,6 @@ async def read(
             report=await rollouts.get_grade_report(database, rollout.id),
             grade_output=await rollouts.get_grade_output(database, rollout.id, rollout.epoch),
             replies=replies,
-            executions={execution.turn: execution for execution in executions},
+            executions=executions,
         )
         progress(done + 1, len(wanted))

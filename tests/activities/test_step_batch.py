@@ -7,13 +7,14 @@ from infra.db.batches import BatchGroup, BatchRollout
 from mainspring.config.trainer import TrainerConfig
 from mainspring.ids import GroupId, RolloutId, TaskId
 from mainspring.status import StopReason
-from mainspring.trajectories.turns import Generation, VersionSpan
+from mainspring.trajectories.turns import Call, VersionSpan
 
 
 def rollout(index: int, reward: float | None, *versions: int) -> BatchRollout:
     """One reply of a token for each version, after a prompt of three."""
-    reply = Generation(
-        turn=0,
+    reply = Call(
+        number=0,
+        parent=None,
         prompt_start=0,
         prompt_ids=(1, 2, 3),
         completion_ids=tuple(range(10, 10 + len(versions))),
@@ -30,7 +31,7 @@ def rollout(index: int, reward: float | None, *versions: int) -> BatchRollout:
         stop_reason=StopReason.SUBMITTED,
         temperature=1.0,
         num_turns=1,
-        generations=[reply],
+        calls=[reply],
     )
 
 
@@ -61,7 +62,8 @@ def test_tokens_that_are_too_old_are_context_and_not_trained_on() -> None:
     assert old.action_mask.tolist() == [False] * 5 + [True, False]
     assert old.versions.tolist() == [-1] * 5 + [9, -1]
     assert np.flatnonzero(old.logprobs).tolist() == [5]
-    assert old.advantage == free.samples[1].advantage
+    assert np.flatnonzero(old.advantages).tolist() == [5]
+    assert old.advantages[5] == free.samples[1].advantages[5]
     assert bounded.digest != free.digest
     assert step_batch([OLD], TrainerConfig(max_token_staleness=0), version=3).samples
 
@@ -79,7 +81,7 @@ def test_rewards_that_differ_by_rounding_are_no_mixed_group() -> None:
     flat = group(rollout(0, 0.1 + 0.2, 1), rollout(1, 0.3, 1))
     batch = step_batch([flat], TrainerConfig(), version=1)
     assert batch.figures["mixed_groups"] == 0
-    assert [sample.advantage for sample in batch.samples] == [0.0, 0.0]
+    assert not any(sample.carries_advantage for sample in batch.samples)
 
 
 def test_the_same_batch_has_the_same_digest_and_another_one_does_not() -> None:

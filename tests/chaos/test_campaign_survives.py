@@ -21,7 +21,7 @@ from cli.operations.fleet import Fleet
 from cli.operations.local_campaign import members
 from infra.db import batches, campaigns, groups, policies, sandboxes, steps
 from infra.db.database import Database
-from infra.db.models import ExecutionRow, ExecutionState, GenerationRow, RolloutRow
+from infra.db.models import CallRow, ExecutionRow, ExecutionState, RolloutRow
 from infra.stack import ports
 from infra.temporal.connection import connect
 from mainspring.config.agent import AgentConfig
@@ -34,7 +34,7 @@ from mainspring.config.trainer import Device, GroupFilter, TrainerConfig
 from mainspring.ids import CampaignId
 from mainspring.settings import load_settings
 from mainspring.status import CampaignStatus, GroupKind, GroupStatus, StepStatus
-from mainspring.trajectories.samples import sample_from_turns
+from mainspring.trajectories.samples import samples_of
 from reports.collect import collect
 from reports.summary import write
 from tests.sandboxed import SANDBOXED
@@ -136,13 +136,13 @@ async def check_everything_happened_once(db: Database, campaign: CampaignId) -> 
     for group in await batches.load_groups(db, batch_groups):
         for rollout in group.rollouts:
             assert rollout.reward is not None, f"{rollout.id} was masked: {rollout.stop_reason}"
-            sample_from_turns(rollout.id, rollout.generations)
-            assert len(rollout.generations) == rollout.num_turns
+            samples_of(rollout.id, rollout.calls)
+            assert len(rollout.calls) == rollout.num_turns
     async with db.transaction() as connection:
         ours = select(RolloutRow.id).where(RolloutRow.campaign_id == campaign)
         # One life each: no turn was generated or run a second time in another epoch.
         epochs = await connection.scalar(
-            select(func.max(GenerationRow.epoch)).where(GenerationRow.rollout_id.in_(ours))
+            select(func.max(CallRow.epoch)).where(CallRow.rollout_id.in_(ours))
         )
         unfinished = await connection.scalar(
             select(func.count()).where(

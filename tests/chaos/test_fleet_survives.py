@@ -212,8 +212,8 @@ async def test_no_rollout_is_lost_and_nothing_stays_behind(stack: StackInfo, tmp
         assert not ends and len(results) == NUM_ROLLOUTS
         lives = Counter[int]()
         for rollout in results:
-            generations, executions = await turns.history(cluster.db, rollout, 0)
-            assert [it.turn for it in generations] == list(range(NUM_TURNS + 1))
+            calls, executions = await turns.history(cluster.db, rollout, 0)
+            assert [it.number for it in calls] == list(range(NUM_TURNS + 1))
             shown = executions[NUM_TURNS - 1].output.decode().split()
             assert shown == [f"turn{n}" for n in range(NUM_TURNS)], (rollout, shown)
             leases = await sandboxes.rollout_leases(cluster.db, rollout)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 from sqlalchemy import update
-from store_records import CAMPAIGN, execution, finish, generation, task
+from store_records import CAMPAIGN, call, execution, finish, task
 from typer.testing import CliRunner
 
 from cli import campaign, rollout
@@ -97,11 +97,11 @@ async def add(
 async def play(db: Database, id: RolloutId, reward: float | None) -> None:
     """A command, then a reply that was cut before its command."""
     epoch = (await rollouts.claim(db, id, "run-a")).epoch
-    first = generation(0, 0, num_reply=5)
-    await turns.put_generation(db, id, epoch, first)
-    await turns.put_intent(db, id, epoch, 0, "echo 0")
+    first = call(0, 0, num_reply=5)
+    await turns.put_call(db, id, epoch, first)
+    await turns.put_intent(db, id, epoch, 0, 0, "echo 0")
     await turns.put_execution(db, id, epoch, execution(0, HOSTILE))
-    await turns.put_generation(db, id, epoch, generation(1, first.end))
+    await turns.put_call(db, id, epoch, call(1, first.end))
     if reward is None:
         await finish(db, id, epoch, None)
         return

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from mainspring.algorithms.admission import num_admissible_groups
 from mainspring.algorithms.advantages import group_advantages
 from mainspring.algorithms.curriculum import task_position
-from mainspring.trajectories.samples import NOT_SAMPLED, sample_from_turns
-from mainspring.trajectories.turns import BrokenTrajectory, Generation, VersionSpan
+from mainspring.trajectories.samples import NOT_SAMPLED, samples_of
+from mainspring.trajectories.turns import BrokenTrajectory, Call, VersionSpan
 
 
 @given(
@@ -74,12 +74,13 @@ def test_equal_rewards_give_exact_zeros(rewards_G, normalize_std) -> None:
 
 
 def turn(number: int, start: int, spans: tuple[VersionSpan, ...] = (VersionSpan(3, 0, 2),)):
-    return Generation(number, start, (7, 8, 9), (1, 2), (-0.1, -0.2), spans, "x", "stop")
+    parent = number - 1 if number else None
+    return Call(number, parent, start, (7, 8, 9), (1, 2), (-0.1, -0.2), spans, "x", "stop")
 
 
 def test_a_sample_is_the_sequence_as_served() -> None:
     mixed = (VersionSpan(3, 0, 1), VersionSpan(4, 1, 2))
-    sample = sample_from_turns("r", [turn(0, 0), turn(1, 5, mixed)])
+    [sample] = samples_of("r", [turn(0, 0), turn(1, 5, mixed)])
     assert sample.token_ids.tolist() == [7, 8, 9, 1, 2] * 2
     assert sample.action_mask.tolist() == [False, False, False, True, True] * 2
     none = NOT_SAMPLED
@@ -97,6 +98,6 @@ def test_a_sample_is_the_sequence_as_served() -> None:
         [replace(turn(0, 0), logprobs=(-0.1,))],
     ],
 )
-def test_what_does_not_line_up_is_never_a_sample(broken: list[Generation]) -> None:
-    with pytest.raises(BrokenTrajectory, match="rollout r, turn"):
-        sample_from_turns("r", broken)
+def test_what_does_not_line_up_is_never_a_sample(broken: list[Call]) -> None:
+    with pytest.raises(BrokenTrajectory, match="rollout r, call"):
+        samples_of("r", broken)

@@ -9,6 +9,7 @@ from reports.data import (
     Evaluation,
     Lengths,
     PhaseTiming,
+    RanCommand,
     ReportData,
     Step,
     Totals,
@@ -118,13 +119,21 @@ def _solved() -> Trajectory:
         turns=(
             Turn(
                 "```bash\ncat totals.py\n```",
-                "cat totals.py",
-                0,
-                MODULE
-                + "        if value >= limit:\n            total += value\n    return total\n",
+                (
+                    RanCommand(
+                        "cat totals.py",
+                        0,
+                        MODULE
+                        + "        if value >= limit:\n            total += value\n"
+                        + "    return total\n",
+                    ),
+                ),
             ),
-            Turn(f"The comparison is too wide.\n```bash\n{edit}\n```", edit, 0, ""),
-            Turn(f"```bash\n{submit}\n```", submit, 0, submit.removeprefix("echo ") + "\n"),
+            Turn(f"The comparison is too wide.\n```bash\n{edit}\n```", (RanCommand(edit, 0, ""),)),
+            Turn(
+                f"```bash\n{submit}\n```",
+                (RanCommand(submit, 0, submit.removeprefix("echo ") + "\n"),),
+            ),
         ),
     )
 
@@ -141,9 +150,12 @@ def _hostile() -> Trajectory:
         verdict=Verdict.NOT_RESOLVED,
         stop_reason=StopReason.STEP_LIMIT,
         turns=(
-            Turn("I am not sure what to do & so on.", None, None, ""),
-            Turn(f"```bash\n{command}\n```", command, 1, "\x1b[31mred\x1b[0m <img src=x>\n" * 400),
-            Turn("```bash\nsleep 99\n```", "sleep 99", -1, ""),
+            Turn("I am not sure what to do & so on."),
+            Turn(
+                f"```bash\n{command}\n```",
+                (RanCommand(command, 1, "\x1b[31mred\x1b[0m <img src=x>\n" * 400),),
+            ),
+            Turn("```bash\nsleep 99\n```", (RanCommand("sleep 99", -1, ""),)),
         ),
         reward_parts={"outcome": -1.0, "<b>:mine": 0.25},
         suspicions=("searched_history", "edited_tests"),

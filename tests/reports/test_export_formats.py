@@ -23,8 +23,8 @@ from mainspring.ids import CampaignId, RolloutId, TaskId, rollout_id, run_group_
 from mainspring.status import CampaignKind, GroupKind, StopReason, Suspicion, Verdict
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.task import Task
-from mainspring.trajectories.samples import sample_from_turns
-from mainspring.trajectories.turns import Execution, Generation, VersionSpan
+from mainspring.trajectories.samples import samples_of
+from mainspring.trajectories.turns import Call, Execution, VersionSpan
 from migrations import upgrade
 from reports.export.evaluation import write_evaluation
 
@@ -56,12 +56,14 @@ async def db(fresh_database: str, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
         yield database
 
 
-def reply(turn: int, start: int, text: str, *, in_tokens: bool) -> Generation:
+def reply(turn: int, start: int, text: str, *, in_tokens: bool) -> Call:
     if not in_tokens:
-        return Generation(turn, 0, (), (), (), (), text, "stop", 0.5, 10 + turn, 4)
+        parent = turn - 1 if turn else None
+        return Call(turn, parent, 0, (), (), (), (), text, "stop", 0.5, 10 + turn, 4)
     ids, prompt = tuple(text.encode()), tuple(range(1000 * turn, 1000 * turn + 6))
     spans = (VersionSpan(3, 0, 4), VersionSpan(4, 4, len(ids)))
-    return Generation(turn, start, prompt, ids, (-0.25,) * len(ids), spans, text, "stop", 0.5)
+    parent = turn - 1 if turn else None
+    return Call(turn, parent, start, prompt, ids, (-0.25,) * len(ids), spans, text, "stop", 0.5)
 
 
 async def play(db: Database, id: RolloutId, verdict: Verdict | None, *, in_tokens: bool) -> None:
@@ -69,10 +71,10 @@ async def play(db: Database, id: RolloutId, verdict: Verdict | None, *, in_token
     start = 0
     for turn, text in enumerate(ACTIONS):
         said = reply(turn, start, text, in_tokens=in_tokens)
-        await turns.put_generation(db, id, 0, said)
+        await turns.put_call(db, id, 0, said)
         start = said.end
         if turn != 1:
-            ran = Execution(turn, "cat a.py", 0, b"x = \xff1\n", False, False, 0.5)
+            ran = Execution(turn, 0, "cat a.py", 0, b"x = \xff1\n", False, False, 0.5)
             await turns.put_execution(db, id, 0, ran)
     if verdict not in (None, Verdict.NO_PATCH):
         await rollouts.put_patch(db, id, 0, PATCH)
@@ -176,7 +178,9 @@ async def test_an_evaluation_is_written_whole_and_again_the_same(
     said = json.loads((folder / "traj.json").read_text())
     assert [message["role"] for message in said["messages"]][-2:] == ["user", "assistant"]
     assert said["messages"][1]["content"].count("Fix repo/lib:3.") == 1
-    assert [step["returncode"] for step in said["steps"]] == [0, None, 0]
+    codes = [[ran["returncode"] for ran in step["commands"]] for step in said["steps"]]
+    assert codes == [[0], [], [0]]
+    assert [step["parent"] for step in said["steps"]] == [None, 0, 1]
     assert said["info"]["grade_report"]["fail_to_pass_passed"] == ["t::a"]
     meta = json.loads((folder / "meta.json").read_text())
     assert (meta["model"], meta["sampling"]["temperature"]) == ("m1", 0.0)
@@ -218,7 +222,7 @@ async def test_parquet_has_every_token(db: Database, tmp_path: Path) -> None:
             assert row["token_ids"] is None
             continue
         id = RolloutId(row["rollout"])
-        sample = sample_from_turns(id, await turns.generations(db, id, 0))
+        [sample] = samples_of(id, await turns.calls(db, id, 0))
         np.testing.assert_array_equal(row["token_ids"], sample.token_ids)
         np.testing.assert_array_equal(row["action_mask"], sample.action_mask)
         np.testing.assert_array_equal(row["logprobs"], sample.logprobs)

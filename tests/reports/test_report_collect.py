@@ -27,11 +27,11 @@ from mainspring.ids import (
 )
 from mainspring.status import CampaignStatus, GroupKind, StopReason, Suspicion, Verdict
 from mainspring.tasks.task import Task
-from mainspring.trajectories.turns import Execution, Generation, VersionSpan
+from mainspring.trajectories.turns import Call, Execution, VersionSpan
 from migrations import upgrade
 from reports import page
 from reports.collect import collect
-from reports.data import Composition, Evaluation, Lengths, ReportData, Turn
+from reports.data import Composition, Evaluation, Lengths, RanCommand, ReportData, Turn
 from reports.summary import summary, write
 
 NAME = CampaignId("told")
@@ -77,8 +77,9 @@ async def play(
     epoch = (await rollouts.claim(db, rollout, "run")).epoch
     start = 0
     for turn, text in enumerate((f"```bash\n{COMMAND}\n```", "no command")):
-        reply = Generation(
-            turn=turn,
+        reply = Call(
+            number=turn,
+            parent=turn - 1 if turn else None,
             prompt_start=start,
             prompt_ids=(1, 2, 3),
             completion_ids=(4, 5),
@@ -88,10 +89,10 @@ async def play(
             finish_reason="stop",
             latency_s=0.2,
         )
-        await turns.put_generation(db, rollout, epoch, reply)
+        await turns.put_call(db, rollout, epoch, reply)
         start = reply.end
-    await turns.put_intent(db, rollout, epoch, 0, COMMAND)
-    ran = Execution(0, COMMAND, 0, b"x = 1\xff\n", truncated=False, timed_out=False, wall_s=0.1)
+    await turns.put_intent(db, rollout, epoch, 0, 0, COMMAND)
+    ran = Execution(0, 0, COMMAND, 0, b"x = 1\xff\n", truncated=False, timed_out=False, wall_s=0.1)
     await turns.put_execution(db, rollout, epoch, ran)
     verdicts = {None: Verdict.FAULT, 0.0: Verdict.NOT_RESOLVED, 1.0: Verdict.RESOLVED}
     await rollouts.finish(
@@ -204,8 +205,8 @@ async def test_trajectories_show_what_was_learned(told: ReportData) -> None:
     assert (masked.reward, masked.verdict) == (None, Verdict.FAULT)
     assert after.issue == "a.py is wrong in way 0"
     assert after.turns == (
-        Turn(f"```bash\n{COMMAND}\n```", COMMAND, 0, "x = 1\ufffd\n"),
-        Turn("no command", None, None, ""),
+        Turn(f"```bash\n{COMMAND}\n```", (RanCommand(COMMAND, 0, "x = 1\ufffd\n"),)),
+        Turn("no command"),
     )
 
 

@@ -119,10 +119,15 @@ def batch() -> list[Sample]:
                 action_mask=mask,
                 logprobs=logprobs.astype(np.float32),
                 versions=np.where(mask, index % 2, NOT_SAMPLED).astype(np.int32),
-                advantage=0.0 if index == 3 else float(rng.standard_normal()),
+                branch=0,
+                advantages=_advantages(mask, 0.0 if index == 3 else rng.standard_normal()),
             )
         )
     return samples
+
+
+def _advantages(mask: np.ndarray, value: float) -> np.ndarray:
+    return np.where(mask, np.float32(value), np.float32(0))
 
 
 def oracle_logprobs(model: PreTrainedModel, sample: Sample) -> torch.Tensor:
@@ -144,7 +149,7 @@ def oracle_step() -> Callable[..., float]:
     def step(
         model: PreTrainedModel, samples: list[Sample], optimizer: torch.optim.Optimizer
     ) -> float:
-        kept = [sample for sample in samples if sample.advantage]
+        kept = [sample for sample in samples if sample.carries_advantage]
         num_tokens = sum(sample.num_action_tokens for sample in kept)
         total = torch.zeros(())
         for sample in kept:
@@ -152,7 +157,8 @@ def oracle_step() -> Callable[..., float]:
             served = torch.from_numpy(sample.logprobs[1:])[mask]
             ratio = (oracle_logprobs(model, sample)[mask] - served).exp()
             bounded = ratio.clamp(0.8, 1.28)
-            total -= torch.min(ratio * sample.advantage, bounded * sample.advantage).sum()
+            advantages = torch.from_numpy(sample.advantages[1:])[mask]
+            total -= torch.min(ratio * advantages, bounded * advantages).sum()
         loss = total / num_tokens
         optimizer.zero_grad()
         loss.backward()

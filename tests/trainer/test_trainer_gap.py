@@ -23,7 +23,7 @@ def served(make_model, make_config, batch):
 
 def test_a_wrong_token_of_a_flat_sample_is_seen(make_model, make_config, served) -> None:
     rank = TrainerRank(make_config(gap={}), make_model("qwen3")[1])
-    flat = next(n for n, sample in enumerate(served) if sample.advantage == 0)
+    flat = next(n for n, sample in enumerate(served) if not sample.carries_advantage)
     wrong = list(served)
     wrong[flat] = replace(
         served[flat], logprobs=served[flat].logprobs - 0.5 * served[flat].action_mask

@@ -123,7 +123,9 @@ def test_a_gap_or_an_infinite_gradient_moves_nothing(make_model, make_config, ba
     with pytest.raises(LogprobGapTooLarge, match=r"campaign t, step 2: .* version 1 "):
         rank.train_step(batch, step=1, current_version=1)
     with pytest.raises(NonFiniteStep, match=r"campaign t, step 2: .* is (nan|inf)"):
-        broken = replace(batch[0], advantage=float("inf"))
+        broken = replace(
+            batch[0], advantages=np.where(batch[0].action_mask, np.float32("inf"), np.float32(0))
+        )
         rank.train_step([broken], step=1, current_version=9)
     assert largest_gap(weights_of(rank, tmp_path / "after"), before) == 0.0
 
@@ -132,7 +134,7 @@ def test_without_advantage_nothing_moves(make_model, make_config, batch, tmp_pat
     _, directory = make_model("qwen3")
     rank = TrainerRank(make_config(), directory)
     before = weights_of(rank, tmp_path / "before")
-    flat = [replace(sample, advantage=0.0) for sample in batch]
+    flat = [replace(sample, advantages=np.zeros_like(sample.advantages)) for sample in batch]
     metrics = rank.train_step(flat, step=0, current_version=0)
     assert (metrics.num_samples, metrics.num_tokens, metrics.grad_norm) == (0, 0, None)
     assert (metrics.loss, metrics.entropy, metrics.kl, metrics.ratio_mean) == (None,) * 4

@@ -15,8 +15,9 @@ from infra.policy.serving import serve_over_http
 from mainspring import fates
 from mainspring.config.policy import PolicyConfig
 from mainspring.status import FaultKind, PolicyApi, StopReason, Verdict
-from mainspring.trajectories.samples import sample_from_turns
-from mainspring.trajectories.turns import BrokenTrajectory, check_contiguous
+from mainspring.trajectories.samples import samples_of
+from mainspring.trajectories.tree import check_tree
+from mainspring.trajectories.turns import BrokenTrajectory
 from reports.export.evaluation import write_evaluation
 from tests.chat_endpoint import CONTEXT_FULL, Endpoint, Messages, chat_endpoint
 from tests.waiting import until
@@ -60,12 +61,12 @@ async def test_a_fix_in_text_is_graded_and_written_out(
     for earlier, later in zip(endpoint.asked, endpoint.asked[1:], strict=False):
         assert later["messages"][: len(earlier["messages"])] == earlier["messages"]
 
-    generations, _ = await turns.history(cluster.db, rollout, 0)
-    check_contiguous(rollout, generations)
-    assert [g.text for g in generations] == [bash("cat calc.py"), "no block", FIX, SUBMIT]
-    assert generations[-1].num_prompt_tokens == sum(len(text.split()) for text in told)
+    calls, _ = await turns.history(cluster.db, rollout, 0)
+    check_tree(rollout, calls)
+    assert [g.text for g in calls] == [bash("cat calc.py"), "no block", FIX, SUBMIT]
+    assert calls[-1].num_prompt_tokens == sum(len(text.split()) for text in told)
     with pytest.raises(BrokenTrajectory, match="cannot be trained on"):
-        sample_from_turns(rollout, generations)
+        samples_of(rollout, calls)
 
     row = await cluster.row(rollout)
     summary = await write_evaluation(cluster.db, row.campaign, tmp_path)
@@ -127,8 +128,8 @@ async def test_replies_in_parts_and_cut_off_are_read_as_what_they_are(
     assert "cut off" in last["messages"][3]["content"]
     assert last["messages"][4]["content"] == FIX
     # What was not counted is not known.
-    generations, _ = await turns.history(cluster.db, rollout, 0)
-    assert [g.num_prompt_tokens for g in generations[:2]] == [None, None]
+    calls, _ = await turns.history(cluster.db, rollout, 0)
+    assert [g.num_prompt_tokens for g in calls[:2]] == [None, None]
     campaign = (await cluster.row(rollout)).campaign
     await write_evaluation(cluster.db, campaign, tmp_path)
     [line] = (tmp_path / "results.jsonl").read_text().splitlines()

@@ -36,7 +36,7 @@ async def test_the_example_agent_plays_a_rollout(cluster: Cluster) -> None:
     rollout, result = await cluster.play(agent=KIND)
     assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.SUBMITTED, 1.0, 3)
     replies, executions = await turns.history(cluster.db, rollout, 0)
-    assert [each.turn for each in executions] == [1, 2]
+    assert [each.call for each in executions] == [1, 2]
     assert executions[0].output == b"calc.py\n"
     opening, wrong_form = (bytes(each.prompt_ids).decode() for each in replies[:2])
     assert "one JSON object" in opening and "add subtracts" in opening

@@ -16,8 +16,8 @@ from mainspring.ids import SandboxId, rollout_workflow
 from mainspring.protocol.rollout import BeginInput, GenerateInput
 from mainspring.status import RolloutPhase, SandboxStatus, StopReason, Verdict
 from mainspring.tasks.task import BackendName
-from mainspring.trajectories.samples import sample_from_turns
-from mainspring.trajectories.turns import check_contiguous
+from mainspring.trajectories.samples import samples_of
+from mainspring.trajectories.tree import check_tree
 from tests.sandboxed import SANDBOXED
 from tests.waiting import until
 from workflows.rollout import RolloutWorkflow
@@ -36,12 +36,12 @@ async def test_a_fix_is_rewarded_and_stored_token_by_token(cluster) -> None:
     row = await cluster.row(rollout)
     assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.SUBMITTED, 1.0, 3)
     assert (row.verdict, row.reward, row.phase) == (Verdict.RESOLVED, 1.0, RolloutPhase.DONE)
-    generations, executions = await turns.history(cluster.db, rollout, row.epoch)
-    check_contiguous(rollout, generations)
-    sample = sample_from_turns(rollout, generations)
+    calls, executions = await turns.history(cluster.db, rollout, row.epoch)
+    check_tree(rollout, calls)
+    [sample] = samples_of(rollout, calls)
     # The sequence is exactly what the policy was asked with, plus its last reply.
     asked = cluster.policy.prompts[f"{rollout}.t2"]
-    assert sample.token_ids.tolist() == [*asked, *generations[-1].completion_ids]
+    assert sample.token_ids.tolist() == [*asked, *calls[-1].completion_ids]
     assert set(sample.logprobs[sample.action_mask].tolist()) == {LOGPROB}
     assert b"return a - b" in executions[0].output
     leases = await sandboxes.rollout_leases(cluster.db, rollout)
@@ -125,8 +125,8 @@ async def test_a_node_that_dies_before_it_reports_a_result_loses_no_command(
 
     async def store_and_die(db, ident, epoch, execution):
         done = await store(db, ident, epoch, execution)
-        if ident == rollout and execution.turn not in died and execution.turn in (0, 3):
-            died.append(execution.turn)
+        if ident == rollout and execution.call not in died and execution.call in (0, 3):
+            died.append(execution.call)
             life = len(died) - 1
             sandbox = SandboxId(f"{rollout.replace('/', '.')}.e{epoch}.s{life}")
             await cluster.held.release(sandbox)
@@ -163,8 +163,8 @@ async def test_a_replay_that_diverges_starts_a_new_epoch(cluster) -> None:
     result = await handle.result()
     row = await cluster.row(rollout)
     assert (result.reward, row.epoch) == (1.0, 1)
-    generations, _ = await turns.history(cluster.db, rollout, 1)
-    check_contiguous(rollout, generations)
+    calls, _ = await turns.history(cluster.db, rollout, 1)
+    check_tree(rollout, calls)
 
 
 async def test_cancel_closes_the_sandbox_and_masks(cluster) -> None:
@@ -222,8 +222,8 @@ async def test_two_attempts_at_a_reply_store_one(cluster) -> None:
         *(ActivityEnvironment().run(cluster.replies.generate, ask) for _ in range(2))
     )
     assert answers[0] == answers[1]
-    generations, _ = await turns.history(cluster.db, rollout, 0)
-    assert len(generations) == 1
+    calls, _ = await turns.history(cluster.db, rollout, 0)
+    assert len(calls) == 1
 
 
 async def test_history_is_small_and_replays(cluster) -> None:

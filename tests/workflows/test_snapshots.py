@@ -21,8 +21,8 @@ def die_after(cluster, monkeypatch):
 
     async def store_and_die(db, rollout, epoch, execution):
         done = await store(db, rollout, epoch, execution)
-        if execution.turn in doomed:
-            doomed.remove(execution.turn)
+        if execution.call in doomed:
+            doomed.remove(execution.call)
             for sandbox in cluster.held.ids():
                 await cluster.held.release(SandboxId(sandbox))
             raise OSError("the node died")

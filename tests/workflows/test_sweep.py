@@ -112,7 +112,7 @@ async def test_a_terminated_rollout_is_ended_and_reaped(cluster, sweep: Sweep) -
     assert not [s for s in await cluster.open_sandboxes() if rollout.replace("/", ".") in s]
     [lease] = await sandboxes.rollout_leases(cluster.db, rollout)
     assert lease.status is SandboxStatus.REAPED
-    late = Execution(0, "sleep 60", 0, b"", truncated=False, timed_out=False, wall_s=60.0)
+    late = Execution(0, 0, "sleep 60", 0, b"", truncated=False, timed_out=False, wall_s=60.0)
     with pytest.raises(Fenced):
         await turns.put_execution(cluster.db, rollout, 0, late)
     with pytest.raises(Fenced):

@@ -11,7 +11,7 @@ from mainspring.config.trainer import TrainerConfig
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId, group_id, rollout_id
 from mainspring.status import GroupKind, StopReason, Verdict
 from mainspring.tasks.task import Task
-from mainspring.trajectories.turns import Execution, Generation, VersionSpan
+from mainspring.trajectories.turns import Call, Execution, VersionSpan
 
 CAMPAIGN = CampaignId("first")
 RUN = "run-a"
@@ -81,9 +81,9 @@ async def add_ready_group(db: Database, index: int, campaign: CampaignId = CAMPA
 async def put_two_turns(db: Database, rollout: RolloutId, epoch: int, seed: str) -> None:
     from infra.db import turns
 
-    first = generation(0, 0, seed)
-    await turns.put_generation(db, rollout, epoch, first)
-    await turns.put_generation(db, rollout, epoch, generation(1, first.end, seed))
+    first = call(0, 0, seed)
+    await turns.put_call(db, rollout, epoch, first)
+    await turns.put_call(db, rollout, epoch, call(1, first.end, seed))
 
 
 _VERDICTS = {None: None, 1.0: Verdict.RESOLVED}
@@ -105,13 +105,12 @@ async def finish(
     )
 
 
-def generation(
-    turn: int, start: int, seed: str = "", num_prompt: int = 7, num_reply: int = 5
-) -> Generation:
+def call(turn: int, start: int, seed: str = "", num_prompt: int = 7, num_reply: int = 5) -> Call:
     """A reply whose tokens are drawn from `seed`; log-probs exactly representable in float32."""
     draw = random.Random(f"{seed}/{turn}")
-    return Generation(
-        turn=turn,
+    return Call(
+        number=turn,
+        parent=turn - 1 if turn else None,
         prompt_start=start,
         prompt_ids=tuple(draw.randrange(150_000) for _ in range(num_prompt)),
         completion_ids=tuple(draw.randrange(150_000) for _ in range(num_reply)),
@@ -125,7 +124,8 @@ def generation(
 
 def execution(turn: int, output: bytes = b"done\n") -> Execution:
     return Execution(
-        turn=turn,
+        call=turn,
+        index=0,
         command=f"echo {turn}",
         returncode=0,
         output=output,

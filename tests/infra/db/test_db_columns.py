@@ -7,13 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
-from store_records import add_claimed_rollout, begin_campaign, generation
+from store_records import add_claimed_rollout, begin_campaign, call
 
 from infra.db import rollouts, turns
 from infra.db.columns import Numbers, PackedFloats, PackedInts, PlainText
 from infra.db.database import Database
 from mainspring.status import StopReason, Verdict
-from mainspring.trajectories.turns import Generation, VersionSpan
+from mainspring.trajectories.turns import Call, VersionSpan
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 FLOAT32 = st.floats(width=32, allow_nan=False)
@@ -69,8 +69,9 @@ async def test_generations_round_trip_through_postgres(db: Database) -> None:
     @given(st.lists(INT32), st.lists(st.tuples(INT32, FLOAT32)), st.text(max_size=20))
     def draw(prompt: list[int], reply: list[tuple[int, float]], spoken: str) -> None:
         drawn.append(
-            Generation(
-                turn=next(turn),
+            Call(
+                number=next(turn),
+                parent=None,
                 prompt_start=3,
                 prompt_ids=tuple(prompt),
                 completion_ids=tuple(id for id, _ in reply),
@@ -82,25 +83,25 @@ async def test_generations_round_trip_through_postgres(db: Database) -> None:
             )
         )
 
-    drawn: list[Generation] = []
+    drawn: list[Call] = []
     draw()
     for one in drawn:
-        assert await turns.put_generation(db, rollout, 0, one) == one
-    assert await turns.generations(db, rollout, 0) == drawn
+        assert await turns.put_call(db, rollout, 0, one) == one
+    assert await turns.calls(db, rollout, 0) == drawn
 
 
 async def test_nul_and_surrogates_from_a_model_or_a_program_are_data(db: Database) -> None:
     rollout = await add_claimed_rollout(db)
     strange = "a\0b\ud800c"
-    reply = generation(0, 0)
-    stored = await turns.put_generation(
+    reply = call(0, 0)
+    stored = await turns.put_call(
         db,
         rollout,
         0,
-        Generation(**{n: getattr(reply, n) for n in reply.__slots__} | {"text": strange}),
+        Call(**{n: getattr(reply, n) for n in reply.__slots__} | {"text": strange}),
     )
     assert stored.text == "a\ufffdb\ufffdc"
-    assert await turns.put_intent(db, rollout, 0, 0, strange) is None
+    assert await turns.put_intent(db, rollout, 0, 0, 0, strange) is None
     await rollouts.put_grade(db, rollout, 0, Verdict.FAULT, strange, strange)
     await rollouts.finish(
         db,

@@ -10,8 +10,8 @@ from store_records import (
     add_group,
     add_ready_group,
     begin_campaign,
+    call,
     finish,
-    generation,
     task,
 )
 
@@ -120,7 +120,7 @@ async def test_closing_ends_what_still_runs(db: Database) -> None:
     assert await groups.unfinished(db, group) == [0]
     assert await groups.finish_group(db, group) is GroupStatus.MASKED
     with pytest.raises(Fenced, match="has ended"):
-        await turns.put_generation(db, late, 0, generation(0, 0))
+        await turns.put_call(db, late, 0, call(0, 0))
     assert await finish(db, late, 0, 1.0) is None
     record = await rollouts.get(db, late)
     assert (record.phase, record.stop_reason) == (RolloutPhase.DONE, StopReason.INFRA_FAULT)

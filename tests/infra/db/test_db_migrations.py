@@ -7,10 +7,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 
-from infra.db import revision
+from infra.db import revision, turns
 from infra.db.database import Database
 from infra.db.models import Base
 from mainspring.errors import DatabaseError
+from mainspring.ids import RolloutId
+from mainspring.trajectories.tree import branches, check_tree
 from migrations import upgrade
 
 CATALOG = {
@@ -83,3 +85,40 @@ def _catalog(connection: Connection) -> dict[str, list[tuple[object, ...]]]:
         name: [tuple(row) for row in connection.execute(text(query)) if row[0] != "alembic_version"]
         for name, query in CATALOG.items()
     }
+
+
+async def test_turns_stored_before_the_tree_are_one_branch(fresh_database: str) -> None:
+    """Rows as 0013 stored them, with two rollouts and the commands of each."""
+    from alembic import command
+
+    async with Database.open(fresh_database) as db:
+        async with db.transaction() as connection:
+            await connection.run_sync(
+                lambda sync: command.upgrade(upgrade.alembic_config(sync), "0013")
+            )
+            for statement in OLD_ROWS:
+                await connection.execute(text(statement))
+        await asyncio.to_thread(upgrade.upgrade, fresh_database)
+        for rollout in ("r0", "r1"):
+            calls, executions = await turns.history(db, RolloutId(rollout), 0)
+            check_tree(rollout, calls)
+            assert [path[-1].number for path in branches(calls)] == [2]
+            assert [(each.call, each.index) for each in executions] == [(0, 0), (2, 0)]
+
+
+OLD_ROWS = (
+    "INSERT INTO campaigns (id, config, status) VALUES ('c', '{}', 'running')",
+    "INSERT INTO tasks (id, source, split, position, content_hash, spec) "
+    "VALUES ('t', 's', 'train', 0, 'h', '{}')",
+    "INSERT INTO groups (id, campaign_id, kind, policy_version, size, status, sampling, split) "
+    "VALUES ('g', 'c', 'train', 0, 2, 'running', 'sampled', 'train')",
+    "INSERT INTO rollouts (id, group_id, campaign_id, task_id, sample_index, temperature, phase) "
+    "SELECT 'r' || n, 'g', 'c', 't', n, 1.0, 'running' FROM generate_series(0, 1) AS n",
+    "INSERT INTO generations (rollout_id, epoch, turn, prompt_start, prompt_ids, completion_ids, "
+    "logprobs, spans, text, finish_reason, latency_s) "
+    r"SELECT 'r' || n % 2, 0, n / 2, n / 2 * 2, '\x01000000', '\x02000000', '\x00000000', "
+    "'[[0, 0, 1]]', 'x', 'stop', 0.1 FROM generate_series(0, 5) AS n",
+    "INSERT INTO executions (rollout_id, epoch, turn, command, state, returncode, output, "
+    "truncated, timed_out, wall_s) SELECT 'r' || n % 2, 0, n / 2, 'ls', 'done', 0, '', false, "
+    "false, 0.1 FROM generate_series(0, 5) AS n WHERE n / 2 <> 1",
+)

@@ -6,9 +6,9 @@ from store_records import (
     add_claimed_rollout,
     add_group,
     begin_campaign,
+    call,
     execution,
     finish,
-    generation,
     put_two_turns,
 )
 
@@ -36,11 +36,11 @@ async def test_an_ended_rollout_refuses_its_dead_run(db: Database) -> None:
     assert row.finished_at is not None
     assert await orphans.playing_rollouts(db, 0.0) == []
 
-    late = generation(2, 24)
+    late = call(2, 24)
     with pytest.raises(Fenced):
-        await turns.put_generation(db, rollout, 0, late)
+        await turns.put_call(db, rollout, 0, late)
     with pytest.raises(Fenced):
-        await turns.put_intent(db, rollout, 0, 1, "true")
+        await turns.put_intent(db, rollout, 0, 1, 0, "true")
     with pytest.raises(Fenced):
         await turns.put_execution(db, rollout, 0, execution(1))
     with pytest.raises(Fenced):

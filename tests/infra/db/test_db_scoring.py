@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from store_records import RUN, add_group, config, generation, task
+from store_records import RUN, add_group, call, config, task
 from temporalio.testing import ActivityEnvironment
 
 from activities import scoring
@@ -54,8 +54,8 @@ async def rollout_of(db: Database, *parts: RewardPart) -> RolloutId:
 async def play(db: Database, rollout: RolloutId, epoch: int = 0) -> None:
     start = 0
     for turn, text in enumerate(REPLIES):
-        reply = dataclasses.replace(generation(turn, start), text=text)
-        await turns.put_generation(db, rollout, epoch, reply)
+        reply = dataclasses.replace(call(turn, start), text=text)
+        await turns.put_call(db, rollout, epoch, reply)
         start = reply.end
     await rollouts.put_patch(db, rollout, epoch, PATCH)
     await rollouts.put_grade(db, rollout, epoch, Verdict.NOT_RESOLVED, "", report=REPORT)
@@ -129,12 +129,12 @@ async def reply_in_text(
     """Turns of an endpoint that says these numbers of prompt and reply tokens."""
     for turn, (num_prompt, num_reply) in enumerate(counts):
         reply = dataclasses.replace(
-            generation(turn, 0, num_prompt=0, num_reply=0),
+            call(turn, 0, num_prompt=0, num_reply=0),
             spans=(),
             num_prompt_tokens=num_prompt,
             num_completion_tokens=num_reply,
         )
-        await turns.put_generation(db, rollout, 0, reply)
+        await turns.put_call(db, rollout, 0, reply)
 
 
 async def test_tokens_that_an_endpoint_only_counted_are_counted(db: Database) -> None:

@@ -13,7 +13,7 @@ from infra.db.fence import Fenced
 from infra.db.steps import StepOutOfOrder, StepRecord
 from mainspring.ids import CampaignId, group_id
 from mainspring.status import GroupStatus, StepStatus
-from mainspring.trajectories.samples import sample_from_turns
+from mainspring.trajectories.samples import samples_of
 
 
 async def commit(db: Database, step: int, loss: float = 0.5) -> StepRecord:
@@ -160,7 +160,7 @@ async def test_the_batch_holds_every_token_and_reads_the_same_for_ever(db: Datab
     assert [g.id for g in batch] == [group_id(CAMPAIGN, n) for n in range(3)]
     rewards = [[r.reward for r in g.rollouts] for g in batch]
     assert rewards == [[1.0, 0.0], [1.0, 0.0], [None, 0.0, 1.0]]
-    sample = sample_from_turns("x", batch[0].rollouts[0].generations)
+    [sample] = samples_of("x", batch[0].rollouts[0].calls)
     assert (len(sample.token_ids), sample.num_action_tokens) == (24, 10)
     with pytest.raises(Fenced):
         await rollouts.claim(db, lost, "run-b")
@@ -180,7 +180,7 @@ async def test_the_batch_takes_the_last_epoch_only(db: Database) -> None:
     await finish(db, rollout, 1, 1.0)
     await groups.finish_group(db, group)
     [loaded] = await batches.load_groups(db, [group])
-    assert {g.text for g in loaded.rollouts[0].generations} == {
+    assert {g.text for g in loaded.rollouts[0].calls} == {
         "reply 0 of kept",
         "reply 1 of kept",
     }

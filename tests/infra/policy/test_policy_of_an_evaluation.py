@@ -18,7 +18,8 @@ from mainspring.ids import CampaignId, RolloutId, TaskId, rollout_id, run_group_
 from mainspring.protocol.rollout import GenerateInput
 from mainspring.status import CampaignKind, GroupKind
 from mainspring.tasks.task import Task
-from mainspring.trajectories.turns import VersionSpan, check_contiguous
+from mainspring.trajectories.tree import check_tree
+from mainspring.trajectories.turns import VersionSpan
 from migrations import upgrade
 from tests.infra.policy.engines import serving
 from tests.infra.policy.tiny_model import save_tiny_model
@@ -76,7 +77,7 @@ async def test_it_takes_the_weights_that_are_served(
         again = await ActivityEnvironment().run(activities.generate, ask)
         await campaigns_served.close()
     assert first == again
-    [reply] = await turns.generations(db, rollout, 0)
-    check_contiguous(rollout, [reply])
+    [reply] = await turns.calls(db, rollout, 0)
+    check_tree(rollout, [reply])
     assert reply.spans == (VersionSpan(0, 0, len(reply.completion_ids)),)
     assert first.num_completion_tokens == len(reply.completion_ids) > 0

@@ -9,7 +9,7 @@ from mainspring.agents.protocol import Command
 from mainspring.config.agent import AgentConfig
 from mainspring.ids import TaskId
 from mainspring.tasks.task import Task
-from mainspring.trajectories.turns import Execution, Generation
+from mainspring.trajectories.turns import Call, Execution
 
 AGENT = BashAgent(AgentConfig(step_limit=3))
 SHORT = BundledAgent(AgentConfig(step_limit=3))
@@ -27,12 +27,12 @@ def task(issue: str, workdir: str = "/testbed") -> Task:
     )
 
 
-def reply(text: str, turn: int = 0, finish_reason: str = "stop") -> Generation:
-    return Generation(turn, 0, (), (), (), (), text, finish_reason)
+def reply(text: str, turn: int = 0, finish_reason: str = "stop") -> Call:
+    return Call(turn, turn - 1 if turn else None, 0, (), (), (), (), text, finish_reason)
 
 
 def ran(output: bytes, returncode: int = 0, turn: int = 0) -> Execution:
-    return Execution(turn, "command", returncode, output, False, False, 0.1)
+    return Execution(turn, 0, "command", returncode, output, False, False, 0.1)
 
 
 def block(command: str) -> str:
@@ -41,12 +41,13 @@ def block(command: str) -> str:
 
 def test_the_example_in_the_system_prompt_is_a_valid_reply() -> None:
     system, _ = AGENT.opening(task("It is broken."))
-    assert isinstance(AGENT.parse(system["content"]), Command)
+    [command] = AGENT.parse(system["content"])
+    assert isinstance(command, Command)
 
 
 def test_the_task_prompt_shows_a_submission_the_parser_accepts() -> None:
     _, user = AGENT.opening(task("It is broken."))
-    assert AGENT.parse(user["content"]) == Command(f"echo {SUBMIT_SENTINEL}")
+    assert AGENT.parse(user["content"]) == (Command(f"echo {SUBMIT_SENTINEL}"),)
 
 
 def test_the_task_prompt_states_issue_place_and_rules() -> None:
@@ -80,13 +81,13 @@ def test_a_submission_prints_the_sentinel_first_and_succeeds(
 
 
 def test_an_observation_reminds_of_turns_that_are_left() -> None:
-    assert "2 turns are left" in AGENT.after(reply(block("ls")), ran(b"a.py\n"))
-    assert "This is your last turn" in AGENT.after(reply(block("ls"), 1), ran(b"a.py\n", turn=1))
-    assert "left" not in SHORT.after(reply(block("ls")), ran(b"a.py\n"))
+    assert "2 turns are left" in AGENT.after(reply(block("ls")), [ran(b"a.py\n")])
+    assert "This is your last turn" in AGENT.after(reply(block("ls"), 1), [ran(b"a.py\n", turn=1)])
+    assert "left" not in SHORT.after(reply(block("ls")), [ran(b"a.py\n")])
 
 
 def test_a_reply_without_a_command_is_told_what_was_wrong() -> None:
-    assert "had 0 bash blocks" in AGENT.after(reply("I am done."), None)
-    assert "had 2 bash blocks" in AGENT.after(reply(block("ls") + "\n" + block("id")), None)
+    assert "had 0 bash blocks" in AGENT.after(reply("I am done."), ())
+    assert "had 2 bash blocks" in AGENT.after(reply(block("ls") + "\n" + block("id")), ())
     for cut in ("length", "max_tokens"):
-        assert "was cut off" in AGENT.after(reply("THOUGHT: I", finish_reason=cut), None)
+        assert "was cut off" in AGENT.after(reply("THOUGHT: I", finish_reason=cut), ())
