@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from temporalio import activity, workflow
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from infra.log_setup import set_up
-from infra.temporal import connect
+from infra.temporal.connection import connect
 from mainspring.settings import load_settings
 
 class Ask(BaseModel):
