@@ -134,6 +134,13 @@ def test_campaign_reference_is_up_to_date() -> None:
     )
 
 
+def test_command_reference_is_up_to_date() -> None:
+    script = runpy.run_path(str(ROOT / "docs" / "make_command_reference.py"))
+    assert (ROOT / "docs" / "commands.md").read_text() == script["page"](), (
+        "run `python docs/make_command_reference.py`"
+    )
+
+
 def test_every_campaign_field_says_what_it_means() -> None:
     script = runpy.run_path(str(ROOT / "docs" / "make_campaign_reference.py"))
     rows = re.findall(r"^\| `(\w+)` \|.*\|[ ]*([^|]*?) \|$", script["page"](), re.MULTILINE)

@@ -1,0 +1,104 @@
+"""Write docs/commands.md from the command line itself: `python docs/make_command_reference.py`.
+
+A test compares, so the page never differs from `--help`.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from cli.main import app
+
+PAGE = Path(__file__).parent / "commands.md"
+HEAD = """\
+# Commands
+
+<!-- Written by docs/make_command_reference.py from the commands' own help. -->
+
+Every listing and summary takes `--json`. `--home DIR`, before or after the command, chooses another
+state folder than `.mainspring`. Exit codes: 0 done, 2 wrong input, 3 a service is missing or unfit,
+4 the work failed, 130 interrupted.
+"""
+EVERYWHERE = {"home", "help", "as_json"}
+"""Options of nearly every command; the page's head tells of them."""
+
+
+def page() -> str:
+    commands = list(_commands(typer.main.get_command(app), ("mainspring",)))
+    rows = [f"| [`{name}`](#{_anchor(name)}) | {_short(command)} |" for name, command in commands]
+    table = "\n".join(["| command | does |", "|---|---|", *rows])
+    sections = "\n".join(_section(name, command) for name, command in commands)
+    return f"{HEAD}\n{table}\n\n{sections}"
+
+
+def _commands(command: Any, words: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield " ".join(words), command
+        return
+    for name, each in inner.items():
+        if not each.hidden:
+            yield from _commands(each, (*words, name))
+
+
+def _anchor(name: str) -> str:
+    return name.replace(" ", "-")
+
+
+def _short(command: Any) -> str:
+    """The help's first sentence."""
+    return _cell(command.help.split("\n\n")[0].split(". ")[0].rstrip(".") + ".")
+
+
+def _section(name: str, command: Any) -> str:
+    given = [each for each in command.params if each.param_type_name == "argument"]
+    options = [
+        each
+        for each in command.params
+        if each.param_type_name == "option" and each.name not in EVERYWHERE and not each.hidden
+    ]
+    usage = " ".join([name, *(_argument(each) for each in given)])
+    lines = [f"## {name}", "", f"    {usage}{' [OPTIONS]' if options else ''}", "", command.help]
+    if given or options:
+        lines += ["", "| argument or option | meaning | default |", "|---|---|---|"]
+        lines += [_row(_argument(each), each) for each in given]
+        lines += [_row(_names(each, command), each) for each in options]
+    return "\n".join([*lines, ""])
+
+
+def _row(name: str, parameter: Any) -> str:
+    meaning = _cell(parameter.help or "")
+    return f"| `{name.replace('|', ', ')}` | {meaning} | {_default(parameter)} |"
+
+
+def _names(option: Any, command: Any) -> str:
+    """With the word that `--help` shows for its value."""
+    names = ", ".join([*option.opts, *option.secondary_opts])
+    kind = option.metavar or option.display_type(typer.Context(command)).strip("<>")
+    return names if option.is_flag else f"{names} {kind.removesuffix(' range').upper()}"
+
+
+def _default(parameter: Any) -> str:
+    if parameter.required:
+        return "required"
+    value = parameter.default
+    if value is None or value is False or value == "" or callable(value):
+        return "-"
+    return f"`{getattr(value, 'value', value)}`"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _argument(argument: Any) -> str:
+    name = argument.metavar or argument.name.upper()
+    name = f"{name}..." if argument.nargs == -1 else name
+    return name if argument.required else f"[{name}]"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    print(PAGE)
