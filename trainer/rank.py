@@ -9,7 +9,6 @@ calls give equal weights on a machine (no dropout, no random state).
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -18,18 +17,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mainspring.algorithms.choice import find_loss
 from mainspring.algorithms.gap import GapMode, measure
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import ModelError
 from mainspring.step_metrics import StepMetrics
-from mainspring.training_faults import NonFiniteStep, gap_too_large
+from mainspring.training_faults import AlgorithmBroken, NonFiniteStep, gap_too_large
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.turns import BrokenTrajectory
 from trainer import hf_directory
 from trainer.batching import pack
 from trainer.checkpoint import rank_file
 from trainer.logprobs import logprob_entropy
-from trainer.losses import policy_loss, token_weights
+from trainer.loss_pass import LossPass, PassFigures
+from trainer.losses.protocol import Loss
 from trainer.model import build_model
 from trainer.optimizer import PolicyOptimizer, warm_start_optimizer
 from trainer.processes import (
@@ -37,7 +38,7 @@ from trainer.processes import (
     join,
 )
 from trainer.schedule import lr_scale
-from trainer.sequences import WeightedSequence
+from trainer.sequences import WeightedSequence, packed
 from trainer.weights import Weights
 
 
@@ -46,20 +47,6 @@ class Phase(StrEnum):
     """Supervised steps, with the warm start's optimizer."""
     POLICY = "policy"
     """Policy-gradient steps, with the campaign's optimizer."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """What one pass over a batch measured, under the weights it began with."""
-
-    loss: float | None
-    entropy: float | None
-    ratio_mean: float | None
-    clip_fraction: float | None
-    kl_k1: float | None
-    kl: float | None
-    differences: list[NDArray[np.float32]]
-    """Recomputed - served, of my share's tokens of the current version."""
 
 
 class TrainerRank:
@@ -76,6 +63,7 @@ class TrainerRank:
         self._config = config.trainer
         self._campaign = config.name
         self._gap_bounds = config.gap_bounds
+        self._loss: Loss = find_loss(self._config)
         self._temperature = config.policy.temperature or 1.0
         torch.set_num_threads(self._config.threads_per_rank)
         self._processes = join(
@@ -144,7 +132,7 @@ class TrainerRank:
             rows = [sequences[n] for n in batch]
             masks = [(row.weights > 0) & (np.arange(len(row.weights)) > 0) for row in rows]
             logprobs, _ = self._logprobs([row.token_ids for row in rows], masks)
-            weights = self._packed([row.weights for row in rows], masks) / total_weight
+            weights = packed([row.weights for row in rows], masks, logprobs.device) / total_weight
             loss = -torch.dot(logprobs, weights)
             loss.backward()
             loss_sum += loss.item()
@@ -156,8 +144,8 @@ class TrainerRank:
     ) -> StepMetrics:
         """One policy-gradient step, `updates_per_step` updates on its batch; `step` counts from 0.
 
-        Raises LogprobGapTooLarge, and then nothing has moved; NonFiniteStep, after which the
-        weights are those before the failing update.
+        Raises LogprobGapTooLarge, and then nothing has moved; NonFiniteStep and AlgorithmBroken,
+        after which the weights are those before the failing update.
 
         Samples whose advantage is zero have no gradient: neither the loss's denominator nor any
         mean over tokens knows them. An entropy bonus is given on the others only. When no sample
@@ -176,8 +164,9 @@ class TrainerRank:
         optimizer = self._enter(Phase.POLICY)
         flat = [s for s in samples if s.advantage == 0 and (s.versions == current_version).any()]
         unmoved = self._differences(flat, current_version)
-        first = last = self._accumulate(kept, current_version)
-        gap = measure(self._processes.gather_over_dp([*unmoved, *first.differences]))
+        first, differences = self._accumulate(optimizer, kept, current_version)
+        last = first
+        gap = measure(self._processes.gather_over_dp([*unmoved, *differences]))
         beyond = gap.beyond(self._gap_bounds)
         if beyond and config.gap.mode is GapMode.ENFORCE:
             optimizer.zero_grad()
@@ -186,14 +175,13 @@ class TrainerRank:
         where = f"campaign {self._campaign}, step {step + 1}"
         grad_norm = self._apply(optimizer, scale, where) if kept else None
         for _ in range(config.updates_per_step - 1 if kept else 0):
-            last = self._accumulate(kept, current_version)
+            last, _ = self._accumulate(optimizer, kept, current_version)
             self._apply(optimizer, scale, where)
         return StepMetrics(
             loss=first.loss,
             grad_norm=grad_norm,
             entropy=first.entropy,
             ratio_mean=last.ratio_mean,
-            clip_fraction=last.clip_fraction,
             kl_k1=last.kl_k1,
             kl=last.kl,
             num_tokens=sum(sample.num_action_tokens for sample in kept),
@@ -205,57 +193,29 @@ class TrainerRank:
             logprob_gap_k3=gap.k3,
             num_gap_tokens=gap.num_tokens,
             seconds=time.monotonic() - started,
+            values=last.values,
         )
 
-    def _accumulate(self, kept: Sequence[Sample], current_version: int) -> "_Pass":
-        """Add the gradient of the batch's loss; returns what was seen, over all ranks."""
-        config = self._config
-        lengths = [sample.num_action_tokens for sample in kept]
-        weights_N = token_weights(config.aggregation, lengths)
-        sums = torch.zeros(6, dtype=torch.float64, device=self._processes.device)
-        differences: list[NDArray[np.float32]] = []
-        for batch in self._my_share([len(sample.token_ids) for sample in kept]):
-            rows = [kept[n] for n in batch]
-            masks = [row.action_mask for row in rows]
-            logprobs, entropy = self._logprobs([row.token_ids for row in rows], masks)
-            served = self._packed([row.logprobs for row in rows], masks)
-            current = self._packed([row.versions for row in rows], masks) == current_version
-            repeats = torch.tensor([lengths[n] for n in batch], device=served.device)
-            part = policy_loss(
-                logprobs,
-                entropy,
-                served,
-                served.new_tensor([row.advantage for row in rows]).repeat_interleave(repeats),
-                served.new_tensor([weights_N[n] for n in batch]).repeat_interleave(repeats),
-                clip_low=config.clip_low,
-                clip_high=config.clip_high,
-                entropy_coef=config.entropy_coef,
-            )
-            part.loss.backward()
-            sums += torch.tensor(
-                [
-                    part.loss.item(),
-                    part.entropy,
-                    part.ratio,
-                    part.num_clipped,
-                    part.kl_k1,
-                    part.kl_k3,
-                ],
-                dtype=torch.float64,
-                device=sums.device,
-            )
-            differences.append((logprobs.detach() - served)[current].cpu().numpy())
-        sums = self._processes.sum_over_dp(sums)
-        means = [float(total) / sum(lengths) if lengths else None for total in sums]
-        return _Pass(
-            loss=float(sums[0]) if lengths else None,
-            entropy=means[1],
-            ratio_mean=means[2],
-            clip_fraction=means[3],
-            kl_k1=means[4],
-            kl=means[5],
-            differences=differences,
-        )
+    def _accumulate(
+        self, optimizer: PolicyOptimizer, kept: Sequence[Sample], current_version: int
+    ) -> tuple[PassFigures, list[NDArray[np.float32]]]:
+        """Add the gradient of the batch's loss; returns what was seen, over all ranks, and the
+        differences of my share."""
+        seen = LossPass(self._loss, self._config, kept, current_version, self._processes)
+        problem: AlgorithmBroken | None = None
+        try:
+            for batch in self._my_share([len(sample.token_ids) for sample in kept]):
+                rows = [kept[n] for n in batch]
+                masks = [row.action_mask for row in rows]
+                logprobs, entropy = self._logprobs([row.token_ids for row in rows], masks)
+                seen(batch, logprobs, entropy).backward()
+        except AlgorithmBroken as error:
+            problem = error
+        try:
+            return seen.figures(problem), seen.differences
+        except AlgorithmBroken:
+            optimizer.zero_grad()
+            raise
 
     def _differences(
         self, samples: Sequence[Sample], current_version: int
@@ -317,8 +277,3 @@ class TrainerRank:
         if self._temperature != 1.0:
             logits = logits / self._temperature
         return logprob_entropy(logits, ids[wanted], self._processes.tp_group, self._hf.vocab_size)
-
-    def _packed(self, values: list[NDArray], masks: list[NDArray[np.bool_]]) -> Tensor:
-        """The masked values of all rows, one after the other: [N]."""
-        picked = [value[mask] for value, mask in zip(values, masks, strict=True)]
-        return torch.from_numpy(np.concatenate(picked)).to(self._processes.device)

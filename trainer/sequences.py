@@ -1,13 +1,18 @@
-"""A sequence for supervised training: token ids and how much each token counts in the loss."""
+"""Sequences as a step takes them, and their masked values as tensors."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedSequence:
+    """For supervised training: token ids and how much each token counts in the loss."""
+
     token_ids: NDArray[np.int32]
     """[T]"""
     weights: NDArray[np.float32]
@@ -18,3 +23,11 @@ class WeightedSequence:
             raise ValueError(
                 f"token_ids {self.token_ids.shape} and weights {self.weights.shape} differ in shape"
             )
+
+
+def packed(
+    values: Sequence[NDArray], masks: Sequence[NDArray[np.bool_]], device: torch.device
+) -> Tensor:
+    """The masked values of all rows, one after the other: [N]."""
+    picked = [value[mask] for value, mask in zip(values, masks, strict=True)]
+    return torch.from_numpy(np.concatenate(picked)).to(device)

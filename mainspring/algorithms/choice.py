@@ -1,13 +1,14 @@
-"""Which advantage and group filter a campaign names in [trainer].
+"""Which advantage, group filter and loss a campaign names in [trainer].
 
 Each is a name of the tables below, or one of your own as "package.module:attribute". Invariants:
 what cannot be found, called or made is refused before the campaign is stored; what fails later is
-the typed failure AlgorithmBroken, never a zero.
+the typed failure AlgorithmBroken, never a zero. Losses need torch: the domain knows
+where they are, and imports one only for the trainer, or to check one of your own.
 """
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -24,6 +25,7 @@ from mainspring.training_faults import algorithm_broken
 
 ADVANTAGES: dict[str, AdvantageEstimator] = {"grpo": grpo, "dr_grpo": dr_grpo}
 FILTERS: dict[str, GroupFilter] = {"mixed": mixed, "none": none}
+LOSSES = {"clip": "trainer.losses.clip:clip"}
 
 
 def advantages_of(rewards_G: Sequence[float | None], trainer: TrainerConfig) -> list[float | None]:
@@ -50,12 +52,24 @@ def is_usable(rewards_G: Sequence[float | None], trainer: TrainerConfig) -> bool
     return found
 
 
+def find_loss(trainer: TrainerConfig) -> Any:
+    """A `trainer.losses.protocol.Loss`. Imports torch. Raises ConfigError."""
+    return _located("loss", trainer.loss, LOSSES)
+
+
 def check_algorithms(trainer: TrainerConfig) -> None:
-    """Raises ConfigError for the first one that cannot be used."""
+    """Raises ConfigError for the first of the four that cannot be used."""
     takes = "(rewards_G, trainer)"
     for what, known in (("advantage", ADVANTAGES), ("filter", FILTERS)):
         found = find(what, getattr(trainer, what), known)
         _check_function(what, found, trainer, takes, ", ".join(known))
+    if trainer.loss not in LOSSES:
+        found = find_loss(trainer)
+        _check_function("loss", found, trainer, "(tokens, trainer)", ", ".join(LOSSES))
+
+
+def _located(what: str, name: str, places: Mapping[str, str]) -> Any:
+    return find(what, places.get(name, name), places)
 
 
 def _called(

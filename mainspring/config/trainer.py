@@ -58,6 +58,9 @@ class TrainerConfig(Section):
     normalize_std: bool = True
     """Whether the advantage "grpo" divides by the group's standard deviation; off, it is
     "dr_grpo"."""
+    loss: str = "clip"
+    """The loss of a token. "clip": PPO's clipped objective with an entropy bonus. Or a function of
+    your own as "package.module:function"."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
     """The probability ratio is clipped below at 1 - this."""
     clip_high: float = Field(default=0.28, gt=0)

@@ -40,7 +40,6 @@ class Backend:
             grad_norm=None,
             entropy=None,
             ratio_mean=None,
-            clip_fraction=None,
             kl=None,
             kl_k1=None,
             num_tokens=0,
