@@ -1,8 +1,9 @@
 """One pass of the campaign's loss over a batch: its micro-batches, and what they add up to.
 
-Called for each of this rank's micro-batches; afterwards `figures` adds up those of all ranks.
-Invariants: what does not depend on the loss (entropy, ratio, KL) is measured here, for every loss
-alike; a loss that fails on one rank fails on all of them, so that none waits for another.
+The step engine calls it for each of this rank's micro-batches; afterwards `figures` adds up those
+of all ranks. Invariants: what does not depend on the loss (entropy, ratio, KL) is measured here,
+for every loss alike; a loss that fails on one rank fails on all of them, so that none waits for
+another.
 """
 
 from collections.abc import Sequence

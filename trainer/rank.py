@@ -1,9 +1,10 @@
-"""One rank of the trainer: a shard of the model, its optimizer, and the steps they take.
+"""One rank of the trainer: the steps that a shard of the model takes, and its checkpoints.
 
-A plain class: `trainer.actor` runs it in a Ray actor, tests run it in their own process. All
-ranks get the same calls with the same arguments and pick their share by `trainer.batching`, which
-is deterministic. Invariants: a step that fails leaves weights and optimizer as they were; equal
-calls give equal weights on a machine (no dropout, no random state).
+A plain class: `trainer.actor` runs it in a Ray actor, tests run it in their own process. How a step
+is computed is the engine's matter (`trainer.engines`). All ranks get the same calls with the same
+arguments; engines pick their shares, deterministically. Invariants: a step that fails leaves
+weights and optimizer as they were; equal calls give equal weights on a machine (no dropout, no
+random state).
 """
 
 import math
@@ -17,29 +18,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mainspring.algorithms.choice import find_loss
+from mainspring.algorithms.choice import find_engine, find_loss
 from mainspring.algorithms.gap import GapMode, measure
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import ModelError
 from mainspring.step_metrics import StepMetrics
 from mainspring.training_faults import AlgorithmBroken, NonFiniteStep, gap_too_large
 from mainspring.trajectories.samples import Sample
-from mainspring.trajectories.turns import BrokenTrajectory
-from trainer import hf_directory
-from trainer.batching import pack
 from trainer.checkpoint import rank_file
-from trainer.logprobs import logprob_entropy
+from trainer.engines.protocol import EngineClass, StepOptimizer
 from trainer.loss_pass import LossPass, PassFigures
 from trainer.losses.protocol import Loss
-from trainer.model import build_model
-from trainer.optimizer import PolicyOptimizer, warm_start_optimizer
+from trainer.optimizer import warm_start_optimizer
 from trainer.processes import (
     Store,  # pyright: ignore[reportPrivateImportUsage]
     join,
 )
 from trainer.schedule import lr_scale
-from trainer.sequences import WeightedSequence, packed
-from trainer.weights import Weights
+from trainer.sequences import MaskedSequence, WeightedSequence, packed
 
 
 class Phase(StrEnum):
@@ -64,17 +60,15 @@ class TrainerRank:
         self._campaign = config.name
         self._gap_bounds = config.gap_bounds
         self._loss: Loss = find_loss(self._config)
-        self._temperature = config.policy.temperature or 1.0
         torch.set_num_threads(self._config.threads_per_rank)
         self._processes = join(
             rank, world_size, self._config.tensor_parallel, store, device=self._config.device
         )
-        self._hf = hf_directory.load_config(model_dir)
-        self._model = build_model(self._hf, self._processes.tp_size, self._processes.device)
-        self._weights = Weights(self._model, self._hf, self._processes, model_dir)
+        make: EngineClass = find_engine(self._config)
+        self._engine = make(config, model_dir, self._processes)
+        self._weights = self._engine.weights
         self._phase: Phase | None = None
-        self._optimizer: PolicyOptimizer | None = None
-        self.load_hf(model_dir)
+        self._optimizer: StepOptimizer | None = None
 
     def load_hf(self, model_dir: Path) -> None:
         """Take the weights of a Hugging Face directory; the optimizer starts anew."""
@@ -106,7 +100,7 @@ class TrainerRank:
         if saved["phase"] is not None:
             self._enter(Phase(saved["phase"])).load_state_dict(saved["optimizer"])
 
-    def _enter(self, phase: Phase) -> PolicyOptimizer:
+    def _enter(self, phase: Phase) -> StepOptimizer:
         """The phase's optimizer; a new phase starts with a fresh one."""
         if self._phase is phase and self._optimizer is not None:
             return self._optimizer
@@ -118,7 +112,7 @@ class TrainerRank:
             threads = self._config.warm_start.threads_per_rank
         torch.set_num_threads(threads)
         self._phase = phase
-        self._optimizer = PolicyOptimizer(self._model, self._hf, config, self._processes)
+        self._optimizer = self._engine.optimizer(config)
         return self._optimizer
 
     def supervised_step(self, sequences: Sequence[WeightedSequence], scale: float) -> float:
@@ -127,15 +121,17 @@ class TrainerRank:
         total_weight = float(sum(sequence.weights[1:].sum() for sequence in sequences))
         if not total_weight > 0:
             raise ValueError("a supervised batch needs a token with a positive weight")
+        rows = [sequence.masked() for sequence in sequences]
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._processes.device)
-        for batch in self._my_share([len(sequence.token_ids) for sequence in sequences]):
-            rows = [sequences[n] for n in batch]
-            masks = [(row.weights > 0) & (np.arange(len(row.weights)) > 0) for row in rows]
-            logprobs, _ = self._logprobs([row.token_ids for row in rows], masks)
-            weights = packed([row.weights for row in rows], masks, logprobs.device) / total_weight
+
+        def weighted(share: list[int], logprobs: Tensor, entropy: Tensor) -> Tensor:
+            values, masks = [sequences[n].weights for n in share], [rows[n].mask for n in share]
+            weights = packed(values, masks, logprobs.device) / total_weight
             loss = -torch.dot(logprobs, weights)
-            loss.backward()
-            loss_sum += loss.item()
+            loss_sum.add_(loss.item())
+            return loss
+
+        self._engine.forward_backward(rows, weighted)
         self._apply(optimizer, scale, f"campaign {self._campaign}, warm start")
         return float(self._processes.sum_over_dp(loss_sum))
 
@@ -197,18 +193,14 @@ class TrainerRank:
         )
 
     def _accumulate(
-        self, optimizer: PolicyOptimizer, kept: Sequence[Sample], current_version: int
+        self, optimizer: StepOptimizer, kept: Sequence[Sample], current_version: int
     ) -> tuple[PassFigures, list[NDArray[np.float32]]]:
         """Add the gradient of the batch's loss; returns what was seen, over all ranks, and the
         differences of my share."""
         seen = LossPass(self._loss, self._config, kept, current_version, self._processes)
         problem: AlgorithmBroken | None = None
         try:
-            for batch in self._my_share([len(sample.token_ids) for sample in kept]):
-                rows = [kept[n] for n in batch]
-                masks = [row.action_mask for row in rows]
-                logprobs, entropy = self._logprobs([row.token_ids for row in rows], masks)
-                seen(batch, logprobs, entropy).backward()
+            self._engine.forward_backward(_masked(kept), seen)
         except AlgorithmBroken as error:
             problem = error
         try:
@@ -226,20 +218,11 @@ class TrainerRank:
             for n, recomputed in self.logprobs(samples).items()
         ]
 
-    @torch.no_grad()
     def logprobs(self, samples: Sequence[Sample]) -> dict[int, NDArray[np.float32]]:
         """By index, [T] log-probs under the current weights, 0 where not sampled; my share."""
-        out: dict[int, NDArray[np.float32]] = {}
-        for batch in self._my_share([len(sample.token_ids) for sample in samples]):
-            masks = [samples[n].action_mask for n in batch]
-            found, _ = self._logprobs([samples[n].token_ids for n in batch], masks)
-            parts = found.cpu().split([int(mask.sum()) for mask in masks])
-            for n, mask, part in zip(batch, masks, parts, strict=True):
-                out[n] = np.zeros(len(mask), np.float32)
-                out[n][mask] = part.numpy()
-        return out
+        return self._engine.logprobs(_masked(samples))
 
-    def _apply(self, optimizer: PolicyOptimizer, scale: float, where: str) -> float:
+    def _apply(self, optimizer: StepOptimizer, scale: float, where: str) -> float:
         norm = optimizer.reduce_and_clip()
         if not math.isfinite(norm):
             optimizer.zero_grad()
@@ -252,28 +235,6 @@ class TrainerRank:
         optimizer.step(scale)
         return norm
 
-    def _my_share(self, lengths: list[int]) -> list[list[int]]:
-        batches = pack(
-            lengths,
-            max_tokens=self._config.micro_batch_tokens,
-            num_ranks=self._processes.dp_size,
-        )[self._processes.dp_rank]
-        return [batch for batch in batches if batch]
 
-    def _logprobs(
-        self, token_ids: list[NDArray[np.int32]], masks: list[NDArray[np.bool_]]
-    ) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropies of the masked tokens, sequence after sequence: [N], [N]."""
-        if any(mask[0] for mask in masks):
-            raise BrokenTrajectory("the first token of a sequence cannot be an action")
-        length = max(map(len, token_ids))
-        ids = torch.zeros(len(token_ids), length, dtype=torch.int64)
-        wanted = torch.zeros(len(token_ids), length, dtype=torch.bool)
-        for row, (tokens, mask) in enumerate(zip(token_ids, masks, strict=True)):
-            ids[row, : len(tokens)] = torch.from_numpy(tokens.astype(np.int64))
-            wanted[row, : len(mask)] = torch.from_numpy(mask.copy())
-        ids, wanted = ids.to(self._processes.device), wanted.to(self._processes.device)
-        logits = self._model(ids[:, :-1], None, None)[wanted[:, 1:]]
-        if self._temperature != 1.0:
-            logits = logits / self._temperature
-        return logprob_entropy(logits, ids[wanted], self._processes.tp_group, self._hf.vocab_size)
+def _masked(samples: Sequence[Sample]) -> list[MaskedSequence]:
+    return [MaskedSequence(sample.token_ids, sample.action_mask) for sample in samples]

@@ -10,6 +10,16 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
+class MaskedSequence:
+    """As a step engine takes it."""
+
+    token_ids: NDArray[np.int32]
+    """[T]"""
+    mask: NDArray[np.bool_]
+    """[T] whose log-probs are wanted; never the first one's, nothing predicts it."""
+
+
+@dataclass(frozen=True, slots=True)
 class WeightedSequence:
     """For supervised training: token ids and how much each token counts in the loss."""
 
@@ -23,6 +33,12 @@ class WeightedSequence:
             raise ValueError(
                 f"token_ids {self.token_ids.shape} and weights {self.weights.shape} differ in shape"
             )
+
+    def masked(self) -> MaskedSequence:
+        """With the tokens whose weight counts."""
+        return MaskedSequence(
+            self.token_ids, (self.weights > 0) & (np.arange(len(self.weights)) > 0)
+        )
 
 
 def packed(

@@ -1,8 +1,8 @@
-"""Which advantage, group filter and loss a campaign names in [trainer].
+"""Which advantage, group filter, loss and step engine a campaign names in [trainer].
 
 Each is a name of the tables below, or one of your own as "package.module:attribute". Invariants:
 what cannot be found, called or made is refused before the campaign is stored; what fails later is
-the typed failure AlgorithmBroken, never a zero. Losses need torch: the domain knows
+the typed failure AlgorithmBroken, never a zero. Losses and engines need torch: the domain knows
 where they are, and imports one only for the trainer, or to check one of your own.
 """
 
@@ -26,6 +26,8 @@ from mainspring.training_faults import algorithm_broken
 ADVANTAGES: dict[str, AdvantageEstimator] = {"grpo": grpo, "dr_grpo": dr_grpo}
 FILTERS: dict[str, GroupFilter] = {"mixed": mixed, "none": none}
 LOSSES = {"clip": "trainer.losses.clip:clip"}
+ENGINES = {"plain": "trainer.engines.plain:PlainEngine"}
+ENGINE_METHODS = ("optimizer", "logprobs", "forward_backward")
 
 
 def advantages_of(rewards_G: Sequence[float | None], trainer: TrainerConfig) -> list[float | None]:
@@ -57,6 +59,12 @@ def find_loss(trainer: TrainerConfig) -> Any:
     return _located("loss", trainer.loss, LOSSES)
 
 
+def find_engine(trainer: TrainerConfig) -> Any:
+    """A class that makes a `trainer.engines.protocol.StepEngine`. Imports torch. Raises
+    ConfigError."""
+    return _located("engine", trainer.engine, ENGINES)
+
+
 def check_algorithms(trainer: TrainerConfig) -> None:
     """Raises ConfigError for the first of the four that cannot be used."""
     takes = "(rewards_G, trainer)"
@@ -66,6 +74,8 @@ def check_algorithms(trainer: TrainerConfig) -> None:
     if trainer.loss not in LOSSES:
         found = find_loss(trainer)
         _check_function("loss", found, trainer, "(tokens, trainer)", ", ".join(LOSSES))
+    if trainer.engine not in ENGINES:
+        _check_engine(trainer.engine, find_engine(trainer))
 
 
 def _located(what: str, name: str, places: Mapping[str, str]) -> Any:
@@ -99,3 +109,19 @@ def _check_function(what: str, found: Any, trainer: TrainerConfig, given: str, k
         raise ConfigError(
             f"{what} {name!r} cannot be called as {given}: {error}", remedy=remedy
         ) from None
+
+
+def _check_engine(name: str, found: Any) -> None:
+    known = ", ".join(ENGINES)
+    if not inspect.isclass(found):
+        raise ConfigError(
+            f"engine {name!r} is a {type(found).__name__}, expected a class",
+            remedy=f"write it as `class Name` (docs/extending.md), or choose from {known}",
+        )
+    missing = [method for method in ENGINE_METHODS if not callable(getattr(found, method, None))]
+    if missing:
+        raise ConfigError(
+            f"engine {name!r} lacks {', '.join(missing)}",
+            remedy=f"an engine has the methods {', '.join(ENGINE_METHODS)} "
+            f"(trainer/engines/protocol.py); or choose from {known}",
+        )

@@ -73,6 +73,9 @@ class TrainerConfig(Section):
     """Token budget of one packed micro-batch."""
     optimizer: OptimizerConfig = OptimizerConfig()
     warm_start: WarmStartConfig | None = None
+    engine: str = "plain"
+    """What computes steps. "plain": Megatron-core in float32, for CPUs and small models. Or a class
+    of your own as "package.module:Class"."""
     device: Device = Device.CUDA
     """Where the ranks compute."""
     tensor_parallel: int = Field(default=1, ge=1)
