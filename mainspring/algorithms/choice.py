@@ -98,11 +98,11 @@ def _is_finite(value: object) -> bool:
 def _check_function(what: str, found: Any, trainer: TrainerConfig, given: str, known: str) -> None:
     name = getattr(trainer, what)
     remedy = f"write it as `def name{given}` (docs/extending.md), or choose from {known}"
+    is_coroutine = inspect.iscoroutinefunction(found)
     # A class could be called too, and would give an object instead of an answer.
-    if not callable(found) or inspect.isclass(found) or inspect.iscoroutinefunction(found):
-        raise ConfigError(
-            f"{what} {name!r} is a {type(found).__name__}, expected a plain function", remedy=remedy
-        )
+    if not callable(found) or inspect.isclass(found) or is_coroutine:
+        kind = "coroutine function" if is_coroutine else type(found).__name__
+        raise ConfigError(f"{what} {name!r} is a {kind}, expected a plain function", remedy=remedy)
     try:
         inspect.signature(found).bind(None, None)
     except (TypeError, ValueError) as error:

@@ -7,6 +7,7 @@ from infra.db.batches import BatchGroup, BatchRollout
 from mainspring.config.trainer import TrainerConfig
 from mainspring.ids import GroupId, RolloutId, TaskId
 from mainspring.status import StopReason
+from mainspring.step_metrics import TAKEN_NAMES
 from mainspring.trajectories.turns import Generation, VersionSpan
 
 
@@ -63,6 +64,7 @@ def test_tokens_that_are_too_old_are_context_and_not_trained_on() -> None:
     assert np.flatnonzero(old.logprobs).tolist() == [5]
     assert old.advantage == free.samples[1].advantage
     assert bounded.digest != free.digest
+    assert bounded.figures.keys() <= TAKEN_NAMES
     assert step_batch([OLD], TrainerConfig(max_token_staleness=0), version=3).samples
 
 
