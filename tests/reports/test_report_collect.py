@@ -269,6 +269,14 @@ async def test_metrics_are_written_line_by_line(told: ReportData, tmp_path: Path
     assert report.exists()
 
 
+async def test_what_a_loss_names_is_drawn_beside_the_rest(told: ReportData) -> None:
+    assert told.own_figures == ["own_figure"]
+    assert "Figures of the loss" in page.render(told)
+    usual = {name: value for name, value in METRICS.items() if name != "own_figure"}
+    without = dataclasses.replace(told.steps[0], metrics=usual)
+    assert "Figures of the loss" not in page.render(dataclasses.replace(told, steps=(without,)))
+
+
 async def test_a_checked_gap_is_drawn_where_no_step_measured_one(told: ReportData) -> None:
     assert told.checked_gaps == ((0, pytest.approx(3e-5)),)
     unmeasured = dataclasses.replace(told.steps[0], num_gap_tokens=0, logprob_gap_max=0.0)
