@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from infra.db.batches import BatchGroup
-from mainspring.algorithms.advantages import group_advantages, is_flat
+from mainspring.algorithms.choice import advantages_of
+from mainspring.algorithms.equal_rewards import is_flat
 from mainspring.config.trainer import TrainerConfig
 from mainspring.trajectories.samples import Sample, digest, samples_of, without_tokens_before
 
@@ -27,13 +28,13 @@ class StepBatch:
 
 def step_batch(groups: list[BatchGroup], trainer: TrainerConfig, *, version: int) -> StepBatch:
     """`version`: the weights that the step begins with. Masked rollouts give no sample. Raises
-    BrokenTrajectory when stored turns do not line up."""
+    BrokenTrajectory when stored turns do not line up, AlgorithmBroken."""
     samples: list[Sample] = []
     rewards: list[float] = []
     num_mixed = 0
     for group in groups:
         rewards_G = [rollout.reward for rollout in group.rollouts]
-        advantages_G = group_advantages(rewards_G, normalize_std=trainer.normalize_std)
+        advantages_G = advantages_of(rewards_G, trainer)
         scored = [reward for reward in rewards_G if reward is not None]
         num_mixed += not is_flat(scored)
         rewards += scored

@@ -12,7 +12,6 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -127,8 +126,7 @@ class TrainingActivities:
             await trainers.check(self._db, ask.campaign, self._epoch)
             directory = self._directory(ask.campaign, ask.step)
             await self._run(self._backend.save, job, directory, ask.step, batch.digest)
-            figures = asdict(measured) | batch.figures
-            metrics = figures | {"seconds": time.monotonic() - started}
+            metrics = measured.figures | batch.figures | {"seconds": time.monotonic() - started}
             await steps.commit_step(
                 self._db,
                 ask.campaign,

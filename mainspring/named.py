@@ -37,5 +37,6 @@ def find(what: str, name: str, known: Mapping[str, T]) -> T | Any:
     except Exception as error:
         raise ConfigError(
             f"{what} {name!r} cannot be imported: {type(error).__name__}: {error}",
-            remedy="install its package where commands and workers run",
+            remedy="install its package where commands and workers run, or choose from "
+            + ", ".join(known),
         ) from error

@@ -2,7 +2,7 @@
 Pure.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
 
 from pydantic import BaseModel, ConfigDict
 
@@ -46,8 +46,6 @@ class StepMetrics:
     """nats per token"""
     ratio_mean: float | None
     """Current over served probability."""
-    clip_fraction: float | None
-    """Tokens whose gradient the clip cut off."""
     kl: float | None
     """KL(rollout || current) per token, the estimator that is never negative (k3)."""
     kl_k1: float | None
@@ -69,6 +67,14 @@ class StepMetrics:
     num_gap_tokens: int
     """How many such tokens there were; 0 means that nothing was compared."""
     seconds: float
+    values: dict[str, float | None] = field(default_factory=dict)
+    """What the loss names, such as `clip_fraction`; means as above, none of TAKEN_NAMES."""
+
+    @property
+    def figures(self) -> dict[str, float | None]:
+        """Everything by name, as the store keeps it."""
+        fixed = asdict(self)
+        return fixed | fixed.pop("values")
 
     @property
     def gap(self) -> LogprobGap:
@@ -79,3 +85,14 @@ class StepMetrics:
             k3=self.logprob_gap_k3,
             num_tokens=self.num_gap_tokens,
         )
+
+
+TAKEN_NAMES = frozenset(
+    {each.name for each in fields(StepMetrics)}
+    | {"reward_mean", "mixed_groups", "staleness_mean", "staleness_max", "num_stale_tokens_masked"}
+    | {"staleness_0", "staleness_1", "staleness_2", "staleness_3plus"}
+    | {"kind", "campaign", "step", "policy_version", "time", "resolve_rate", "all_zero_groups"}
+    | {"all_one_groups", "masked_rollouts", "turns_mean", "sampled_tokens_mean"}
+    | {"suspicious_share"}
+)
+"""Of a step's other figures (`activities.step_batch`, `reports.metrics`): no loss may use them."""

@@ -24,6 +24,13 @@ class NonFiniteStep(WorkFailed):
     fault = FaultKind.NON_FINITE_STEP
 
 
+class AlgorithmBroken(WorkFailed):
+    """An advantage, group filter or loss of one's own raised, or returned something else than its
+    protocol has. Nothing was trained; another attempt finds the same."""
+
+    fault = FaultKind.CONFIG_UNUSABLE
+
+
 class CheckpointUnusable(WorkFailed):
     """A checkpoint or base model is missing, damaged, or of another campaign. It was not loaded."""
 
@@ -48,6 +55,14 @@ class TrainerFenced(ServiceError):
     one does the attempt again."""
 
     fault = FaultKind.TRAINER_FENCED
+
+
+def algorithm_broken(what: str, problem: str) -> AlgorithmBroken:
+    """`what`: the field of [trainer] with its value; `problem`: what it did."""
+    return AlgorithmBroken(
+        f"{what} {problem}",
+        remedy="correct it where workers and trainer run, then start the campaign again",
+    )
 
 
 def gap_too_large(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from mainspring.status import CampaignStatus, StopReason, Verdict
+from mainspring.step_metrics import TAKEN_NAMES
 
 SAMPLED = "sampled"
 GREEDY = "greedy"
@@ -176,6 +177,12 @@ class ReportData:
     def suspects(self) -> list[Trajectory]:
         """Of the trajectories shown."""
         return [each for each in self.trajectories if each.suspicions]
+
+    @property
+    def own_figures(self) -> list[str]:
+        """Names of what the loss measured beyond what every loss is measured by."""
+        found = {name for step in self.steps for name in step.metrics}
+        return sorted(found - TAKEN_NAMES - {"clip_fraction"})
 
     def evaluated(self, split: str, sampling: str) -> list[Evaluation]:
         """Evaluations of one kind that scored anything, oldest version first."""

@@ -14,16 +14,18 @@ from reports.data import Evaluation, ReportData, Step
 
 def lines(data: ReportData) -> Iterator[dict[str, Any]]:
     evaluations = sorted(data.evaluations, key=lambda each: (each.version, each.split))
+    # A loss's figures are missing where a step had no token to measure them on.
+    names = sorted({name for step in data.steps for name in step.metrics})
     for step in (None, *data.steps):
         version = 0 if step is None else step.step
         if step is not None:
-            yield _step(data, step)
+            yield _step(data, step, names)
         for each in evaluations:
             if each.version == version:
                 yield _evaluation(data, each)
 
 
-def _step(data: ReportData, step: Step) -> dict[str, Any]:
+def _step(data: ReportData, step: Step, names: list[str]) -> dict[str, Any]:
     lengths = next((each for each in data.lengths if each.step == step.step), None)
     composed = next((each for each in data.compositions if each.step == step.step), None)
     parts = composed.parts if composed else {}
@@ -33,7 +35,7 @@ def _step(data: ReportData, step: Step) -> dict[str, Any]:
         "step": step.step,
         "policy_version": step.step,
         "time": step.finished_at.isoformat() if step.finished_at else None,
-        **{name: _finite(value) for name, value in sorted(step.metrics.items())},
+        **{name: _finite(step.metrics.get(name)) for name in names},
         "resolve_rate": step.solve_rate,
         "all_zero_groups": step.all_zero_groups,
         "all_one_groups": step.all_one_groups,

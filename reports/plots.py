@@ -76,6 +76,13 @@ def draw(data: ReportData) -> list[tuple[str, str, str]]:
             2,
         ),
         (
+            "Figures of the loss",
+            "What the campaign's loss names, mean over a step's tokens.",
+            _own_figures,
+            bool(data.own_figures),
+            1,
+        ),
+        (
             "Masked rollouts",
             "Rollouts of a step's groups that could not be scored.",
             _masked,
@@ -310,6 +317,15 @@ def _off_policy(axes: "Sequence[Axes]", data: ReportData) -> None:
     axes[1].set_ylabel("versions behind")
     axes[1].set_ylim(bottom=0)
     _whole_steps(axes[1])
+
+
+def _own_figures(axes: "Axes", data: ReportData) -> None:
+    colors = (BLUE, GREEN, AMBER, VIOLET, RED)
+    for number, name in enumerate(data.own_figures):
+        values = [(step.step, step.metrics.get(name)) for step in data.steps]
+        _line(axes, values, color=colors[number % len(colors)], label=name)
+    _legend(axes, ncols=3)
+    _whole_steps(axes)
 
 
 def _timings(axes: "Axes", data: ReportData) -> None:

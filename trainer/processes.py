@@ -6,6 +6,7 @@ live as long as the process.
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar, cast
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from torch.distributed import (
 from mainspring.config.trainer import Device
 from mainspring.training_faults import DeviceMissing
 
+T = TypeVar("T")
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 """A rank whose peer died without closing its socket gives up after this long."""
 
@@ -76,6 +78,13 @@ class Processes:
             part[: int(each)].cpu().numpy() for part, each in zip(gathered, lengths, strict=True)
         ]
         return np.concatenate(found)
+
+    def gather_objects_over_dp(self, mine: T) -> list[T]:
+        """One small picklable object of each data-parallel rank, in the order of ranks."""
+        found: list[T | None] = [mine] * self.dp_size
+        if self.dp_size > 1:
+            dist.all_gather_object(found, mine, group=self.dp_group)
+        return cast("list[T]", found)
 
 
 def join(

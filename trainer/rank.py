@@ -1,15 +1,15 @@
-"""One rank of the trainer: a shard of the model, its optimizer, and the steps they take.
+"""One rank of the trainer: the steps that a shard of the model takes, and its checkpoints.
 
-A plain class: `trainer.actor` runs it in a Ray actor, tests run it in their own process. All
-ranks get the same calls with the same arguments and pick their share by `trainer.batching`, which
-is deterministic. Invariants: a step that fails leaves weights and optimizer as they were; equal
-calls give equal weights on a machine (no dropout, no random state).
+A plain class: `trainer.actor` runs it in a Ray actor, tests run it in their own process. How a step
+is computed is the engine's matter (`trainer.engines`). All ranks get the same calls with the same
+arguments; engines pick their shares, deterministically. Invariants: a step that fails leaves
+weights and optimizer as they were; equal calls give equal weights on a machine (no dropout, no
+random state).
 """
 
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -18,27 +18,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mainspring.algorithms.choice import find_engine, find_loss
 from mainspring.algorithms.gap import GapMode, measure
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import ModelError
 from mainspring.step_metrics import StepMetrics
-from mainspring.training_faults import NonFiniteStep, gap_too_large
+from mainspring.training_faults import AlgorithmBroken, NonFiniteStep, gap_too_large
 from mainspring.trajectories.samples import Sample
-from mainspring.trajectories.turns import BrokenTrajectory
-from trainer import hf_directory
-from trainer.batching import pack
 from trainer.checkpoint import rank_file
-from trainer.logprobs import logprob_entropy
-from trainer.losses import policy_loss, token_weights
-from trainer.model import build_model
-from trainer.optimizer import PolicyOptimizer, warm_start_optimizer
+from trainer.engines.protocol import EngineClass, StepOptimizer
+from trainer.loss_pass import LossPass, PassFigures
+from trainer.losses.protocol import Loss
+from trainer.optimizer import warm_start_optimizer
 from trainer.processes import (
     Store,  # pyright: ignore[reportPrivateImportUsage]
     join,
 )
 from trainer.schedule import lr_scale
-from trainer.sequences import WeightedSequence
-from trainer.weights import Weights
+from trainer.sequences import MaskedSequence, WeightedSequence, packed
 
 
 class Phase(StrEnum):
@@ -46,20 +43,6 @@ class Phase(StrEnum):
     """Supervised steps, with the warm start's optimizer."""
     POLICY = "policy"
     """Policy-gradient steps, with the campaign's optimizer."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Pass:
-    """What one pass over a batch measured, under the weights it began with."""
-
-    loss: float | None
-    entropy: float | None
-    ratio_mean: float | None
-    clip_fraction: float | None
-    kl_k1: float | None
-    kl: float | None
-    differences: list[NDArray[np.float32]]
-    """Recomputed - served, of my share's tokens of the current version."""
 
 
 class TrainerRank:
@@ -76,17 +59,16 @@ class TrainerRank:
         self._config = config.trainer
         self._campaign = config.name
         self._gap_bounds = config.gap_bounds
-        self._temperature = config.policy.temperature or 1.0
+        self._loss: Loss = find_loss(self._config)
         torch.set_num_threads(self._config.threads_per_rank)
         self._processes = join(
             rank, world_size, self._config.tensor_parallel, store, device=self._config.device
         )
-        self._hf = hf_directory.load_config(model_dir)
-        self._model = build_model(self._hf, self._processes.tp_size, self._processes.device)
-        self._weights = Weights(self._model, self._hf, self._processes, model_dir)
+        make: EngineClass = find_engine(self._config)
+        self._engine = make(config, model_dir, self._processes)
+        self._weights = self._engine.weights
         self._phase: Phase | None = None
-        self._optimizer: PolicyOptimizer | None = None
-        self.load_hf(model_dir)
+        self._optimizer: StepOptimizer | None = None
 
     def load_hf(self, model_dir: Path) -> None:
         """Take the weights of a Hugging Face directory; the optimizer starts anew."""
@@ -118,7 +100,7 @@ class TrainerRank:
         if saved["phase"] is not None:
             self._enter(Phase(saved["phase"])).load_state_dict(saved["optimizer"])
 
-    def _enter(self, phase: Phase) -> PolicyOptimizer:
+    def _enter(self, phase: Phase) -> StepOptimizer:
         """The phase's optimizer; a new phase starts with a fresh one."""
         if self._phase is phase and self._optimizer is not None:
             return self._optimizer
@@ -130,7 +112,7 @@ class TrainerRank:
             threads = self._config.warm_start.threads_per_rank
         torch.set_num_threads(threads)
         self._phase = phase
-        self._optimizer = PolicyOptimizer(self._model, self._hf, config, self._processes)
+        self._optimizer = self._engine.optimizer(config)
         return self._optimizer
 
     def supervised_step(self, sequences: Sequence[WeightedSequence], scale: float) -> float:
@@ -139,15 +121,17 @@ class TrainerRank:
         total_weight = float(sum(sequence.weights[1:].sum() for sequence in sequences))
         if not total_weight > 0:
             raise ValueError("a supervised batch needs a token with a positive weight")
+        rows = [sequence.masked() for sequence in sequences]
         loss_sum = torch.zeros((), dtype=torch.float64, device=self._processes.device)
-        for batch in self._my_share([len(sequence.token_ids) for sequence in sequences]):
-            rows = [sequences[n] for n in batch]
-            masks = [(row.weights > 0) & (np.arange(len(row.weights)) > 0) for row in rows]
-            logprobs, _ = self._logprobs([row.token_ids for row in rows], masks)
-            weights = self._packed([row.weights for row in rows], masks) / total_weight
+
+        def weighted(share: list[int], logprobs: Tensor, entropy: Tensor) -> Tensor:
+            values, masks = [sequences[n].weights for n in share], [rows[n].mask for n in share]
+            weights = packed(values, masks, logprobs.device) / total_weight
             loss = -torch.dot(logprobs, weights)
-            loss.backward()
-            loss_sum += loss.item()
+            loss_sum.add_(loss.item())
+            return loss
+
+        self._engine.forward_backward(rows, weighted)
         self._apply(optimizer, scale, f"campaign {self._campaign}, warm start")
         return float(self._processes.sum_over_dp(loss_sum))
 
@@ -156,8 +140,8 @@ class TrainerRank:
     ) -> StepMetrics:
         """One policy-gradient step, `updates_per_step` updates on its batch; `step` counts from 0.
 
-        Raises LogprobGapTooLarge, and then nothing has moved; NonFiniteStep, after which the
-        weights are those before the failing update.
+        Raises LogprobGapTooLarge, and then nothing has moved; NonFiniteStep and AlgorithmBroken,
+        after which the weights are those before the failing update.
 
         Samples whose advantage is zero have no gradient: neither the loss's denominator nor any
         mean over tokens knows them. An entropy bonus is given on the others only. When no sample
@@ -178,8 +162,9 @@ class TrainerRank:
             s for s in samples if not s.carries_advantage and (s.versions == current_version).any()
         ]
         unmoved = self._differences(flat, current_version)
-        first = last = self._accumulate(kept, current_version)
-        gap = measure(self._processes.gather_over_dp([*unmoved, *first.differences]))
+        first, differences = self._accumulate(optimizer, kept, current_version)
+        last = first
+        gap = measure(self._processes.gather_over_dp([*unmoved, *differences]))
         beyond = gap.beyond(self._gap_bounds)
         if beyond and config.gap.mode is GapMode.ENFORCE:
             optimizer.zero_grad()
@@ -188,14 +173,13 @@ class TrainerRank:
         where = f"campaign {self._campaign}, step {step + 1}"
         grad_norm = self._apply(optimizer, scale, where) if kept else None
         for _ in range(config.updates_per_step - 1 if kept else 0):
-            last = self._accumulate(kept, current_version)
+            last, _ = self._accumulate(optimizer, kept, current_version)
             self._apply(optimizer, scale, where)
         return StepMetrics(
             loss=first.loss,
             grad_norm=grad_norm,
             entropy=first.entropy,
             ratio_mean=last.ratio_mean,
-            clip_fraction=last.clip_fraction,
             kl_k1=last.kl_k1,
             kl=last.kl,
             num_tokens=sum(sample.num_action_tokens for sample in kept),
@@ -207,57 +191,25 @@ class TrainerRank:
             logprob_gap_k3=gap.k3,
             num_gap_tokens=gap.num_tokens,
             seconds=time.monotonic() - started,
+            values=last.values,
         )
 
-    def _accumulate(self, kept: Sequence[Sample], current_version: int) -> "_Pass":
-        """Add the gradient of the batch's loss; returns what was seen, over all ranks."""
-        config = self._config
-        lengths = [sample.num_action_tokens for sample in kept]
-        weights_N = token_weights(config.aggregation, lengths)
-        sums = torch.zeros(6, dtype=torch.float64, device=self._processes.device)
-        differences: list[NDArray[np.float32]] = []
-        for batch in self._my_share([len(sample.token_ids) for sample in kept]):
-            rows = [kept[n] for n in batch]
-            masks = [row.action_mask for row in rows]
-            logprobs, entropy = self._logprobs([row.token_ids for row in rows], masks)
-            served = self._packed([row.logprobs for row in rows], masks)
-            current = self._packed([row.versions for row in rows], masks) == current_version
-            repeats = torch.tensor([lengths[n] for n in batch], device=served.device)
-            part = policy_loss(
-                logprobs,
-                entropy,
-                served,
-                self._packed([row.advantages for row in rows], masks),
-                served.new_tensor([weights_N[n] for n in batch]).repeat_interleave(repeats),
-                clip_low=config.clip_low,
-                clip_high=config.clip_high,
-                entropy_coef=config.entropy_coef,
-            )
-            part.loss.backward()
-            sums += torch.tensor(
-                [
-                    part.loss.item(),
-                    part.entropy,
-                    part.ratio,
-                    part.num_clipped,
-                    part.kl_k1,
-                    part.kl_k3,
-                ],
-                dtype=torch.float64,
-                device=sums.device,
-            )
-            differences.append((logprobs.detach() - served)[current].cpu().numpy())
-        sums = self._processes.sum_over_dp(sums)
-        means = [float(total) / sum(lengths) if lengths else None for total in sums]
-        return _Pass(
-            loss=float(sums[0]) if lengths else None,
-            entropy=means[1],
-            ratio_mean=means[2],
-            clip_fraction=means[3],
-            kl_k1=means[4],
-            kl=means[5],
-            differences=differences,
-        )
+    def _accumulate(
+        self, optimizer: StepOptimizer, kept: Sequence[Sample], current_version: int
+    ) -> tuple[PassFigures, list[NDArray[np.float32]]]:
+        """Add the gradient of the batch's loss; returns what was seen, over all ranks, and the
+        differences of my share."""
+        seen = LossPass(self._loss, self._config, kept, current_version, self._processes)
+        problem: AlgorithmBroken | None = None
+        try:
+            self._engine.forward_backward(_masked(kept), seen)
+        except AlgorithmBroken as error:
+            problem = error
+        try:
+            return seen.figures(problem), seen.differences
+        except AlgorithmBroken:
+            optimizer.zero_grad()
+            raise
 
     def _differences(
         self, samples: Sequence[Sample], current_version: int
@@ -268,20 +220,11 @@ class TrainerRank:
             for n, recomputed in self.logprobs(samples).items()
         ]
 
-    @torch.no_grad()
     def logprobs(self, samples: Sequence[Sample]) -> dict[int, NDArray[np.float32]]:
         """By index, [T] log-probs under the current weights, 0 where not sampled; my share."""
-        out: dict[int, NDArray[np.float32]] = {}
-        for batch in self._my_share([len(sample.token_ids) for sample in samples]):
-            masks = [samples[n].action_mask for n in batch]
-            found, _ = self._logprobs([samples[n].token_ids for n in batch], masks)
-            parts = found.cpu().split([int(mask.sum()) for mask in masks])
-            for n, mask, part in zip(batch, masks, parts, strict=True):
-                out[n] = np.zeros(len(mask), np.float32)
-                out[n][mask] = part.numpy()
-        return out
+        return self._engine.logprobs(_masked(samples))
 
-    def _apply(self, optimizer: PolicyOptimizer, scale: float, where: str) -> float:
+    def _apply(self, optimizer: StepOptimizer, scale: float, where: str) -> float:
         norm = optimizer.reduce_and_clip()
         if not math.isfinite(norm):
             optimizer.zero_grad()
@@ -294,33 +237,6 @@ class TrainerRank:
         optimizer.step(scale)
         return norm
 
-    def _my_share(self, lengths: list[int]) -> list[list[int]]:
-        batches = pack(
-            lengths,
-            max_tokens=self._config.micro_batch_tokens,
-            num_ranks=self._processes.dp_size,
-        )[self._processes.dp_rank]
-        return [batch for batch in batches if batch]
 
-    def _logprobs(
-        self, token_ids: list[NDArray[np.int32]], masks: list[NDArray[np.bool_]]
-    ) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropies of the masked tokens, sequence after sequence: [N], [N]."""
-        if any(mask[0] for mask in masks):
-            raise BrokenTrajectory("the first token of a sequence cannot be an action")
-        length = max(map(len, token_ids))
-        ids = torch.zeros(len(token_ids), length, dtype=torch.int64)
-        wanted = torch.zeros(len(token_ids), length, dtype=torch.bool)
-        for row, (tokens, mask) in enumerate(zip(token_ids, masks, strict=True)):
-            ids[row, : len(tokens)] = torch.from_numpy(tokens.astype(np.int64))
-            wanted[row, : len(mask)] = torch.from_numpy(mask.copy())
-        ids, wanted = ids.to(self._processes.device), wanted.to(self._processes.device)
-        logits = self._model(ids[:, :-1], None, None)[wanted[:, 1:]]
-        if self._temperature != 1.0:
-            logits = logits / self._temperature
-        return logprob_entropy(logits, ids[wanted], self._processes.tp_group, self._hf.vocab_size)
-
-    def _packed(self, values: list[NDArray], masks: list[NDArray[np.bool_]]) -> Tensor:
-        """The masked values of all rows, one after the other: [N]."""
-        picked = [value[mask] for value, mask in zip(values, masks, strict=True)]
-        return torch.from_numpy(np.concatenate(picked)).to(self._processes.device)
+def _masked(samples: Sequence[Sample]) -> list[MaskedSequence]:
+    return [MaskedSequence(sample.token_ids, sample.action_mask) for sample in samples]

@@ -1,13 +1,28 @@
-"""A sequence for supervised training: token ids and how much each token counts in the loss."""
+"""Sequences as a step takes them, and their masked values as tensors."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedSequence:
+    """As a step engine takes it."""
+
+    token_ids: NDArray[np.int32]
+    """[T]"""
+    mask: NDArray[np.bool_]
+    """[T] whose log-probs are wanted; never the first one's, nothing predicts it."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedSequence:
+    """For supervised training: token ids and how much each token counts in the loss."""
+
     token_ids: NDArray[np.int32]
     """[T]"""
     weights: NDArray[np.float32]
@@ -18,3 +33,17 @@ class WeightedSequence:
             raise ValueError(
                 f"token_ids {self.token_ids.shape} and weights {self.weights.shape} differ in shape"
             )
+
+    def masked(self) -> MaskedSequence:
+        """With the tokens whose weight counts."""
+        return MaskedSequence(
+            self.token_ids, (self.weights > 0) & (np.arange(len(self.weights)) > 0)
+        )
+
+
+def packed(
+    values: Sequence[NDArray], masks: Sequence[NDArray[np.bool_]], device: torch.device
+) -> Tensor:
+    """The masked values of all rows, one after the other: [N]."""
+    picked = [value[mask] for value, mask in zip(values, masks, strict=True)]
+    return torch.from_numpy(np.concatenate(picked)).to(device)

@@ -33,6 +33,7 @@ from infra.db.database import Database
 from infra.db.selections import Selected
 from infra.sandbox.backends import Available
 from mainspring.agents.choice import AGENTS, check_agent
+from mainspring.algorithms.choice import check_algorithms
 from mainspring.bundled.generator import Split, make_tasks
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import BUNDLED
@@ -80,6 +81,8 @@ async def create(
     check_parts(config)
     check_agent(config.agent)
     trains = kind is CampaignKind.TRAIN
+    if trains:
+        check_algorithms(config.trainer)
     if trains and config.policy.api is not PolicyApi.SGLANG:
         raise UsageError(
             f"campaign {config.name}: policy.api = {config.policy.api.value!r} gives no tokens to "

@@ -1,1 +1,2 @@
-"""Decisions of training, free of torch: admission, order of tasks, advantages, the gap. Pure."""
+"""Decisions of training, free of torch: admission, order of tasks, advantages, filters, the gap,
+and which of them a campaign names. Pure."""

@@ -26,13 +26,6 @@ class Device(StrEnum):
     """No GPU, also where there is one."""
 
 
-class GroupFilter(StrEnum):
-    MIXED = "mixed"
-    """Only groups whose rewards differ; others teach nothing and are replaced."""
-    NONE = "none"
-    """All groups with enough scored rollouts."""
-
-
 class TrainerConfig(Section):
     num_steps: int = Field(default=100, ge=1)
     """Optimizer steps of the whole campaign."""
@@ -43,10 +36,12 @@ class TrainerConfig(Section):
     min_scored: int | None = Field(default=None, ge=1)
     """Scored rollouts that a group needs; with fewer it is masked and replaced. Unset: half of
     `group_size`, at least 2."""
-    filter: GroupFilter = GroupFilter.MIXED
-    """Which groups a step may use."""
+    filter: str = "mixed"
+    """Which groups a step may use; others are flat and replaced. "mixed": those whose rewards
+    differ, as others teach nothing. "none": all with enough scored rollouts. Or a function of your
+    own as "package.module:function"."""
     max_flat_groups: int | None = Field(default=None, ge=1)
-    """Groups in a row with equal rewards before the campaign fails. Unset: 20 for each group of a
+    """Flat groups in a row before the campaign fails. Unset: 20 for each group of a
     step."""
     updates_per_step: int = Field(default=1, ge=1)
     """Passes over a step's batch, an optimizer update each (PPO's epochs); the clip bounds them."""
@@ -56,8 +51,16 @@ class TrainerConfig(Section):
     max_token_staleness: int | None = Field(default=None, ge=0)
     """Older tokens, in policy versions, are kept as context and masked from the loss; unset: none
     are."""
+    advantage: str = "grpo"
+    """How rewards of a group become advantages. "grpo": minus the group's mean, divided by its
+    standard deviation. "dr_grpo": minus the mean only. Or a function of your own as
+    "package.module:function"."""
     normalize_std: bool = True
-    """Divide advantages by the group's standard deviation (off: Dr. GRPO)."""
+    """Whether the advantage "grpo" divides by the group's standard deviation; off, it is
+    "dr_grpo"."""
+    loss: str = "clip"
+    """The loss of a token. "clip": PPO's clipped objective with an entropy bonus. Or a function of
+    your own as "package.module:function"."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
     """The probability ratio is clipped below at 1 - this."""
     clip_high: float = Field(default=0.28, gt=0)
@@ -70,6 +73,9 @@ class TrainerConfig(Section):
     """Token budget of one packed micro-batch."""
     optimizer: OptimizerConfig = OptimizerConfig()
     warm_start: WarmStartConfig | None = None
+    engine: str = "plain"
+    """What computes steps. "plain": Megatron-core in float32, for CPUs and small models. Or a class
+    of your own as "package.module:Class"."""
     device: Device = Device.CUDA
     """Where the ranks compute."""
     tensor_parallel: int = Field(default=1, ge=1)

@@ -7,6 +7,7 @@ from infra.db.batches import BatchGroup, BatchRollout
 from mainspring.config.trainer import TrainerConfig
 from mainspring.ids import GroupId, RolloutId, TaskId
 from mainspring.status import StopReason
+from mainspring.step_metrics import TAKEN_NAMES
 from mainspring.trajectories.turns import Call, VersionSpan
 
 
@@ -65,6 +66,7 @@ def test_tokens_that_are_too_old_are_context_and_not_trained_on() -> None:
     assert np.flatnonzero(old.advantages).tolist() == [5]
     assert old.advantages[5] == free.samples[1].advantages[5]
     assert bounded.digest != free.digest
+    assert bounded.figures.keys() <= TAKEN_NAMES
     assert step_batch([OLD], TrainerConfig(max_token_staleness=0), version=3).samples
 
 

@@ -30,7 +30,7 @@ from mainspring.config.evaluation import EvalConfig
 from mainspring.config.optimizer import OptimizerConfig, OptimizerName, WarmStartConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig
-from mainspring.config.trainer import Device, GroupFilter, TrainerConfig
+from mainspring.config.trainer import Device, TrainerConfig
 from mainspring.ids import CampaignId
 from mainspring.settings import load_settings
 from mainspring.status import CampaignStatus, GroupKind, GroupStatus, StepStatus
@@ -64,7 +64,7 @@ def small_campaign() -> CampaignConfig:
             groups_per_step=GROUPS_PER_STEP,
             group_size=GROUP_SIZE,
             # A model this small solves nothing: all its groups have equal rewards.
-            filter=GroupFilter.NONE,
+            filter="none",
             optimizer=OptimizerConfig(name=OptimizerName.MUON, lr=1e-3),
             warm_start=WarmStartConfig(copy_steps=5, steps=25),
         ),

@@ -96,6 +96,34 @@ async def test_what_the_store_refuses_is_not_stored(stack: StackInfo, tmp_path: 
         assert "mistaken" not in {each.id for each in await campaigns.list_all(db)}
 
 
+LISTS = {"advantage": "grpo, dr_grpo", "filter": "mixed, none", "loss": "clip", "engine": "plain"}
+SHAPES = (
+    ("advantage", "math:pi", "is a float, expected a plain function"),
+    ("advantage", "math:sqrt", "cannot be called as (rewards_G, trainer)"),
+    ("filter", "builtins:list", "is a type, expected a plain function"),
+    ("filter", "math:hypot2", "cannot be imported: AttributeError"),
+    ("loss", "math:sqrt", "cannot be called as (tokens, trainer)"),
+    ("loss", "asyncio:sleep", "is a coroutine function, expected"),
+    ("engine", "math:sqrt", "is a builtin_function_or_method, expected a class"),
+    ("engine", "builtins:dict", "lacks optimizer, logprobs, forward_backward"),
+)
+
+
+async def test_an_algorithm_that_cannot_be_used_is_not_stored(
+    stack: StackInfo, tmp_path: Path
+) -> None:
+    file = tmp_path / "campaign.toml"
+    wrong = [(field, "grpoo", f"no {field} is called 'grpoo'") for field in LISTS]
+    wrong += [(each, "no_such:f", f"{each} 'no_such:f' cannot be imported") for each in LISTS]
+    for field, value, message in (*wrong, *SHAPES):
+        file.write_text(f'{FILE}[trainer]\n{field} = "{value}"\n')
+        ended = await run("campaign", "start", str(file), "--home", str(stack.home), "--force")
+        expect(ended, 2, message, LISTS[field])
+        assert repr(value) in str(ended.exception) and field in str(ended.exception)
+    async with Database.open(stack.database_url) as db:
+        assert "mistaken" not in {each.id for each in await campaigns.list_all(db)}
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

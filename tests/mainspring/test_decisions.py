@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainspring.algorithms.admission import num_admissible_groups
-from mainspring.algorithms.advantages import group_advantages
+from mainspring.algorithms.choice import advantages_of
 from mainspring.algorithms.curriculum import task_position
+from mainspring.config.trainer import TrainerConfig
 from mainspring.trajectories.samples import NOT_SAMPLED, samples_of
 from mainspring.trajectories.turns import BrokenTrajectory, Call, VersionSpan
 
@@ -57,10 +58,10 @@ def test_every_pass_over_the_tasks_is_a_permutation() -> None:
 
 
 def test_masked_rollouts_do_not_move_the_baseline() -> None:
-    assert group_advantages([1.0, 0.0, None], normalize_std=False) == [0.5, -0.5, None]
-    assert group_advantages([1.0, 1.0, None], normalize_std=True) == [0.0, 0.0, None]
-    assert group_advantages([None, None], normalize_std=True) == [None, None]
-    low, high = group_advantages([0.0, 1.0], normalize_std=True)
+    assert advantages_of([1.0, 0.0, None], TrainerConfig(normalize_std=False)) == [0.5, -0.5, None]
+    assert advantages_of([1.0, 1.0, None], TrainerConfig(normalize_std=True)) == [0.0, 0.0, None]
+    assert advantages_of([None, None], TrainerConfig(normalize_std=True)) == [None, None]
+    low, high = advantages_of([0.0, 1.0], TrainerConfig(normalize_std=True))
     assert low == pytest.approx(-1, abs=1e-3) and high == pytest.approx(1, abs=1e-3)
 
 
@@ -70,7 +71,7 @@ def test_masked_rollouts_do_not_move_the_baseline() -> None:
 @pytest.mark.parametrize("normalize_std", [True, False])
 def test_equal_rewards_give_exact_zeros(rewards_G, normalize_std) -> None:
     expected = [None if reward is None else 0.0 for reward in rewards_G]
-    assert group_advantages(rewards_G, normalize_std=normalize_std) == expected
+    assert advantages_of(rewards_G, TrainerConfig(normalize_std=normalize_std)) == expected
 
 
 def turn(number: int, start: int, spans: tuple[VersionSpan, ...] = (VersionSpan(3, 0, 2),)):

@@ -26,6 +26,7 @@ from mainspring.ids import (
     rollout_id,
 )
 from mainspring.status import CampaignStatus, GroupKind, StopReason, Suspicion, Verdict
+from mainspring.step_metrics import TAKEN_NAMES
 from mainspring.tasks.task import Task
 from mainspring.trajectories.turns import Call, Execution, VersionSpan
 from migrations import upgrade
@@ -49,6 +50,7 @@ METRICS = {
     "reward_mean": 0.5,
     "mixed_groups": 1.0,
     "staleness_mean": 0.25,
+    "own_figure": 0.75,
 }
 
 
@@ -256,6 +258,8 @@ async def test_metrics_are_written_line_by_line(told: ReportData, tmp_path: Path
     ]
     step = lines[2]
     assert {name: step[name] for name in METRICS} == METRICS
+    of_the_loss = {"own_figure", "clip_fraction"}
+    assert {name for name in step if "/" not in name} <= TAKEN_NAMES | of_the_loss
     assert (step["step"], step["resolve_rate"], step["turns_mean"]) == (1, 0.5, 2.0)
     assert (step["all_zero_groups"], step["all_one_groups"], step["masked_rollouts"]) == (0, 0, 0)
     assert step["reward_part/length"] == -0.5 and datetime.fromisoformat(step["time"])
@@ -264,6 +268,14 @@ async def test_metrics_are_written_line_by_line(told: ReportData, tmp_path: Path
     assert (measured["num_resolved"], measured["num_masked"]) == (1, 1)
     assert measured["resolve_rate"] == pytest.approx(1 / 3) and measured["time"]
     assert report.exists()
+
+
+async def test_what_a_loss_names_is_drawn_beside_the_rest(told: ReportData) -> None:
+    assert told.own_figures == ["own_figure"]
+    assert "Figures of the loss" in page.render(told)
+    usual = {name: value for name, value in METRICS.items() if name != "own_figure"}
+    without = dataclasses.replace(told.steps[0], metrics=usual)
+    assert "Figures of the loss" not in page.render(dataclasses.replace(told, steps=(without,)))
 
 
 async def test_a_checked_gap_is_drawn_where_no_step_measured_one(told: ReportData) -> None:

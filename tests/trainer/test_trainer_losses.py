@@ -3,8 +3,10 @@ import math
 import pytest
 import torch
 
-from mainspring.config.trainer import Aggregation
-from trainer.losses import policy_loss, token_weights
+from mainspring.config.trainer import Aggregation, TrainerConfig
+from trainer.losses.aggregation import token_weights
+from trainer.losses.clip import clip
+from trainer.losses.protocol import ActionTokens
 
 
 def test_each_aggregation_by_hand():
@@ -30,26 +32,21 @@ def test_clip_metrics_and_gradient_by_hand():
     ratios = [1.5, 1.5, 0.5, 0.5, 1.0]
     advantages = torch.tensor([1.0, -1.0, 1.0, -1.0, 2.0])
     logprobs = torch.tensor([math.log(r) for r in ratios], requires_grad=True)
-    out = policy_loss(
-        logprobs,
-        torch.full((5,), 0.7),
-        torch.zeros(5),
-        advantages,
-        torch.full((5,), 0.2),
-        clip_low=0.2,
-        clip_high=0.28,
-        entropy_coef=0.1,
+    tokens = ActionTokens(
+        logprobs=logprobs,
+        entropy=torch.full((5,), 0.7),
+        served_logprobs=torch.zeros(5),
+        advantages=advantages,
+        weights=torch.full((5,), 0.2),
+        num_tokens_N=[2, 3],
     )
+    out = clip(tokens, TrainerConfig(clip_low=0.2, clip_high=0.28, entropy_coef=0.1))
     objective = [1.28, -1.5, 0.5, -0.8, 2.0]
     assert out.loss.item() == pytest.approx(-sum(objective) / 5 - 0.1 * 0.7)
     out.loss.backward()
     assert logprobs.grad is not None
     assert logprobs.grad.tolist() == pytest.approx([0.0, 0.3, -0.1, 0.0, -0.4])
-    assert (out.num_clipped, out.num_tokens) == (2, 5)
-    assert out.ratio == pytest.approx(5.0)
-    assert out.entropy == pytest.approx(3.5)
-    assert out.kl_k1 == pytest.approx(-sum(map(math.log, ratios)))
-    assert out.kl_k3 == pytest.approx(sum(r - 1 - math.log(r) for r in ratios))
+    assert {name: float(total) for name, total in out.sums.items()} == {"clip_fraction": 2}
 
 
 @pytest.mark.parametrize("aggregation", list(Aggregation))
@@ -60,12 +57,14 @@ def test_micro_batching_changes_nothing(aggregation):
     tokens = torch.randn(4, sum(lengths))
     weights = torch.tensor(weights_N).repeat_interleave(torch.tensor(lengths))
 
+    trainer = TrainerConfig(clip_low=0.2, clip_high=0.28, entropy_coef=0.01)
+
     def gradient(cuts: list[int]) -> tuple[torch.Tensor, float]:
         logprobs = tokens[0].clone().requires_grad_()
         total = 0.0
         parts = [x.split(cuts) for x in (logprobs, tokens[1], tokens[2], tokens[3], weights)]
         for part in zip(*parts, strict=True):
-            out = policy_loss(*part, clip_low=0.2, clip_high=0.28, entropy_coef=0.01)
+            out = clip(ActionTokens(*part, num_tokens_N=[len(part[0])]), trainer)
             out.loss.backward()
             total += out.loss.item()
         assert logprobs.grad is not None

@@ -68,10 +68,10 @@ def test_two_updates_on_a_batch_equal_two_steps_of_one(make_model, make_config, 
     twice = TrainerRank(make_config(updates_per_step=2), directory)
     both = twice.train_step(batch, step=2, current_version=0)
     assert (both.loss, both.entropy, both.grad_norm) == (first.loss, first.entropy, first.grad_norm)
-    assert (both.kl, both.ratio_mean, both.clip_fraction) == (
+    assert (both.kl, both.ratio_mean, both.values) == (
         second.kl,
         second.ratio_mean,
-        second.clip_fraction,
+        second.values,
     )
     weights = weights_of(twice, tmp_path / "twice")
     assert largest_gap(weights, weights_of(once, tmp_path / "once")) == 0

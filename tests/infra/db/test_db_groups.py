@@ -21,7 +21,7 @@ from infra.db.fence import Fenced, UnknownId
 from infra.db.groups import NewRollout
 from infra.db.models import Sampling
 from mainspring.algorithms.closing import closing_status
-from mainspring.config.trainer import GroupFilter, TrainerConfig
+from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId, eval_group_id, group_id, rollout_id
 from mainspring.status import GroupKind, GroupStatus, RolloutPhase, StopReason
@@ -93,7 +93,7 @@ async def test_a_step_gets_only_groups_that_teach_something(db: Database) -> Non
 
 async def test_what_is_enough_is_the_campaigns_choice(db: Database) -> None:
     await begin_campaign(db)
-    settings = TrainerConfig(min_scored=1, filter=GroupFilter.NONE)
+    settings = TrainerConfig(min_scored=1, filter="none")
     assert closing_status([0.0, None], GroupKind.TRAIN, settings) is GroupStatus.READY
     assert closing_status([None, None], GroupKind.TRAIN, settings) is GroupStatus.MASKED
     assert closing_status([0.1 + 0.2, 0.3], GroupKind.TRAIN, TrainerConfig()) is GroupStatus.FLAT

@@ -40,7 +40,6 @@ class Backend:
             grad_norm=None,
             entropy=None,
             ratio_mean=None,
-            clip_fraction=None,
             kl=None,
             kl_k1=None,
             num_tokens=0,
@@ -52,6 +51,7 @@ class Backend:
             logprob_gap_k3=None,
             num_gap_tokens=0,
             seconds=0.0,
+            values={"own_figure": 0.25},
         )
 
     def save(self, job: TrainerJob, directory: Path, version: int, batch: str) -> None:
@@ -106,6 +106,7 @@ async def test_what_was_not_measured_is_stored_as_unknown(db: Database, tmp_path
     assert step is not None and step.status is StepStatus.DONE
     for name in ("loss", "entropy", "kl", "logprob_gap_max", "logprob_gap_p999"):
         assert step.metrics[name] is None, name
+    assert step.metrics["own_figure"] == 0.25 and "values" not in step.metrics
     # two rollouts of two turns, whose replies hold tokens of versions 0 and 1
     assert step.metrics["staleness_max"] == 0
     assert len(backend.samples) == 2

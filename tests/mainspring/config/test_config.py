@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import mainspring.bundled
+from mainspring.algorithms.choice import advantages_of
 from mainspring.algorithms.gap import GapBounds, GapConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.reading import check_campaign, load_campaign
@@ -121,6 +122,18 @@ def test_what_an_earlier_version_stored_is_read(stored, gap, device) -> None:
 def test_the_agent_of_an_earlier_version_is_read(stored: bool, kind: str) -> None:
     raw = {"name": "a", "policy": {"model": "/models/m"}, "agent": {"short_prompts": stored}}
     assert read_stored(raw).agent.kind == kind
+
+
+@pytest.mark.parametrize(("stored", "normalize_std"), [("mixed", True), ("none", False)])
+def test_the_algorithm_of_an_earlier_version_is_read(stored: str, normalize_std: bool) -> None:
+    trainer = {"device": "cpu", "filter": stored, "normalize_std": normalize_std}
+    found = read_stored({"name": "a", "policy": {"model": "/m"}, "trainer": trainer}).trainer
+    assert (found.filter, found.normalize_std) == (stored, normalize_std)
+    assert (found.advantage, found.loss, found.engine) == ("grpo", "clip", "plain")
+    mean_only = [0.5, -0.5, None]
+    assert (advantages_of([1.0, 0.0, None], found) == mean_only) is not normalize_std
+    own = found.model_copy(update={"advantage": "dr_grpo"})
+    assert advantages_of([1.0, 0.0, None], own) == mean_only
 
 
 def test_bounds_of_the_gap_follow_the_dtype() -> None:

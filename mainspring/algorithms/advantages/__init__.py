@@ -1,0 +1,1 @@
+"""Advantage estimators, one a file; `mainspring.algorithms.choice` finds the campaign's."""

@@ -1,0 +1,20 @@
+"""An advantage estimator: how much better each rollout of a group was than the group.
+
+Invariants: pure and deterministic, because a step that is repeated after a crash must train on the
+same batch; a masked rollout (reward None) has the advantage None and moves no other one's. Imported
+by the estimators and by `mainspring.algorithms.choice`.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from mainspring.config.trainer import TrainerConfig
+
+
+class AdvantageEstimator(Protocol):
+    def __call__(
+        self, rewards_G: Sequence[float | None], trainer: TrainerConfig, /
+    ) -> Sequence[float | None]:
+        """[G] advantages from the [G] rewards of one group. A rollout whose advantage is 0 has no
+        gradient and is not trained on."""
+        ...

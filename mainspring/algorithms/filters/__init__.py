@@ -1,0 +1,1 @@
+"""Group filters, one a file; `mainspring.algorithms.choice` finds the campaign's."""

@@ -1,0 +1,1 @@
+"""Step engines, one a file; `mainspring.algorithms.choice` finds the campaign's."""

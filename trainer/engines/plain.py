@@ -1,0 +1,82 @@
+"""The plain engine: a Megatron-core model in float32, one backward pass a micro-batch.
+
+For CPUs and small models. Rows of a micro-batch are padded to the longest
+(`trainer.batching`); the gradients stay in the parameters' `.grad`.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.optimizer import OptimizerConfig
+from mainspring.trajectories.turns import BrokenTrajectory
+from trainer import hf_directory
+from trainer.batching import pack
+from trainer.engines.protocol import MicroBatchLoss
+from trainer.logprobs import logprob_entropy
+from trainer.model import build_model
+from trainer.optimizer import PolicyOptimizer
+from trainer.processes import Processes
+from trainer.sequences import MaskedSequence
+from trainer.weights import Weights
+
+
+class PlainEngine:
+    def __init__(self, config: CampaignConfig, model_dir: Path, processes: Processes) -> None:
+        self._processes = processes
+        self._micro_batch_tokens = config.trainer.micro_batch_tokens
+        self._temperature = config.policy.temperature or 1.0
+        self._hf = hf_directory.load_config(model_dir)
+        self._model = build_model(self._hf, processes.tp_size, processes.device)
+        self.weights = Weights(self._model, self._hf, processes, model_dir)
+        self.weights.load_hf(model_dir)
+
+    def optimizer(self, config: OptimizerConfig) -> PolicyOptimizer:
+        return PolicyOptimizer(self._model, self._hf, config, self._processes)
+
+    @torch.no_grad()
+    def logprobs(self, sequences: Sequence[MaskedSequence]) -> dict[int, NDArray[np.float32]]:
+        out: dict[int, NDArray[np.float32]] = {}
+        for share in self._micro_batches(sequences):
+            rows = [sequences[n] for n in share]
+            found, _ = self._forward(rows)
+            parts = found.cpu().split([int(row.mask.sum()) for row in rows])
+            for n, row, part in zip(share, rows, parts, strict=True):
+                out[n] = np.zeros(len(row.mask), np.float32)
+                out[n][row.mask] = part.numpy()
+        return out
+
+    def forward_backward(self, sequences: Sequence[MaskedSequence], loss: MicroBatchLoss) -> None:
+        for share in self._micro_batches(sequences):
+            logprobs, entropy = self._forward([sequences[n] for n in share])
+            loss(share, logprobs, entropy).backward()
+
+    def _micro_batches(self, sequences: Sequence[MaskedSequence]) -> Iterator[list[int]]:
+        """Of this rank's share: indices of sequences."""
+        shares = pack(
+            [len(sequence.token_ids) for sequence in sequences],
+            max_tokens=self._micro_batch_tokens,
+            num_ranks=self._processes.dp_size,
+        )
+        return (share for share in shares[self._processes.dp_rank] if share)
+
+    def _forward(self, rows: list[MaskedSequence]) -> tuple[Tensor, Tensor]:
+        """Log-probs and entropies of the masked tokens, sequence after sequence: [T], [T]."""
+        if any(row.mask[0] for row in rows):
+            raise BrokenTrajectory("the first token of a sequence cannot be an action")
+        length = max(len(row.token_ids) for row in rows)
+        ids = torch.zeros(len(rows), length, dtype=torch.int64)
+        wanted = torch.zeros(len(rows), length, dtype=torch.bool)
+        for n, row in enumerate(rows):
+            ids[n, : len(row.token_ids)] = torch.from_numpy(row.token_ids.astype(np.int64))
+            wanted[n, : len(row.mask)] = torch.from_numpy(row.mask.copy())
+        ids, wanted = ids.to(self._processes.device), wanted.to(self._processes.device)
+        logits = self._model(ids[:, :-1], None, None)[wanted[:, 1:]]
+        if self._temperature != 1.0:
+            logits = logits / self._temperature
+        return logprob_entropy(logits, ids[wanted], self._processes.tp_group, self._hf.vocab_size)

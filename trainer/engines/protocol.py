@@ -1,0 +1,71 @@
+"""A step engine: the model of one rank, and how its gradients come to be.
+
+The rank (`trainer.rank`) decides what is computed when; the engine holds the shard of the model and
+computes it. Invariants: equal calls give equal numbers; nothing but the optimizer of `optimizer`
+and `weights` changes the weights; every rank gets the same calls with the same sequences and
+computes its own share, so ranks that work on one model make their collectives in the same order.
+Imported by the rank and by the engines.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.optimizer import OptimizerConfig
+from trainer.processes import Processes
+from trainer.sequences import MaskedSequence
+from trainer.weights import Weights
+
+MicroBatchLoss = Callable[[list[int], Tensor, Tensor], Tensor]
+"""The loss of one micro-batch, a scalar with gradient: from the indices of its sequences, and the
+log-probs and entropies of their masked tokens, sequence after sequence: [T], [T]."""
+
+
+class StepOptimizer(Protocol):
+    def reduce_and_clip(self) -> float:
+        """Make this rank's gradients the batch's; returns their norm before clipping."""
+        ...
+
+    def step(self, scale: float) -> None:
+        """Move the weights at `scale` times the configured rates, and drop the gradients."""
+        ...
+
+    def zero_grad(self) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class StepEngine(Protocol):
+    @property
+    def weights(self) -> Weights:
+        """Of this rank's shard."""
+        ...
+
+    def optimizer(self, config: OptimizerConfig) -> StepOptimizer:
+        """A fresh one, for the gradients that `forward_backward` leaves."""
+        ...
+
+    def logprobs(self, sequences: Sequence[MaskedSequence]) -> dict[int, NDArray[np.float32]]:
+        """Of this rank's share, by index: [T] log-probs under the current weights, 0 where not
+        masked. Without gradient."""
+        ...
+
+    def forward_backward(self, sequences: Sequence[MaskedSequence], loss: MicroBatchLoss) -> None:
+        """Add the gradient of this rank's share, calling `loss` for each of its micro-batches. What
+        `loss` raises ends the share."""
+        ...
+
+
+class EngineClass(Protocol):
+    def __call__(
+        self, config: CampaignConfig, model_dir: Path, processes: Processes, /
+    ) -> StepEngine:
+        """Build the shard with the weights of a Hugging Face directory. Raises ModelError."""
+        ...

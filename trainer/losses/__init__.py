@@ -1,0 +1,1 @@
+"""Policy losses, one a file; `mainspring.algorithms.choice` finds the campaign's."""
