@@ -47,7 +47,7 @@ class SandboxLife:
 
     @property
     def backend(self) -> str:
-        return self._ref.backend.value if self._ref else "-"
+        return self._ref.backend if self._ref else "-"
 
     async def open(self, epoch: int, *, prefer: NodeId | None = None) -> None:
         """On the node `prefer` if that has room, for the first sandbox; else on any."""

@@ -45,7 +45,7 @@ from infra.sandbox.protocol import (
 from infra.sandbox.session import LiveSandbox
 from infra.sandbox.shell.channel import OWN_PROCESSES, ShellSetup
 from mainspring.ids import SandboxId
-from mainspring.tasks.task import BackendName
+from mainspring.sandbox_choice import BWRAP
 
 _FILTER = (
     "no system calls for namespaces, mounts, keys, bpf, io_uring, modules or clocks, nor any newer "
@@ -83,7 +83,8 @@ MAX_NAME_BYTES = 255
 class BwrapBackend:
     """All sandboxes of one node that live in `state_dir`."""
 
-    name = BackendName.BWRAP
+    name: str = BWRAP
+    not_enforced = NOT_ENFORCED
 
     def __init__(self, state_dir: Path) -> None:
         state_dir = state_dir.absolute()

@@ -40,7 +40,7 @@ from infra.sandbox.protocol import (
 from infra.sandbox.session import LiveSandbox
 from infra.sandbox.shell.channel import OWN_PROCESSES, Shell, ShellSetup
 from mainspring.ids import SandboxId
-from mainspring.tasks.task import BackendName
+from mainspring.sandbox_choice import DOCKER
 
 ENFORCED: tuple[str, ...] = (
     "no network beyond a task's allow_hosts, no capabilities, no new privileges",
@@ -88,7 +88,8 @@ T = TypeVar("T")
 class DockerBackend:
     """All containers of one daemon that carry the label of `state_dir`."""
 
-    name = BackendName.DOCKER
+    name = DOCKER
+    not_enforced = NOT_ENFORCED
 
     def __init__(self, state_dir: Path, mirrors: Sequence[str] = ()) -> None:
         """Blocks for up to PING_TIMEOUT_S. Raises BackendUnavailable."""

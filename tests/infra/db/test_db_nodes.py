@@ -12,8 +12,8 @@ from infra.db.models import NodeRow, SandboxPurpose
 from infra.db.nodes import FORGOTTEN_AFTER, LOST_AFTER_S, NodeBeat, NodeRecord
 from mainspring.errors import UsageError
 from mainspring.ids import NodeId, SandboxId
+from mainspring.sandbox_choice import BWRAP
 from mainspring.status import NodeStatus, Refusal
-from mainspring.tasks.task import BackendName
 
 A, B = NodeId("a"), NodeId("b")
 STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -77,7 +77,7 @@ async def test_a_node_that_is_long_gone_and_holds_nothing_is_forgotten(db: Datab
     rollout = await add_claimed_rollout(db)
     lease = SandboxId("s1")
     await sandboxes.open_lease(
-        db, lease, rollout, 0, purpose=SandboxPurpose.AGENT, node=B, backend=BackendName.BWRAP
+        db, lease, rollout, 0, purpose=SandboxPurpose.AGENT, node=B, backend=BWRAP
     )
     assert await nodes.forget_gone(db) == 1
     assert [each.said.id for each in await nodes.list_nodes(db)] == [B, "c"]
@@ -88,7 +88,7 @@ async def test_drained_means_heard_and_empty(db: Database) -> None:
     await nodes.beat(db, said(A))
     sandbox = SandboxId("s")
     await sandboxes.open_lease(
-        db, sandbox, rollout, 0, purpose=SandboxPurpose.GRADE, node=A, backend=BackendName.BWRAP
+        db, sandbox, rollout, 0, purpose=SandboxPurpose.GRADE, node=A, backend=BWRAP
     )
     await nodes.set_draining(db, A, True)
     await nodes.set_draining(db, A, True)
