@@ -19,9 +19,9 @@ from infra.db.database import Database
 from infra.sandbox.backends import Backends
 from mainspring import __version__
 from mainspring.errors import DatabaseError
+from mainspring.timeouts import NODE_BEAT_S
 from node.capacity import Admission
 
-BEAT_S = 5.0
 IMAGES_EVERY_S = 30.0
 """Images come and go slowly, and a host may have a thousand of them."""
 
@@ -57,7 +57,7 @@ class NodeBeat:
                     await self.beat()
                 except DatabaseError as error:
                     log.warning("the node's beat is late", reason=error.message)
-                await asyncio.sleep(BEAT_S)
+                await asyncio.sleep(NODE_BEAT_S)
         finally:
             await self._stop_taking()
 

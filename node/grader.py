@@ -26,11 +26,11 @@ from mainspring.tasks import reward_file
 from mainspring.tasks.criterion import ExitCode, GradeReport, RewardFile, TestLog
 from mainspring.tasks.patches import is_test, paths, without_tests
 from mainspring.tasks.task import Task
+from mainspring.timeouts import APPLY_TIMEOUT_S, CANARY_TIMEOUT_S
 from node import honesty
 
 PATCH_FILE = ".mainspring.patch"
 TEST_PATCH_FILE = ".mainspring.tests.patch"
-APPLY_TIMEOUT_S = 60.0
 REWARD_TIMEOUT_S = 10.0
 ATTACK_TIMEOUT_S = 60.0
 LOG_BYTES = CHANNEL_BYTES - (1 << 20)
@@ -173,7 +173,7 @@ async def _unearned(sandbox: Sandbox, task: Task, counts: bytes, tested: Command
         await sandbox.write_files(doubt.canaries)
     except SandboxRefused:
         return "the tests cannot be written any more after they ran"
-    timeout_s = min(task.test_timeout_s, honesty.CANARY_TIMEOUT_S)
+    timeout_s = min(task.test_timeout_s, CANARY_TIMEOUT_S)
     again = await sandbox.run("canary", CLEAR_REWARD + task.test_command, timeout_s)
     if again.timed_out or not (await _decide(sandbox, task, again, "canary's reward"))[0]:
         return ""

@@ -19,12 +19,11 @@ from infra.sandbox.protocol import SandboxSpec
 from mainspring.errors import DatabaseError, SandboxError
 from mainspring.ids import SandboxId
 from mainspring.sandbox_choice import DOCKER, backend_name
+from mainspring.timeouts import TEND_EVERY_S
 from node.capacity import Admission
 from node.held_sandboxes import sandbox_spec
 
 LOOK_EVERY_S = 2.0
-TEND_EVERY_S = 60.0
-"""Idle sandboxes are told that their node lives, and the disk is looked at."""
 MIN_AHEAD = 32
 """Coming sandboxes whose images are pulled, however few are kept ready."""
 

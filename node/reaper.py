@@ -15,9 +15,8 @@ from infra.sandbox.backends import Backends
 from mainspring.errors import DatabaseError, SandboxError
 from mainspring.ids import NodeId
 from mainspring.status import SandboxStatus
+from mainspring.timeouts import REAP_EVERY_S
 from node.held_sandboxes import HeldSandboxes
-
-REAP_EVERY_S = 30.0
 
 log = structlog.get_logger()
 

@@ -43,13 +43,12 @@ from mainspring.ids import (
 from mainspring.sandbox_choice import backend_name
 from mainspring.settings import Settings
 from mainspring.status import PolicyApi, Unverified, Verification
+from mainspring.timeouts import POLLER_SILENT_S
 
 SPARE_BYTES = 2 << 30
 """Postgres, Temporal, logs and reports of a campaign of some hours."""
 BYTES_PER_PARAMETER = 16
 """Of one checkpoint: weights, two moments and the exported copy, four bytes each."""
-POLLER_S = 75.0
-"""A worker asks again within a minute; Temporal lists one that left for five."""
 TRAINER_LIBRARIES = ("torch", "ray", "megatron")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -325,5 +324,5 @@ async def is_polled(client: Client, queue: str, kind: str) -> bool:
             task_queue_type=kinds[kind],
         )
     )
-    since = time.time() - POLLER_S
+    since = time.time() - POLLER_SILENT_S  # Temporal lists one that left for five minutes
     return any(poller.last_access_time.ToSeconds() > since for poller in described.pollers)

@@ -19,6 +19,7 @@ from infra.db.models import NodeRow, RolloutRow, SandboxPurpose, SandboxRow
 from mainspring.errors import SandboxError
 from mainspring.ids import NodeId, RolloutId, SandboxId
 from mainspring.status import FaultKind, RolloutPhase, SandboxStatus
+from mainspring.timeouts import LEASE_GONE_AFTER_S
 
 _COLUMNS = (
     SandboxRow.id,
@@ -58,8 +59,7 @@ _CLAIMED = text(
     + ", ".join(f"'{phase}'" for phase in RolloutPhase if phase is not RolloutPhase.DONE)
     + ")"
 )
-GONE_AFTER = timedelta(minutes=10)
-"""By then a sandbox that hears nothing of its node has ended itself."""
+GONE_AFTER = timedelta(seconds=LEASE_GONE_AFTER_S)
 TRIES_PER_S = 5.0
 """At a full campaign, however many wait: so often somebody sees that a sandbox has been closed."""
 MIN_WAIT_S = 1.0

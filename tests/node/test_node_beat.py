@@ -19,7 +19,7 @@ from node.capacity import Admission
 async def test_a_database_that_is_away_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_beat, "BEAT_S", 0.05)
+    monkeypatch.setattr(node_beat, "NODE_BEAT_S", 0.05)
     admission = Admission(NodeId("n"), 1, lambda: 0, Settings(home=tmp_path))
     backends = Backends({name: BackendUnavailable("not here") for name in BACKENDS})
     async with Database.open("postgresql://me@127.0.0.1:1/nothing") as db:

@@ -250,7 +250,7 @@ async def cluster_of(stack: StackInfo, hosts: Mapping[NodeId, Host]) -> AsyncIte
         polling = [rollout_worker, *(each.own for each in nodes.values())]
         running = [asyncio.create_task(worker.run()) for worker in polling]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node_beat, "BEAT_S", BEAT_S)
+            patch.setattr(node_beat, "NODE_BEAT_S", BEAT_S)
             beats = [asyncio.create_task(each.beat.run_forever()) for each in nodes.values()]
             try:
                 yield Cluster(client, db, policy, replies, served, nodes, hosts)
