@@ -130,7 +130,7 @@ async def test_no_process_and_no_descriptor_stays(backend):
 
 UNPRIVILEGED = """
 import asyncio, json, os, pathlib, sys
-from infra.sandbox.bwrap import BwrapBackend
+from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import Limits, SandboxSpec
 async def main():
     backend = BwrapBackend(pathlib.Path(sys.argv[1]))

@@ -284,7 +284,7 @@ async def test_no_group_stays_of_a_pool(backend):
 
 SPAWNER = """
 import asyncio, pathlib, sys
-from infra.sandbox.bwrap import BwrapBackend
+from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.pool import WarmPool
 from infra.sandbox.protocol import SandboxSpec
 async def main():
