@@ -18,7 +18,7 @@ from infra.db import rollouts, sandboxes
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.models import SandboxPurpose
-from infra.sandbox.backends import Available, choose_backend
+from infra.sandbox.backends import Backends
 from infra.sandbox.protocol import Sandbox, SandboxBroken, SandboxLost, SandboxRefused
 from infra.temporal.faults import naming
 from infra.temporal.heartbeat import heartbeating
@@ -55,7 +55,7 @@ class GradingActivities:
         db: Database,
         known: Known,
         node: NodeId,
-        backends: Available,
+        backends: Backends,
     ) -> None:
         self._db = db
         self._known = known
@@ -150,7 +150,7 @@ class GradingActivities:
         """A sandbox of this attempt's own, leased while it lives."""
         facts = await self._known.rollout(ref.rollout)
         config = await self._known.config(facts.campaign)
-        backend = choose_backend(task.image, self._backends)
+        backend = await self._backends.choose(config.sandbox.backend, task.image)
         attempt = activity.info().attempt
         sandbox_id = SandboxId(f"{ref.rollout.replace('/', '.')}.e{ref.epoch}.{use}{attempt}")
         await sandboxes.open_lease(

@@ -15,7 +15,7 @@ from infra.db import rollouts, snapshots, turns
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.fence import Fenced
-from infra.sandbox.backends import Available, choose_backend
+from infra.sandbox.backends import Backends
 from infra.sandbox.protocol import (
     Sandbox,
     SandboxBackend,
@@ -63,7 +63,7 @@ class SandboxActivities:
         db: Database,
         known: Known,
         node: NodeId,
-        backends: Available,
+        backends: Backends,
         held: HeldSandboxes,
         admission: Admission,
     ) -> None:
@@ -81,7 +81,7 @@ class SandboxActivities:
             claim = await self._known.rollout(ask.rollout)
             task = await self._known.task(claim.task)
             config = await self._known.config(claim.campaign)
-            backend = choose_backend(task.image, self._backends)
+            backend = await self._backends.choose(config.sandbox.backend, task.image)
             labels = {
                 "campaign": claim.campaign,
                 "rollout": ask.rollout,

@@ -14,12 +14,12 @@ from mainspring.figures import duration
 from mainspring.ids import GRADE_QUEUE, ROLLOUT_QUEUE, SANDBOX_QUEUE
 from mainspring.protocol.activities import GENERATE
 from mainspring.status import CampaignKind, CampaignStatus, FaultKind, NodeStatus, Refusal
+from mainspring.timeouts import POLLER_SILENT_S
 
 ENDED = (CampaignStatus.FINISHED, CampaignStatus.CANCELLED, CampaignStatus.FAILED)
 GRACE = timedelta(seconds=15)
 """A worker that polls gets its task sooner than this, and one that starts polls sooner."""
-SILENT = timedelta(seconds=75)
-"""A poll ends after a minute at the latest and is followed by the next one."""
+SILENT = timedelta(seconds=POLLER_SILENT_S)
 SLOW = timedelta(seconds=60)
 """A reply or a task that has waited longer than this is worth telling."""
 MAX_CHARS = 300

@@ -16,13 +16,12 @@ from temporalio.worker import Worker
 
 from infra.db import nodes
 from infra.db.database import Database
-from infra.sandbox.backends import Available
-from infra.sandbox.protocol import BackendUnavailable
+from infra.sandbox.backends import Backends
 from mainspring import __version__
 from mainspring.errors import DatabaseError
+from mainspring.timeouts import NODE_BEAT_S
 from node.capacity import Admission
 
-BEAT_S = 5.0
 IMAGES_EVERY_S = 30.0
 """Images come and go slowly, and a host may have a thousand of them."""
 
@@ -34,7 +33,7 @@ class NodeBeat:
         self,
         db: Database,
         admission: Admission,
-        backends: Available,
+        backends: Backends,
         images: Callable[[], list[str]],
         shared: Callable[[], list[Worker]],
     ) -> None:
@@ -42,9 +41,7 @@ class NodeBeat:
         queues, anew each time the node begins to take work."""
         self._db = db
         self._admission = admission
-        self._backends = [
-            name.value for name, it in backends.items() if not isinstance(it, BackendUnavailable)
-        ]
+        self._backends = backends
         self._list_images = images
         self._make_shared = shared
         self._started_at = datetime.now(UTC)
@@ -60,7 +57,7 @@ class NodeBeat:
                     await self.beat()
                 except DatabaseError as error:
                     log.warning("the node's beat is late", reason=error.message)
-                await asyncio.sleep(BEAT_S)
+                await asyncio.sleep(NODE_BEAT_S)
         finally:
             await self._stop_taking()
 
@@ -90,7 +87,7 @@ class NodeBeat:
             capacity=self._admission.capacity,
             num_open=self._admission.num_open,
             refusal=self._admission.refusal(),
-            backends=self._backends,
+            backends=list(self._backends.working()),
             images=self._images,
             disk_free_mb=free.disk_mb,
             memory_free_mb=free.memory_mb,

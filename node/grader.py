@@ -20,16 +20,17 @@ from infra.sandbox.shell.channel import CHANNEL_BYTES
 from infra.verdicts import swebench
 from mainspring.errors import UsageError
 from mainspring.integrity.exploits import Exploit
+from mainspring.program_files import program
 from mainspring.status import FaultKind, Verdict
 from mainspring.tasks import reward_file
 from mainspring.tasks.criterion import ExitCode, GradeReport, RewardFile, TestLog
 from mainspring.tasks.patches import is_test, paths, without_tests
 from mainspring.tasks.task import Task
+from mainspring.timeouts import APPLY_TIMEOUT_S, CANARY_TIMEOUT_S
 from node import honesty
 
 PATCH_FILE = ".mainspring.patch"
 TEST_PATCH_FILE = ".mainspring.tests.patch"
-APPLY_TIMEOUT_S = 60.0
 REWARD_TIMEOUT_S = 10.0
 ATTACK_TIMEOUT_S = 60.0
 LOG_BYTES = CHANNEL_BYTES - (1 << 20)
@@ -39,37 +40,7 @@ OUTPUT_CHARS = 4000
 TESTS_DIR = "/tests"
 SOLUTION_DIR = "/solution"
 
-APPLY = f"""
-patch={PATCH_FILE}
-# For a patch against other versions of the files; tried aside first: a conflict would leave marks.
-three_way() {{
-  cp -- "$(git rev-parse --git-path index)" $patch.index &&
-    GIT_INDEX_FILE=$PWD/$patch.index git apply --3way --cached $patch || return
-  git update-index -q --refresh # or else the times of a copied tree count as changes
-  git apply --3way $patch
-}}
-# For inexact context. Unlike git itself it would also write into .git.
-fuzzy() {{
-  local fuzzy=(patch --batch --fuzz=5 -p1 -i $patch)
-  ! "${{fuzzy[@]}}" --dry-run | grep -qi "file.*[ '/]\\.git/" && "${{fuzzy[@]}}"
-}}
-# Where the hidden tests' folders are when links are followed.
-places() {{ realpath -m -- "${{folders[@]}}" 2>/dev/null; }}
-
-before=$(places)
-declare -A links
-for folder in "${{folders[@]}}"; do [[ -L $folder ]] && links[$folder]=1; done
-[[ ! -s $patch ]] || git apply --whitespace=nowarn $patch || three_way || fuzzy
-applied=$?
-rm -f $patch $patch.index
-((applied == 0)) || exit $applied
-# What the patch put where the tests go makes way for them.
-for folder in "${{folders[@]}}"; do
-  [[ -d $folder && ( ! -L $folder || ${{links[$folder]-}} ) ]] || rm -f -- "$folder"
-done
-rm -rf -- "${{tests[@]}}"
-[[ $(places) == "$before" ]] || {{ echo "the patch moves the hidden tests' folder"; exit 1; }}
-"""
+APPLY = f"patch={PATCH_FILE}\n" + program(__file__, "grader_apply.sh")
 """After `tests` and `folders`: paths of the hidden tests, and of folders on the way to them."""
 APPLY_TESTS = f"git apply --whitespace=nowarn {TEST_PATCH_FILE} && rm {TEST_PATCH_FILE}"
 CHECK_TESTS = f"git apply --check --whitespace=nowarn {TEST_PATCH_FILE} && rm {TEST_PATCH_FILE}"
@@ -202,7 +173,7 @@ async def _unearned(sandbox: Sandbox, task: Task, counts: bytes, tested: Command
         await sandbox.write_files(doubt.canaries)
     except SandboxRefused:
         return "the tests cannot be written any more after they ran"
-    timeout_s = min(task.test_timeout_s, honesty.CANARY_TIMEOUT_S)
+    timeout_s = min(task.test_timeout_s, CANARY_TIMEOUT_S)
     again = await sandbox.run("canary", CLEAR_REWARD + task.test_command, timeout_s)
     if again.timed_out or not (await _decide(sandbox, task, again, "canary's reward"))[0]:
         return ""

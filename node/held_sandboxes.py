@@ -16,7 +16,7 @@ from infra.db import sandboxes
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.models import SandboxPurpose
-from infra.sandbox.backends import Available
+from infra.sandbox.backends import Backends
 from infra.sandbox.containers.image_edit import Alteration
 from infra.sandbox.protocol import (
     BackendUnavailable,
@@ -58,7 +58,7 @@ def sandbox_spec(
 
 
 class HeldSandboxes:
-    def __init__(self, db: Database, known: Known, node: NodeId, backends: Available) -> None:
+    def __init__(self, db: Database, known: Known, node: NodeId, backends: Backends) -> None:
         self._db = db
         self._known = known
         self._node = node
@@ -118,7 +118,11 @@ class HeldSandboxes:
             raise
 
     async def adopt(self) -> int:
-        """Take over what a predecessor on this node left; the number of sandboxes held now."""
+        """Take over what a predecessor on this node left; the number of sandboxes held now.
+
+        Backends of your own are found by the names in leases, so that the reaper lists theirs."""
+        for name in await sandboxes.backends_on(self._db, self._node):
+            await self._backends.find(name)
         for lease in await sandboxes.open_leases(self._db, self._node):
             try:
                 self._held[lease.sandbox] = await self._attach(lease)
@@ -163,7 +167,7 @@ class HeldSandboxes:
         await asyncio.gather(*map(one, self._held.values()))
 
     async def _attach(self, lease: sandboxes.Lease) -> Sandbox:
-        backend = self._backends[lease.backend]
+        backend = await self._backends.find(lease.backend)
         if lease.purpose is not SandboxPurpose.AGENT:
             raise SandboxLost(f"sandbox {lease.sandbox} was grading: grading starts again")
         if isinstance(backend, BackendUnavailable):

@@ -21,9 +21,6 @@ from mainspring.tasks.patches import paths
 from mainspring.tasks.task import Task
 
 READ_TIMEOUT_S = 10.0
-CANARY_TIMEOUT_S = 45.0
-"""A run that takes longer has not passed. Within what an attempt at grading may take beyond its
-tests."""
 
 
 @dataclass(frozen=True, slots=True)

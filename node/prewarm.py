@@ -18,13 +18,12 @@ from infra.sandbox.pool import WarmPool
 from infra.sandbox.protocol import SandboxSpec
 from mainspring.errors import DatabaseError, SandboxError
 from mainspring.ids import SandboxId
-from mainspring.tasks.task import BackendName
+from mainspring.sandbox_choice import DOCKER, backend_name
+from mainspring.timeouts import TEND_EVERY_S
 from node.capacity import Admission
 from node.held_sandboxes import sandbox_spec
 
 LOOK_EVERY_S = 2.0
-TEND_EVERY_S = 60.0
-"""Idle sandboxes are told that their node lives, and the disk is looked at."""
 MIN_AHEAD = 32
 """Coming sandboxes whose images are pulled, however few are kept ready."""
 
@@ -37,7 +36,7 @@ class Readiness:
         db: Database,
         known: Known,
         admission: Admission,
-        pools: Mapping[BackendName, WarmPool],
+        pools: Mapping[str, WarmPool],
         images: ImageStore | None,
         min_free_disk_mb: int,
     ) -> None:
@@ -54,7 +53,7 @@ class Readiness:
     async def look(self) -> None:
         """Once: pulls begin, every pool gets what is its; nothing when the node takes nothing new.
         Raises DatabaseError."""
-        wanted: dict[BackendName, list[SandboxSpec]] = {name: [] for name in self._pools}
+        wanted: dict[str, list[SandboxSpec]] = {name: [] for name in self._pools}
         limit = max(MIN_AHEAD, *(pool.size for pool in self._pools.values()), 0)
         takes_new = self._admission.refusal() is None
         coming = await upcoming(self._db, self._admission.node, limit) if takes_new else []
@@ -63,9 +62,9 @@ class Readiness:
             task = await self._known.task(each.task)
             config = await self._known.config(each.campaign)
             labels = {"campaign": each.campaign, "node": self._admission.node}
-            if task.image is not None:
+            name = backend_name(config.sandbox.backend, task.image)
+            if task.image is not None and name == DOCKER:
                 needed.add(task.image)
-            name = BackendName.BWRAP if task.image is None else BackendName.DOCKER
             if name in wanted:
                 spec = sandbox_spec(SandboxId("idle"), task, config.sandbox, labels)
                 wanted[name].append(spec)

@@ -11,14 +11,12 @@ import structlog
 
 from infra.db import sandboxes
 from infra.db.database import Database
-from infra.sandbox.backends import Available
-from infra.sandbox.protocol import BackendUnavailable
+from infra.sandbox.backends import Backends
 from mainspring.errors import DatabaseError, SandboxError
 from mainspring.ids import NodeId
 from mainspring.status import SandboxStatus
+from mainspring.timeouts import REAP_EVERY_S
 from node.held_sandboxes import HeldSandboxes
-
-REAP_EVERY_S = 30.0
 
 log = structlog.get_logger()
 
@@ -28,12 +26,12 @@ class Reaper:
         self,
         db: Database,
         node: NodeId,
-        backends: Available,
+        backends: Backends,
         held: HeldSandboxes,
     ) -> None:
         self._db = db
         self._node = node
-        self._backends = [b for b in backends.values() if not isinstance(b, BackendUnavailable)]
+        self._backends = backends
         self._held = held
 
     async def reap(self) -> int:
@@ -44,7 +42,7 @@ class Reaper:
             await sandboxes.close_lease(self._db, lease.sandbox, self._node, SandboxStatus.REAPED)
         # Held without a lease: its rollout ended while it was being opened.
         existing = [(sandbox, None) for sandbox in self._held.ids()]
-        for backend in self._backends:
+        for backend in self._backends.working().values():
             existing += [(sandbox, backend) for sandbox in await backend.list_open()]
         owned = {lease.sandbox for lease in await sandboxes.open_leases(self._db, self._node)}
         for sandbox, backend in existing:

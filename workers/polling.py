@@ -14,14 +14,14 @@ from typing import Any, NoReturn
 
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
+from mainspring.timeouts import HEARTBEAT_THROTTLE_S
 from workers.service_link import ServiceLink, ServicesMoved, start_anew
 
 GRACE = timedelta(seconds=10)
 NUM_POLLERS = 16
 """Waiting at once for each kind of task. A task that finds no poller waiting is first written to
 the server's database; the SDK's default of 5 is too few for groups that start together."""
-HEARTBEAT_THROTTLE = timedelta(seconds=2)
-"""Cancellation waits for the next heartbeat that is not throttled; the default allows 60 s."""
+HEARTBEAT_THROTTLE = timedelta(seconds=HEARTBEAT_THROTTLE_S)
 
 
 def workflow_runner() -> WorkflowRunner:

@@ -24,7 +24,7 @@ from infra.db.cache import Known
 from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.log_setup import set_up
-from infra.sandbox.backends import Available, available_backends
+from infra.sandbox.backends import Backends, available_backends
 from infra.sandbox.bubblewrap import cgroup
 from infra.sandbox.containers.docker import DockerBackend
 from infra.sandbox.containers.image_names import parse_mirrors
@@ -34,8 +34,8 @@ from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.faults import Faults
 from mainspring.errors import DatabaseError, ServiceError
 from mainspring.ids import GRADE_QUEUE, SANDBOX_QUEUE, NodeId, node_queue
+from mainspring.sandbox_choice import DOCKER
 from mainspring.settings import Settings, load_settings
-from mainspring.tasks.task import BackendName
 from node.beat import NodeBeat
 from node.capacity import Admission, SandboxSlots
 from node.held_sandboxes import HeldSandboxes
@@ -88,21 +88,21 @@ def make_node(
     client: Client,
     db: Database,
     settings: Settings,
-    backends: Available,
+    backends: Backends,
     capacity: int,
     images: Callable[[], list[str]] | None = None,
     num_warm: int = 0,
 ) -> SandboxNode:
     """`images` lists the images present; without it Docker is asked, where the node has it."""
     node = NodeId(settings.node_id)
-    docker = backends[BackendName.DOCKER]
+    docker = backends.get(DOCKER)
     by_docker = docker if isinstance(docker, DockerBackend) else None
     pools = {
         name: WarmPool(backend, num_warm)
-        for name, backend in backends.items()
-        if num_warm and not isinstance(backend, BackendUnavailable)
+        for name, backend in backends.working().items()
+        if num_warm
     }
-    backends = {**backends, **pools}
+    backends = backends.with_backends(pools)
     known = Known(db)
     held = HeldSandboxes(db, known, node, backends)
     admission = Admission(node, capacity, lambda: len(held), settings)
@@ -172,7 +172,7 @@ async def _run(
     backends = await available_backends(
         settings.home / "sandboxes", parse_mirrors(settings.image_mirrors)
     )
-    if all(isinstance(backend, BackendUnavailable) for backend in backends.values()):
+    if not backends.working():
         raise BackendUnavailable(
             "no sandbox backend works on this machine:\n"
             + "\n".join(f"  {name}: {reason}" for name, reason in backends.items()),

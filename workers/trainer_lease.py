@@ -19,9 +19,8 @@ from infra.db.database import Database
 from infra.db.trainers import TrainerLease
 from mainspring.errors import DatabaseError
 from mainspring.ids import CampaignId
+from mainspring.timeouts import TRAINER_RENEW_S
 
-RENEW_S = 4.0
-"""A fifth of the silence after which another trainer takes over."""
 LOOK_S = 1.0
 SAY_EVERY_S = 60.0
 
@@ -50,7 +49,7 @@ async def take(
             )
         except DatabaseError as error:
             log.warning("lease not taken", campaign=campaign, error=error.message)
-            await asyncio.sleep(RENEW_S)
+            await asyncio.sleep(TRAINER_RENEW_S)
             continue
         if lease is not None:
             return lease
@@ -74,7 +73,7 @@ async def keep(database: Database, lease: TrainerLease) -> None:
         except DatabaseError as error:
             # While the database is unreachable, no other trainer can take the lease either.
             log.warning("lease not renewed", campaign=lease.campaign, error=error.message)
-        await asyncio.sleep(RENEW_S)
+        await asyncio.sleep(TRAINER_RENEW_S)
 
 
 def this_process() -> str:

@@ -24,6 +24,11 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.ids import NodeId, node_queue
     from mainspring.protocol.activities import In, NodeCall, Out, QueueCall, StoreCall
     from mainspring.status import FaultKind
+    from mainspring.timeouts import (
+        DEAD_NODE_TIMEOUT_S,
+        HEARTBEAT_TIMEOUT_S,
+        PREFER_TIMEOUT_S,
+    )
 
 RETRY = RetryPolicy(
     initial_interval=timedelta(seconds=FIRST_WAIT_S),
@@ -33,15 +38,12 @@ RETRY = RetryPolicy(
 )
 OUTAGE = timedelta(seconds=OUTAGE_S)
 """Beside one attempt's own time: no call waits longer for what does not answer."""
-HEARTBEAT_TIMEOUT = timedelta(seconds=15)
-"""A worker killed without a word is noticed after this; beats come every third of it."""
+HEARTBEAT_TIMEOUT = timedelta(seconds=HEARTBEAT_TIMEOUT_S)
 LOCAL_RETRY_THRESHOLD = timedelta(seconds=2)
 """Longer waits between attempts leave the worker's memory and become timers."""
-DEAD_NODE_TIMEOUT = timedelta(seconds=45)
-"""A node's own queue has no poller for this long: the node is dead and its sandboxes with it."""
+DEAD_NODE_TIMEOUT = timedelta(seconds=DEAD_NODE_TIMEOUT_S)
 FAULT_CHARS = 500
-PREFER_TIMEOUT = timedelta(seconds=3)
-"""A node that has the image but does not take the open by then is not worth waiting for."""
+PREFER_TIMEOUT = timedelta(seconds=PREFER_TIMEOUT_S)
 
 
 async def store(call: StoreCall[In, Out], payload: In, *, summary: str | None = None) -> Out:

@@ -17,7 +17,6 @@ with workflow.unsafe.imports_passed_through():
         EXECUTE,
         OPEN_SANDBOX,
         RESTORE_SANDBOX,
-        SHELL_GRACE_S,
     )
     from mainspring.protocol.rollout import (
         ExecuteInput,
@@ -29,6 +28,7 @@ with workflow.unsafe.imports_passed_through():
         SandboxRef,
     )
     from mainspring.status import FaultKind
+    from mainspring.timeouts import SHELL_GRACE_S
     from workflows import activity_calls
 
 MAX_LIVES = 8
@@ -47,7 +47,7 @@ class SandboxLife:
 
     @property
     def backend(self) -> str:
-        return self._ref.backend.value if self._ref else "-"
+        return self._ref.backend if self._ref else "-"
 
     async def open(self, epoch: int, *, prefer: NodeId | None = None) -> None:
         """On the node `prefer` if that has room, for the first sandbox; else on any."""

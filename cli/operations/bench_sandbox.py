@@ -31,7 +31,7 @@ from infra.sandbox.protocol import (
 )
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
-from mainspring.tasks.task import BackendName
+from mainspring.sandbox_choice import BWRAP, DOCKER
 
 T = TypeVar("T")
 
@@ -87,18 +87,17 @@ async def measure(
     with tempfile.TemporaryDirectory(prefix="mainspring-bench-") as state:
         available = await available_backends(Path(state))
         figures: dict[str, Figures] = {}
-        for name in (BackendName.BWRAP, BackendName.DOCKER):
-            backend = available[name]
-            own_image = image if name == BackendName.DOCKER else None
+        for name, backend in sorted(available.items()):
+            own_image = None if name == BWRAP else image
             if (reason := _unavailable(name, backend, image)) is not None:
-                figures[name.value] = {"skipped": reason}
+                figures[name] = {"skipped": reason}
             elif not isinstance(backend, BackendUnavailable):
                 try:
-                    figures[name.value] = await _backend(backend, own_image, workdir, plan)
-                    await _open_warm(backend, own_image, workdir, figures[name.value])
+                    figures[name] = await _backend(backend, own_image, workdir, plan)
+                    await _open_warm(backend, own_image, workdir, figures[name])
                 finally:
                     await _remove_all(backend)
-        reason = _unavailable(BackendName.DOCKER, available[BackendName.DOCKER], image)
+        reason = _unavailable(DOCKER, available[DOCKER], image)
         if reason is None and shutil.which("docker") is None:
             reason = "there is no `docker` program here"
         if reason is not None:
@@ -113,11 +112,11 @@ async def measure(
 
 
 def _unavailable(
-    name: BackendName, backend: SandboxBackend | BackendUnavailable, image: str | None
+    name: str, backend: SandboxBackend | BackendUnavailable, image: str | None
 ) -> str | None:
     if isinstance(backend, BackendUnavailable):
         return backend.message
-    if name == BackendName.DOCKER and image is None:
+    if name != BWRAP and image is None:
         return "no image given: name one with --image"
     return None
 

@@ -32,6 +32,7 @@ from infra.db.models import CallRow
 from infra.policy.protocol import Completion, SamplingParams
 from infra.policy.serving import Served, ServedCampaigns, in_tokens
 from infra.policy.weight_label import WeightLabel
+from infra.sandbox.backends import Backends
 from infra.sandbox.protocol import CommandResult, Sandbox, SandboxSpec
 from infra.temporal.connection import connect
 from infra.temporal.faults import Faults
@@ -62,9 +63,10 @@ from mainspring.protocol.rollout import (
     RolloutInput,
     SandboxInput,
 )
+from mainspring.sandbox_choice import BWRAP
 from mainspring.settings import Settings, load_settings
 from mainspring.status import GroupKind
-from mainspring.tasks.task import BackendName, Task
+from mainspring.tasks.task import Task
 from mainspring.trajectories.turns import VersionSpan
 from node.capacity import Admission
 from node.held_sandboxes import HeldSandboxes
@@ -160,7 +162,10 @@ class NoSandbox:
 
 
 class NoBackend:
-    name = BackendName.BWRAP
+    name = BWRAP
+
+    async def probe(self) -> None:
+        return None
 
     async def open(self, spec: SandboxSpec) -> Sandbox:
         return NoSandbox(spec.id)
@@ -193,7 +198,7 @@ async def _measure(settings: Settings) -> dict[str, dict[str, Any]]:
         client = await connect(settings)
         await tasks.put_tasks(db, [TASK])
         known = Known(db)
-        backends = {BackendName.BWRAP: NoBackend()}
+        backends = Backends({BWRAP: NoBackend()})
         held = HeldSandboxes(db, known, NODE, backends)
         admission = Admission(NODE, max(PLAN), lambda: len(held), settings)
 

@@ -31,7 +31,7 @@ from infra.db import campaigns, runs, selections, tasks
 from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
 from infra.db.selections import Selected
-from infra.sandbox.backends import Available
+from infra.sandbox.backends import Backends, check_backend
 from mainspring.agents.choice import AGENTS, check_agent
 from mainspring.algorithms.choice import check_algorithms
 from mainspring.bundled.generator import Split, make_tasks
@@ -62,7 +62,7 @@ async def create(
     db: Database,
     config: CampaignConfig,
     kind: CampaignKind = CampaignKind.TRAIN,
-    here: Available | None = None,
+    here: Backends | None = None,
 ) -> CampaignId:
     """Store the campaign and its tasks. Raises UsageError when the name means another config, when
     there is nothing to do it with, or its reward cannot be computed; BackendUnavailable when a task
@@ -76,10 +76,11 @@ async def create(
     if stored is not None:
         await campaigns.create(db, config, kind)
         if here is not None and stored.status is not CampaignStatus.FINISHED:
-            await require_backends(db, campaign, await _used(db, stored), here)
+            await require_backends(db, config, await _used(db, stored), here)
         return campaign
     check_parts(config)
     check_agent(config.agent)
+    check_backend(config.sandbox.backend)
     trains = kind is CampaignKind.TRAIN
     if trains:
         check_algorithms(config.trainer)
@@ -92,7 +93,7 @@ async def create(
     if kind is CampaignKind.REGRADE:
         source = await _check_regrade(db, config)
         if here is not None:
-            await require_backends(db, campaign, await _used(db, source), here)
+            await require_backends(db, config, await _used(db, source), here)
         await campaigns.create(db, config, kind)
         return campaign
     if config.tasks.source == BUNDLED:
@@ -112,7 +113,7 @@ async def create(
     if kind is not CampaignKind.VERIFY:
         await _check_agents(db, config, used)
     if here is not None:
-        await require_backends(db, campaign, used, here)
+        await require_backends(db, config, used, here)
     await campaigns.create(db, config, kind, selected)
     return campaign
 

@@ -23,7 +23,7 @@ from temporalio.client import Client
 
 from cli.operations import local_engines
 from cli.operations.local_engines import EngineKind, Hardware
-from cli.operations.sandboxes_here import backends_here
+from cli.operations.sandboxes_here import backends_here, probe_here
 from infra.db import tasks, verifications
 from infra.db.database import Database
 from infra.policy.engine_check import check_engine
@@ -40,16 +40,15 @@ from mainspring.ids import (
     campaign_id,
     trainer_queue,
 )
+from mainspring.sandbox_choice import backend_name
 from mainspring.settings import Settings
 from mainspring.status import PolicyApi, Unverified, Verification
-from mainspring.tasks.task import BackendName
+from mainspring.timeouts import POLLER_SILENT_S
 
 SPARE_BYTES = 2 << 30
 """Postgres, Temporal, logs and reports of a campaign of some hours."""
 BYTES_PER_PARAMETER = 16
 """Of one checkpoint: weights, two moments and the exported copy, four bytes each."""
-POLLER_S = 75.0
-"""A worker asks again within a minute; Temporal lists one that left for five."""
 TRAINER_LIBRARIES = ("torch", "ray", "megatron")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -251,10 +250,11 @@ async def _engine_here(
 
 async def _sandbox_item(config: CampaignConfig, settings: Settings) -> Item:
     backends = await backends_here()
-    works = [name for name, found in backends.items() if not isinstance(found, BackendUnavailable)]
-    needed = backends[BackendName.BWRAP]
-    if config.tasks.source == BUNDLED and isinstance(needed, BackendUnavailable):
-        # Its tasks have no image.
+    works = list(backends.working())
+    # Bundled tasks have no image.
+    needed = await probe_here(backend_name(config.sandbox.backend, None), backends)
+    by_all = config.sandbox.backend is not None or config.tasks.source == BUNDLED
+    if by_all and isinstance(needed, BackendUnavailable):
         return Item("sandbox", State.MISSING, needed.message, needed.remedy, True)
     if isinstance(needed, BackendUnavailable) and not works:
         return Item("sandbox", State.MISSING, needed.message, needed.remedy, True)
@@ -324,5 +324,5 @@ async def is_polled(client: Client, queue: str, kind: str) -> bool:
             task_queue_type=kinds[kind],
         )
     )
-    since = time.time() - POLLER_S
+    since = time.time() - POLLER_SILENT_S  # Temporal lists one that left for five minutes
     return any(poller.last_access_time.ToSeconds() > since for poller in described.pollers)

@@ -14,20 +14,13 @@ from infra.db.database import Database
 from infra.db.store import StoreId, identity
 from infra.sandbox.backends import available_backends
 from infra.sandbox.bubblewrap import cgroup, command
-from infra.sandbox.bubblewrap.backend import NOT_ENFORCED as BWRAP_NOT_ENFORCED
 from infra.sandbox.bubblewrap.backend import BwrapBackend
-from infra.sandbox.containers import docker
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.connection import check_owner, connect, settled
 from infra.verdicts import swebench
 from mainspring.errors import MainspringError
 from mainspring.settings import Settings, load_settings
-from mainspring.tasks.task import BackendName
 
-_NOT_ENFORCED = {
-    BackendName.BWRAP: BWRAP_NOT_ENFORCED,
-    BackendName.DOCKER: docker.NOT_ENFORCED,
-}
 _DELEGATE = "give the worker's service a group of its own (Delegate=yes, DelegateSubgroup=worker)"
 MIN_FREE_GB = 2.0
 """A quickstart writes about half of this; Postgres stops dead on a full disk."""
@@ -49,16 +42,15 @@ async def examine(home: Path | None) -> list[Finding]:
     settings = load_settings(home)
     findings = await _services(settings)
     backends = await available_backends(settings.home / "sandboxes")
-    for name in BackendName:
-        backend = backends[name]
+    for name, backend in backends.items():
         works = not isinstance(backend, BackendUnavailable)
-        found = f"works; not enforced: {'; '.join(_NOT_ENFORCED[name])}" if works else str(backend)
+        gaps = "; ".join(getattr(backend, "not_enforced", ()))
+        found = f"works; not enforced: {gaps}" if works else str(backend)
         findings.append(Finding(f"sandbox {name}", works, found, required=False))
-        if works and name is BackendName.BWRAP:
+        if isinstance(backend, BwrapBackend):
             findings += group_findings(cgroup.available())
-            if isinstance(backend, BwrapBackend):
-                findings.append(await contents_finding(backend))
-    if all(isinstance(backend, BackendUnavailable) for backend in backends.values()):
+            findings.append(await contents_finding(backend))
+    if not backends.working():
         findings.append(Finding("sandbox", False, "no backend works on this machine"))
     judges = swebench.is_installed()
     found = "swebench is installed" if judges else f"pip install 'mainspring[{swebench.EXTRA}]'"

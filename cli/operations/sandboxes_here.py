@@ -11,31 +11,42 @@ from pathlib import Path
 
 from infra.db import selections
 from infra.db.database import Database
-from infra.sandbox.backends import Available, available_backends
+from infra.sandbox.backends import Backends, Found, available_backends
 from infra.sandbox.protocol import BackendUnavailable
+from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import TaskId
-from mainspring.tasks.task import BackendName
+from mainspring.sandbox_choice import BWRAP, DOCKER, backend_name
+
+_TITLES = {DOCKER: "Docker", BWRAP: "bubblewrap"}
 
 
-async def backends_here() -> Available:
+async def backends_here() -> Backends:
     """Each backend of this machine, or why it cannot run."""
     with tempfile.TemporaryDirectory(prefix="mainspring-probe-") as nowhere:
         return await available_backends(Path(nowhere))
 
 
+async def probe_here(name: str, here: Backends) -> Found:
+    """Also one of your own, which only some campaigns ask for."""
+    if name in here:
+        return here[name]
+    with tempfile.TemporaryDirectory(prefix="mainspring-probe-") as nowhere:
+        return (await available_backends(Path(nowhere) / "sandboxes", names=(name,)))[name]
+
+
 async def require_backends(
-    db: Database, campaign: str, used: Sequence[TaskId], here: Available
+    db: Database, config: CampaignConfig, used: Sequence[TaskId], here: Backends
 ) -> None:
     """Raises BackendUnavailable when one that a task needs does not work here."""
     with_image = await selections.num_with_image(db, used)
-    for number, name, what in (
-        (with_image, BackendName.DOCKER, "an image and need Docker"),
-        (len(used) - with_image, BackendName.BWRAP, "no image and need bubblewrap"),
-    ):
-        found = here[name]
-        if number and isinstance(found, BackendUnavailable):
+    for number, image in ((with_image, "an image"), (len(used) - with_image, None)):
+        name = backend_name(config.sandbox.backend, image)
+        if not number:
+            continue
+        found = await probe_here(name, here)
+        if isinstance(found, BackendUnavailable):
             raise BackendUnavailable(
-                f"campaign {campaign}: {number} of its {len(used)} tasks have {what}: "
-                f"{found.message}",
+                f"campaign {config.name}: {number} of its {len(used)} tasks have "
+                f"{image or 'no image'} and need {_TITLES.get(name, name)}: {found.message}",
                 remedy=found.remedy,
             )

@@ -42,7 +42,6 @@ from mainspring.status import (
     Verdict,
     Verification,
 )
-from mainspring.tasks.task import BackendName
 from mainspring.trajectories.turns import VersionSpan
 
 
@@ -314,7 +313,8 @@ class SandboxRow(Base):
     epoch: Mapped[int]
     purpose: Mapped[SandboxPurpose] = word("purpose", SandboxPurpose)
     node: Mapped[str]
-    backend: Mapped[BackendName] = word("backend", BackendName)
+    backend: Mapped[str]
+    """A name or a path of your own: what the node's next process finds it by."""
     status: Mapped[SandboxStatus] = word("status", SandboxStatus)
     opened_at: Mapped[datetime] = mapped_column(server_default=func.now())
     closed_at: Mapped[datetime | None]

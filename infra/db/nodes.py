@@ -17,9 +17,8 @@ from infra.db.models import NodeRow, SandboxPurpose, SandboxRow
 from mainspring.errors import UsageError
 from mainspring.ids import NodeId
 from mainspring.status import NodeStatus, Refusal, SandboxStatus
+from mainspring.timeouts import NODE_LOST_AFTER_S
 
-LOST_AFTER_S = 45.0
-"""As long as workflows wait for a node before they rebuild elsewhere; nine beats."""
 FORGOTTEN_AFTER = timedelta(days=7)
 """Machines that come and go would fill the listing."""
 _OFFICIAL = ("docker.io/library/", "docker.io/")
@@ -66,7 +65,7 @@ class NodeRecord:
     def status(self) -> NodeStatus:
         if self.has_stopped:
             return NodeStatus.STOPPED
-        if self.seen_s > LOST_AFTER_S:
+        if self.seen_s > NODE_LOST_AFTER_S:
             return NodeStatus.LOST
         if not self.draining:
             return NodeStatus.UP
@@ -171,7 +170,7 @@ async def with_image(database: Database, image: str) -> NodeId | None:
                 NodeRow.draining.is_(False),
                 NodeRow.refusal.is_(None),
                 NodeRow.stopped_at.is_(None),
-                NodeRow.seen_at > func.now() - timedelta(seconds=LOST_AFTER_S),
+                NodeRow.seen_at > func.now() - timedelta(seconds=NODE_LOST_AFTER_S),
             )
             .order_by(cast(NodeRow.num_open, Double) / NodeRow.capacity, func.random())
             .limit(1)

@@ -19,7 +19,7 @@ from infra.db.models import NodeRow, RolloutRow, SandboxPurpose, SandboxRow
 from mainspring.errors import SandboxError
 from mainspring.ids import NodeId, RolloutId, SandboxId
 from mainspring.status import FaultKind, RolloutPhase, SandboxStatus
-from mainspring.tasks.task import BackendName
+from mainspring.timeouts import LEASE_GONE_AFTER_S
 
 _COLUMNS = (
     SandboxRow.id,
@@ -59,8 +59,7 @@ _CLAIMED = text(
     + ", ".join(f"'{phase}'" for phase in RolloutPhase if phase is not RolloutPhase.DONE)
     + ")"
 )
-GONE_AFTER = timedelta(minutes=10)
-"""By then a sandbox that hears nothing of its node has ended itself."""
+GONE_AFTER = timedelta(seconds=LEASE_GONE_AFTER_S)
 TRIES_PER_S = 5.0
 """At a full campaign, however many wait: so often somebody sees that a sandbox has been closed."""
 MIN_WAIT_S = 1.0
@@ -84,7 +83,7 @@ class Lease:
     epoch: int
     purpose: SandboxPurpose
     node: NodeId
-    backend: BackendName
+    backend: str
     status: SandboxStatus
     opened_at: datetime
     closed_at: datetime | None
@@ -98,7 +97,7 @@ async def open_lease(
     *,
     purpose: SandboxPurpose,
     node: NodeId,
-    backend: BackendName,
+    backend: str,
     max_open: int | None = None,
 ) -> None:
     """Write this before the sandbox is made, so that a crash in between leaves a lease and never an
@@ -148,6 +147,13 @@ async def close_lease(
 async def open_leases(database: Database, node: NodeId | None = None) -> list[Lease]:
     """Oldest first; of every node when `node` is None."""
     return await _leases(database, node)
+
+
+async def backends_on(database: Database, node: NodeId) -> list[str]:
+    """Names of the backends that ever made a sandbox on this node."""
+    async with database.transaction() as connection:
+        statement = select(SandboxRow.backend).where(SandboxRow.node == node).distinct()
+        return sorted(await connection.scalars(statement))
 
 
 async def leases_without_live_rollout(

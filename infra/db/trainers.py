@@ -1,6 +1,6 @@
 """Leases of trainers: of all trainer processes of a campaign one works, the others stand aside.
 
-Invariants: a lease is taken only from an owner that released it, was silent for `SILENT_S`, or is
+Invariants: a lease is taken only from an owner that released it, was silent for too long, or is
 known to have ended; taking it begins a new epoch; a write under an older epoch raises TrainerFenced
 and changes nothing. A write holds the lease's row until it is committed, so no lease is taken in
 the middle of one.
@@ -16,10 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from infra.db.database import Database
 from infra.db.models import TrainerLeaseRow
 from mainspring.ids import CampaignId
+from mainspring.timeouts import TRAINER_SILENT_S
 from mainspring.training_faults import TrainerFenced
-
-SILENT_S = 20.0
-"""Without a renewal for this long an owner counts as gone: several beats of a trainer worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ async def take(
     owner: str,
     process: str,
     ended: str | None = None,
-    silent_s: float = SILENT_S,
+    silent_s: float = TRAINER_SILENT_S,
 ) -> TrainerLease | None:
     """A lease of a new epoch, or None while another process holds it. `ended` names a process that
     is known to have ended: what it holds is free."""

@@ -1,57 +1,150 @@
-"""Which sandbox backend runs a task on this node, and why another cannot.
+"""The sandbox backends by name, and those that one node can run, with why another cannot.
 
-Docker for tasks that name an image, bubblewrap for those that need none. Probing really makes a
-sandbox and really asks the daemon. Imported by the sandbox node and by `mainspring doctor`.
+Mainspring's own are probed when a node starts. A class of your own, named by its path, is imported
+and probed when it is first asked for: by a campaign, or by the lease of a sandbox that an earlier
+process of the node left. Invariants: a backend is made and probed once in a process; probing
+really makes a sandbox and really asks the daemon; what cannot run is refused by name, and no
+other backend takes its place. Imported by the sandbox node and by commands.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import assert_never
+from typing import Any, Self
 
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.containers.docker import DockerBackend
-from infra.sandbox.protocol import BackendUnavailable, SandboxBackend
-from mainspring.tasks.task import BackendName
+from infra.sandbox.protocol import BackendPlace, BackendUnavailable, SandboxBackend
+from mainspring.errors import ConfigError
+from mainspring.named import find
+from mainspring.sandbox_choice import BWRAP, DOCKER, backend_name
 
-Available = Mapping[BackendName, SandboxBackend | BackendUnavailable]
-"""Each backend, or why it cannot run here."""
+Found = SandboxBackend | BackendUnavailable
+"""A backend, or why it cannot run here."""
+BACKENDS: dict[str, Callable[[BackendPlace], SandboxBackend]] = {
+    DOCKER: lambda place: DockerBackend(place.state_dir, place.mirrors),
+    BWRAP: lambda place: BwrapBackend(place.state_dir),
+}
+METHODS = ("probe", "open", "attach", "rename", "list_open", "remove")
 
 
-async def available_backends(state_dir: Path, mirrors: Sequence[str] = ()) -> Available:
+class Backends(Mapping[str, Found]):
+    """Of one node. As a mapping: those that were asked for so far."""
+
+    def __init__(
+        self,
+        found: Mapping[str, Found],
+        state_dir: Path | None = None,
+        mirrors: Sequence[str] = (),
+    ) -> None:
+        """Without `state_dir`, where a backend keeps its sandboxes, no other one can be had."""
+        self._found = dict(found)
+        self._state_dir = state_dir
+        self._mirrors = mirrors
+        self._one_asks = asyncio.Lock()
+
+    def __getitem__(self, name: str) -> Found:
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._found))
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def with_backends(self, others: Mapping[str, Found]) -> Self:
+        """The same with some in the place of others."""
+        return type(self)({**self._found, **others}, self._state_dir, self._mirrors)
+
+    def working(self) -> dict[str, SandboxBackend]:
+        return {
+            name: each
+            for name, each in self._found.items()
+            if not isinstance(each, BackendUnavailable)
+        }
+
+    async def find(self, name: str) -> Found:
+        """The backend of this name; one that is not known yet is imported and probed."""
+        if name in self._found:
+            return self._found[name]
+        async with self._one_asks:
+            if name not in self._found:
+                if self._state_dir is None:
+                    return BackendUnavailable(f"this node has no sandbox backend {name!r}")
+                place = BackendPlace(name, _state_dir_of(name, self._state_dir), self._mirrors)
+                self._found[name] = await _probe(place)
+            return self._found[name]
+
+    async def choose(self, configured: str | None, image: str | None) -> SandboxBackend:
+        """The backend for a task with this image in a campaign with this `sandbox.backend`.
+
+        Raises BackendUnavailable."""
+        name = backend_name(configured, image)
+        found = await self.find(name)
+        if not isinstance(found, BackendUnavailable):
+            return found
+        if configured is not None:
+            asker = f"sandbox.backend {configured!r} cannot run here"
+        elif image is not None:
+            asker = f"image {image} needs Docker"
+        else:
+            asker = "a task without an image needs bubblewrap"
+        raise BackendUnavailable(f"{asker}: {found.message}", remedy=found.remedy)
+
+
+async def available_backends(
+    state_dir: Path, mirrors: Sequence[str] = (), names: Iterable[str] = tuple(BACKENDS)
+) -> Backends:
     """`state_dir` is the node's own: it holds, or names, all its sandboxes. Images are pulled from
     `mirrors` first."""
-    found = await asyncio.gather(*(_probe(name, state_dir, mirrors) for name in BackendName))
-    return dict(zip(BackendName, found, strict=True))
+    backends = Backends({}, state_dir, mirrors)
+    places = [BackendPlace(name, _state_dir_of(name, state_dir), mirrors) for name in names]
+    found = await asyncio.gather(*map(_probe, places))
+    return backends.with_backends(dict(zip((place.name for place in places), found, strict=True)))
 
 
-def choose_backend(image: str | None, available: Available) -> SandboxBackend:
-    """The backend for a task with this image. Raises BackendUnavailable."""
-    name = BackendName.BWRAP if image is None else BackendName.DOCKER
-    backend = available[name]
-    if not isinstance(backend, BackendUnavailable):
-        return backend
-    if image is not None:
-        raise BackendUnavailable(
-            f"image {image} needs Docker: {backend.message}", remedy=backend.remedy
+def check_backend(name: str | None) -> None:
+    """Raises ConfigError when no backend has this name, it cannot be imported, or it lacks a
+    method. Whether it can run is for its nodes to find out."""
+    if name is None or name in BACKENDS:
+        return
+    make = find("sandbox backend", name, BACKENDS)
+    if not callable(make):
+        raise ConfigError(
+            f"sandbox backend {name!r} is a {type(make).__name__}, expected a class",
+            remedy="write it as `class Name: def __init__(self, place)`",
         )
-    raise BackendUnavailable(
-        f"a task without an image needs bubblewrap: {backend.message}", remedy=backend.remedy
-    )
+    missing = [method for method in METHODS if not callable(getattr(make, method, None))]
+    if missing:
+        raise ConfigError(
+            f"sandbox backend {name!r} lacks {', '.join(missing)}",
+            remedy=f"a backend has the methods {', '.join(METHODS)}: see docs/extending.md; those "
+            f"of Mainspring are {', '.join(BACKENDS)}",
+        )
 
 
-async def _probe(
-    name: BackendName, state_dir: Path, mirrors: Sequence[str]
-) -> SandboxBackend | BackendUnavailable:
+def _state_dir_of(name: str, state_dir: Path) -> Path:
+    """Each class of your own has a directory, so that no two list each other's sandboxes."""
+    if name in BACKENDS:
+        return state_dir
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return state_dir.with_name(f"{state_dir.name}-{digest}")
+
+
+async def _probe(place: BackendPlace) -> Found:
     try:
-        match name:
-            case BackendName.BWRAP:
-                backend = BwrapBackend(state_dir)
-            case BackendName.DOCKER:
-                backend = await asyncio.to_thread(DockerBackend, state_dir, mirrors)
-            case _:
-                assert_never(name)
+        check_backend(place.name)
+        make: Any = find("sandbox backend", place.name, BACKENDS)
+        backend = await asyncio.to_thread(make, place)
+        if backend.name != place.name:
+            return BackendUnavailable(
+                f"sandbox backend {place.name!r} calls itself {backend.name!r}",
+                remedy="set `self.name = place.name` where it is made: leases hold this name",
+            )
         await backend.probe()
     except BackendUnavailable as unavailable:
         return unavailable
+    except ConfigError as error:
+        return BackendUnavailable(error.message, remedy=error.remedy)
     return backend

@@ -11,29 +11,13 @@ import socket
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 
 from mainspring.errors import SandboxError
 
 ENTER_TIMEOUT_S = 30.0
 BACKLOG = 128
-_PROGRAM = """
-import ctypes, fcntl, os, socket, sys
-pid, port, backlog, channel = map(int, sys.argv[1:])
-libc = ctypes.CDLL(None, use_errno=True)
-network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
-def enter(namespace):
-    return libc.setns(namespace, 0) == 0
-def enter_owner():
-    return enter(fcntl.ioctl(network, 0xb701))  # NS_GET_USERNS
-# An unprivileged owner has no say over the network before it is in its user namespace.
-if not (enter(network) or (enter_owner() and enter(network))):
-    sys.exit(os.strerror(ctypes.get_errno()))
-listener = socket.socket()
-listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-listener.bind(("127.0.0.1", port))
-listener.listen(backlog)
-socket.send_fds(socket.socket(fileno=channel), [b"."], [listener.fileno()])
-"""
+_PROGRAM = Path(__file__).with_name("netns_listen.py")
 
 
 class NoEntry(SandboxError):
@@ -49,7 +33,7 @@ async def listen_inside(pid: int, port: int) -> socket.socket:
     with closing(ours), closing(theirs):
         child = await asyncio.create_subprocess_exec(
             sys.executable,
-            *("-I", "-S", "-c", _PROGRAM),
+            *("-I", "-S", str(_PROGRAM)),
             *(str(number) for number in (pid, port, BACKLOG, theirs.fileno())),
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,

@@ -17,7 +17,6 @@ import structlog
 from infra.sandbox.protocol import Sandbox, SandboxBackend, SandboxLost, SandboxSpec
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
-from mainspring.tasks.task import BackendName
 
 log = structlog.get_logger()
 
@@ -34,12 +33,15 @@ class WarmPool:
         self._one_prepares = asyncio.Lock()
 
     @property
-    def name(self) -> BackendName:
+    def name(self) -> str:
         return self._backend.name
 
     @property
     def num_ready(self) -> int:
         return len(self._ready)
+
+    async def probe(self) -> None:
+        await self._backend.probe()
 
     async def open(self, spec: SandboxSpec) -> Sandbox:
         while (idle := self._take(_kind(spec))) is not None:

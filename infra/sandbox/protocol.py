@@ -8,15 +8,15 @@ hosts its task names), nor the host's files and environment, nor the hidden test
 Imported by the sandbox activities and by the backends beside this file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from infra.sandbox.containers.image_edit import NO_ALTERATION, Alteration
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
 from mainspring.status import FaultKind
-from mainspring.tasks.task import BackendName
 
 
 class BackendUnavailable(SandboxError):
@@ -159,9 +159,27 @@ class Sandbox(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class BackendPlace:
+    """What a backend is made of, on one node."""
+
+    name: str
+    """Its name in the campaign file."""
+    state_dir: Path
+    """Its own on this node, the same in each process: it holds, or names, its sandboxes."""
+    mirrors: Sequence[str] = ()
+    """Where images are pulled from first."""
+
+
 class SandboxBackend(Protocol):
     @property
-    def name(self) -> BackendName: ...
+    def name(self) -> str:
+        """As the campaign names it: a lease holds it, and the node's next process asks by it."""
+        ...
+
+    async def probe(self) -> None:
+        """Find out whether this machine can run it. Raises BackendUnavailable."""
+        ...
 
     async def open(self, spec: SandboxSpec) -> Sandbox:
         """Raises SandboxRefused, or BackendUnavailable."""

@@ -30,22 +30,21 @@ from infra.sandbox.protocol import (
 from infra.sandbox.shell.channel import Answer, Shell, ShellGone, ShellSetup, ShellStuck
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
+from mainspring.timeouts import (
+    ANSWER_GRACE_S,
+    FILES_TIMEOUT_S,
+    PACK_CPU_S,
+    PACK_TIMEOUT_S,
+    PATCH_TIMEOUT_S,
+    UNPACK_CPU_S,
+)
 
 T = TypeVar("T")
 log = structlog.get_logger()
 
-ANSWER_GRACE_S = 20.0
-"""Beyond a command's own timeout: a loaded machine answers late, a wedged shell never."""
-FILES_TIMEOUT_S = 120.0
-PATCH_TIMEOUT_S = 60.0
 PATCH_FILE_BYTES = 8 << 20
 """Larger files are left out of a patch: with them the whole patch would be refused."""
 NOTE_BYTES = 500
-PACK_CPU_S = 10
-PACK_TIMEOUT_S = 60.0
-"""Below what a turn has left when its command took all its time. The processor's time runs out
-first, which costs the snapshot and not the sandbox."""
-UNPACK_CPU_S = 30
 ARGUMENT_BYTES = 96 << 10
 """The kernel refuses a single argument over 128 KiB; longer commands go by file."""
 CUT = b"\n[... output cut here ...]\n"

@@ -14,24 +14,12 @@ import shlex
 
 from infra.sources.fields import Row, from_json, patch, text, text_or
 from infra.sources.protocol import RowError, RowProblem
+from mainspring.program_files import program
 
 _RUN_TESTS = "[[ -e r2e_tests || ! -e /r2e_tests ]] || ln -s /r2e_tests .; bash run_tests.sh"
 _HIDDEN_FILES = ("run_tests.sh", "r2e_tests", "/r2e_tests", "/root/r2e_tests")
 # Test ids in the expectation have no file, and dots in the place of colons.
-_CHECK = r"""
-import json, re, sys
-expected = json.loads(sys.argv[1])
-log = re.sub(r"\x1b\[[0-9;]*m", "", sys.stdin.read())
-sys.stdout.write(log)
-found = {}
-for line in log.partition("short test summary info")[2].splitlines():
-    ended, _, test = line.partition(" ")
-    if ended in ("PASSED", "FAILED", "ERROR") and "::" in test:
-        found[".".join(test.split(" - ")[0].split("::")[1:])] = ended
-wrong = {test for test in {*expected, *found} if expected.get(test) != found.get(test)}
-print("ended otherwise than expected:", len(wrong), *sorted(wrong)[:20])
-sys.exit(bool(wrong))
-"""
+_CHECK = program(__file__, "r2e_check.py")
 
 
 def task_fields(row: Row) -> dict[str, object]:

@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager, suppress
 
 from temporalio import activity
 
-BEAT_S = 4.0
-"""A third of the workflows' heartbeat timeout, rounded down."""
+from mainspring.timeouts import ACTIVITY_BEAT_S
 
 
 class Beat:
@@ -46,7 +45,7 @@ async def heartbeating(note: str = "") -> AsyncIterator[Beat]:
     async def forever() -> None:
         # Most activities end before the first beat is due: a beat costs the server a write.
         while True:
-            await asyncio.sleep(BEAT_S)
+            await asyncio.sleep(ACTIVITY_BEAT_S)
             beat.send()
 
     task = asyncio.create_task(forever())

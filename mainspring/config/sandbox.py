@@ -6,6 +6,9 @@ from mainspring.config.section import Section
 
 
 class SandboxConfig(Section):
+    backend: str | None = Field(default=None, min_length=1)
+    """What isolates commands: "docker", "bwrap", or a class of your own as "package.module:Class"
+    (docs/extending.md). Unset: Docker for tasks with an image, bubblewrap for the others."""
     memory_mb: int = Field(default=1024, ge=16)
     """Memory of one sandbox."""
     max_pids: int = Field(default=256, ge=4)

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
+from mainspring.program_files import program
+
 MAX_CHARS = 1 << 20
 """Of one test file; parsing larger ones would hold up a node."""
 _RUNNER = re.compile(r"\b(?:pytest|py\.test|unittest|nose2?|tox)\b")
@@ -21,6 +23,7 @@ _SKIPPED = re.compile(
     r"|^OK \(.*\b(?:skipped|expected failures)=\d+",
     re.MULTILINE,
 )
+_UNITTEST_FAILURE = program(__file__, "canary_failure.py")
 
 
 def must_fail(tests: Mapping[str, str], command: str, token: str) -> dict[str, str]:
@@ -139,18 +142,14 @@ class _Exits(ast.NodeTransformer):
 def _failure(test: ast.AST, token: str) -> ast.stmt:
     """In the way the test itself would fail, so that asserts that do nothing are found out."""
     used = {each.attr for each in ast.walk(test) if isinstance(each, ast.Attribute)}
-    if used & {"assertEqual", "assertTrue"}:
-        source = f"""
-try:
-    self.assertEqual(0, 1)
-except AssertionError:
-    try:
-        self.assertTrue(False)
-    except AssertionError:
-        raise AssertionError({token!r})
-"""
-        if isinstance(test, ast.FunctionDef) and [each.arg for each in test.args.args] == ["self"]:
-            return ast.parse(source).body[0]
+    if (
+        used & {"assertEqual", "assertTrue"}
+        and isinstance(test, ast.FunctionDef)
+        and [each.arg for each in test.args.args] == ["self"]
+    ):
+        function = ast.parse(_UNITTEST_FAILURE.replace('"TOKEN"', repr(token))).body[-1]
+        assert isinstance(function, ast.FunctionDef)
+        return function.body[0]
     if any(isinstance(each, ast.Assert) for each in ast.walk(test)):
         return ast.parse(f"assert 0, {token!r}").body[0]
     return ast.parse(f"raise AssertionError({token!r})").body[0]

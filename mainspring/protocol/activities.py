@@ -52,20 +52,17 @@ from mainspring.protocol.rollout import (
     SandboxRef,
 )
 from mainspring.protocol.run import RunGroupInput, RunGroupResult
+from mainspring.timeouts import (
+    GRADE_GRACE_S,
+    OPEN_TIMEOUT_S,
+    SHELL_GRACE_S,
+    SHORT_S,
+    STORE_TIMEOUT_S,
+)
 
 In = TypeVar("In", bound=BaseModel)
 Out = TypeVar("Out", bound=BaseModel)
 
-STORE_TIMEOUT_S = 20.0
-"""One attempt of a database call."""
-SHORT_S = 60.0
-"""Work on a sandbox whose length no command decides."""
-SHELL_GRACE_S = 30.0
-"""A command's timeout is enforced by its sandbox; this is what that may take on top."""
-OPEN_TIMEOUT_S = 1800.0
-"""One attempt at opening a sandbox, an image pull included."""
-GRADE_GRACE_S = 120.0
-"""Opening a sandbox, applying the patch and closing, on top of the tests' own timeout."""
 PUBLISH_TIMEOUT_S = 1800.0
 STEP_TIMEOUT_S = 6 * 3600.0
 """One attempt at a step, a warm start or a check; heartbeats notice a dead trainer much earlier."""

@@ -6,7 +6,6 @@ from pydantic import BaseModel
 
 from mainspring.ids import CampaignId, GroupId, NodeId, RolloutId, SandboxId, TaskId
 from mainspring.status import Player, StopReason, Verdict
-from mainspring.tasks.task import BackendName
 
 
 class RolloutInput(BaseModel):
@@ -101,7 +100,7 @@ class OpenInput(BaseModel):
 class SandboxRef(BaseModel):
     sandbox: SandboxId
     node: NodeId
-    backend: BackendName
+    backend: str
 
 
 class ExecuteInput(BaseModel):

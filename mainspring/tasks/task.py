@@ -5,7 +5,6 @@ Pure data. Hidden tests never enter the agent's sandbox; only grading writes the
 
 import hashlib
 import json
-from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import Self
 
@@ -15,13 +14,6 @@ from mainspring.errors import UsageError
 from mainspring.ids import TaskId
 from mainspring.tasks.allow_list import AllowList
 from mainspring.tasks.criterion import ExitCode, Judge
-
-
-class BackendName(StrEnum):
-    DOCKER = "docker"
-    """A container from the task's image."""
-    BWRAP = "bwrap"
-    """bubblewrap on the node's own root, read-only; for tasks that need no image."""
 
 
 class Task(BaseModel):

@@ -7,10 +7,10 @@ stays. Rows stand in the order of ATTACKS; one whose attack is gone goes too.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from mainspring.tasks.task import BackendName
+from infra.sandbox.backends import BACKENDS
 
 TABLE = Path(__file__).parents[2] / "docs" / "sandbox-security.md"
-HEADER = f"| tried | {' | '.join(BackendName)} |"
+HEADER = f"| tried | {' | '.join(BACKENDS)} |"
 NOT_RUN = "not run"
 
 Rows = dict[str, dict[str, str]]
@@ -34,11 +34,11 @@ def read_rows(page: str) -> Rows:
 def merged(page: str, attacks: Sequence[str], happened: Mapping[tuple[str, str], str]) -> str:
     """`page` with the table of `attacks`, where `happened` has (attack, backend) cells anew."""
     before = read_rows(page)
-    lines = [HEADER, "|---" * (len(BackendName) + 1) + "|"]
+    lines = [HEADER, "|---" * (len(BACKENDS) + 1) + "|"]
     for tried in attacks:
         cells = [
             happened.get((tried, name), before.get(tried, {}).get(name, NOT_RUN))
-            for name in BackendName
+            for name in BACKENDS
         ]
         lines.append(f"| {tried} | {' | '.join(cells)} |")
     above, _, rest = page.partition("| tried |")

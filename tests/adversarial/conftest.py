@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from mainspring.tasks.task import BackendName
+from mainspring.sandbox_choice import DOCKER
 from tests.adversarial.attack_table import TABLE, merged
 from tests.adversarial.attacks import ATTACKS, SEALED
 from tests.conformance.sandbox_backend import build_image, cleared, make_backend, make_spec, output
@@ -21,7 +21,7 @@ def sealed_environment():
 
 @pytest.fixture(scope="module", params=["bwrap", pytest.param("docker", marks=pytest.mark.docker)])
 async def backend(request, tmp_path_factory, sealed_environment):
-    if request.param == BackendName.DOCKER:
+    if request.param == DOCKER:
         build_image()
     state = tmp_path_factory.mktemp("sandboxes")
     (state / "a file of the host").write_text(SEALED)

@@ -18,8 +18,8 @@ from infra.db.models import SandboxPurpose
 from infra.db.nodes import NodeBeat
 from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import NodeId, RolloutId, SandboxId
+from mainspring.sandbox_choice import BWRAP
 from mainspring.status import Refusal
-from mainspring.tasks.task import BackendName
 
 BUSY, EMPTY = NodeId("containers-17.rack-4"), NodeId("b")
 
@@ -132,7 +132,7 @@ async def lease(db: Database) -> RolloutId:
         0,
         purpose=SandboxPurpose.AGENT,
         node=BUSY,
-        backend=BackendName.BWRAP,
+        backend=BWRAP,
     )
     return rollout
 

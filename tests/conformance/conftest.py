@@ -3,12 +3,12 @@
 import pytest
 from sandbox_backend import build_image, cleared, make_backend, make_spec
 
-from mainspring.tasks.task import BackendName
+from mainspring.sandbox_choice import DOCKER
 
 
 @pytest.fixture(scope="module", params=["bwrap", pytest.param("docker", marks=pytest.mark.docker)])
 async def backend(request, tmp_path_factory):
-    if request.param == BackendName.DOCKER:
+    if request.param == DOCKER:
         build_image()
     backend = make_backend(request.param, tmp_path_factory.mktemp("sandboxes"))
     async with cleared(backend):

@@ -23,7 +23,7 @@ from infra.sandbox.protocol import (
     SandboxSpec,
 )
 from mainspring.ids import SandboxId
-from mainspring.tasks.task import BackendName
+from mainspring.sandbox_choice import BWRAP
 from tests.docker_image import base_image
 
 FILES = {
@@ -42,7 +42,7 @@ IMAGE = "mainspring-conformance"
 
 
 def make_backend(name: str, state: Path) -> BwrapBackend | DockerBackend:
-    return BwrapBackend(state) if name == BackendName.BWRAP else DockerBackend(state)
+    return BwrapBackend(state) if name == BWRAP else DockerBackend(state)
 
 
 @asynccontextmanager
@@ -58,7 +58,7 @@ async def cleared(backend: BwrapBackend | DockerBackend) -> AsyncIterator[None]:
 
 
 def make_spec(name: str, id: str, limits: Limits = LIMITS) -> SandboxSpec:
-    if name == BackendName.BWRAP:
+    if name == BWRAP:
         return SandboxSpec(SandboxId(id), WORKDIR, files=FILES, limits=limits)
     labels = {"mainspring.rollout": "r"}
     return SandboxSpec(SandboxId(id), WORKDIR, image=IMAGE, labels=labels, limits=limits)

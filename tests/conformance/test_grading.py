@@ -6,8 +6,9 @@ import pytest
 from sandbox_backend import FILES, IMAGE, WORKDIR, Reset, make_spec, output
 
 from mainspring.ids import TaskId
+from mainspring.sandbox_choice import DOCKER
 from mainspring.status import Verdict
-from mainspring.tasks.task import BackendName, Task
+from mainspring.tasks.task import Task
 from node.grader import judge
 
 TREE = (
@@ -91,8 +92,8 @@ def make_task(backend: str, *tests: str) -> Task:
         source="t",
         split="train",
         issue="add subtracts",
-        image=IMAGE if backend == BackendName.DOCKER else None,
-        files={} if backend == BackendName.DOCKER else FILES,
+        image=IMAGE if backend == DOCKER else None,
+        files={} if backend == DOCKER else FILES,
         workdir=WORKDIR,
         tests=dict.fromkeys(tests, "grep -q 'a + b' pkg/calc.py\n"),
         test_command=f"bash {tests[0]}" if tests else "true",

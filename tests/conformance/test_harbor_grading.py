@@ -12,9 +12,10 @@ from sandbox_backend import IMAGE, WORKDIR, make_spec, output
 from infra.sandbox.protocol import SandboxRefused
 from infra.sources.harbor import HarborSource
 from infra.sources.protocol import ImportOptions
+from mainspring.sandbox_choice import DOCKER
 from mainspring.status import Verdict
 from mainspring.tasks.reward_file import parse_reward
-from mainspring.tasks.task import BackendName, Task
+from mainspring.tasks.task import Task
 from node.grader import Judged, for_grading, for_solving, judge, solve
 
 ADDS = "python3 -c 'from pkg.calc import add; assert add(2, 3) == 5'"
@@ -111,7 +112,7 @@ def write_folder(folder, tests: dict[str, str], solution: str) -> None:
 def import_task(backend: str, folder) -> Task:
     [row] = HarborSource(folder, ImportOptions()).rows()
     assert isinstance(row.result, Task), row.result
-    if backend == BackendName.DOCKER:
+    if backend == DOCKER:
         return row.result
     # The same repository without an image.
     files = dict(make_spec(backend, "files").files)

@@ -19,10 +19,11 @@ from sandbox_backend import IMAGE, build_image, cleared, make_backend
 
 from infra.sandbox.protocol import Limits, SandboxBackend, SandboxSpec
 from mainspring.ids import SandboxId, TaskId
+from mainspring.sandbox_choice import DOCKER
 from mainspring.status import Verdict
 from mainspring.tasks.criterion import ExitCode, Judge, TestLog
 from mainspring.tasks.patches import is_test
-from mainspring.tasks.task import BackendName, Task
+from mainspring.tasks.task import Task
 from node.grader import Judged, for_grading, judge
 
 LIBRARY = "/tests/lib"
@@ -289,7 +290,7 @@ def add_programs(tasks: dict[str, Task]) -> None:
 
 @pytest.fixture(scope="module", params=["bwrap", pytest.param("docker", marks=pytest.mark.docker)])
 async def backend(request, tasks, tmp_path_factory) -> AsyncIterator[SandboxBackend]:
-    if request.param == BackendName.DOCKER:
+    if request.param == DOCKER:
         build_image()
         add_programs(tasks)
     backend = make_backend(request.param, tmp_path_factory.mktemp("programs"))
@@ -298,7 +299,7 @@ async def backend(request, tasks, tmp_path_factory) -> AsyncIterator[SandboxBack
 
 
 async def grade(backend: SandboxBackend, task: Task, patch: str) -> Judged:
-    in_image = backend.name is BackendName.DOCKER
+    in_image = backend.name == DOCKER
     spec = SandboxSpec(
         SandboxId(f"{task.id} {len(patch)}"),
         task.workdir,

@@ -15,7 +15,7 @@ from sandbox_backend import (
 from infra.sandbox.protocol import (
     Limits,
 )
-from mainspring.tasks.task import BackendName
+from mainspring.sandbox_choice import BWRAP
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ async def test_host_is_out_of_reach(backend, monkeypatch, tmp_path):
         seen = await run(sandbox, "env; cat /proc/[0-9]*/environ; cat /proc/[0-9]*/cmdline")
         assert b"sesame" not in seen.output and b"pytest" not in seen.output
         hidden = (tmp_path / "secret", Path(__file__), Path("/etc/shadow"))
-        for path in hidden if backend.name == BackendName.BWRAP else hidden[:2]:
+        for path in hidden if backend.name == BWRAP else hidden[:2]:
             assert (await run(sandbox, f"cat {path}")).returncode == 1
         assert (await run(sandbox, "touch /usr/bin/x; echo > /proc/sys/kernel/hostname")).returncode
         status = await output(sandbox, "grep -E 'CapEff|NoNewPrivs' /proc/self/status")

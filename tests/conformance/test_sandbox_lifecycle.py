@@ -29,7 +29,7 @@ from infra.sandbox.protocol import (
 )
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
-from mainspring.tasks.task import BackendName
+from mainspring.sandbox_choice import BWRAP, DOCKER
 
 OPENER = """
 import asyncio, os, pathlib, signal, sys
@@ -122,7 +122,7 @@ async def test_a_sandbox_killed_from_outside_is_lost(backend):
 
 
 def kill_from_outside(backend: SandboxBackend, id: str) -> None:
-    if backend.name == BackendName.DOCKER:
+    if backend.name == DOCKER:
         client = docker.from_env()
         for container in client.containers.list(filters={"name": f"-{id}$"}):
             container.kill()
@@ -149,7 +149,7 @@ async def test_leftovers_are_found_and_removed(backend, tmp_path, end):
             await successor.remove(SandboxId("left/over"))
         finally:
             owner.kill()
-    if backend.name == BackendName.BWRAP:
+    if backend.name == BWRAP:
         assert not [p for p in psutil.process_iter(["cmdline"]) if marker in str(p.info)]
 
 
@@ -215,7 +215,7 @@ async def test_without_a_word_from_its_node_a_sandbox_ends(backend, monkeypatch)
 
 
 async def test_what_cannot_be_opened_says_why(backend):
-    if backend.name == BackendName.DOCKER:
+    if backend.name == DOCKER:
         spec = SandboxSpec(SandboxId("x"), WORKDIR, image="mainspring.invalid/nothing:1")
         match = "mainspring.invalid/nothing:1"
     else:
@@ -223,7 +223,7 @@ async def test_what_cannot_be_opened_says_why(backend):
         match = r"\.\./x"
     with pytest.raises(SandboxError, match=match) as refused:
         await backend.open(spec)
-    assert refused.value.remedy or backend.name == BackendName.BWRAP
+    assert refused.value.remedy or backend.name == BWRAP
     wrong = SandboxSpec(SandboxId("x"), WORKDIR, files=FILES) if spec.image else make_spec("x", "x")
     with pytest.raises(SandboxRefused, match="image"):
         await backend.open(wrong)

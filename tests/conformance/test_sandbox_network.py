@@ -67,7 +67,7 @@ async def test_others_have_no_way_out(backend, shared) -> None:
 async def test_the_way_is_open_again_after_its_owner(backend, server: str, tmp_path: Path) -> None:
     program = OWNER.format(
         paths=[str(HERE), str(HERE.parents[1])],
-        name=backend.name.value,
+        name=backend.name,
         state=str(tmp_path),
         server=server,
     )

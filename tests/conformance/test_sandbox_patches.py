@@ -10,7 +10,7 @@ from infra.sandbox.protocol import (
     SandboxRefused,
 )
 from infra.sandbox.session import PatchRefused
-from mainspring.tasks.task import BackendName
+from mainspring.sandbox_choice import BWRAP, DOCKER
 
 
 async def test_a_patch_carries_every_kind_of_change(backend, fresh):
@@ -64,7 +64,7 @@ async def test_a_fix_is_collected_beside_a_large_file_and_without_the_right_to_r
 
 async def test_a_destroyed_repository_is_no_infrastructure_fault(backend, fresh):
     await output(fresh, "echo more >> README.md; rm -rf .git")
-    if backend.name == BackendName.DOCKER:  # the image's objects stay where the agent reaches them
+    if backend.name == DOCKER:  # the image's objects stay where the agent reaches them
         with pytest.raises(PatchRefused, match="destroyed"):
             await fresh.diff()
     else:
@@ -73,7 +73,7 @@ async def test_a_destroyed_repository_is_no_infrastructure_fault(backend, fresh)
 
 @pytest.mark.parametrize("workdir", ["/etc/dpkg", "/not/there"])
 async def test_an_image_needs_no_repository_but_files(backend, workdir):
-    if backend.name == BackendName.BWRAP:
+    if backend.name == BWRAP:
         pytest.skip("bubblewrap makes the repository itself")
     spec = dataclasses.replace(make_spec(backend.name, "bare"), workdir=workdir)
     if workdir == "/not/there":

@@ -11,7 +11,7 @@ from sandbox_backend import IMAGE, WORKDIR, make_backend, make_spec, output, run
 from test_sandbox_lifecycle import DIE, owner_of_a_sandbox
 
 from infra.sandbox.protocol import Sandbox, SnapshotUnfit
-from mainspring.tasks.task import BackendName
+from mainspring.sandbox_choice import DOCKER
 
 ROOM = 4 << 20
 CHANGES = r"""
@@ -122,7 +122,7 @@ async def test_what_nobody_can_read_is_none(fresh):
 
 async def test_names_of_any_bytes_come_back_or_none_is_made(backend, fresh, other):
     snapshot = await taken(fresh, r"echo x > $'\xff\xfe'; mkdir $'\xe9'; echo y > $'\xe9/y'")
-    if backend.name == BackendName.DOCKER:
+    if backend.name == DOCKER:
         assert snapshot is None
         return
     assert snapshot is not None
@@ -148,7 +148,7 @@ async def test_after_its_owner_died(backend, tmp_path, other):
 
 
 async def test_an_images_whole_root_comes_back(backend, fresh, other):
-    if backend.name != BackendName.DOCKER:
+    if backend.name != DOCKER:
         pytest.skip("its root is read-only")
     snapshot = await taken(
         fresh,
@@ -169,7 +169,7 @@ async def test_an_images_whole_root_comes_back(backend, fresh, other):
 
 
 async def test_an_image_with_a_user_of_its_own(backend):
-    if backend.name != BackendName.DOCKER:
+    if backend.name != DOCKER:
         pytest.skip("all users are the same there")
     image = f"{IMAGE}-user"
     recipe = (
@@ -204,6 +204,6 @@ async def test_an_image_with_a_user_of_its_own(backend):
 
 @pytest.mark.parametrize("command", ["echo x > /dev/nul", "echo 127.0.0.1 me >> /etc/hosts"])
 async def test_none_of_an_image_when_what_is_mounted_changed(backend, fresh, command):
-    if backend.name != BackendName.DOCKER:
+    if backend.name != DOCKER:
         pytest.skip("nothing there can be written")
     assert await taken(fresh, command) is None

@@ -90,14 +90,6 @@ exec {sys.executable} "$@"
     return folder / "python"
 
 
-@pytest.mark.parametrize("script", [SCRIPT, ROOT / ".ci" / "run", ROOT / ".ci" / "docker"])
-def test_scripts_are_sound(script: Path) -> None:
-    subprocess.run(["bash", "-n", str(script)], check=True)
-    if not shutil.which("shellcheck"):
-        pytest.skip("shellcheck is not installed")
-    subprocess.run(["shellcheck", str(script)], check=True)
-
-
 def test_dry_run_says_what_it_would_do_and_does_nothing(
     tmp_path: Path, addresses: list[str]
 ) -> None:

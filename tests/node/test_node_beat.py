@@ -7,10 +7,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from infra.db.database import Database
+from infra.sandbox.backends import BACKENDS, Backends
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.ids import NodeId
 from mainspring.settings import Settings
-from mainspring.tasks.task import BackendName
 from node import beat as node_beat
 from node.beat import NodeBeat
 from node.capacity import Admission
@@ -19,9 +19,9 @@ from node.capacity import Admission
 async def test_a_database_that_is_away_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_beat, "BEAT_S", 0.05)
+    monkeypatch.setattr(node_beat, "NODE_BEAT_S", 0.05)
     admission = Admission(NodeId("n"), 1, lambda: 0, Settings(home=tmp_path))
-    backends = {name: BackendUnavailable("not here") for name in BackendName}
+    backends = Backends({name: BackendUnavailable("not here") for name in BACKENDS})
     async with Database.open("postgresql://me@127.0.0.1:1/nothing") as db:
         beat = NodeBeat(db, admission, backends, list, list)
         with capture_logs() as logs:

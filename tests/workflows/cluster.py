@@ -23,7 +23,7 @@ from infra.db import campaigns, groups, policies, rollouts, tasks
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.policy.serving import Served, ServedCampaigns, in_tokens
-from infra.sandbox.backends import Available, available_backends
+from infra.sandbox.backends import Backends, available_backends
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.connection import connect
 from infra.temporal.faults import Faults
@@ -46,9 +46,10 @@ from mainspring.ids import (
 from mainspring.protocol.campaign import CampaignPlan, CampaignState
 from mainspring.protocol.names import Workflow
 from mainspring.protocol.rollout import RolloutInput, RolloutResult
+from mainspring.sandbox_choice import BWRAP
 from mainspring.settings import load_settings
 from mainspring.status import GroupKind
-from mainspring.tasks.task import BackendName, Task
+from mainspring.tasks.task import Task
 from node import beat as node_beat
 from node.held_sandboxes import HeldSandboxes
 from node.reaper import Reaper
@@ -87,7 +88,7 @@ class Cluster:
         return next(iter(self.nodes.values())).reaper
 
     @property
-    def backends(self) -> Available:
+    def backends(self) -> Backends:
         return next(iter(self.hosts.values())).backends
 
     async def make_rollouts(
@@ -166,7 +167,7 @@ class Cluster:
         return rollout, await handle.result()
 
     async def open_sandboxes(self) -> list[str]:
-        backend = self.backends[BackendName.BWRAP]
+        backend = self.backends[BWRAP]
         assert not isinstance(backend, BackendUnavailable)
         return list(await backend.list_open())
 
@@ -178,14 +179,14 @@ class Cluster:
 class Host:
     """What a node of a test cluster is made from."""
 
-    backends: Available
+    backends: Backends
     capacity: int
     images: tuple[str, ...] = ()
 
 
-async def bwrap_or_skip(state_dir: Path) -> Available:
+async def bwrap_or_skip(state_dir: Path) -> Backends:
     backends = await available_backends(state_dir)
-    unavailable = backends[BackendName.BWRAP]
+    unavailable = backends[BWRAP]
     if isinstance(unavailable, BackendUnavailable):
         pytest.skip(f"no bubblewrap here: {unavailable}")
     return backends
@@ -249,7 +250,7 @@ async def cluster_of(stack: StackInfo, hosts: Mapping[NodeId, Host]) -> AsyncIte
         polling = [rollout_worker, *(each.own for each in nodes.values())]
         running = [asyncio.create_task(worker.run()) for worker in polling]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(node_beat, "BEAT_S", BEAT_S)
+            patch.setattr(node_beat, "NODE_BEAT_S", BEAT_S)
             beats = [asyncio.create_task(each.beat.run_forever()) for each in nodes.values()]
             try:
                 yield Cluster(client, db, policy, replies, served, nodes, hosts)

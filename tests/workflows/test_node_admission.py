@@ -19,8 +19,8 @@ from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import Sandbox, SandboxSpec
 from mainspring.ids import NodeId, RolloutId, rollout_workflow
 from mainspring.protocol.rollout import RolloutResult
+from mainspring.sandbox_choice import DOCKER
 from mainspring.status import NodeStatus, Refusal, RolloutPhase
-from mainspring.tasks.task import BackendName
 from tests.waiting import until
 from workflows import activity_calls
 
@@ -33,7 +33,7 @@ FIX = bash("sed -i 's/a - b/a + b/' calc.py")
 class FilesAsImage(BwrapBackend):
     """Stands where Docker does: runs tasks that name an image, from their files."""
 
-    name = BackendName.DOCKER
+    name = DOCKER
 
     async def open(self, spec: SandboxSpec) -> Sandbox:
         return await super().open(dataclasses.replace(spec, image=None))
@@ -44,9 +44,9 @@ async def fleet(
     stack: StackInfo, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Cluster]:
     async def host(*images: str) -> Host:
-        backends = dict(await bwrap_or_skip(tmp_path_factory.mktemp("bwrap")))
-        backends[BackendName.DOCKER] = FilesAsImage(tmp_path_factory.mktemp("images"))
-        return Host(backends, 1, images)
+        backends = await bwrap_or_skip(tmp_path_factory.mktemp("bwrap"))
+        by_image = {DOCKER: FilesAsImage(tmp_path_factory.mktemp("images"))}
+        return Host(backends.with_backends(by_image), 1, images)
 
     async with cluster_of(stack, {A: await host(IMAGE), B: await host()}) as cluster:
         yield cluster

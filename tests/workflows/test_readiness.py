@@ -11,9 +11,10 @@ from infra.sandbox.pool import WarmPool
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.ids import CampaignId, NodeId, TaskId
+from mainspring.sandbox_choice import BWRAP
 from mainspring.settings import Settings
 from mainspring.status import CampaignStatus
-from mainspring.tasks.task import BackendName, Task
+from mainspring.tasks.task import Task
 from node.capacity import Admission
 from node.prewarm import Readiness
 
@@ -64,7 +65,7 @@ def pool(tmp_path):
 
 def readiness(cluster: Cluster, pool: WarmPool, capacity: int = 8) -> Readiness:
     admission = Admission(NODE, capacity, lambda: 0, Settings(home="/tmp"))
-    pools = {BackendName.BWRAP: pool}
+    pools = {BWRAP: pool}
     return Readiness(cluster.db, Known(cluster.db), admission, pools, None, 0)
 
 

@@ -14,8 +14,8 @@ from infra.db import rollouts, sandboxes, turns
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.ids import SandboxId, rollout_workflow
 from mainspring.protocol.rollout import BeginInput, GenerateInput
+from mainspring.sandbox_choice import BWRAP
 from mainspring.status import RolloutPhase, SandboxStatus, StopReason, Verdict
-from mainspring.tasks.task import BackendName
 from mainspring.trajectories.samples import samples_of
 from mainspring.trajectories.tree import check_tree
 from tests.sandboxed import SANDBOXED
@@ -99,7 +99,7 @@ async def test_a_lost_sandbox_is_rebuilt_and_the_rollout_goes_on(cluster) -> Non
 
     await until(second_turn_done)
     lost = SandboxId(f"{rollout.replace('/', '.')}.e0.s0")
-    backend = cluster.backends[BackendName.BWRAP]
+    backend = cluster.backends[BWRAP]
     assert not isinstance(backend, BackendUnavailable)
     await backend.remove(lost)
     cluster.policy.gate.set()
@@ -156,7 +156,7 @@ async def test_a_replay_that_diverges_starts_a_new_epoch(cluster) -> None:
         return bool(done)
 
     await until(first_turn_done)
-    backend = cluster.backends[BackendName.BWRAP]
+    backend = cluster.backends[BWRAP]
     assert not isinstance(backend, BackendUnavailable)
     await backend.remove(SandboxId(f"{rollout.replace('/', '.')}.e0.s0"))
     cluster.policy.gate.set()

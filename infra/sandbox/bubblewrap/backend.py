@@ -45,7 +45,8 @@ from infra.sandbox.protocol import (
 from infra.sandbox.session import LiveSandbox
 from infra.sandbox.shell.channel import OWN_PROCESSES, ShellSetup
 from mainspring.ids import SandboxId
-from mainspring.tasks.task import BackendName
+from mainspring.sandbox_choice import BWRAP
+from mainspring.timeouts import BWRAP_BOOT_TIMEOUT_S
 
 _FILTER = (
     "no system calls for namespaces, mounts, keys, bpf, io_uring, modules or clocks, nor any newer "
@@ -72,7 +73,6 @@ MEMORY_PER_TMP = 4
 both, and were it full of files, killing processes would free nothing, and end with the shell."""
 SPARE_PIDS = 2
 """Of a control group beyond RLIMIT_NPROC, so that a full sandbox fails as it would without one."""
-BOOT_TIMEOUT_S = 30.0
 RUN_DIR = "/run/mainspring/run"
 PREPARED_DIR = "/run/mainspring/prepared"
 _WRITABLE = ("work", "run", "more")
@@ -83,7 +83,8 @@ MAX_NAME_BYTES = 255
 class BwrapBackend:
     """All sandboxes of one node that live in `state_dir`."""
 
-    name = BackendName.BWRAP
+    name: str = BWRAP
+    not_enforced = NOT_ENFORCED
 
     def __init__(self, state_dir: Path) -> None:
         state_dir = state_dir.absolute()
@@ -266,7 +267,7 @@ class BwrapBackend:
         try:
             # At once: the kernel takes its time to move a process, which boots meanwhile.
             await asyncio.gather(
-                self._enclose(home, process, spec), sandbox.boot(setup, BOOT_TIMEOUT_S)
+                self._enclose(home, process, spec), sandbox.boot(setup, BWRAP_BOOT_TIMEOUT_S)
             )
             await sandbox.let_out(process.pid)
             await sandbox.ping()  # what serves its turns starts now

@@ -9,20 +9,12 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from infra.sandbox.bubblewrap.command import PYTHON
-
-_LOOK = """\
-printf 'python %s\n' "$(command -v python3)"
-python3 -c 'import sys; print("version", sys.version.split()[0]); print("prefix", sys.base_prefix)'
-printf 'git %s\n' "$(git --version)"
-python3 -c 'import pytest; print("pytest", pytest.__version__)' 2>/dev/null || echo pytest
-for tool in gcc make node go cargo java; do command -v $tool >/dev/null && echo tool $tool; done
-true
-"""
+from mainspring.program_files import program
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    COMMAND: ClassVar[str] = _LOOK
+    COMMAND: ClassVar[str] = program(__file__, "contents.sh")
 
     python: str
     """Path of `python3`."""

@@ -14,25 +14,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from infra.sandbox.session import check_path
+from mainspring.program_files import program
 
 MAX_ENTRIES = 4096
 """About 50 KB each for small tasks; the least recently used tenth goes when there are more."""
 FILE_TIME_S = 1_577_836_800
 """2020-01-01: every file's mtime, so that listings do not differ between sandboxes."""
 
-COMMIT_SCRIPT = """
-set -e
-umask 022
-export GIT_AUTHOR_DATE=2020-01-01T00:00:00Z GIT_COMMITTER_DATE=2020-01-01T00:00:00Z
-git -c init.defaultBranch=main init -q --template=
-# copies keep their times and nothing else of what git compares by default
-git config core.checkStat minimal
-git config core.trustCtime false
-git add -A -f .
-git -c core.logAllRefUpdates=false commit -q --no-verify --allow-empty -m 'Base commit'
-git repack -adq
-rm -f .git/COMMIT_EDITMSG
-"""
+COMMIT_SCRIPT = program(__file__, "commit.sh")
 """Run with bash in the directory that holds the files."""
 
 

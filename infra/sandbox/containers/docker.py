@@ -40,7 +40,8 @@ from infra.sandbox.protocol import (
 from infra.sandbox.session import LiveSandbox
 from infra.sandbox.shell.channel import OWN_PROCESSES, Shell, ShellSetup
 from mainspring.ids import SandboxId
-from mainspring.tasks.task import BackendName
+from mainspring.sandbox_choice import DOCKER
+from mainspring.timeouts import DOCKER_BOOT_TIMEOUT_S
 
 ENFORCED: tuple[str, ...] = (
     "no network beyond a task's allow_hosts, no capabilities, no new privileges",
@@ -53,8 +54,6 @@ NOT_ENFORCED: tuple[str, ...] = (
 )
 PING_TIMEOUT_S = 2
 CALL_TIMEOUT_S = 120
-BOOT_TIMEOUT_S = 120.0
-"""The image's login profile runs, and a big working tree is compared with its index."""
 STARTS_AT_ONCE = 2 * (os.cpu_count() or 1)
 """More starts at once only wait for each other in the daemon."""
 THREADS = 32
@@ -88,7 +87,8 @@ T = TypeVar("T")
 class DockerBackend:
     """All containers of one daemon that carry the label of `state_dir`."""
 
-    name = BackendName.DOCKER
+    name = DOCKER
+    not_enforced = NOT_ENFORCED
 
     def __init__(self, state_dir: Path, mirrors: Sequence[str] = ()) -> None:
         """Blocks for up to PING_TIMEOUT_S. Raises BackendUnavailable."""
@@ -263,7 +263,7 @@ class DockerBackend:
         )
         try:
             await self._call(container.start)
-            await sandbox.boot(setup, BOOT_TIMEOUT_S)
+            await sandbox.boot(setup, DOCKER_BOOT_TIMEOUT_S)
             await self._let_out(sandbox, container, spec)
             await sandbox.ping()  # what serves its turns starts now
         except SandboxRefused as unfit:

@@ -9,46 +9,12 @@ import shlex
 from dataclasses import dataclass
 
 from infra.sandbox.archive import tar_of
+from mainspring.program_files import program
 
 PATCH_FILE = "mainspring-base.patch"
 ALTERED = "image: altered"
 
-_SCRIPT = r"""
-cd -- "$(git rev-parse --show-toplevel)"
-owner=$(stat -c %u:%g .)
-before=$(git write-tree)
-if [[ -e $patch ]]; then
-  git apply --cached --whitespace=nowarn "$patch"
-  git apply --whitespace=nowarn "$patch"
-  rm -f "$patch"
-fi
-if ((${#absent[@]})); then
-  for path in "${absent[@]}"; do
-    [[ $path == /* ]] || git rm -r -q --cached --ignore-unmatch -- "$path"
-  done
-  rm -rf -- "${absent[@]}"
-  for path in "${absent[@]}"; do
-    [[ $path == /* ]] || rmdir -p -- "$(dirname -- "$path")" 2>/dev/null || true
-  done
-fi
-after=$(git write-tree)
-if [[ $after != "$before" ]]; then
-  git diff-tree -r -z --name-only --no-renames "$before" "$after" |
-    while IFS= read -r -d '' path; do
-      # Bytecode would tell what the file was.
-      stem=${path##*/}
-      folder=${path%"$stem"}
-      rm -f -- "${folder:-./}__pycache__/${stem%.py}".*.pyc
-      [[ ! -e $path ]] || chown -h "$owner" -- "$path"
-    done
-  export GIT_AUTHOR_NAME=base GIT_AUTHOR_EMAIL=base GIT_COMMITTER_NAME=base
-  export GIT_COMMITTER_EMAIL=base
-  GIT_AUTHOR_DATE=$(git show -s --format=%cI "$head")
-  export GIT_AUTHOR_DATE GIT_COMMITTER_DATE=$GIT_AUTHOR_DATE
-  git update-ref HEAD "$(git commit-tree -m base "$after")"
-  git update-index -q --refresh || true
-fi
-"""
+_SCRIPT = program(__file__, "image_edit.sh")
 
 
 @dataclass(frozen=True, slots=True)

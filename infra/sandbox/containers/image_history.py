@@ -28,6 +28,7 @@ from requests.exceptions import RequestException
 from infra.sandbox.containers.image_edit import ALTERED, Alteration
 from infra.sandbox.containers.image_faults import FIT_REMEDY, daemon_lost, start_fault, text_of
 from infra.sandbox.protocol import ImageUnfit
+from mainspring.program_files import program
 
 SEALED = "mainspring-sealed"
 OF_ONE_TASK = "mainspring-altered"
@@ -39,60 +40,9 @@ SEALS_AT_ONCE = 4
 """On a node: repacking a repository takes a processor."""
 CLEAN, DIRTY, ABSENT = "history: clean", "history: dirty", "history: absent"
 
-_BEGIN = r"""
-export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*'
-export GIT_NO_REPLACE_OBJECTS=1 GIT_OPTIONAL_LOCKS=0 LC_ALL=C
-cd -- "$workdir" && head=$(git rev-parse -q --verify 'HEAD^{commit}') || {
-  echo "history: absent"
-  exit
-}
-git_dir=$(git rev-parse --absolute-git-dir)
-shared=$(cd -- "$(git rev-parse --git-common-dir)" && pwd)
-"""
-LOOK = (
-    _BEGIN
-    + r"""
-set -o pipefail
-work=$(mktemp -d) || exit
-trap 'rm -rf "$work"' EXIT
-beyond() { [[ $(comm -23 "$1" "$2") ]] && echo "history: dirty" && exit; }
-# Tags of earlier releases stay: programs read their version there.
-git for-each-ref --format='%(objectname)' | sort -u >"$work/refs" &&
-  git for-each-ref --merged "$head" --format='%(objectname)' | sort -u >"$work/merged" || exit
-beyond "$work/refs" "$work/merged"
-git rev-list --objects --indexed-objects --missing=allow-any "$head" --stdin <"$work/merged" |
-  cut -d' ' -f1 | sort -u >"$work/reachable" &&
-  git cat-file --batch-all-objects --batch-check='%(objectname)' | sort -u >"$work/all" || exit
-beyond "$work/all" "$work/reachable"
-# Reflogs, and what was fetched or merged last: commits that are gone still have a message there.
-for place in "$git_dir" "$shared"; do
-  grep -rhoE '[0-9a-f]{40,64}' "$place"/logs "$place"/*_HEAD 2>/dev/null
-done | grep -v '^0*$' | sort -u >"$work/told"
-beyond "$work/told" "$work/reachable"
-echo "history: clean"
-"""
-)
-REWRITE = (
-    _BEGIN
-    + r"""
-set -e -o pipefail
-owner=$(stat -c %u:%g "$shared/HEAD")
-merged=$(mktemp)
-git for-each-ref --merged "$head" --format='%(refname)' | sort >"$merged"
-git for-each-ref --format='%(refname)' | sort | comm -23 - "$merged" | sed 's/^/delete /' |
-  git update-ref --no-deref --stdin
-for remote in $(git remote); do git remote remove "$remote"; done
-for place in "$git_dir" "$shared"; do
-  rm -rf "$place"/logs "$place"/*_HEAD "$place"/*_*MSG "$place"/AUTO_MERGE "$place"/rebase-*
-done
-rm -rf "$shared"/objects/pack/*.keep "$shared"/objects/info/commit-graph*
-git -c pack.threads=1 repack -a -d -q
-rm -f "$merged" "$shared"/objects/info/alternates "$shared"/objects/pack/tmp_*
-git prune --expire=now
-[[ $(git rev-parse HEAD) == "$head" ]]
-if [[ $owner != 0:0 ]]; then find "$shared" -user 0 -exec chown -h "$owner" {} +; fi
-"""
-)
+_BEGIN = program(__file__, "image_history_begin.sh")
+LOOK = _BEGIN + program(__file__, "image_history_look.sh")
+REWRITE = _BEGIN + program(__file__, "image_history_rewrite.sh")
 
 log = structlog.get_logger()
 

@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from mainspring.timeouts import ORPHAN_S
+
 PROGRAM = Path(__file__).with_name("shell.sh").read_bytes()
 SPOOL_KB = 64 << 10
 """Most of one command's output that is kept on the sandbox's disk, to cut head and tail from."""
@@ -22,8 +24,6 @@ OWN_PROCESSES = 6
 """What shell.sh itself needs beside a command's processes."""
 CHANNEL_BYTES = 32 << 20
 """More than any answer: what exceeds it is an attack on the channel."""
-ORPHAN_S = 600
-"""A sandbox that hears nothing for this long ends itself: its node is gone. Nodes send `stay`."""
 LAST_WORDS_S = 1.0
 _GO = b"\ngo\0"
 _HIDE = b"""RUN=%s; shopt -s execfail

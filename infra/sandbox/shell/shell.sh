@@ -1,5 +1,5 @@
 # The program of a sandbox's first process: bash reads it, then `serve` takes calls from stdin.
-#
+# shellcheck shell=bash disable=SC2317,SC2094 # functions that calls name; names in lists
 # Set before it by the host: NONCE RUN WORKDIR PREPARED LIMITS SPOOL_KB OUTPUT_BYTES ORPHAN_S.
 # A call ends with the line "go" and a NUL: one whose sender died in the middle is never begun.
 # Every call answers with its output and then "<NONCE> <status> <microseconds>". The process that
@@ -130,10 +130,10 @@ turn() { # turn_id timeout_s cpu_s command
   fi
   : >"$spool"
   spool="$RUN/${#ended[@]}"
-  local microseconds began group status='' timed_out=0 drained tries
+  local microseconds began group status='' timed_out=0 drained
   clock
   began=$microseconds
-  for tries in 1 2; do
+  for _ in 1 2; do
     get_ready
     printf '%s\0' "$spool" "$3" "$4" >&"$orders"
     read -r -u "$watch" && break
@@ -161,7 +161,7 @@ turn() { # turn_id timeout_s cpu_s command
 again() { # turn_id
   if [[ $1 == "$last_turn" ]]; then
     show_spool
-    reply ${ended[$1]}
+    reply "${ended[$1]% *}" "${ended[$1]#* }"
   else
     reply $FORGOTTEN
   fi
@@ -235,12 +235,12 @@ patch() { # cpu_s max_bytes_of_a_file
 # Succeeds when this turn was the last one and nothing but this shell runs any more; what a command
 # left behind gets a second to end.
 settle() { # turn_id
-  local pause ignored
+  local pause
   stand_down
   for pause in 0.005 0.005 0.01 0.03 0.1 0.2 0.3 0.4; do
     [[ $1 == "$last_turn" ]] || break
     others_run || { reply 0; return; }
-    read -r -t "$pause" -u "$drained_fd" ignored
+    read -r -t "$pause" -u "$drained_fd" _
   done
   reply 1
 }
@@ -350,7 +350,7 @@ unpack() ( # cpu_s
   ulimit -t "$1"
   shopt -s dotglob nullglob
   find_places
-  for place in "${places[@]}"; do rm -rf -- "$place"/* || exit; done
+  for place in "${places[@]}"; do rm -rf -- "${place:?}"/* || exit; done
   while IFS= read -r -d '' entry; do
     [[ $entry != A* ]] || rm -rf -- "${entry:1}" || exit
   done <"$RUN/changed"

@@ -9,11 +9,12 @@ from store_records import add_claimed_rollout
 from infra.db import nodes, sandboxes
 from infra.db.database import Database
 from infra.db.models import NodeRow, SandboxPurpose
-from infra.db.nodes import FORGOTTEN_AFTER, LOST_AFTER_S, NodeBeat, NodeRecord
+from infra.db.nodes import FORGOTTEN_AFTER, NodeBeat, NodeRecord
 from mainspring.errors import UsageError
 from mainspring.ids import NodeId, SandboxId
+from mainspring.sandbox_choice import BWRAP
 from mainspring.status import NodeStatus, Refusal
-from mainspring.tasks.task import BackendName
+from mainspring.timeouts import NODE_LOST_AFTER_S
 
 A, B = NodeId("a"), NodeId("b")
 STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -62,9 +63,9 @@ async def test_the_last_beat_stands(db: Database) -> None:
 
 async def test_a_node_is_dead_when_it_is_silent_and_lives_when_it_speaks(db: Database) -> None:
     await nodes.beat(db, said(A))
-    await not_seen_for(db, A, LOST_AFTER_S - 5)
+    await not_seen_for(db, A, NODE_LOST_AFTER_S - 5)
     assert (await stored(db, A)).status is NodeStatus.UP
-    await not_seen_for(db, A, LOST_AFTER_S + 1)
+    await not_seen_for(db, A, NODE_LOST_AFTER_S + 1)
     assert (await stored(db, A)).status is NodeStatus.LOST
     await nodes.beat(db, said(A))
     assert (await stored(db, A)).status is NodeStatus.UP
@@ -77,7 +78,7 @@ async def test_a_node_that_is_long_gone_and_holds_nothing_is_forgotten(db: Datab
     rollout = await add_claimed_rollout(db)
     lease = SandboxId("s1")
     await sandboxes.open_lease(
-        db, lease, rollout, 0, purpose=SandboxPurpose.AGENT, node=B, backend=BackendName.BWRAP
+        db, lease, rollout, 0, purpose=SandboxPurpose.AGENT, node=B, backend=BWRAP
     )
     assert await nodes.forget_gone(db) == 1
     assert [each.said.id for each in await nodes.list_nodes(db)] == [B, "c"]
@@ -88,7 +89,7 @@ async def test_drained_means_heard_and_empty(db: Database) -> None:
     await nodes.beat(db, said(A))
     sandbox = SandboxId("s")
     await sandboxes.open_lease(
-        db, sandbox, rollout, 0, purpose=SandboxPurpose.GRADE, node=A, backend=BackendName.BWRAP
+        db, sandbox, rollout, 0, purpose=SandboxPurpose.GRADE, node=A, backend=BWRAP
     )
     await nodes.set_draining(db, A, True)
     await nodes.set_draining(db, A, True)
@@ -130,5 +131,5 @@ async def test_the_least_full_node_that_has_the_image_and_takes_it(db: Database)
     await nodes.set_draining(db, A, True)
     assert await nodes.with_image(db, image) is None
     await nodes.set_draining(db, A, False)
-    await not_seen_for(db, A, LOST_AFTER_S + 1)
+    await not_seen_for(db, A, NODE_LOST_AFTER_S + 1)
     assert await nodes.with_image(db, image) is None

@@ -18,8 +18,8 @@ from infra.db.fence import Fenced
 from infra.db.models import SandboxPurpose
 from infra.db.orphans import Playing
 from mainspring.ids import NodeId, SandboxId
+from mainspring.sandbox_choice import BWRAP
 from mainspring.status import RolloutPhase, StopReason, Verdict
-from mainspring.tasks.task import BackendName
 
 
 async def test_an_ended_rollout_refuses_its_dead_run(db: Database) -> None:
@@ -57,7 +57,7 @@ async def test_an_ended_rollout_refuses_its_dead_run(db: Database) -> None:
             0,
             purpose=SandboxPurpose.AGENT,
             node=NodeId("a"),
-            backend=BackendName.BWRAP,
+            backend=BWRAP,
         )
     assert await finish(db, rollout, 0, 1.0) is None
     await rollouts.claim(db, rollout, RUN)

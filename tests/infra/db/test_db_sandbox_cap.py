@@ -13,8 +13,8 @@ from infra.db.models import NodeRow, SandboxPurpose
 from infra.db.nodes import NodeBeat
 from infra.db.sandboxes import GONE_AFTER, MAX_WAIT_S, MIN_WAIT_S, CampaignFull
 from mainspring.ids import CampaignId, NodeId, RolloutId, SandboxId
+from mainspring.sandbox_choice import BWRAP
 from mainspring.status import SandboxStatus
-from mainspring.tasks.task import BackendName
 
 NODE = NodeId("a")
 
@@ -45,7 +45,7 @@ async def open_one(
         0,
         purpose=purpose,
         node=NODE,
-        backend=BackendName.BWRAP,
+        backend=BWRAP,
         max_open=max_open,
     )
     return sandbox

@@ -8,8 +8,8 @@ from infra.db.database import Database
 from infra.db.fence import Fenced
 from infra.db.models import SandboxPurpose
 from mainspring.ids import NodeId, RolloutId, SandboxId
+from mainspring.sandbox_choice import BWRAP
 from mainspring.status import SandboxStatus
-from mainspring.tasks.task import BackendName
 
 SANDBOX = SandboxId("first.g000000.000.e0.s0")
 NODE_A, NODE_B = NodeId("a"), NodeId("b")
@@ -23,7 +23,7 @@ async def open_on(db: Database, node: NodeId, rollout: RolloutId, epoch: int = 0
         epoch,
         purpose=SandboxPurpose.AGENT,
         node=node,
-        backend=BackendName.BWRAP,
+        backend=BWRAP,
     )
 
 

@@ -12,7 +12,7 @@ from infra.sandbox.bubblewrap.repository import COMMIT_SCRIPT, RepositoryCache
 from infra.sandbox.protocol import SandboxRefused
 
 IDENTITY = (
-    "export GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@b"
+    "export GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@b\n"
 )
 
 
@@ -72,3 +72,9 @@ def test_paths_outside_the_tree_are_refused(tmp_path, path):
 async def test_a_file_that_is_also_a_directory(tmp_path):
     with pytest.raises(OSError, match="a"):
         await asyncio.to_thread(RepositoryCache(tmp_path, commit).prepare, {"a": "x", "a/b": "y"})
+
+
+def test_a_commit_keeps_its_id_over_releases(tmp_path):
+    """Replayed commands print it: another id would be a divergence."""
+    entry = RepositoryCache(tmp_path, commit).prepare({"a.txt": "a\n"})
+    assert git(entry, "rev-parse", "HEAD").strip() == "7e8d23007a753f4c7a6efb1f93c91e21c34b3cbc"

@@ -1,0 +1,75 @@
+"""Seconds that relate to each other across files: what must end before what else gives up.
+
+Invariant: `tests/mainspring/test_timeouts.py` holds the inequalities, each with its reason. What is
+used in one file and relates to nothing stands there. Imported by every room.
+"""
+
+# One attempt of an activity.
+STORE_TIMEOUT_S = 20.0
+"""One attempt of a database call."""
+SHORT_S = 60.0
+"""Work on a sandbox whose length no command decides."""
+SHELL_GRACE_S = 30.0
+"""A command's timeout is enforced by its sandbox; this is what that may take on top."""
+OPEN_TIMEOUT_S = 1800.0
+"""One attempt at opening a sandbox, an image pull included."""
+GRADE_GRACE_S = 120.0
+"""Opening a sandbox, applying the patch and closing, on top of the tests' own timeout."""
+
+# Inside a sandbox: what its shell is given for one answer.
+ANSWER_GRACE_S = 20.0
+"""Beyond a command's own timeout: a loaded machine answers late, a wedged shell never."""
+FILES_TIMEOUT_S = 120.0
+"""Files are written, or a snapshot is unpacked."""
+PATCH_TIMEOUT_S = 60.0
+"""The working tree is compared with the base commit."""
+PACK_CPU_S = 10
+"""The processor's time of a snapshot; when it runs out, the snapshot is lost, not the sandbox."""
+PACK_TIMEOUT_S = 60.0
+"""A snapshot is packed in what a turn has left when its command took all its time."""
+UNPACK_CPU_S = 30
+"""The processor's time of unpacking a snapshot."""
+DOCKER_BOOT_TIMEOUT_S = 120.0
+"""The image's login profile runs, and a big working tree is compared with its index."""
+BWRAP_BOOT_TIMEOUT_S = 30.0
+"""A prepared repository is copied; no image's own files run."""
+
+# Grading, within GRADE_GRACE_S.
+APPLY_TIMEOUT_S = 60.0
+"""The patch, or the tests' patch, is applied."""
+CANARY_TIMEOUT_S = 45.0
+"""Tests that must fail are run after a pass; a run that takes longer has not passed."""
+
+# Heartbeats of activities.
+ACTIVITY_BEAT_S = 4.0
+"""Between two beats of an activity that works."""
+HEARTBEAT_THROTTLE_S = 2.0
+"""Cancellation waits for the next heartbeat that is not throttled; the default allows 60 s."""
+HEARTBEAT_TIMEOUT_S = 15.0
+"""A worker killed without a word is noticed after this."""
+
+# A node's death.
+PREFER_TIMEOUT_S = 3.0
+"""A node that has the image but does not take the open by then is not worth waiting for."""
+NODE_BEAT_S = 5.0
+"""Between two reports of a node to the database."""
+NODE_LOST_AFTER_S = 45.0
+"""A node that has not reported for this long is listed as lost."""
+DEAD_NODE_TIMEOUT_S = 45.0
+"""A node's own queue has no poller for this long: the node is dead and its sandboxes with it."""
+REAP_EVERY_S = 30.0
+"""The reaper looks for sandboxes without an owner, and tells those in use that their node lives."""
+TEND_EVERY_S = 60.0
+"""Sandboxes kept ready are told that their node lives, and the disk is looked at."""
+ORPHAN_S = 600
+"""A sandbox that hears nothing for this long ends itself: its node is gone. Nodes send `stay`."""
+LEASE_GONE_AFTER_S = 600.0
+"""Leases of a node that has not reported for this long are closed by another process."""
+
+# Workers.
+TRAINER_RENEW_S = 4.0
+"""Between two renewals of a campaign's trainer."""
+TRAINER_SILENT_S = 20.0
+"""Without a renewal for this long an owner counts as gone, and another trainer takes over."""
+POLLER_SILENT_S = 75.0
+"""A worker that has not polled for this long has left: a poll ends after a minute at the latest."""

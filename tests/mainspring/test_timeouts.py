@@ -1,0 +1,85 @@
+"""What must end before what else gives up: each inequality with its reason."""
+
+import pytest
+
+from infra.db.sandboxes import GONE_AFTER
+from mainspring import timeouts as t
+from mainspring.protocol.activities import (
+    CLOSE_SANDBOX,
+    COLLECT_PATCH,
+    EXECUTE,
+    GRADE,
+    OPEN_SANDBOX,
+)
+from workers.polling import HEARTBEAT_THROTTLE
+from workflows import activity_calls
+
+RULES = (
+    # A turn, beyond its command's own timeout.
+    (t.ANSWER_GRACE_S < t.SHELL_GRACE_S, "a wedged shell is noticed before the attempt ends"),
+    (
+        EXECUTE.timeout_s - t.SHELL_GRACE_S >= t.PACK_TIMEOUT_S,
+        "a snapshot is packed in what a turn has left when its command took all its time",
+    ),
+    (
+        EXECUTE.timeout_s >= 2 * t.ANSWER_GRACE_S,
+        "the command's answer and the end of long output may both be late",
+    ),
+    (t.PACK_CPU_S < t.PACK_TIMEOUT_S, "too long a snapshot costs itself and not the sandbox"),
+    (t.UNPACK_CPU_S < t.FILES_TIMEOUT_S, "a snapshot that is too long is refused by its limit"),
+    (COLLECT_PATCH.timeout_s >= t.PATCH_TIMEOUT_S, "a slow diff is refused as such"),
+    (CLOSE_SANDBOX.timeout_s > t.ANSWER_GRACE_S, "a sandbox that answers late can be closed"),
+    # Opening and grading.
+    (
+        max(t.DOCKER_BOOT_TIMEOUT_S, t.BWRAP_BOOT_TIMEOUT_S) + t.FILES_TIMEOUT_S
+        < OPEN_SANDBOX.timeout_s,
+        "a start that hangs is reported as such, and leaves time for a pull",
+    ),
+    (
+        GRADE.timeout_s > t.APPLY_TIMEOUT_S + t.CANARY_TIMEOUT_S,
+        "a patch that applies slowly still gets its canary",
+    ),
+    # Heartbeats.
+    (3 * t.ACTIVITY_BEAT_S < t.HEARTBEAT_TIMEOUT_S, "two lost beats are no dead worker"),
+    (t.HEARTBEAT_THROTTLE_S < t.ACTIVITY_BEAT_S, "the SDK passes on every beat"),
+    (
+        t.HEARTBEAT_TIMEOUT_S < t.DEAD_NODE_TIMEOUT_S,
+        "a killed worker's activity is tried again before its node counts as dead",
+    ),
+    # A node's death.
+    (t.PREFER_TIMEOUT_S < t.HEARTBEAT_TIMEOUT_S, "a preferred node costs less than a dead one"),
+    (
+        t.NODE_LOST_AFTER_S == t.DEAD_NODE_TIMEOUT_S,
+        "a node is listed as lost when workflows rebuild its sandboxes elsewhere",
+    ),
+    (9 * t.NODE_BEAT_S <= t.NODE_LOST_AFTER_S, "a database that is slow for a while loses no node"),
+    (
+        10 * max(t.REAP_EVERY_S, t.TEND_EVERY_S) <= t.ORPHAN_S,
+        "a busy node's sandboxes hear of it in time",
+    ),
+    (
+        t.ORPHAN_S > t.NODE_LOST_AFTER_S,
+        "a node that returns finds the sandboxes that workflows still wait for",
+    ),
+    (
+        t.LEASE_GONE_AFTER_S >= t.ORPHAN_S,
+        "when a dead node's leases are closed, its sandboxes have ended themselves",
+    ),
+    # Workers.
+    (5 * t.TRAINER_RENEW_S <= t.TRAINER_SILENT_S, "four lost renewals are no dead trainer"),
+    (t.POLLER_SILENT_S > 60, "a poll of Temporal's lasts up to a minute"),
+    (activity_calls.OUTAGE.total_seconds() > t.STORE_TIMEOUT_S, "an attempt ends within an outage"),
+)
+
+
+@pytest.mark.parametrize(("holds", "why"), RULES, ids=[why for _, why in RULES])
+def test_what_must_end_first_does(holds: bool, why: str) -> None:
+    assert holds, why
+
+
+def test_what_enforces_them_reads_the_table() -> None:
+    assert activity_calls.HEARTBEAT_TIMEOUT.total_seconds() == t.HEARTBEAT_TIMEOUT_S
+    assert activity_calls.DEAD_NODE_TIMEOUT.total_seconds() == t.DEAD_NODE_TIMEOUT_S
+    assert activity_calls.PREFER_TIMEOUT.total_seconds() == t.PREFER_TIMEOUT_S
+    assert HEARTBEAT_THROTTLE.total_seconds() == t.HEARTBEAT_THROTTLE_S
+    assert GONE_AFTER.total_seconds() == t.LEASE_GONE_AFTER_S
