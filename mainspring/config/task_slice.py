@@ -15,10 +15,12 @@ _SLICE = re.compile(r"(\d*):(\d*)")
 
 
 class TaskSlice(Section):
-    """In a file for `mainspring eval run`: the tasks that an evaluation goes over."""
+    """The tasks that an evaluation goes over. Only files for `mainspring eval run` have this
+    section. The options `--split`, `--slice` and `--n` come first; without a split the task set's
+    only one is taken."""
 
     split: str = "test"
-    """Split of the tasks; unset: the only one."""
+    """Split of the tasks."""
     slice: str = ""
     """Only these tasks of the split, as "0:5" or "100:", in listing order; empty: all."""
     samples: int = Field(default=1, ge=1, le=MAX_SAMPLES)

@@ -215,3 +215,22 @@ async def test_a_part_taken_up_again_has_what_is_not_judged(db: Database) -> Non
     assert await groups.finish_group(db, group, cancelled=True) is GroupStatus.CANCELLED
     assert await runs.take_up(db, group) == [1]
     assert await runs.take_up(db, run_group_id(CampaignId("v"), 1)) is None
+
+
+async def test_a_part_that_was_cancelled_with_all_verdicts_is_closed_anew(db: Database) -> None:
+    await tasks.put_tasks(db, [task(0)])
+    await judged(db, "v", {0: ([YES], [NO])})
+    group = run_group_id(CampaignId("v"), 0)
+    assert await groups.finish_group(db, group, cancelled=True) is GroupStatus.CANCELLED
+    assert await runs.take_up(db, group, complete_stays=True) == []
+    assert await groups.finish_group(db, group) is GroupStatus.READY
+
+
+async def test_a_complete_part_may_stay_with_its_faults(db: Database) -> None:
+    await tasks.put_tasks(db, [task(0)])
+    await judged(db, "v", {0: ([YES, BROKEN], [NO])})
+    group = run_group_id(CampaignId("v"), 0)
+    assert await runs.take_up(db, group, complete_stays=True) == [1]
+    assert await groups.finish_group(db, group) is GroupStatus.READY
+    assert await runs.take_up(db, group, complete_stays=True) == []
+    assert (await groups.get(db, group)).status is GroupStatus.READY
