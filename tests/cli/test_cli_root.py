@@ -13,7 +13,7 @@ from cli.operations.embedded_stack import StackInfo
 
 LISTING = """
 import json, sys
-from mainspring.cli.main import app
+from cli.main import app
 sys.argv = ["mainspring", "--home", sys.argv[1], "campaign", "list", "--json"]
 try:
     app()
