@@ -39,7 +39,7 @@ def training(run: AnyRun) -> CampaignConfig:
 
 
 def concurrency_of(run: AnyRun) -> int:
-    """How many of its rollouts, of a campaign of one evaluation's, are in flight at once."""
+    """Rollouts in flight at once; in a campaign, those of one evaluation."""
     return run.evaluation.concurrency if isinstance(run, CampaignConfig) else run.concurrency
 
 
