@@ -1,17 +1,16 @@
-"""Bookkeeping of rollouts, groups, evaluations and campaigns: short calls on the store."""
+"""Bookkeeping of rollouts, groups and campaigns: short calls on the store."""
 
 from activities.implements import implements
 from activities.scoring import score_rollout
-from infra.db import campaigns, groups, nodes, rollouts, runs, selections, steps
+from infra.db import campaigns, groups, nodes, rollouts, selections, steps
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.groups import GroupRecord
-from infra.db.models import Sampling
 from mainspring.algorithms.curriculum import task_position
-from mainspring.ids import eval_group_id, group_id, rollout_id
+from mainspring.config.any_run import training
+from mainspring.ids import group_id, rollout_id
 from mainspring.protocol.activities import (
     BEGIN_ROLLOUT,
-    CREATE_EVALUATION,
     CREATE_GROUP,
     FINISH_GROUP,
     FINISH_ROLLOUT,
@@ -21,9 +20,7 @@ from mainspring.protocol.activities import (
 )
 from mainspring.protocol.campaign import (
     CampaignRef,
-    CreateEvaluationResult,
     CreateGroupResult,
-    EvaluationInput,
     FinishGroupInput,
     FinishGroupResult,
     GroupInput,
@@ -39,12 +36,12 @@ from mainspring.protocol.rollout import (
     NewEpochInput,
     RolloutRef,
 )
-from mainspring.status import GroupKind, GroupStatus, Player
+from mainspring.status import GroupKind, Player
 
 
 async def make_group(db: Database, known: Known, ask: GroupInput) -> GroupRecord:
     """Store a training group with its rollouts; the one that is there already."""
-    config = await known.config(ask.campaign)
+    config = training(await known.config(ask.campaign))
     ids = await selections.task_ids(db, config, "train")
     task = ids[task_position(config.seed, ask.index, len(ids))]
     group = group_id(ask.campaign, ask.index)
@@ -133,32 +130,6 @@ class RolloutActivities:
             unfinished=await groups.unfinished(self._db, stored.id),
             policy_version=stored.policy_version,
         )
-
-    @implements(CREATE_EVALUATION)
-    async def create_evaluation(self, ask: EvaluationInput) -> CreateEvaluationResult:
-        config = await self._known.config(ask.campaign)
-        ids = await selections.task_ids(self._db, config, ask.split)
-        if ask.greedy:
-            ids = ids[: config.evaluation.greedy_tasks]
-        sampling = Sampling.GREEDY if ask.greedy else Sampling.SAMPLED
-        group = eval_group_id(ask.campaign, ask.split, sampling, ask.policy_version)
-        stored = await groups.create_group(
-            self._db,
-            group,
-            ask.campaign,
-            GroupKind.EVAL,
-            policy_version=ask.policy_version,
-            sampling=sampling,
-            split=ask.split,
-            rollouts=[
-                groups.NewRollout(rollout_id(group, i), task, i, 0.0 if ask.greedy else 1.0)
-                for i, task in enumerate(ids)
-            ],
-        )
-        # A complete one stays, with what of it was masked; a discarded one is played anew.
-        complete = stored.status is not GroupStatus.RUNNING and stored.note is None
-        unfinished = [] if complete else await runs.take_up(self._db, group)
-        return CreateEvaluationResult(group=group, size=stored.size, unfinished=unfinished)
 
     @implements(FINISH_GROUP)
     async def finish_group(self, ask: FinishGroupInput) -> FinishGroupResult:

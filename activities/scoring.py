@@ -12,7 +12,7 @@ from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.outcomes import Played, played
 from mainspring.agents.protocol import Command, FormatError
-from mainspring.config.campaign import CampaignConfig
+from mainspring.config.run import RunConfig
 from mainspring.ids import RolloutId
 from mainspring.integrity.suspicion import suspicions
 from mainspring.rewards.scoring import Outcome, RewardBroken, Scored, has_own_functions, score
@@ -68,7 +68,7 @@ async def _actions(
     return [agent.parse(reply) for reply in replies]
 
 
-async def _score(config: CampaignConfig, outcome: Outcome) -> Scored:
+async def _score(config: RunConfig, outcome: Outcome) -> Scored:
     parts = config.reward.parts
     if outcome.is_masked or not has_own_functions(parts):
         return score(parts, outcome)

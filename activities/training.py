@@ -26,6 +26,7 @@ from infra.db.policies import PolicyRecord
 from infra.temporal.heartbeat import heartbeating
 from mainspring import layout
 from mainspring.algorithms.gap import GapMode, LogprobGap
+from mainspring.config.any_run import training
 from mainspring.ids import CampaignId
 from mainspring.protocol.activities import CHECK_LOGPROBS, PREPARE_POLICY, TRAIN_STEP
 from mainspring.protocol.campaign import (
@@ -165,7 +166,7 @@ class TrainingActivities:
     async def _job(self, campaign: CampaignId) -> TrainerJob:
         record = await campaigns.get(self._db, campaign)
         origin = Origin(campaign=campaign, uid=record.uid, config_digest=record.config_digest)
-        return TrainerJob(record.config, origin, self._epoch)
+        return TrainerJob(training(record.config), origin, self._epoch)
 
     def _directory(self, campaign: CampaignId, version: int) -> Path:
         return layout.policy(self._home, campaign, version)

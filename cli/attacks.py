@@ -15,14 +15,14 @@ async def read(run: Any, config: Any, campaign: Any) -> dict[str, Any]:
     """What became of each exploit, from the store."""
     from infra.db import exploited, selections
 
-    tasks = await selections.task_ids(run.db, config, config.run.split)
+    tasks = await selections.task_ids(run.db, config, config.split)
     tried = await exploited.tried(run.db, campaign)
     by_task = {task: [each for each in tried if each.task == task] for task in tasks}
     return {
         "campaign": campaign,
         "source": config.task_source,
-        "split": config.run.split,
-        "num_exploits": len(config.run.exploits),
+        "split": config.split,
+        "num_exploits": len(config.exploits),
         "num_judged": sum(each.was_judged for each in tried),
         "num_got_through": sum(each.got_through for each in tried),
         "num_faults": sum(not each.was_judged for each in tried),

@@ -100,8 +100,7 @@ def register(app: typer.Typer) -> None:
         MAINSPRING_TEMPORAL_ADDRESS is set; then existing workers are used.
         """
         from mainspring.config.model_path import with_model_path
-        from mainspring.config.reading import check_campaign, read_toml
-        from mainspring.status import CampaignKind
+        from mainspring.config.reading import check_evaluation, read_toml
 
         raw = with_model_path(read_toml(file), file) if file else {}
         named: dict[str, str] = {}
@@ -122,13 +121,13 @@ def register(app: typer.Typer) -> None:
             named |= {f"{section}.{key}": OPTIONS.get(key, f"--{key}") for key in given}
         _complete(raw, name)
         where = str(file) if file else "eval run"
-        check_campaign(raw, where, named)  # before any service is asked
+        check_evaluation(raw, where, named)  # before any service is asked
 
         async def known(run: Any) -> Any:
             raw["run"]["split"] = await run.split_of(raw, raw["run"].get("split"))
-            return check_campaign(raw, where, named)
+            return check_evaluation(raw, where, named)
 
-        _perform(known, CampaignKind.EVAL, output, retry, workers, home, as_json)
+        _perform(known, output, retry, workers, home, as_json)
 
     @evaluation.command()
     def regrade(
@@ -144,14 +143,13 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Grade the stored patches of a campaign again, without the model."""
         from mainspring.ids import campaign_id_at
-        from mainspring.status import CampaignKind
 
         chosen = name or campaign_id_at("regrade", campaign, datetime.now())
 
         async def known(run: Any) -> Any:
             return await run.regrade_config(campaign, chosen)
 
-        _perform(known, CampaignKind.REGRADE, output, retry, workers, home, as_json)
+        _perform(known, output, retry, workers, home, as_json)
 
 
 def _complete(raw: dict[str, Any], name: str | None) -> None:
@@ -190,7 +188,6 @@ def _complete(raw: dict[str, Any], name: str | None) -> None:
 
 def _perform(
     config_of: Callable[[Any], Any],
-    kind: Any,
     output: Path | None,
     retry: bool,
     workers: bool,
@@ -213,9 +210,10 @@ def _perform(
         async with conductor(home, say, own_workers=workers, for_a_program=as_json) as run:
             config = await config_of(run)
             hint = (
-                f"{kind} {config.name}: to resume it, repeat the command with --name {config.name}"
+                f"{config.kind} {config.name}: to resume it, repeat the command with --name "
+                f"{config.name}"
             )
-            record = await run.perform(config, kind, hint, retry=retry)
+            record = await run.perform(config, hint, retry=retry)
             directory = output or report(run.settings.home, record.id)
             with counting("writing") as progress:
                 found = await write_evaluation(run.db, record.id, directory, progress)

@@ -67,12 +67,11 @@ def register(tasks: typer.Typer) -> None:
         """
         import asyncio
 
-        from mainspring.config.reading import check_campaign
+        from mainspring.config.reading import check_verification
         from mainspring.errors import UsageError
         from mainspring.ids import campaign_id_at
         from mainspring.integrity.exploits import EXPLOITS
         from mainspring.layout import report
-        from mainspring.status import CampaignKind
         from reports.export.whole_file import write_whole
 
         if (exploit and not adversarial) or (adversarial and times > 1):
@@ -87,10 +86,12 @@ def register(tasks: typer.Typer) -> None:
             "name": name or campaign_id_at(kind, source, datetime.now()),
             "tasks": {"source": source},
             "policy": {"model": "none"},
-            "evaluation": {"concurrency": concurrency},
-            "run": {"slice": part, "samples": times, **tries},
+            "concurrency": concurrency,
+            "slice": part,
+            "samples": times,
+            **tries,
         }
-        check_campaign(raw, "tasks verify")  # before any service is asked
+        check_verification(raw, "tasks verify")  # before any service is asked
 
         def say(text: str) -> None:
             typer.secho(text, dim=True, err=as_json)
@@ -99,12 +100,10 @@ def register(tasks: typer.Typer) -> None:
             from cli.operations.run_launch import conductor
 
             async with conductor(home, say, own_workers=workers, for_a_program=as_json) as run:
-                raw["run"]["split"] = await run.split_of(raw, split)
-                config = check_campaign(raw, "tasks verify")
+                raw["split"] = await run.split_of(raw, split)
+                config = check_verification(raw, "tasks verify")
                 again = f"interrupted; repeat with --name {config.name} to resume"
-                record = await run.perform(
-                    config, CampaignKind.VERIFY, f"{kind} {config.name}: {again}", retry=retry
-                )
+                record = await run.perform(config, f"{kind} {config.name}: {again}", retry=retry)
                 read, file = (attacks.read, attacks.FILE) if adversarial else (_read, FILE)
                 found = await read(run, config, record.id)
                 folder = report(run.settings.home, record.id)
@@ -123,7 +122,7 @@ async def _read(run: Any, config: Any, campaign: Any) -> dict[str, Any]:
     from infra.db import selections, verifications
     from mainspring.status import Verification
 
-    source, split = config.task_source, config.run.split
+    source, split = config.task_source, config.split
     wanted = await selections.task_ids(run.db, config, split)
     known = await verifications.verification_of(run.db, source, split)
     faults = await verifications.faults(run.db, campaign)
@@ -135,7 +134,7 @@ async def _read(run: Any, config: Any, campaign: Any) -> dict[str, Any]:
         "source": source,
         "split": split,
         "num_tasks": len(wanted),
-        "patches": {player.value: asdict(passes[player]) for player in config.run.players},
+        "patches": {player.value: asdict(passes[player]) for player in config.players},
         "counts": {word.value: counts[word] for word in Verification},
         "not_verified": {
             task: {"verification": known[task].value, "fault": faults.get(task)} for task in bad

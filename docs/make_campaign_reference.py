@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.task_slice import TaskSlice
 
 PAGE = Path(__file__).parent / "campaign.md"
 
@@ -65,13 +66,22 @@ lr = 5e-7
 
 
 def page() -> str:
-    return "\n".join([_INTRO, *_sections("", "Top level", CampaignConfig)])
+    of_evaluations = _sections("run", "`[run]`", TaskSlice)
+    return "\n".join([_INTRO, *_sections("", "Top level", CampaignConfig), *of_evaluations])
 
 
 def _sections(path: str, title: str, model: type[BaseModel], note: str = "") -> Iterator[str]:
-    meanings = docstrings(model)
+    bases = [base for base in reversed(model.__mro__) if issubclass(base, BaseModel)]
+    meanings = {
+        name: text
+        for base in bases
+        if base is not BaseModel
+        for name, text in docstrings(base).items()
+    }
     rows, nested, enums = [], [], []
     for name, field in model.model_fields.items():
+        if field.exclude:
+            continue  # given by the command
         meaning, inside = meanings.get(name, ""), f"{path}.{name}".lstrip(".")
         if section := _of_type(field.annotation, BaseModel):
             nested.append((inside, f"`[{inside}]`", section, _OPTIONAL * (field.default is None)))

@@ -23,6 +23,7 @@ from infra.db.models import (
     StepGroupRow,
     StepRow,
 )
+from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId
 from mainspring.status import GroupKind, GroupStatus, StepStatus
@@ -44,7 +45,8 @@ async def collect(
     """Raises UnknownId."""
     record = await campaigns.get(database, campaign)
     config = record.config
-    main_split = config.evaluation.splits[0] if config.evaluation.splits else "heldout"
+    evaluated = config.evaluation.splits if isinstance(config, CampaignConfig) else ()
+    main_split = evaluated[0] if evaluated else "heldout"
     now = datetime.now(UTC)
     wall_s = ((record.finished_at or now) - record.created_at).total_seconds()
     async with database.transaction() as connection:
@@ -78,7 +80,7 @@ async def collect(
         temporal_ui=temporal_ui,
         temporal_namespace=temporal_namespace,
         totals=totals,
-        logprob_gap_limit=config.gap_bounds.max,
+        logprob_gap_limit=config.gap_bounds.max if isinstance(config, CampaignConfig) else None,
         evaluations=evaluations,
         main_split=main_split,
         steps=steps,
@@ -93,11 +95,12 @@ async def collect(
     )
 
 
-def _labels(config: CampaignConfig) -> dict[str, str]:
+def _labels(config: AnyRun) -> dict[str, str]:
+    shared = {"model": config.policy.model, "tasks": config.tasks.source}
+    if not isinstance(config, CampaignConfig):
+        return shared
     trainer = config.trainer
-    return {
-        "model": config.policy.model,
-        "tasks": config.tasks.source,
+    return shared | {
         "steps": str(trainer.num_steps),
         "batch": f"{trainer.groups_per_step} groups of {trainer.group_size}",
         "staleness": f"at most {trainer.max_staleness}",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.config.reading import check_campaign, load_campaign
+from mainspring.config.reading import check_evaluation, load_campaign
 from mainspring.tasks.task import Task
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -30,7 +30,7 @@ def test_campaign_files_load(file: Path) -> None:
 def test_evaluation_files_load_once_a_model_is_named(file: Path) -> None:
     raw = tomllib.loads(file.read_text())
     raw["policy"]["model"] = "my-model"
-    assert check_campaign({"name": "eval", **raw}, str(file)).policy.api == "openai"
+    assert check_evaluation({"name": "eval", **raw}, str(file)).policy.api == "openai"
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*/*.jsonl")), ids=str)

@@ -28,7 +28,6 @@ from workers.polling import (
 from workers.service_link import ServiceLink
 from workers.sweeping import Sweeping
 from workflows.campaign import CampaignWorkflow
-from workflows.evaluation import EvaluationWorkflow
 from workflows.group import GroupWorkflow
 from workflows.rollout import RolloutWorkflow
 from workflows.run import RunWorkflow
@@ -60,7 +59,6 @@ async def _run(settings: Settings) -> None:
             workflows=[
                 RolloutWorkflow,
                 GroupWorkflow,
-                EvaluationWorkflow,
                 CampaignWorkflow,
                 RunWorkflow,
             ],
@@ -73,7 +71,6 @@ async def _run(settings: Settings) -> None:
                 bookkeeping.new_epoch,
                 bookkeeping.finish_rollout,
                 bookkeeping.create_group,
-                bookkeeping.create_evaluation,
                 bookkeeping.finish_group,
                 bookkeeping.set_campaign_status,
                 bookkeeping.plan_step,

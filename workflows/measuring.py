@@ -1,5 +1,7 @@
 """Measures a policy version: its evaluations, and served against recomputed log-probs.
 
+Each evaluation is a child: the same run workflow that measures outside campaigns.
+
 Invariant: what the store has complete is not measured again; an evaluation that an earlier run of
 the campaign left running is waited for.
 """
@@ -16,11 +18,10 @@ with workflow.unsafe.imports_passed_through():
         CampaignPlan,
         CampaignState,
         CheckInput,
-        EvaluationInput,
-        EvaluationResult,
         Survey,
     )
     from mainspring.protocol.names import Workflow
+    from mainspring.protocol.run import PolicyEvaluation, RunProgress, RunState
     from workflows import activity_calls, search
     from workflows.playing import cancel_elsewhere
     from workflows.waiting import Waits
@@ -62,23 +63,22 @@ async def measure(state: CampaignState, seen: Survey, waits: Waits) -> None:
             )
 
 
-async def _evaluate(state: CampaignState, split: str, greedy: bool) -> EvaluationResult:
+async def _evaluate(state: CampaignState, split: str, greedy: bool) -> RunProgress:
     version = state.published_version
     group = eval_group_id(state.campaign, split, _way(greedy), version)
     while True:
         try:
             return await workflow.execute_child_workflow(
-                Workflow.EVALUATION,
-                EvaluationInput(
+                Workflow.RUN,
+                RunState(
                     campaign=state.campaign,
-                    policy_version=version,
-                    split=split,
-                    greedy=greedy,
                     concurrency=state.plan.eval_concurrency,
+                    summary=f"{split}, {_way(greedy)}",
+                    evaluation=PolicyEvaluation(policy_version=version, split=split, greedy=greedy),
                 ),
                 id=evaluation_workflow(group),
                 task_queue=ROLLOUT_QUEUE,
-                result_type=EvaluationResult,
+                result_type=RunProgress,
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 search_attributes=search.at_start(state.campaign, group, version),
                 static_summary=f"{split}, {_way(greedy)}, policy version {version}",

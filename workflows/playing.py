@@ -2,7 +2,7 @@
 
 Invariants: a rollout has one workflow at a time, whose id is its own, so a group that is started
 again or reset finds the rollouts of the run before under the same ids; they outlive it (abandoned,
-and cancelled only explicitly). Imported by the workflows of groups, evaluations and runs.
+and cancelled only explicitly). Imported by the workflows of groups and runs.
 """
 
 import asyncio

@@ -1,5 +1,8 @@
 """A run: an evaluation, a verification or a regrade, in groups whose rollouts are children.
 
+A campaign evaluates its policy with such a run as a child: one group, ahead of training, under the
+policy version that is measured; it writes no status, as the row is the campaign's.
+
 Invariants: at most `concurrency` rollouts are in flight; a group is stored when all rollouts of the
 one before have begun, so that a straggler holds up nothing; before its history is large the
 workflow lets what is in flight end and continues as new. State is one model; Postgres knows what
@@ -24,7 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.protocol.run import RunGroupInput, RunGroupResult, RunProgress, RunState
     from mainspring.status import CampaignStatus
     from workflows import activity_calls
-    from workflows.playing import run_rollout
+    from workflows.playing import EVALUATION_PRIORITY, TRAINING_PRIORITY, run_rollout
 
 
 @workflow.defn(name=Workflow.RUN)
@@ -38,6 +41,9 @@ class RunWorkflow:
         self._num_begun = 0
         self._broken: str | None = None
         self._since = workflow.time()
+        evaluation = state.evaluation
+        self._policy_version = evaluation.policy_version if evaluation else 0
+        self._priority = EVALUATION_PRIORITY if evaluation else TRAINING_PRIORITY
 
     @workflow.run
     async def run(self, state: RunState) -> RunProgress:
@@ -49,10 +55,14 @@ class RunWorkflow:
             while not is_last and self._num_begun < state.rollouts_per_run:
                 made = await activity_calls.store(
                     CREATE_RUN_GROUP,
-                    RunGroupInput(campaign=state.campaign, index=state.next_group),
+                    RunGroupInput(
+                        campaign=state.campaign,
+                        index=state.next_group,
+                        evaluation=state.evaluation,
+                    ),
                 )
-                is_last = made.size == 0
-                if not is_last:
+                is_last = made.is_last or made.size == 0
+                if made.size > 0:
                     state.next_group += 1
                     self._num_waiting += len(made.unfinished)
                     playing.append(asyncio.create_task(self._play(made)))
@@ -99,7 +109,14 @@ class RunWorkflow:
             self._num_begun += 1
             self._num_in_flight += 1
             self._note()
-            result = await run_rollout(self._state.campaign, group, index, 0, self._state.summary)
+            result = await run_rollout(
+                self._state.campaign,
+                group,
+                index,
+                self._policy_version,
+                self._state.summary,
+                priority=self._priority,
+            )
             self._broken = self._broken or (result and result.broken)
             self._num_in_flight -= 1
             self._note()
@@ -112,6 +129,8 @@ class RunWorkflow:
         )
 
     async def _set_status(self, status: CampaignStatus, error: str | None = None) -> None:
+        if self._state.evaluation is not None:
+            return
         await activity_calls.store(
             SET_CAMPAIGN_STATUS,
             StatusInput(campaign=self._state.campaign, status=status, error=error),

@@ -13,13 +13,11 @@ from cli.operations.embedded_stack import temporary
 from cli.operations.run_launch import conductor
 from infra.db import runs, tasks
 from mainspring.bundled.gold import make_gold_tasks
-from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvalConfig
 from mainspring.config.policy import PolicyConfig
-from mainspring.config.run import RunConfig
 from mainspring.config.tasks import TasksConfig
+from mainspring.config.verification import VerificationConfig
 from mainspring.ids import campaign_id_at
-from mainspring.status import CampaignKind, Player
+from mainspring.status import Player
 
 SOURCE = "bench-grade"
 SEED = 0
@@ -34,7 +32,7 @@ async def measure(num_tasks: int, say: Callable[[str], None]) -> dict[str, Any]:
         conductor(stack.home, say, for_a_program=True) as run,
     ):
         await tasks.put_tasks(run.db, make_gold_tasks(SEED, SOURCE, num_tasks))
-        record = await run.perform(_config(num_tasks), CampaignKind.VERIFY)
+        record = await run.perform(_config(num_tasks))
         seen = await runs.tally(run.db, record.id)
     return {
         "num_tasks": num_tasks,
@@ -45,12 +43,14 @@ async def measure(num_tasks: int, say: Callable[[str], None]) -> dict[str, Any]:
     }
 
 
-def _config(num_tasks: int) -> CampaignConfig:
-    return CampaignConfig(
+def _config(num_tasks: int) -> VerificationConfig:
+    return VerificationConfig(
         # Where a database is configured it outlives the bench: every measurement is a new run.
         name=campaign_id_at("bench", "grade", datetime.now()),
         tasks=TasksConfig(source=SOURCE),
         policy=PolicyConfig(model="none"),
-        evaluation=EvalConfig(concurrency=IN_FLIGHT),
-        run=RunConfig(split="train", slice=f"0:{num_tasks}", players=(Player.GOLD,)),
+        split="train",
+        slice=f"0:{num_tasks}",
+        players=(Player.GOLD,),
+        concurrency=IN_FLIGHT,
     )

@@ -16,10 +16,11 @@ from infra.db.database import Database
 from infra.db.naming import campaign_named
 from infra.temporal.lost_campaigns import settle_campaign
 from mainspring import layout
+from mainspring.config.any_run import training
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, campaign_workflow, group_workflow
 from mainspring.protocol.campaign import BatchDropped
-from mainspring.status import CampaignKind, CampaignStatus
+from mainspring.status import CampaignStatus
 
 _WORDS = {
     CampaignStatus.CANCELLED: "has already been cancelled",
@@ -103,11 +104,7 @@ async def rollback(client: Client, db: Database, home: Path, name: str) -> str:
 
 async def _training(db: Database, name: str) -> CampaignRecord:
     record = await campaign_named(db, name)
-    if record.kind is not CampaignKind.TRAIN:
-        raise UsageError(
-            f"campaign {record.id} trains nothing (its kind is {record.kind.value})",
-            remedy="give the name of a training campaign",
-        )
+    training(record.config)
     return record
 
 

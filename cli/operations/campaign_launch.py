@@ -8,8 +8,8 @@ that are ready. Evaluations, verifications and regrades are campaigns of another
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, assert_never
 
 from temporalio.client import (
     Client,
@@ -27,16 +27,20 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from cli.operations.sandboxes_here import require_backends
-from infra.db import campaigns, runs, selections, tasks
+from infra.db import campaigns, run_plans, selections, tasks
 from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
-from infra.db.selections import Selected
+from infra.db.selections import OverTasks, Selected
 from infra.sandbox.backends import Backends, check_backend
 from mainspring.agents.choice import AGENTS, check_agent
 from mainspring.algorithms.choice import check_algorithms
 from mainspring.bundled.generator import Split, make_tasks
+from mainspring.config.any_run import AnyRun, Measurement
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.regrade import RegradeConfig
 from mainspring.config.section import BUNDLED
+from mainspring.config.verification import VerificationConfig
 from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import (
     ROLLOUT_QUEUE,
@@ -49,7 +53,7 @@ from mainspring.protocol.campaign import CampaignPlan, CampaignState
 from mainspring.protocol.names import Workflow
 from mainspring.protocol.run import RunState
 from mainspring.rewards.scoring import check_parts
-from mainspring.status import CampaignKind, CampaignStatus, PolicyApi
+from mainspring.status import CampaignStatus, PolicyApi
 from workflows import search
 
 CANCEL_TIMEOUT_S = 120.0
@@ -58,12 +62,7 @@ LOOK_S = 0.5
 SPLITS: tuple[Split, ...] = ("train", "heldout", "heldout_templates")
 
 
-async def create(
-    db: Database,
-    config: CampaignConfig,
-    kind: CampaignKind = CampaignKind.TRAIN,
-    here: Backends | None = None,
-) -> CampaignId:
+async def create(db: Database, config: AnyRun, here: Backends | None = None) -> CampaignId:
     """Store the campaign and its tasks. Raises UsageError when the name means another config, when
     there is nothing to do it with, or its reward cannot be computed; BackendUnavailable when a task
     needs a sandbox backend that does not work `here` (None: its nodes are elsewhere).
@@ -74,63 +73,79 @@ async def create(
     campaign = campaign_id(config.name)
     stored = await campaigns.find(db, campaign)
     if stored is not None:
-        await campaigns.create(db, config, kind)
+        await campaigns.create(db, config)
         if here is not None and stored.status is not CampaignStatus.FINISHED:
             await require_backends(db, config, await _used(db, stored), here)
         return campaign
     check_parts(config)
     check_agent(config.agent)
     check_backend(config.sandbox.backend)
-    trains = kind is CampaignKind.TRAIN
-    if trains:
-        check_algorithms(config.trainer)
-    if trains and config.policy.api is not PolicyApi.SGLANG:
+    selected: list[Selected] = []
+    match config:
+        case CampaignConfig():
+            check_algorithms(config.trainer)
+            _check_tokens(config)
+            selected = await _select(db, config, SPLITS)
+            used = _ids(selected)
+            await _check_agents(db, config, used)
+        case EvaluationConfig():
+            selected = await _select(db, config, config.splits)
+            used = _ids(selected)
+            await _check_agents(db, config, used)
+        case VerificationConfig():
+            selected = await _select(db, config, config.splits)
+            used = _ids(selected)
+        case RegradeConfig():
+            used = await _used(db, await _check_regrade(db, config))
+        case _:
+            assert_never(config)
+    if here is not None:
+        await require_backends(db, config, used, here)
+    await campaigns.create(db, config, selected)
+    return campaign
+
+
+async def _select(db: Database, config: OverTasks, made: Sequence[str]) -> list[Selected]:
+    """The tasks of its splits, excluded ones among them; bundled ones of the splits `made` are
+    generated first. Raises UsageError when a split has none to use."""
+    if config.tasks.source == BUNDLED:
+        for split in SPLITS:
+            if split in made:
+                generated = make_tasks(config.seed, split, config.split_size(split) or 0)
+                await tasks.put_tasks(
+                    db,
+                    [task.model_copy(update={"source": config.task_source}) for task in generated],
+                )
+    selected: list[Selected] = []
+    for split in config.splits:
+        chosen = await selections.choose(db, config, split)
+        _check_chosen(config, split, chosen)
+        selected += chosen
+    return selected
+
+
+def _ids(selected: Sequence[Selected]) -> list[TaskId]:
+    return [each.task_id for each in selected if each.position is not None]
+
+
+async def _used(db: Database, stored: CampaignRecord) -> list[TaskId]:
+    """The tasks of a stored campaign, of whatever kind."""
+    config = stored.config
+    while isinstance(config, RegradeConfig):
+        config = (await campaigns.get(db, campaign_id(config.of))).config
+    return [id for each in config.splits for id in await selections.task_ids(db, config, each)]
+
+
+def _check_tokens(config: CampaignConfig) -> None:
+    if config.policy.api is not PolicyApi.SGLANG:
         raise UsageError(
             f"campaign {config.name}: policy.api = {config.policy.api.value!r} gives no tokens to "
             "train on",
             remedy='train with policy.api = "sglang", or measure it with `mainspring eval run`',
         )
-    if kind is CampaignKind.REGRADE:
-        source = await _check_regrade(db, config)
-        if here is not None:
-            await require_backends(db, config, await _used(db, source), here)
-        await campaigns.create(db, config, kind)
-        return campaign
-    if config.tasks.source == BUNDLED:
-        for split in SPLITS:
-            if trains or split == config.run.split:
-                made = make_tasks(config.seed, split, config.split_size(split) or 0)
-                await tasks.put_tasks(
-                    db, [task.model_copy(update={"source": config.task_source}) for task in made]
-                )
-    selected: list[Selected] = []
-    splits = ("train", *config.evaluation.splits) if trains else (config.run.split,)
-    for split in dict.fromkeys(splits):
-        chosen = await selections.choose(db, config, split, kind)
-        _check_chosen(config, split, chosen)
-        selected += chosen
-    used = [each.task_id for each in selected if each.position is not None]
-    if kind is not CampaignKind.VERIFY:
-        await _check_agents(db, config, used)
-    if here is not None:
-        await require_backends(db, config, used, here)
-    await campaigns.create(db, config, kind, selected)
-    return campaign
 
 
-async def _used(db: Database, stored: CampaignRecord) -> list[TaskId]:
-    """The tasks of a stored campaign, of whatever kind."""
-    if stored.kind is CampaignKind.REGRADE:
-        stored = await campaigns.get(db, campaign_id(stored.config.run.of))
-    config = stored.config
-    trains = stored.kind is CampaignKind.TRAIN
-    splits = ("train", *config.evaluation.splits) if trains else (config.run.split,)
-    return [
-        id for each in dict.fromkeys(splits) for id in await selections.task_ids(db, config, each)
-    ]
-
-
-async def _check_agents(db: Database, config: CampaignConfig, used: list[TaskId]) -> None:
+async def _check_agents(db: Database, config: OverTasks, used: list[TaskId]) -> None:
     """No task silently gets another agent than it asks for."""
     asks = await selections.asks_for_agent(db, used, list(AGENTS))
     if asks is not None:
@@ -143,11 +158,12 @@ async def _check_agents(db: Database, config: CampaignConfig, used: list[TaskId]
         )
 
 
-def _check_chosen(config: CampaignConfig, split: str, chosen: list[Selected]) -> None:
+def _check_chosen(config: OverTasks, split: str, chosen: list[Selected]) -> None:
     what = f"campaign {config.name}: source {config.task_source!r} has no tasks in split {split!r}"
     if not chosen:
+        within = "" if isinstance(config, CampaignConfig) else config.slice
         raise UsageError(
-            what + (f" within {config.run.slice}" if config.run.slice else ""),
+            what + (f" within {within}" if within else ""),
             remedy="import the tasks first (`mainspring tasks list` shows what is stored), or "
             "correct the names of source and splits",
         )
@@ -160,10 +176,10 @@ def _check_chosen(config: CampaignConfig, split: str, chosen: list[Selected]) ->
         )
 
 
-async def _check_regrade(db: Database, config: CampaignConfig) -> CampaignRecord:
+async def _check_regrade(db: Database, config: RegradeConfig) -> CampaignRecord:
     """The campaign whose patches are graded again."""
-    source = await campaigns.get(db, campaign_id(config.run.of))
-    if source.kind is CampaignKind.VERIFY:
+    source = await campaigns.get(db, campaign_id(config.of))
+    if isinstance(source.config, VerificationConfig):
         raise UsageError(
             f"campaign {source.id} graded given patches: there are none of an agent to grade again",
             remedy="run `mainspring tasks verify` again under another name",
@@ -173,7 +189,7 @@ async def _check_regrade(db: Database, config: CampaignConfig) -> CampaignRecord
             f"campaign {source.id} is {source.status}: its patches are not all there",
             remedy=f"wait for its end, or `mainspring campaign cancel {source.id}`",
         )
-    if not await runs.num_patches(db, source.id):
+    if not await run_plans.num_patches(db, source.id):
         raise UsageError(f"campaign {source.id} has no patch to grade")
     return source
 
@@ -201,12 +217,13 @@ async def start(client: Client, db: Database, campaign: CampaignId) -> WorkflowH
     record = await campaigns.get(db, campaign)
     handle = client.get_workflow_handle(campaign_workflow(campaign))
     await _until_cancelled(handle)
+    paused = record.status is CampaignStatus.PAUSED
     state: CampaignState | RunState
     reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
-    if record.kind is CampaignKind.TRAIN:
-        kind, state = Workflow.CAMPAIGN, _state(record)
+    if isinstance(record.config, CampaignConfig):
+        kind, state = Workflow.CAMPAIGN, _state(record.config, paused)
     else:
-        kind, state = Workflow.RUN, _run_state(record)
+        kind, state = Workflow.RUN, _run_state(record.config, paused)
         if record.status is CampaignStatus.FINISHED:
             return handle
         # Its workflow may have completed before it was opened again.
@@ -264,21 +281,20 @@ async def describe(handle: WorkflowHandle) -> WorkflowExecutionDescription | Non
         raise
 
 
-def _run_state(record: CampaignRecord) -> RunState:
-    run = record.config.run
+def _run_state(config: Measurement, paused: bool) -> RunState:
+    regrades = isinstance(config, RegradeConfig)
     return RunState(
-        campaign=record.id,
-        concurrency=record.config.evaluation.concurrency,
-        summary=f"patch of {run.of}" if run.of else f"{record.config.task_source} {run.split}",
-        paused=record.status is CampaignStatus.PAUSED,
+        campaign=CampaignId(config.name),
+        concurrency=config.concurrency,
+        summary=f"patch of {config.of}" if regrades else f"{config.task_source} {config.split}",
+        paused=paused,
     )
 
 
-def _state(record: CampaignRecord) -> CampaignState:
+def _state(config: CampaignConfig, paused: bool) -> CampaignState:
     """What the workflow decides by; where the campaign stands it reads from the store."""
-    config = record.config
     return CampaignState(
-        campaign=record.id,
+        campaign=CampaignId(config.name),
         plan=CampaignPlan(
             num_steps=config.trainer.num_steps,
             groups_per_step=config.trainer.groups_per_step,
@@ -289,5 +305,5 @@ def _state(record: CampaignRecord) -> CampaignState:
             eval_concurrency=config.evaluation.concurrency,
             max_flat_groups=config.trainer.flat_groups_bound,
         ),
-        paused=record.status is CampaignStatus.PAUSED,
+        paused=paused,
     )

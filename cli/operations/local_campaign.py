@@ -38,6 +38,7 @@ from infra.log_setup import set_up
 from infra.stack import ports
 from infra.temporal.connection import connect, settled
 from mainspring import layout
+from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import WorkFailed
 from mainspring.ids import CampaignId, campaign_id
@@ -174,7 +175,7 @@ async def _with_ports(db: Database, config: CampaignConfig, as_stored: bool) -> 
     campaign has, else a new one."""
     stored = await campaigns.find(db, campaign_id(config.name))
     if stored is not None and as_stored:
-        return stored.config
+        return training(stored.config)
     engines = config.policy.engines
     if all(urlsplit(url).port != 0 for url in engines):
         return config

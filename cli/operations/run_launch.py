@@ -29,12 +29,16 @@ from infra.log_setup import set_up
 from infra.policy.openai import OpenAIClient
 from infra.policy.tokenizer import ChatTokenizer
 from infra.temporal.connection import connect
+from mainspring.config.any_run import Measurement, concurrency_of
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
+from mainspring.config.regrade import RegradeConfig
+from mainspring.config.run import RunConfig
 from mainspring.errors import EngineError, UsageError, WorkFailed
 from mainspring.ids import NodeId, campaign_id
 from mainspring.settings import Settings, configured_settings, load_settings
-from mainspring.status import CampaignKind, CampaignStatus, PolicyApi
+from mainspring.status import CampaignStatus, PolicyApi
 from node.lock import NodeLock
 
 ENGINE_TIMEOUT_S = 10.0
@@ -54,17 +58,18 @@ class Conductor:
     """Standard output is: progress is shown on the other one."""
 
     async def perform(
-        self, config: CampaignConfig, kind: CampaignKind, hint: str = "", *, retry: bool = False
+        self, config: Measurement, hint: str = "", *, retry: bool = False
     ) -> CampaignRecord:
         """The run, or what is left of it, to its end; prints `hint` once it is stored. With `retry`
         also what of a finished one ended without a verdict. Raises MainspringErrors; WorkFailed
         when it ended otherwise than finished."""
         if retry:
             await campaigns.reopen(self.db, campaign_id(config.name))
-        if kind is CampaignKind.EVAL and self.own_workers and not await self._is_done(config):
+        asks_policy = isinstance(config, EvaluationConfig)
+        if asks_policy and self.own_workers and not await self._is_done(config):
             await _check_policy(config.policy, self.settings)
         here = await backends_here() if self.own_workers else None
-        campaign = await launch.create(self.db, config, kind, here)
+        campaign = await launch.create(self.db, config, here)
         if left_out := await launch.left_out(self.db, campaign):
             self.say(left_out)
         record = await campaigns.get(self.db, campaign)
@@ -90,7 +95,7 @@ class Conductor:
         record = await campaigns.get(self.db, campaign)
         if record.status is not CampaignStatus.FINISHED:
             raise WorkFailed(
-                f"{kind} {campaign} ended as {record.status}"
+                f"{config.kind} {campaign} ended as {record.status}"
                 + (f": {record.error}" if record.error else ""),
                 remedy=f"repeat the command with --name {campaign} to resume it",
             )
@@ -100,25 +105,29 @@ class Conductor:
         """The split that is meant: `given`, the one a stored run of this name has, or the source's
         only one. Raises UsageError."""
         stored = await campaigns.find(self.db, campaign_id(raw["name"]))
-        if given is None and stored is not None:
-            return stored.config.run.split
+        if given is None and stored is not None and not isinstance(stored.config, CampaignConfig):
+            return stored.config.split
         return await chosen_split(self.db, raw["tasks"]["source"], given)
 
-    async def regrade_config(self, of: str, name: str) -> CampaignConfig:
-        """The configuration of the campaign whose patches are graded again, under a new name."""
+    async def regrade_config(self, of: str, name: str) -> RegradeConfig:
+        """The regrade of campaign `of`, under a name of its own."""
         source = await campaigns.get(self.db, campaign_id(of))
         if source.id == campaign_id(name):
             raise UsageError(
                 f"the regrade of {of} cannot have its name", remedy="give another one with --name"
             )
-        run = source.config.run.model_copy(update={"of": source.id})
-        return source.config.model_copy(update={"name": name, "run": run})
+        config = source.config
+        taken: dict[str, Any] = {each: getattr(config, each) for each in RunConfig.model_fields}
+        if not isinstance(config, CampaignConfig):
+            taken["split"] = config.split
+        taken |= {"name": name, "of": source.id, "concurrency": concurrency_of(config)}
+        return RegradeConfig(**taken)
 
-    async def _is_done(self, config: CampaignConfig) -> bool:
+    async def _is_done(self, config: RunConfig) -> bool:
         stored = await campaigns.find(self.db, campaign_id(config.name))
         return stored is not None and stored.status is CampaignStatus.FINISHED
 
-    def _members(self, config: CampaignConfig) -> list[Member]:
+    def _members(self, config: Measurement) -> list[Member]:
         if not self.own_workers:
             return []
         node = self.settings.node_id
@@ -127,7 +136,7 @@ class Conductor:
         # Always a node of our own: it waits while another process is the node.
         return [
             rollout_member(self.settings),
-            sandbox_member(self.settings, config.evaluation.concurrency),
+            sandbox_member(self.settings, config.concurrency),
         ]
 
 

@@ -13,7 +13,6 @@ from infra.db import selections
 from infra.db.database import Database
 from infra.sandbox.backends import Backends, Found, available_backends
 from infra.sandbox.protocol import BackendUnavailable
-from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import TaskId
 from mainspring.sandbox_choice import BWRAP, DOCKER, backend_name
 

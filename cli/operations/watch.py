@@ -25,9 +25,12 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from cli.operations.seen_waits import look
-from infra.db import campaigns, progress, runs, verifications
+from infra.db import campaigns, progress, run_plans, runs, verifications
 from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
+from mainspring.config.any_run import Measurement
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.verification import VerificationConfig
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignKind, CampaignStatus
 from mainspring.waits import ENDED, Wait, doing, waits
@@ -112,7 +115,11 @@ class Watch:
     async def has_ended(self) -> bool:
         """Draw once; whether the campaign is over."""
         record = await campaigns.get(self._db, self._campaign)
-        shown = await (self._training if record.kind is CampaignKind.TRAIN else self._run)(record)
+        config = record.config
+        if isinstance(config, CampaignConfig):
+            shown = await self._training(record, config)
+        else:
+            shown = await self._run(record, config)
         if self._console.is_terminal:
             self._bar.update(
                 self._task, description=shown.unit, total=shown.total, completed=shown.num_done
@@ -122,7 +129,7 @@ class Watch:
             self._print_line(record.status, shown)
         return record.status in campaigns.ENDS
 
-    async def _training(self, record: CampaignRecord) -> "Shown":
+    async def _training(self, record: CampaignRecord, config: CampaignConfig) -> "Shown":
         seen = await progress.read(self._db, self._campaign)
         moves = await self._look(record)
         masked = f", {seen.num_masked} masked" if seen.num_masked else ""
@@ -150,14 +157,12 @@ class Watch:
             line += "; " + ", ".join([*moves.doing, *moves.lines[:1]])
         elif record.status not in ENDED:
             line += f"; {seen.num_rollouts_running} rollouts running"
-        return Shown(
-            "steps", seen.num_steps, record.config.trainer.num_steps, facts, line, moves.waits
-        )
+        return Shown("steps", seen.num_steps, config.trainer.num_steps, facts, line, moves.waits)
 
-    async def _run(self, record: CampaignRecord) -> "Shown":
+    async def _run(self, record: CampaignRecord, config: Measurement) -> "Shown":
         seen = await runs.tally(self._db, self._campaign)
         moves = await self._look(record)
-        if record.kind is CampaignKind.VERIFY:
+        if isinstance(config, VerificationConfig):
             passes = await verifications.passes(self._db, record.id)
             said = verifications.in_words(passes)
         else:
@@ -169,7 +174,7 @@ class Watch:
             *(("blocked", each) for each in moves.lines[:NUM_WAITS]),
         ]
         line = "; ".join([said, *moves.lines[:1]])
-        total = await runs.total(self._db, record)
+        total = await run_plans.total(self._db, config)
         return Shown("rollouts", seen.num_done, total, facts, line, moves.waits)
 
     async def _look(self, record: CampaignRecord) -> Moves:

@@ -13,7 +13,7 @@ from infra.db import campaigns, rollouts, tasks
 from infra.db.database import Database
 from mainspring.agents.choice import agent_for
 from mainspring.agents.protocol import Agent
-from mainspring.config.campaign import CampaignConfig
+from mainspring.config.any_run import AnyRun
 from mainspring.ids import CampaignId, RolloutId, TaskId
 from mainspring.tasks.task import Task
 
@@ -33,11 +33,11 @@ class RolloutFacts:
 class Known:
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._configs = _Bounded[CampaignId, CampaignConfig](self._load_config)
+        self._configs = _Bounded[CampaignId, AnyRun](self._load_config)
         self._tasks = _Bounded[TaskId, Task](self._load_task)
         self._rollouts = _Bounded[RolloutId, RolloutFacts](self._load_rollout)
 
-    async def config(self, campaign: CampaignId) -> CampaignConfig:
+    async def config(self, campaign: CampaignId) -> AnyRun:
         return await self._configs.get(campaign)
 
     async def task(self, task: TaskId) -> Task:
@@ -52,7 +52,7 @@ class Known:
         config = await self.config(facts.campaign)
         return agent_for(config.agent, await self.task(facts.task))
 
-    async def _load_config(self, campaign: CampaignId) -> CampaignConfig:
+    async def _load_config(self, campaign: CampaignId) -> AnyRun:
         return (await campaigns.get(self._db, campaign)).config
 
     async def _load_task(self, task: TaskId) -> Task:

@@ -1,7 +1,7 @@
 """Campaigns: their configuration, which is fixed, and the status of each.
 
 Invariants: creating twice with one configuration is creating once; a stored configuration never
-changes but for `evaluation.concurrency`; a finished training campaign stays finished.
+changes but for its concurrency; a finished training campaign stays finished.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ from infra.db.database import Database
 from infra.db.fence import unknown
 from infra.db.models import CampaignRow, SelectionRow
 from infra.db.selections import Selected
-from mainspring.config.campaign import CampaignConfig
+from mainspring.config.any_run import AnyRun, concurrency_of, with_concurrency
 from mainspring.config.errors import shortened, shown
 from mainspring.config.stored import read_stored
 from mainspring.errors import ConfigError, UsageError
@@ -54,8 +54,7 @@ _COLUMNS = (
 @dataclass(frozen=True, slots=True)
 class CampaignRecord:
     id: CampaignId
-    kind: CampaignKind
-    config: CampaignConfig
+    config: AnyRun
     status: CampaignStatus
     error: str | None
     created_at: datetime
@@ -65,6 +64,10 @@ class CampaignRecord:
     config_digest: str
     """Of what shapes its weights, as it was stored, whatever version reads it."""
 
+    @property
+    def kind(self) -> CampaignKind:
+        return self.config.kind
+
 
 @dataclass(frozen=True, slots=True)
 class Underway:
@@ -73,18 +76,13 @@ class Underway:
     """Changes with every write of the row."""
 
 
-async def create(
-    database: Database,
-    config: CampaignConfig,
-    kind: CampaignKind = CampaignKind.TRAIN,
-    selected: Sequence[Selected] = (),
-) -> bool:
+async def create(database: Database, config: AnyRun, selected: Sequence[Selected] = ()) -> bool:
     """Store a campaign with its tasks; False when it is there already, with those it was made with
-    and the concurrency of evaluations given now. Raises UsageError naming the fields in which a
-    stored campaign of this name differs."""
+    and the concurrency given now. Raises UsageError naming the fields in which a stored campaign of
+    this name differs, whatever version stored it."""
     row = {
         "id": config.name,
-        "kind": kind,
+        "kind": config.kind,
         "config": config.model_dump(mode="json"),
         "status": CampaignStatus.CREATED,
     }
@@ -98,22 +96,25 @@ async def create(
     if created is not None:
         return True
     stored = await get(database, CampaignId(config.name))
-    if stored.kind is not kind:
+    if stored.kind is not config.kind:
         raise UsageError(
-            f"campaign {config.name} exists, and its kind is {stored.kind}, not {kind}",
+            f"campaign {config.name} exists, and its kind is {stored.kind}, not {config.kind}",
             remedy="give the new one another name",
         )
-    before, now = stored.config.model_dump(), config.model_dump()
     # How many rollouts run at once is not what a run is.
-    before["evaluation"]["concurrency"] = now["evaluation"]["concurrency"]
-    differing = sorted(_differences(before, now))
+    before = with_concurrency(stored.config, concurrency_of(config))
+    differing = sorted(_differences(before.model_dump(), config.model_dump()))
     if differing:
         raise UsageError(
             "\n".join([f"campaign {config.name} exists with other fields:", *shortened(differing)]),
             remedy="give the new campaign another name, or use the configuration it was made with",
         )
-    path = cast(["evaluation", "concurrency"], ARRAY(Text))
-    concurrency = func.to_jsonb(cast(config.evaluation.concurrency, Integer))
+    # Earlier versions stored that of every kind where a campaign has it.
+    path = case(
+        (CampaignRow.config.has_key("concurrency"), cast(["concurrency"], ARRAY(Text))),
+        else_=cast(["evaluation", "concurrency"], ARRAY(Text)),
+    )
+    concurrency = func.to_jsonb(cast(concurrency_of(config), Integer))
     async with database.transaction() as connection:
         await connection.execute(
             update(CampaignRow)
@@ -229,9 +230,10 @@ async def reopen(database: Database, campaign: CampaignId) -> None:
 
 def _record(row: Row[Any]) -> CampaignRecord:
     try:
-        config = read_stored(row.config)
+        config = read_stored(row.kind, row.config)
     except ValidationError as error:
-        field = ".".join(map(str, error.errors()[0]["loc"]))
+        # The first part is the kind.
+        field = ".".join(map(str, error.errors()[0]["loc"][1:]))
         raise ConfigError(
             f"campaign {row.id} was stored by another version: {field}: {error.errors()[0]['msg']}",
             remedy="use the version of Mainspring that made it",
@@ -241,7 +243,6 @@ def _record(row: Row[Any]) -> CampaignRecord:
     raw = json.dumps(shaping, sort_keys=True, separators=(",", ":"))
     return CampaignRecord(
         row.id,
-        row.kind,
         config,
         row.status,
         row.error,

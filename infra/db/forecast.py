@@ -14,6 +14,7 @@ from infra.db.campaigns import ENDS
 from infra.db.database import Database
 from infra.db.models import CampaignRow, GroupRow, RolloutRow, SandboxPurpose, SandboxRow
 from mainspring.algorithms.curriculum import task_position
+from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.stored import read_stored
 from mainspring.ids import CampaignId, NodeId, TaskId
@@ -73,7 +74,7 @@ async def _next_groups(connection: AsyncConnection) -> list[Upcoming]:
     )
     found: list[Upcoming] = []
     for stored, last in running.all():
-        config = read_stored(stored)
+        config = training(read_stored(CampaignKind.TRAIN, stored))
         first = 0 if last is None else last + 1
         for index in range(first, first + NEXT_GROUPS):
             if (task := await _task_of_group(connection, config, index)) is not None:

@@ -19,7 +19,10 @@ from infra.db.database import Database
 from infra.db.fence import unknown
 from infra.db.models import CampaignRow, GroupRow, RolloutRow, Sampling
 from mainspring.algorithms.closing import closing_status
+from mainspring.config.any_run import AnyRun
+from mainspring.config.campaign import CampaignConfig
 from mainspring.config.stored import read_stored
+from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
 from mainspring.status import (
@@ -230,7 +233,12 @@ async def finish_group(
         # Before any rollout: `rollouts.claim` locks in the same order.
         row = (
             await connection.execute(
-                select(GroupRow.status, GroupRow.kind, CampaignRow.config)
+                select(
+                    GroupRow.status,
+                    GroupRow.kind,
+                    CampaignRow.kind.label("campaign_kind"),
+                    CampaignRow.config,
+                )
                 .join(CampaignRow, CampaignRow.id == GroupRow.campaign_id)
                 .where(GroupRow.id == group)
                 .with_for_update(key_share=True, of=GroupRow)
@@ -256,7 +264,8 @@ async def finish_group(
         )
         status = GroupStatus.CANCELLED
         if not cancelled:
-            status = closing_status(rewards.all(), row.kind, read_stored(row.config).trainer)
+            config = read_stored(row.campaign_kind, row.config)
+            status = _closing(rewards.all(), row.kind, config)
         await connection.execute(
             # Not now(): a transaction that began earlier may have waited longer for its lock.
             update(GroupRow)
@@ -281,6 +290,12 @@ async def tally(database: Database, group: GroupId) -> Tally:
             )
         ).one()
         return Tally(*row)
+
+
+def _closing(rewards: Sequence[float | None], kind: GroupKind, config: AnyRun) -> GroupStatus:
+    # What measures is compared with nothing, so no rule of a trainer applies to it.
+    trainer = config.trainer if isinstance(config, CampaignConfig) else TrainerConfig()
+    return closing_status(rewards, kind, trainer)
 
 
 async def _get(connection: AsyncConnection, group: GroupId) -> GroupRecord:

@@ -7,7 +7,7 @@ task of its source.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, assert_never
 
 from sqlalchemy import (
     ARRAY,
@@ -28,10 +28,15 @@ from infra.db.database import Database
 from infra.db.models import SelectionRow, TaskRow
 from infra.db.verifications import verification_of
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.run import RunConfig
 from mainspring.config.section import BUNDLED
+from mainspring.config.verification import VerificationConfig
 from mainspring.ids import CampaignId, TaskId
-from mainspring.status import CampaignKind, Unverified, Verification
+from mainspring.status import Unverified, Verification
 
+OverTasks = CampaignConfig | EvaluationConfig | VerificationConfig
+"""Runs that go over tasks; a regrade goes over patches."""
 _ALL_POSITIONS = 2**31 - 1
 
 
@@ -69,15 +74,21 @@ async def num_with_image(database: Database, ids: Sequence[TaskId]) -> int:
         return await connection.scalar(have_one) or 0
 
 
-async def choose(
-    database: Database, config: CampaignConfig, split: str, kind: CampaignKind
-) -> list[Selected]:
+async def choose(database: Database, config: OverTasks, split: str) -> list[Selected]:
     """The tasks of `split`, cut to what the configuration asks for, those to exclude marked."""
     ids = await tasks.task_ids(database, config.task_source, split, limit=config.split_size(split))
-    if kind is not CampaignKind.TRAIN:
-        first, end = config.run.bounds
-        ids = ids[first:end]
-    if not _must_be_verified(config, kind):
+    match config:
+        case CampaignConfig():
+            takes_any = False
+        case EvaluationConfig():
+            ids, takes_any = ids[slice(*config.bounds)], False
+        case VerificationConfig():
+            ids, takes_any = ids[slice(*config.bounds)], True
+        case _:
+            assert_never(config)
+    # Every bundled task was solved by its generator.
+    uses_all = config.tasks.unverified is Unverified.USE or config.tasks.source == BUNDLED
+    if takes_any or uses_all:
         return [Selected(id, split, position, None) for position, id in enumerate(ids)]
     known = await verification_of(database, config.task_source, split)
     selected: list[Selected] = []
@@ -87,12 +98,6 @@ async def choose(
         selected.append(Selected(id, split, position if is_good else None, known[id]))
         position += is_good
     return selected
-
-
-def _must_be_verified(config: CampaignConfig, kind: CampaignKind) -> bool:
-    # Every bundled task was solved by its generator.
-    uses_all = config.tasks.unverified is Unverified.USE or config.tasks.source == BUNDLED
-    return kind in (CampaignKind.TRAIN, CampaignKind.EVAL) and not uses_all
 
 
 async def left_out(database: Database, campaign: CampaignId) -> dict[Verification, int]:
@@ -109,7 +114,7 @@ async def left_out(database: Database, campaign: CampaignId) -> dict[Verificatio
 
 async def task_ids(
     database: Database,
-    config: CampaignConfig,
+    config: RunConfig,
     split: str,
     first: int = 0,
     number: int | None = None,
@@ -123,21 +128,21 @@ async def task_ids(
         return [TaskId(id) for id in ids]
 
 
-async def size(connection: AsyncConnection, config: CampaignConfig, split: str) -> int:
+async def size(connection: AsyncConnection, config: RunConfig, split: str) -> int:
     """How many tasks of `split` the campaign uses."""
     chosen = _chosen(config, split).subquery()
     return await connection.scalar(select(func.count()).select_from(chosen)) or 0
 
 
 async def task_at(
-    connection: AsyncConnection, config: CampaignConfig, split: str, position: int
+    connection: AsyncConnection, config: RunConfig, split: str, position: int
 ) -> TaskId | None:
     chosen = _chosen(config, split).subquery()
     task = await connection.scalar(select(chosen.c.id).where(chosen.c.position == position))
     return None if task is None else TaskId(task)
 
 
-def _chosen(config: CampaignConfig, split: str) -> CompoundSelect[Any]:
+def _chosen(config: RunConfig, split: str) -> CompoundSelect[Any]:
     """The campaign's tasks and their positions; without a stored selection, the whole listing."""
     stored = select(SelectionRow.task_id.label("id"), SelectionRow.position).where(
         SelectionRow.campaign_id == config.name,

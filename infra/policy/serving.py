@@ -25,16 +25,17 @@ from infra.policy.text_policy import TextPolicy
 from infra.policy.token_policy import TokenPolicy
 from infra.policy.tokenizer import ChatTokenizer
 from infra.policy.weight_label import WeightLabel
-from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.run import RunConfig
 from mainspring.ids import CampaignId
-from mainspring.status import CampaignKind, PolicyApi
+from mainspring.status import PolicyApi
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
     """What a campaign's rollouts share in this process."""
 
-    config: CampaignConfig
+    config: RunConfig
     policy: Policy
     publisher: Publisher | None
     """None: an endpoint whose weights are not ours."""
@@ -63,7 +64,7 @@ class ServedCampaigns:
 
 
 def in_tokens(
-    db: Database, campaign: CampaignId, config: CampaignConfig, engines: Engines, text: ChatText
+    db: Database, campaign: CampaignId, config: RunConfig, engines: Engines, text: ChatText
 ) -> Served:
     """From engines, whose weights are brought up to date from the store."""
     policy = TokenPolicy(config.policy, engines, text, partial(_newest, db, campaign))
@@ -84,7 +85,7 @@ async def serve_over_http(
     policy = record.config.policy
     if policy.api is PolicyApi.OPENAI:
         return Served(record.config, TextPolicy(policy, OpenAIClient(policy, api_key)), None)
-    is_eval = record.kind is CampaignKind.EVAL
+    is_eval = isinstance(record.config, EvaluationConfig)
     model = Path(policy.model if is_eval else (await policies.get_policy(db, campaign, 0)).path)
     tokenizer = await asyncio.to_thread(ChatTokenizer, model)
 

@@ -111,7 +111,7 @@ def _nearest(location: tuple[Any, ...], model: type[BaseModel]) -> str | None:
         inner = None if at is None else _section(at, part)
         if inner is not None:
             at = inner
-    close = difflib.get_close_matches(name, at.model_fields, 1)
+    close = difflib.get_close_matches(name, _given(at), 1)
     if close:
         return close[0]
     everywhere = dict(_fields(model))
@@ -122,13 +122,18 @@ def _nearest(location: tuple[Any, ...], model: type[BaseModel]) -> str | None:
 
 
 def _fields(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, str]]:
-    for name in model.model_fields:
+    for name in _given(model):
         inner = _section(model, name)
         if inner is None:
             yield name, f"{path}{name}"
         else:
             yield name, f"[{path}{name}]"
             yield from _fields(inner, f"{path}{name}.")
+
+
+def _given(model: type[BaseModel]) -> list[str]:
+    """Fields that a file may have; the kind of a run is given by the command."""
+    return [name for name, field in model.model_fields.items() if not field.exclude]
 
 
 def _section(model: type[BaseModel], name: str) -> type[BaseModel] | None:

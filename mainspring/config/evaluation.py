@@ -1,18 +1,16 @@
-"""Section [evaluation]: when and on what a campaign measures its policy."""
+"""An evaluation: the run that measures a policy or an endpoint on a slice of a task set."""
+
+from typing import Literal
 
 from pydantic import Field
 
-from mainspring.config.section import Section
+from mainspring.config.run import RunConfig
+from mainspring.config.section import CONCURRENCY
+from mainspring.config.task_slice import TaskSlice
+from mainspring.status import CampaignKind
 
 
-class EvalConfig(Section):
-    every_steps: int = Field(default=20, ge=1)
-    """Number of steps between two evaluations; also before the first step and after the last."""
-    splits: tuple[str, ...] = ("heldout",)
-    """Splits for the first and the last evaluation; in between only the first one, sampled."""
-    greedy: bool = True
-    """Also at temperature 0, before and after."""
-    greedy_tasks: int | None = Field(default=None, ge=1)
-    """Number of tasks, from the start of the split, that are played greedily; unset: all."""
-    concurrency: int = Field(default=32, ge=1)
-    """Rollouts of one evaluation in flight at once."""
+class EvaluationConfig(TaskSlice, RunConfig):
+    kind: Literal[CampaignKind.EVAL] = Field(default=CampaignKind.EVAL, exclude=True)
+    concurrency: int = Field(default=CONCURRENCY, ge=1)
+    """Rollouts in flight at once."""

@@ -7,15 +7,28 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from mainspring.config import errors
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.evaluation_file import EvaluationFile
 from mainspring.config.model_path import with_model_path
 from mainspring.config.presets import expanded
+from mainspring.config.run import RunConfig
+from mainspring.config.verification import VerificationConfig
 from mainspring.errors import ConfigError
+
+RunConfigT = TypeVar("RunConfigT", bound=RunConfig)
+_REFUSED: Mapping[str, str] = MappingProxyType(
+    {
+        "kind": "no such field",
+        "run": "a campaign has no such section; only `mainspring eval run FILE` reads it",
+    }
+)
+"""Names at the top of a file that stand for something else in a configuration or a command."""
 
 
 def load_campaign(path: Path) -> CampaignConfig:
@@ -49,11 +62,37 @@ def check_campaign(
 ) -> CampaignConfig:
     """Raises ConfigError naming `where` and each wrong field; `named` gives what a field is called
     there."""
+    return _checked(CampaignConfig, raw, where, named)
+
+
+def check_evaluation(
+    raw: dict[str, Any], where: str, named: Mapping[str, str] = MappingProxyType({})
+) -> EvaluationConfig:
+    """What an evaluation takes of a file and of options that have the file's form. Raises
+    ConfigError as above."""
+    return _checked(EvaluationFile, raw, where, named).config()
+
+
+def check_verification(raw: dict[str, Any], where: str) -> VerificationConfig:
+    """Raises ConfigError as above."""
+    return _checked(VerificationConfig, raw, where, {})
+
+
+def _checked(
+    model: type[RunConfigT], raw: dict[str, Any], where: str, named: Mapping[str, str]
+) -> RunConfigT:
+    refused = {name: why for name, why in _REFUSED.items() if name in raw}
+    if "run" in model.model_fields:
+        refused.pop("run", None)
+    lines = [f"{name}: {why}" for name, why in refused.items()]
     try:
-        return CampaignConfig.model_validate(expanded(raw))
+        known = {name: given for name, given in raw.items() if name not in refused}
+        checked = model.model_validate(expanded(known))
+        if not lines:
+            return checked
     except ValidationError as error:
-        lines = errors.explain(error, CampaignConfig, named)
-        raise ConfigError(
-            "\n".join(f"{where}: {line}" for line in lines),
-            remedy="see docs/campaign.md for every field and its bounds",
-        ) from None
+        lines += errors.explain(error, model, named)
+    raise ConfigError(
+        "\n".join(f"{where}: {line}" for line in lines),
+        remedy="see docs/campaign.md for every field and its bounds",
+    )

@@ -1,54 +1,56 @@
-"""What an evaluation, a verification or a regrade goes over."""
+"""What every kind of run has: its name, its tasks, and how its rollouts are played and scored.
 
-import re
-from typing import Self
+Invariants: unknown keys are refused; every bound stands on its field. The checked model of a kind
+(`any_run`) is stored as JSON with the run, so one that is resumed never depends on its file again.
+"""
 
-from pydantic import Field, field_validator, model_validator
+from typing import Annotated
 
-from mainspring.config.section import Section
-from mainspring.integrity.exploits import check_exploits
-from mainspring.status import Player
+from pydantic import Field, field_validator
 
-MAX_SAMPLES = 250
-"""With gold and empty patches half of the rollouts that a group holds."""
-_SLICE = re.compile(r"(\d*):(\d*)")
+from mainspring.config.agent import AgentConfig
+from mainspring.config.policy import PolicyConfig
+from mainspring.config.reward import RewardConfig
+from mainspring.config.sandbox import SandboxConfig
+from mainspring.config.section import BUNDLED, Section
+from mainspring.config.tasks import TasksConfig
+from mainspring.errors import UsageError
+from mainspring.ids import campaign_id
 
 
 class RunConfig(Section):
-    """What an evaluation, a verification or a regrade goes over."""
+    """A run of any kind."""
 
-    split: str = "test"
-    """Split of the tasks."""
-    slice: str = ""
-    """Only these tasks of the split, as "0:5" or "100:", in listing order; empty: all."""
-    samples: int = Field(default=1, ge=1, le=MAX_SAMPLES)
-    """Rollouts of each task; in a verification, of each task and kind of patch."""
-    players: tuple[Player, ...] = Field(default=(Player.GOLD, Player.EMPTY), min_length=1)
-    """Whose patches a verification grades: "gold" and "empty", or "exploit" alone."""
-    exploits: tuple[str, ...] = Field(default=(), max_length=400)
-    """Known exploits that a verification tries on each task, by name, with players ["exploit"]."""
-    of: str = ""
-    """The campaign whose patches a regrade grades again."""
+    name: Annotated[str, Field(min_length=1)]
+    """Its id, in every id made of it: a-z, 0-9 and '-', at most 48."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """Of tasks, model, order and sampling."""
+    tasks: TasksConfig = TasksConfig()
+    agent: AgentConfig = AgentConfig()
+    policy: PolicyConfig = PolicyConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+    reward: RewardConfig = RewardConfig()
 
-    @field_validator("slice")
+    @field_validator("name")
     @classmethod
-    def _two_numbers(cls, text: str) -> str:
-        if text and not _SLICE.fullmatch(text):
-            raise ValueError(f"{text!r} is not a slice: write two positions, as in 0:5 or 100:")
-        return text
-
-    @model_validator(mode="after")
-    def _given(self) -> Self:
-        if Player.EXPLOIT in self.players:
-            if self.players != (Player.EXPLOIT,) or not self.exploits or self.samples > 1:
-                raise ValueError("exploits are tried alone, by name, and once each")
-            check_exploits(self.exploits)
-        elif not set(self.players) <= {Player.GOLD, Player.EMPTY}:
-            raise ValueError("a verification grades gold and empty patches, or exploits")
-        return self
+    def _name_is_an_id(cls, name: str) -> str:
+        try:
+            return campaign_id(name)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
 
     @property
-    def bounds(self) -> tuple[int, int | None]:
-        """First position, and the one after the last."""
-        first, _, end = self.slice.partition(":")
-        return int(first or 0), int(end) if end else None
+    def task_source(self) -> str:
+        """Where the run's tasks are listed in the store; bundled ones depend on the seed."""
+        bundled = self.tasks.source == BUNDLED
+        return f"{BUNDLED}-s{self.seed}" if bundled else self.tasks.source
+
+    def split_size(self, split: str) -> int | None:
+        """How many tasks of `split` the run uses; None: all of them."""
+        if self.tasks.source != BUNDLED:
+            return None
+        return {
+            "train": self.tasks.num_train,
+            "heldout": self.tasks.num_heldout,
+            "heldout_templates": self.tasks.num_heldout_templates,
+        }.get(split, 0)

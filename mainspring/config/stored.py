@@ -6,18 +6,46 @@ Raises pydantic's ValidationError for what cannot be translated.
 
 from typing import Any
 
-from mainspring.config.campaign import CampaignConfig
-from mainspring.config.section import BUNDLED, STORED
+from mainspring.config.any_run import AnyRun, read_run
+from mainspring.config.section import BUNDLED
+from mainspring.config.task_slice import TaskSlice
 from mainspring.config.trainer import Device
+from mainspring.status import CampaignKind
 
 _OLD_MAX_GAP = 1e-3
 """Default of `trainer.max_logprob_gap`, where it was a field."""
+_OF_RUN = {
+    CampaignKind.TRAIN: frozenset[str](),
+    CampaignKind.EVAL: frozenset(TaskSlice.model_fields),
+    CampaignKind.VERIFY: frozenset({*TaskSlice.model_fields, "players", "exploits"}),
+    CampaignKind.REGRADE: frozenset({"of", "split"}),
+}
+"""What each kind used of the section `run`, when all kinds had every section."""
 
 
-def read_stored(raw: dict[str, Any]) -> CampaignConfig:
+def read_stored(kind: CampaignKind, raw: dict[str, Any]) -> AnyRun:
     agent = dict(raw.get("agent", {}))
     if agent.pop("short_prompts", False):
         agent["kind"] = "bundled"
+    current = _of_its_kind(kind, raw) | {"agent": agent}
+    if kind is CampaignKind.TRAIN:
+        current["trainer"] = _trainer(raw)
+    return read_run(kind, current)
+
+
+def _of_its_kind(kind: CampaignKind, raw: dict[str, Any]) -> dict[str, Any]:
+    """Without the sections of other kinds, which earlier versions stored with every run."""
+    current = {name: given for name, given in raw.items() if name != "run"}
+    current |= {name: raw["run"][name] for name in _OF_RUN[kind] & raw.get("run", {}).keys()}
+    if kind is not CampaignKind.TRAIN:
+        current.pop("trainer", None)
+        evaluation = current.pop("evaluation", {})
+        if "concurrency" in evaluation:
+            current["concurrency"] = evaluation["concurrency"]
+    return current
+
+
+def _trainer(raw: dict[str, Any]) -> dict[str, Any]:
     trainer = dict(raw.get("trainer", {}))
     old_gap = trainer.pop("max_logprob_gap", None)
     if old_gap is not None and "gap" not in trainer:
@@ -26,4 +54,4 @@ def read_stored(raw: dict[str, Any]) -> CampaignConfig:
         # The bundled model was trained wherever the trainer ran; others are for GPUs.
         bundled = raw.get("policy", {}).get("model", BUNDLED) == BUNDLED
         trainer["device"] = Device.CPU if bundled else Device.CUDA
-    return CampaignConfig.model_validate(raw | {"agent": agent, "trainer": trainer}, context=STORED)
+    return trainer

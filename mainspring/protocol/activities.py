@@ -18,9 +18,7 @@ from mainspring.protocol.campaign import (
     CampaignRef,
     CheckInput,
     CheckResult,
-    CreateEvaluationResult,
     CreateGroupResult,
-    EvaluationInput,
     FinishGroupInput,
     FinishGroupResult,
     GroupInput,
@@ -151,13 +149,11 @@ GIVE_PATCH = QueueCall("give_patch", RolloutRef, PatchResult, GRADE_GRACE_S, que
 GRADE = QueueCall("grade", RolloutRef, GradeResult, GRADE_GRACE_S, queue=_grade_queue)
 """Judge the stored patch with the hidden tests in a fresh sandbox."""
 
-# Groups, evaluations and runs.
+# Groups and runs.
 CREATE_GROUP = StoreCall("create_group", GroupInput, CreateGroupResult)
 """Choose the group's task and store the group with its rollouts."""
-CREATE_EVALUATION = StoreCall("create_evaluation", EvaluationInput, CreateEvaluationResult)
-"""Store an evaluation's rollouts, one per task of the split."""
 CREATE_RUN_GROUP = StoreCall("create_run_group", RunGroupInput, RunGroupResult)
-"""Store the next part of an evaluation, a verification or a regrade."""
+"""Store the next part of an evaluation (also a campaign's own), a verification or a regrade."""
 FINISH_GROUP = StoreCall("finish_group", FinishGroupInput, FinishGroupResult)
 """Close the group: ready for a step, masked or flat."""
 

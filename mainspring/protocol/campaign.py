@@ -1,4 +1,4 @@
-"""Payloads of groups, evaluations, steps and the campaign itself."""
+"""Payloads of groups, steps and the campaign itself."""
 
 from pydantic import BaseModel
 
@@ -49,28 +49,6 @@ class FinishGroupResult(BaseModel):
     status: GroupStatus
     num_resolved: int = 0
     num_masked: int = 0
-
-
-class EvaluationInput(BaseModel):
-    campaign: CampaignId
-    policy_version: int
-    split: str
-    greedy: bool
-    concurrency: int
-
-
-class CreateEvaluationResult(BaseModel):
-    group: GroupId
-    size: int
-    unfinished: list[int] | None = None
-    """Rollouts to play, by sample index; None: all."""
-
-
-class EvaluationResult(BaseModel):
-    group: GroupId
-    num_rollouts: int
-    num_resolved: int
-    num_masked: int
 
 
 class StatusInput(BaseModel):

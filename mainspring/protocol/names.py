@@ -6,6 +6,5 @@ from enum import StrEnum
 class Workflow(StrEnum):
     ROLLOUT = "rollout"
     GROUP = "group"
-    EVALUATION = "evaluation"
     CAMPAIGN = "campaign"
     RUN = "run"

@@ -1,4 +1,4 @@
-"""Payloads of runs: evaluations, verifications and regrades."""
+"""Payloads of runs: evaluations (also a campaign's own), verifications and regrades."""
 
 from pydantic import BaseModel
 
@@ -6,6 +6,14 @@ from mainspring.ids import CampaignId, GroupId
 
 MAX_GROUP_SIZE = 500
 """Rollouts of one group; the list of those to be played must stay a small payload."""
+
+
+class PolicyEvaluation(BaseModel):
+    """An evaluation of a campaign's own: one policy version, one split, one way of sampling."""
+
+    policy_version: int
+    split: str
+    greedy: bool
 
 
 class RunState(BaseModel):
@@ -21,11 +29,14 @@ class RunState(BaseModel):
     rollout in its history that is a third of what the server allows."""
     next_group: int = 0
     paused: bool = False
+    evaluation: PolicyEvaluation | None = None
+    """Set: part of a campaign, whose status is not this workflow's to write."""
 
 
 class RunGroupInput(BaseModel):
     campaign: CampaignId
     index: int
+    evaluation: PolicyEvaluation | None = None
 
 
 class RunGroupResult(BaseModel):
@@ -34,6 +45,8 @@ class RunGroupResult(BaseModel):
     """0: the run has no group of this index."""
     unfinished: list[int]
     """Of its rollouts, those to be played: not ended yet, or ended without a verdict."""
+    is_last: bool = False
+    """The run is known to have no group after this one."""
 
 
 class RunProgress(BaseModel):

@@ -14,8 +14,8 @@ from functools import cache
 from numbers import Real
 from typing import Any
 
-from mainspring.config.campaign import CampaignConfig
 from mainspring.config.reward import RewardPart
+from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError, WorkFailed
 from mainspring.named import find
 from mainspring.status import FaultKind, StopReason, Verdict, is_masked
@@ -137,7 +137,7 @@ def has_own_functions(parts: tuple[RewardPart, ...]) -> bool:
     return any(part.name not in PARTS for part in parts)
 
 
-def check_parts(config: CampaignConfig) -> None:
+def check_parts(config: RunConfig) -> None:
     """Raises ConfigError naming the first part that could not be computed, before anything runs."""
     seen: set[str] = set()
     for index, part in enumerate(config.reward.parts):
@@ -163,7 +163,7 @@ def check_parts(config: CampaignConfig) -> None:
             _check_length(where, part, config)
 
 
-def _check_length(where: str, part: RewardPart, config: CampaignConfig) -> None:
+def _check_length(where: str, part: RewardPart, config: RunConfig) -> None:
     if not part.options:
         raise ConfigError(f"{where} needs an option", remedy="give free_tokens or free_turns")
     limits = {

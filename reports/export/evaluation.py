@@ -12,11 +12,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from infra.db import campaigns, groups, runs
+from infra.db import campaigns, groups, run_plans
 from infra.db.database import Database
+from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId
 from mainspring.rewards.passk import pass_at_each_k
-from mainspring.status import CampaignKind, Verdict
+from mainspring.status import Verdict
 from reports.export.folders import write_folder
 from reports.export.trajectory import Progress, Trajectory, attempts, read
 from reports.export.whole_file import write_whole
@@ -41,10 +42,10 @@ async def write_evaluation(
         folder = write_folder(trajectory, directory)
         results.append(_result(trajectory, folder.name))
         predictions[trajectory.attempt.sample].append(_prediction(trajectory))
-    if record.kind is CampaignKind.TRAIN:
+    if isinstance(record.config, CampaignConfig):
         num_planned = sum(group.size for group in await groups.list_groups(database, campaign))
     else:
-        num_planned = await runs.total(database, record)
+        num_planned = await run_plans.total(database, record.config)
     found = {
         "campaign": campaign,
         "kind": record.kind,

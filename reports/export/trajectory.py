@@ -20,7 +20,7 @@ from infra.db.rollouts import RolloutRecord
 from mainspring.agents.choice import agent_for
 from mainspring.agents.conversation import Conversation
 from mainspring.agents.protocol import Agent, Message
-from mainspring.config.campaign import CampaignConfig
+from mainspring.config.run import RunConfig
 from mainspring.ids import CampaignId
 from mainspring.status import Player, RolloutPhase, Verdict, is_masked
 from mainspring.tasks.criterion import GradeReport
@@ -70,7 +70,7 @@ class Attempt:
 @dataclass(frozen=True)
 class Trajectory:
     attempt: Attempt
-    config: CampaignConfig
+    config: RunConfig
     task: Task
     patch: bytes
     """Empty when there is none."""

@@ -26,7 +26,7 @@ from infra.stack import ports
 from infra.temporal.connection import connect
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvalConfig
+from mainspring.config.eval_schedule import EvalSchedule
 from mainspring.config.optimizer import OptimizerConfig, OptimizerName, WarmStartConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig
@@ -40,9 +40,9 @@ from reports.summary import write
 from tests.sandboxed import SANDBOXED
 from tests.waiting import until
 from workflows.campaign import CampaignWorkflow
-from workflows.evaluation import EvaluationWorkflow
 from workflows.group import GroupWorkflow
 from workflows.rollout import RolloutWorkflow
+from workflows.run import RunWorkflow
 
 NUM_STEPS = 4
 GROUPS_PER_STEP = 2
@@ -68,7 +68,7 @@ def small_campaign() -> CampaignConfig:
             optimizer=OptimizerConfig(name=OptimizerName.MUON, lr=1e-3),
             warm_start=WarmStartConfig(copy_steps=5, steps=25),
         ),
-        evaluation=EvalConfig(every_steps=NUM_STEPS, greedy=False),
+        evaluation=EvalSchedule(every_steps=NUM_STEPS, greedy=False),
     )
 
 
@@ -159,7 +159,7 @@ async def check_everything_happened_once(db: Database, campaign: CampaignId) -> 
 
 async def check_histories_replay(client: Client, campaign: CampaignId) -> None:
     """One history of each workflow, as the killed and restarted workers wrote it."""
-    kinds = (CampaignWorkflow, GroupWorkflow, EvaluationWorkflow, RolloutWorkflow)
+    kinds = (CampaignWorkflow, GroupWorkflow, RunWorkflow, RolloutWorkflow)
     replayer = Replayer(
         workflows=kinds, data_converter=pydantic_data_converter, workflow_runner=SANDBOXED
     )

@@ -25,7 +25,9 @@ from infra.db.database import Database
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.connection import connect
+from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvaluationConfig
 from mainspring.ids import CampaignId, campaign_workflow
 from mainspring.settings import load_settings
 from mainspring.status import CampaignKind
@@ -88,19 +90,17 @@ async def process(stack: StackInfo, *arguments: str) -> AsyncIterator[asyncio.su
         await running.wait()
 
 
-def config(port: int, kind: CampaignKind) -> CampaignConfig:
+def config(port: int, kind: CampaignKind) -> AnyRun:
     raw = {
         "name": f"waits-{kind}-{uuid.uuid4().hex[:6]}",
         "tasks": {"num_train": 4, "num_heldout": 4, "num_heldout_templates": 0},
         "policy": {"engines": [f"http://127.0.0.1:{port}"], "model": "none"},
-        "run": {"split": "heldout", "slice": "0:2"},
     }
     if kind is CampaignKind.EVAL:
         raw["policy"]["api"] = "openai"
-    else:
-        raw["policy"]["model"] = "bundled"
-        raw["trainer"] = {"warm_start": {}}
-    return CampaignConfig.model_validate(raw)
+        return EvaluationConfig.model_validate(raw | {"split": "heldout", "slice": "0:2"})
+    raw["policy"]["model"] = "bundled"
+    return CampaignConfig.model_validate(raw | {"trainer": {"warm_start": {}}})
 
 
 @pytest.mark.chaos
@@ -115,7 +115,7 @@ async def test_each_missing_part_is_named(stack: StackInfo, tmp_path: Path) -> N
         port = unused.getsockname()[1]
     async with Database.open(stack.database_url) as db:
         training = await launch.create(db, config(port, CampaignKind.TRAIN))
-        measuring = await launch.create(db, config(port, CampaignKind.EVAL), CampaignKind.EVAL)
+        measuring = await launch.create(db, config(port, CampaignKind.EVAL))
         train, measure = (Looking(stack, db, each, []) for each in (training, measuring))
         await train.names("is not running", "campaign start")
         for campaign in (training, measuring):

@@ -8,24 +8,23 @@ from cli.operations import campaign_launch as launch
 from cli.operations.embedded_stack import StackInfo
 from infra.db import campaigns, tasks
 from infra.db.database import Database
-from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
-from mainspring.config.run import RunConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, TaskId
-from mainspring.status import CampaignKind, Unverified
+from mainspring.status import Unverified
 from mainspring.tasks.task import Task
 
 
 @pytest.mark.parametrize("agent", [None, "", "bash", "mini"])
 async def test_only_known_agents(stack: StackInfo, agent: str | None) -> None:
     name = f"agent-{uuid.uuid4().hex[:8]}"
-    config = CampaignConfig(
+    config = EvaluationConfig(
         name=name,
         tasks=TasksConfig(source=name, unverified=Unverified.USE),
         policy=PolicyConfig(model="scripted"),
-        run=RunConfig(split="train"),
+        split="train",
     )
     task = Task(
         id=TaskId(name),
@@ -40,7 +39,7 @@ async def test_only_known_agents(stack: StackInfo, agent: str | None) -> None:
         await tasks.put_tasks(db, [task])
         if agent == "mini":
             with pytest.raises(UsageError, match=f"task {name} asks for the agent 'mini'"):
-                await launch.create(db, config, CampaignKind.EVAL)
+                await launch.create(db, config)
             assert await campaigns.find(db, CampaignId(name)) is None
         else:
-            await launch.create(db, config, CampaignKind.EVAL)
+            await launch.create(db, config)

@@ -23,10 +23,9 @@ from cli.operations import campaign_launch as launch  # noqa: E402
 from cli.operations.embedded_stack import temporary  # noqa: E402
 from infra.db import tasks  # noqa: E402
 from mainspring.bundled.gold import make_gold_tasks  # noqa: E402
-from mainspring.config.campaign import CampaignConfig  # noqa: E402
 from mainspring.config.policy import PolicyConfig  # noqa: E402
-from mainspring.config.run import RunConfig  # noqa: E402
 from mainspring.config.tasks import TasksConfig  # noqa: E402
+from mainspring.config.verification import VerificationConfig  # noqa: E402
 from mainspring.errors import EngineError  # noqa: E402
 from mainspring.ids import (  # noqa: E402
     CampaignId,
@@ -40,7 +39,6 @@ from mainspring.ids import (  # noqa: E402
     rollout_workflow,
     run_group_id,
 )
-from mainspring.status import CampaignKind  # noqa: E402
 
 FIX = bash("sed -i 's/a - b/a + b/' calc.py")
 
@@ -112,13 +110,13 @@ async def verification(cluster: Cluster) -> dict[str, WorkflowHandle]:
     source = "record"
     made = make_gold_tasks(1, source, 2)
     await tasks.put_tasks(cluster.db, made)
-    config = CampaignConfig(
+    config = VerificationConfig(
         name="record-verify",
         tasks=TasksConfig(source=source),
-        run=RunConfig(split=made[0].split),
+        split=made[0].split,
         policy=PolicyConfig(model="scripted", max_context=1000, max_new_tokens=100),
     )
-    name = await launch.create(cluster.db, config, CampaignKind.VERIFY)
+    name = await launch.create(cluster.db, config)
     handle = await launch.start(cluster.client, cluster.db, name)
     await handle.result()
     first = rollout_id(run_group_id(name, 0), 0)

@@ -1,7 +1,8 @@
 """Workflows replay the histories that earlier versions recorded: what runs survives an upgrade.
 
-A folder holds the histories of one version, written by record.py. A change that cannot replay them
-needs `workflow.patched`; a folder is deleted only with a note in the changelog.
+A folder holds the histories of one version, written by record.py. From 2026-11 on, every later
+version must replay them: nothing before it was released. A change that cannot replay them needs
+`workflow.patched`; a folder is deleted only with a note in the changelog.
 """
 
 import gzip
@@ -15,15 +16,11 @@ from temporalio.workflow import NondeterminismError
 
 from tests.sandboxed import SANDBOXED
 from workflows.campaign import CampaignWorkflow
-from workflows.evaluation import EvaluationWorkflow
 from workflows.group import GroupWorkflow
 from workflows.rollout import RolloutWorkflow
 from workflows.run import RunWorkflow
 
-WORKFLOWS = (
-    *(CampaignWorkflow, EvaluationWorkflow, GroupWorkflow, RolloutWorkflow),
-    RunWorkflow,
-)
+WORKFLOWS = (CampaignWorkflow, GroupWorkflow, RolloutWorkflow, RunWorkflow)
 HERE = Path(__file__).parent
 RECORDED = sorted(HERE.glob("*/*.json.gz"))
 

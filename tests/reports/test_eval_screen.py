@@ -14,10 +14,10 @@ from cli.operations.embedded_stack import StackInfo
 from infra.db import campaigns, groups, selections, tasks
 from infra.db.database import Database
 from infra.db.groups import NewRollout
-from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvaluationConfig
 from mainspring.errors import WorkFailed
 from mainspring.ids import CampaignId, TaskId, rollout_id, run_group_id
-from mainspring.status import CampaignKind, CampaignStatus, GroupKind, Verdict
+from mainspring.status import CampaignStatus, GroupKind, Verdict
 from mainspring.tasks.task import Task
 
 ENGINE = "http://127.0.0.1:9"
@@ -38,16 +38,17 @@ async def finished(db: Database, name: CampaignId, ends: list[tuple[str, Verdict
     made = [Task.model_validate({"id": id, "files": files, **common}) for id in ids]
     await tasks.put_tasks(db, made)
     policy = {"model": "m1", "api": "openai", "temperature": 1.0, "engines": [ENGINE]}
-    config = CampaignConfig.model_validate(
+    config = EvaluationConfig.model_validate(
         {
             "name": name,
             "policy": policy,
             "tasks": {"source": f"shown-{name}"},
-            "run": {"split": "test", "samples": 2},
+            "split": "test",
+            "samples": 2,
         }
     )
     chosen = [selections.Selected(id, "test", place, None) for place, id in enumerate(ids)]
-    await campaigns.create(db, config, CampaignKind.EVAL, chosen)
+    await campaigns.create(db, config, chosen)
     group = run_group_id(name, 0)
     rows = [
         NewRollout(rollout_id(group, number), TaskId(f"{name}:{task}"), number, 1.0)

@@ -14,13 +14,12 @@ from cli import rollout as command
 from infra.db import campaigns, groups, rollouts, selections, tasks, turns
 from infra.db.database import Database
 from infra.db.groups import NewRollout
-from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
-from mainspring.config.run import RunConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, RolloutId, TaskId, rollout_id, run_group_id
-from mainspring.status import CampaignKind, GroupKind, StopReason, Suspicion, Verdict
+from mainspring.status import GroupKind, StopReason, Suspicion, Verdict
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.task import Task
 from mainspring.trajectories.samples import samples_of
@@ -113,14 +112,14 @@ async def add_campaign(db: Database, ends: list[tuple[str, Verdict | None]] = EN
             for id in ids
         ],
     )
-    config = CampaignConfig(
+    config = EvaluationConfig(
         name=NAME,
         policy=PolicyConfig(model="m1"),
         tasks=TasksConfig(source="made-up"),
-        run=RunConfig(samples=2),
+        samples=2,
     )
     chosen = [selections.Selected(id, "test", place, None) for place, id in enumerate(ids)]
-    await campaigns.create(db, config, CampaignKind.EVAL, chosen)
+    await campaigns.create(db, config, chosen)
     group = run_group_id(NAME, 0)
     made = [
         NewRollout(rollout_id(group, number), TaskId(task), number, 0.0)

@@ -57,7 +57,6 @@ from tests.sandboxed import SANDBOXED
 from workers.polling import HEARTBEAT_THROTTLE
 from workers.sandbox import SandboxNode, make_node
 from workflows.campaign import CampaignWorkflow
-from workflows.evaluation import EvaluationWorkflow
 from workflows.group import GroupWorkflow
 from workflows.rollout import RolloutWorkflow
 from workflows.run import RunWorkflow
@@ -224,7 +223,6 @@ async def cluster_of(stack: StackInfo, hosts: Mapping[NodeId, Host]) -> AsyncIte
                 RolloutWorkflow,
                 GroupWorkflow,
                 RunWorkflow,
-                EvaluationWorkflow,
                 CampaignWorkflow,
             ],
             workflow_runner=SANDBOXED,
@@ -236,7 +234,6 @@ async def cluster_of(stack: StackInfo, hosts: Mapping[NodeId, Host]) -> AsyncIte
                 bookkeeping.finish_rollout,
                 PublishingActivities(db, served).publish_policy,
                 bookkeeping.create_group,
-                bookkeeping.create_evaluation,
                 bookkeeping.finish_group,
                 bookkeeping.set_campaign_status,
                 bookkeeping.plan_step,

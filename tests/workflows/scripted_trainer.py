@@ -21,7 +21,7 @@ from infra.temporal.faults import Faults
 from infra.temporal.heartbeat import heartbeating
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvalConfig
+from mainspring.config.eval_schedule import EvalSchedule
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.config.trainer import TrainerConfig
@@ -154,7 +154,7 @@ async def small_config(
         tasks=TasksConfig(source=name, unverified=Unverified.USE),
         agent=AgentConfig(step_limit=3, max_format_errors=2),
         policy=PolicyConfig(model="scripted", max_context=100_000, max_new_tokens=1000),
-        evaluation=EvalConfig(
+        evaluation=EvalSchedule(
             every_steps=every_steps, splits=("heldout",), greedy=False, concurrency=2
         ),
         trainer=TrainerConfig.model_validate(

@@ -10,7 +10,8 @@ from cli.operations import campaign_launch as launch
 from infra.db import campaigns, groups, rollouts, runs, tasks
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvalConfig
+from mainspring.config.eval_schedule import EvalSchedule
+from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.reward import RewardConfig, RewardPart
 from mainspring.config.run import RunConfig
@@ -19,7 +20,7 @@ from mainspring.config.trainer import TrainerConfig
 from mainspring.ids import TaskId
 from mainspring.protocol.campaign import CampaignPlan
 from mainspring.rewards.scoring import Outcome
-from mainspring.status import CampaignKind, CampaignStatus, Unverified
+from mainspring.status import CampaignStatus, Unverified
 from mainspring.tasks.task import Task
 from tests.waiting import until
 
@@ -54,16 +55,18 @@ async def config(cluster) -> CampaignConfig:
         agent=AgentConfig(step_limit=4, max_format_errors=2),
         policy=PolicyConfig(model="scripted"),
         trainer=TrainerConfig(group_size=2),
-        evaluation=EvalConfig(concurrency=2, splits=("train",)),
+        evaluation=EvalSchedule(concurrency=2, splits=("train",)),
         reward=RewardConfig(parts=(RewardPart(name="test_broken_reward:moody"),)),
-        run=RunConfig(split="train"),
     )
 
 
 async def test_an_evaluation_fails_and_goes_on(cluster) -> None:
-    wanted = await config(cluster)
+    shared = dict(await config(cluster))
+    wanted = EvaluationConfig(
+        **{each: shared[each] for each in RunConfig.model_fields}, split="train", concurrency=2
+    )
     MOODS[:] = [True]
-    campaign = await launch.create(cluster.db, wanted, CampaignKind.EVAL)
+    campaign = await launch.create(cluster.db, wanted)
     handle = await launch.start(cluster.client, cluster.db, campaign)
     with pytest.raises(WorkflowFailureError):
         await handle.result()

@@ -13,6 +13,7 @@ from temporalio.worker import Worker
 
 from activities.implements import implements
 from activities.rollouts import RolloutActivities
+from activities.runs import RunActivities
 from cli.operations.embedded_stack import StackInfo
 from infra.db import campaigns, rollouts, tasks
 from infra.db.cache import Known
@@ -34,17 +35,18 @@ from mainspring.ids import (
     group_workflow,
 )
 from mainspring.protocol.activities import OPEN_SANDBOX
-from mainspring.protocol.campaign import EvaluationInput, GroupInput
+from mainspring.protocol.campaign import GroupInput
 from mainspring.protocol.names import Workflow
 from mainspring.protocol.rollout import OpenInput, SandboxRef
+from mainspring.protocol.run import PolicyEvaluation, RunState
 from mainspring.settings import load_settings
 from mainspring.status import FaultKind
 from mainspring.tasks.task import Task
 from tests.waiting import until
 from workers.polling import workflow_runner
-from workflows.evaluation import EvaluationWorkflow
 from workflows.group import GroupWorkflow
 from workflows.rollout import RolloutWorkflow
+from workflows.run import RunWorkflow
 
 ROOT = Path(__file__).parents[2]
 NUM_LARGE, NUM_SMALL, NUM_EVALUATED = 24, 6, 3
@@ -106,9 +108,12 @@ async def start_group(client: Client, campaign: CampaignId):
 
 async def start_evaluation(client: Client, campaign: CampaignId):
     return await client.start_workflow(
-        Workflow.EVALUATION,
-        EvaluationInput(
-            campaign=campaign, policy_version=0, split="heldout", greedy=True, concurrency=8
+        Workflow.RUN,
+        RunState(
+            campaign=campaign,
+            concurrency=8,
+            summary="heldout, greedy",
+            evaluation=PolicyEvaluation(policy_version=0, split="heldout", greedy=True),
         ),
         id=evaluation_workflow(eval_group_id(campaign, "heldout", "greedy", 0)),
         task_queue=ROLLOUT_QUEUE,
@@ -133,14 +138,14 @@ async def test_the_second_campaign_does_not_wait_for_the_first(
     async with Worker(
         client,
         task_queue=ROLLOUT_QUEUE,
-        workflows=[RolloutWorkflow, GroupWorkflow, EvaluationWorkflow],
+        workflows=[RolloutWorkflow, GroupWorkflow, RunWorkflow],
         workflow_runner=workflow_runner(),
         activities=[
             bookkeeping.begin_rollout,
             bookkeeping.finish_rollout,
             bookkeeping.create_group,
-            bookkeeping.create_evaluation,
             bookkeeping.finish_group,
+            RunActivities(db).create_run_group,
         ],
     ):
         begun = [await start_group(client, large)]

@@ -13,15 +13,14 @@ from temporalio.exceptions import ApplicationError
 from cli.operations import campaign_launch as launch
 from infra.db import campaigns, rollouts, tasks
 from mainspring import fates
-from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
-from mainspring.config.run import RunConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.errors import DatabaseError, MainspringError
 from mainspring.fates import RULES, Fate
 from mainspring.ids import RolloutId, TaskId
 from mainspring.protocol.rollout import RolloutResult
-from mainspring.status import CampaignKind, CampaignStatus, FaultKind, StopReason, Unverified
+from mainspring.status import CampaignStatus, FaultKind, StopReason, Unverified
 from mainspring.tasks.task import Task
 from workflows.rollout import MAX_EPOCHS
 
@@ -152,13 +151,13 @@ async def test_the_campaign_ends_with_the_sentence(cluster: Cluster, kind: Fault
             for number in range(3)
         ],
     )
-    config = CampaignConfig(
+    config = EvaluationConfig(
         name=name,
         tasks=TasksConfig(source=name, unverified=Unverified.USE),
         policy=PolicyConfig(model="scripted"),
-        run=RunConfig(split="train"),
+        split="train",
     )
-    campaign = await launch.create(cluster.db, config, CampaignKind.EVAL)
+    campaign = await launch.create(cluster.db, config)
     handle = await launch.start(cluster.client, cluster.db, campaign)
     with pytest.raises(WorkflowFailureError):
         await handle.result()

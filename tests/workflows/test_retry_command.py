@@ -18,7 +18,7 @@ from infra.db import campaigns, rollouts
 from infra.db.rollouts import RolloutRecord
 from mainspring.errors import MainspringError
 from mainspring.ids import CampaignId, GroupId
-from mainspring.status import CampaignKind, CampaignStatus, GroupStatus, Unverified, Verdict
+from mainspring.status import CampaignStatus, GroupStatus, Unverified, Verdict
 from tests.waiting import until
 
 FIX = bash("echo 'def add(a, b): return a + b' > calc.py")
@@ -47,7 +47,7 @@ async def finished_run(cluster: Cluster, *names: str) -> CampaignId:
     source = await put(cluster, *((name,) for name in names))
     cluster.policy.say = lambda rollout, turn: SUBMIT
     wanted = config(source, unverified=Unverified.USE)
-    campaign, handle = await start(cluster, wanted, CampaignKind.EVAL)
+    campaign, handle = await start(cluster, wanted)
     await handle.result()
     return campaign
 

@@ -14,7 +14,6 @@ from infra.db import campaigns, rollouts
 from mainspring.errors import EngineError, UsageError
 from mainspring.ids import GroupId, rollout_workflow
 from mainspring.status import (
-    CampaignKind,
     CampaignStatus,
     GroupStatus,
     RolloutPhase,
@@ -107,9 +106,7 @@ async def test_a_rollout_of_a_closed_group_is_final(cluster: Cluster) -> None:
 async def test_rollouts_of_a_finished_run_are_played_again(cluster: Cluster) -> None:
     source = await put(cluster, ("one",), ("two",))
     cluster.policy.say = lambda rollout, turn: SUBMIT
-    campaign, handle = await start(
-        cluster, config(source, unverified=Unverified.USE), CampaignKind.EVAL
-    )
+    campaign, handle = await start(cluster, config(source, unverified=Unverified.USE))
     await handle.result()
     first, second = await rollouts.list_rollouts(cluster.db, campaign=campaign)
     assert first.verdict is Verdict.NO_PATCH

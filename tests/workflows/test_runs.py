@@ -13,21 +13,23 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
 from cli.operations import campaign_launch as launch
-from infra.db import campaigns, groups, rollouts, runs, tasks
+from infra.db import campaigns, groups, rollouts, run_plans, runs, tasks
 from infra.db.verifications import faults, verification_of
 from mainspring.bundled.gold import git_patch
 from mainspring.config.agent import AgentConfig
+from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvalConfig
+from mainspring.config.eval_schedule import EvalSchedule
+from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
-from mainspring.config.run import RunConfig
+from mainspring.config.regrade import RegradeConfig
 from mainspring.config.tasks import TasksConfig
+from mainspring.config.verification import VerificationConfig
 from mainspring.errors import UsageError
 from mainspring.ids import ROLLOUT_QUEUE, CampaignId, TaskId, campaign_workflow
 from mainspring.protocol.names import Workflow
 from mainspring.protocol.run import RunState
 from mainspring.status import (
-    CampaignKind,
     CampaignStatus,
     GroupStatus,
     Player,
@@ -73,35 +75,55 @@ def config(
     *,
     unverified: Unverified = Unverified.SKIP,
     concurrency: int = 4,
-    **run: object,
-) -> CampaignConfig:
-    return CampaignConfig(
+    samples: int = 1,
+    slice: str = "",
+) -> EvaluationConfig:
+    return EvaluationConfig(
         name=f"r-{uuid.uuid4().hex[:8]}",
         tasks=TasksConfig(source=source, unverified=unverified),
         agent=AgentConfig(step_limit=4, max_format_errors=2),
         policy=PolicyConfig(model="scripted", max_context=100_000, max_new_tokens=1000),
-        evaluation=EvalConfig(concurrency=concurrency),
-        run=RunConfig.model_validate({"split": "train", **run}),
+        split="train",
+        samples=samples,
+        slice=slice,
+        concurrency=concurrency,
     )
 
 
-async def start(cluster, wanted: CampaignConfig, kind: CampaignKind):
-    campaign = await launch.create(cluster.db, wanted, kind)
+def verification(source: str, *, samples: int, concurrency: int = 4) -> VerificationConfig:
+    return VerificationConfig(
+        name=f"v-{uuid.uuid4().hex[:8]}",
+        tasks=TasksConfig(source=source),
+        policy=PolicyConfig(model="none"),
+        split="train",
+        samples=samples,
+        concurrency=concurrency,
+    )
+
+
+async def start(cluster, wanted: AnyRun):
+    campaign = await launch.create(cluster.db, wanted)
     return campaign, await launch.start(cluster.client, cluster.db, campaign)
 
 
-async def perform(cluster, wanted: CampaignConfig, kind: CampaignKind) -> CampaignId:
-    campaign, handle = await start(cluster, wanted, kind)
+async def perform(cluster, wanted: AnyRun) -> CampaignId:
+    campaign, handle = await start(cluster, wanted)
     await handle.result()
     assert (await campaigns.get(cluster.db, campaign)).status is CampaignStatus.FINISHED
     return campaign
+
+
+async def total(cluster, campaign: CampaignId) -> int:
+    stored = (await campaigns.get(cluster.db, campaign)).config
+    assert not isinstance(stored, CampaignConfig)
+    return await run_plans.total(cluster.db, stored)
 
 
 async def test_a_verification_tells_good_tasks_from_others(cluster) -> None:
     source = await put(
         cluster, ("good",), ("wrong", NO_FIX), ("open", FIX, "true"), ("unknown", None)
     )
-    campaign = await perform(cluster, config(source, samples=2), CampaignKind.VERIFY)
+    campaign = await perform(cluster, verification(source, samples=2))
 
     found = await verification_of(cluster.db, source, "train")
     assert {id.removeprefix(f"{source}-"): word for id, word in found.items()} == {
@@ -133,27 +155,29 @@ async def test_a_verification_tells_good_tasks_from_others(cluster) -> None:
     assert changed.keys() == before.keys() and set(changed.values()) == {1}
 
     # What a campaign uses is decided when it is created, whatever comes later.
-    training = config(source)
-    training = training.model_copy(update={"evaluation": EvalConfig(splits=("train",))})
+    training = CampaignConfig(
+        name=f"t-{uuid.uuid4().hex[:8]}",
+        tasks=TasksConfig(source=source),
+        policy=PolicyConfig(model="scripted"),
+        evaluation=EvalSchedule(splits=("train",)),
+    )
     stored = await launch.create(cluster.db, training)
     assert await launch.left_out(cluster.db, stored) == (
         "3 tasks are excluded: 1 empty passes, 1 gold fails, 1 unverified"
     )
-    made = await start(cluster, config(source, samples=3), CampaignKind.EVAL)
+    made = await start(cluster, config(source, samples=3))
     await made[1].cancel()
-    assert await runs.total(cluster.db, await campaigns.get(cluster.db, made[0])) == 3
-    everything = await launch.create(
-        cluster.db, config(source, unverified=Unverified.USE), CampaignKind.EVAL
-    )
-    assert await runs.total(cluster.db, await campaigns.get(cluster.db, everything)) == 4
+    assert await total(cluster, made[0]) == 3
+    everything = await launch.create(cluster.db, config(source, unverified=Unverified.USE))
+    assert await total(cluster, everything) == 4
     with pytest.raises(UsageError, match="verified: 1 gold fails"):
-        await launch.create(cluster.db, config(source, slice="1:2"), CampaignKind.EVAL)
+        await launch.create(cluster.db, config(source, slice="1:2"))
 
 
 async def test_a_flaky_task_is_found_by_a_verification_that_was_cancelled(cluster) -> None:
     source = await put(cluster, ("flaky", FIX, GAMBLE))
-    wanted = config(source, samples=8, concurrency=2)
-    campaign, handle = await start(cluster, wanted, CampaignKind.VERIFY)
+    wanted = verification(source, samples=8, concurrency=2)
+    campaign, handle = await start(cluster, wanted)
 
     async def some_are_done() -> bool:
         return (await runs.tally(cluster.db, campaign)).num_resolved >= 2
@@ -170,7 +194,7 @@ async def test_a_flaky_task_is_found_by_a_verification_that_was_cancelled(cluste
     }
     assert 2 <= len(before) < 16
 
-    assert await perform(cluster, wanted, CampaignKind.VERIFY) == campaign
+    assert await perform(cluster, wanted) == campaign
     after = await rollouts.list_rollouts(cluster.db, campaign=campaign)
     assert len(after) == 16 and all(each.verdict for each in after)
     assert {each.id: each.finished_at for each in after if each.id in before} == before
@@ -182,7 +206,7 @@ async def test_a_flaky_task_is_found_by_a_verification_that_was_cancelled(cluste
 async def test_an_evaluation_goes_on_as_new_and_is_graded_again(
     cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "MAX_GROUP_SIZE", 2)
+    monkeypatch.setattr(run_plans, "MAX_GROUP_SIZE", 2)
     source = await put(cluster, *((f"t{n}",) for n in range(5)))
     solve = bash("sed -i 's/a - b/a + b/' calc.py")
 
@@ -191,7 +215,7 @@ async def test_an_evaluation_goes_on_as_new_and_is_graded_again(
 
     cluster.policy.say = say
     wanted = config(source, samples=2, slice="1:5", unverified=Unverified.USE)
-    campaign = await launch.create(cluster.db, wanted, CampaignKind.EVAL)
+    campaign = await launch.create(cluster.db, wanted)
     handle = await cluster.client.start_workflow(
         Workflow.RUN,
         RunState(campaign=campaign, concurrency=2, summary="parts", rollouts_per_run=3),
@@ -216,10 +240,10 @@ async def test_an_evaluation_goes_on_as_new_and_is_graded_again(
     )
 
     asked = len(cluster.policy.asked)
-    again = wanted.model_copy(
-        update={"name": f"{campaign}-again", "run": RunConfig(split="train", of=campaign)}
+    again = RegradeConfig(
+        name=f"{campaign}-again", policy=wanted.policy, of=campaign, split="train", concurrency=2
     )
-    regrade = await perform(cluster, again, CampaignKind.REGRADE)
+    regrade = await perform(cluster, again)
     regraded = await rollouts.list_rollouts(cluster.db, campaign=regrade)
     assert {each.player for each in regraded} == {Player.STORED}
     assert {(each.source_rollout, each.verdict) for each in regraded} == {
@@ -227,14 +251,14 @@ async def test_an_evaluation_goes_on_as_new_and_is_graded_again(
     }
     assert len(regraded) == len(played) and len(cluster.policy.asked) == asked
     with pytest.raises(UsageError, match="exists, and its kind is regrade"):
-        await campaigns.create(cluster.db, again, CampaignKind.EVAL)
+        await campaigns.create(cluster.db, wanted.model_copy(update={"name": again.name}))
 
 
 async def test_a_paused_run_begins_nothing_and_a_terminated_one_is_taken_up(cluster) -> None:
     source = await put(cluster, *((f"t{n}",) for n in range(3)))
     cluster.policy.gate = asyncio.Event()
     wanted = config(source, concurrency=1, unverified=Unverified.USE)
-    campaign, handle = await start(cluster, wanted, CampaignKind.EVAL)
+    campaign, handle = await start(cluster, wanted)
 
     async def one_runs() -> bool:
         return (await runs.tally(cluster.db, campaign)).num_running == 1
@@ -252,13 +276,13 @@ async def test_a_paused_run_begins_nothing_and_a_terminated_one_is_taken_up(clus
     assert (await runs.tally(cluster.db, campaign)).num_running == 0
     await handle.terminate()
     # How many run at once is no part of what a run is; everything else is.
-    faster = wanted.model_copy(update={"evaluation": EvalConfig(concurrency=3)})
-    assert await launch.create(cluster.db, faster, CampaignKind.EVAL) == campaign
+    faster = wanted.model_copy(update={"concurrency": 3})
+    assert await launch.create(cluster.db, faster) == campaign
     stored = (await campaigns.get(cluster.db, campaign)).config
     assert stored == faster
     with pytest.raises(UsageError, match=r"agent\.step_limit"):
         other = faster.model_copy(update={"agent": AgentConfig(step_limit=5)})
-        await launch.create(cluster.db, other, CampaignKind.EVAL)
+        await launch.create(cluster.db, other)
     resumed = await launch.start(cluster.client, cluster.db, campaign)
     assert (await resumed.query("progress"))["paused"] is True
     await resumed.execute_update("resume")
@@ -275,7 +299,7 @@ async def test_a_run_that_is_reset_plays_each_rollout_once(cluster) -> None:
         wanted = config(source, concurrency=2, unverified=Unverified.USE)
         hold = Hold("/r000000")
         hold_policy(cluster, {wanted.name: hold})
-        campaign, handle = await start(cluster, wanted, CampaignKind.EVAL)
+        campaign, handle = await start(cluster, wanted)
         await until_reached(hold)
         await reset(cluster, handle, share=share)
         hold.released.set()

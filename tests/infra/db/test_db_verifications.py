@@ -3,14 +3,14 @@
 import pytest
 from store_records import task
 
-from infra.db import campaigns, groups, rollouts, runs, selections, tasks
+from infra.db import campaigns, groups, rollouts, run_plans, runs, selections, tasks
 from infra.db.database import Database
 from infra.db.groups import NewRollout
 from infra.db.verifications import in_words, passes, verification_of
-from mainspring.config.campaign import CampaignConfig
-from mainspring.config.policy import PolicyConfig
-from mainspring.config.run import RunConfig
-from mainspring.config.tasks import TasksConfig
+from mainspring.config.any_run import AnyRun
+from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.regrade import RegradeConfig
+from mainspring.config.verification import VerificationConfig
 from mainspring.ids import CampaignId, rollout_id, run_group_id
 from mainspring.status import (
     CampaignKind,
@@ -25,23 +25,29 @@ from mainspring.status import (
 YES, NO, BROKEN = Verdict.RESOLVED, Verdict.NOT_RESOLVED, Verdict.FAULT
 
 
-def config(name: str, **run: object) -> CampaignConfig:
-    return CampaignConfig(
-        name=name,
-        tasks=TasksConfig(source="made-up"),
-        policy=PolicyConfig(model="none"),
-        run=RunConfig.model_validate({"split": "train", **run}),
-    )
+MADE_UP = {"tasks": {"source": "made-up"}, "policy": {"model": "none"}, "split": "train"}
+
+
+def config(name: str, **given: object) -> EvaluationConfig:
+    return EvaluationConfig.model_validate({"name": name, **MADE_UP, **given})
+
+
+def verification(name: str, **given: object) -> VerificationConfig:
+    return VerificationConfig.model_validate({"name": name, **MADE_UP, **given})
+
+
+def regrade(name: str, of: str) -> RegradeConfig:
+    return RegradeConfig.model_validate({"name": name, **MADE_UP, "of": of})
 
 
 async def judged(
     db: Database,
     name: str,
     verdicts: dict[int, tuple[list[Verdict], list[Verdict]]],
-    kind: CampaignKind = CampaignKind.VERIFY,
+    run: AnyRun | None = None,
 ) -> None:
     """A campaign that gave these verdicts on the gold and the empty patch of these tasks."""
-    await campaigns.create(db, config(name), kind)
+    await campaigns.create(db, run or verification(name))
     group = run_group_id(CampaignId(name), 0)
     given = [
         (task(number).id, player, verdict)
@@ -116,7 +122,7 @@ async def test_the_newest_verification_that_judged_both_patches_counts(db: Datab
     assert await known(db) == [Verification.GOLD_FAILS]
     await judged(db, "mended", {0: ([YES], [NO])})
     await judged(db, "half", {0: ([NO], [BROKEN])})
-    await judged(db, "measured", {0: ([NO], [NO])}, CampaignKind.REGRADE)
+    await judged(db, "measured", {0: ([NO], [NO])}, regrade("measured", "mended"))
     assert await known(db) == [Verification.VERIFIED]
     both = await verification_of(db, "made-up")
     assert list(both.values()) == [Verification.UNVERIFIED, Verification.VERIFIED]
@@ -125,8 +131,8 @@ async def test_the_newest_verification_that_judged_both_patches_counts(db: Datab
 async def test_a_selection_does_not_change(db: Database) -> None:
     await tasks.put_tasks(db, [task(n) for n in range(4)])
     await judged(db, "v", {0: ([YES], [NO]), 1: ([NO], [NO]), 2: ([YES], [NO])})
-    chosen = await selections.choose(db, config("c"), "train", CampaignKind.EVAL)
-    assert await campaigns.create(db, config("c"), CampaignKind.EVAL, chosen)
+    chosen = await selections.choose(db, config("c"), "train")
+    assert await campaigns.create(db, config("c"), chosen)
     await tasks.put_tasks(db, [task(9)])
     await judged(db, "w", {n: ([YES], [NO]) for n in (1, 3, 9)})
     assert await selections.task_ids(db, config("c"), "train") == [task(0).id, task(2).id]
@@ -146,22 +152,19 @@ async def test_a_selection_does_not_change(db: Database) -> None:
 async def test_a_run_is_planned_in_whole_tasks(
     db: Database, monkeypatch: pytest.MonkeyPatch, kind: CampaignKind
 ) -> None:
-    monkeypatch.setattr(runs, "MAX_GROUP_SIZE", 5)
+    monkeypatch.setattr(run_plans, "MAX_GROUP_SIZE", 5)
     await tasks.put_tasks(db, [task(n) for n in range(4)])
-    wanted = config("r", samples=2, slice="1:4")
-    if kind is CampaignKind.EVAL:
-        wanted = wanted.model_copy(
-            update={"tasks": TasksConfig.model_validate({"source": "made-up", "unverified": "use"})}
-        )
-    chosen = await selections.choose(db, wanted, "train", kind)
-    await campaigns.create(db, wanted, kind, chosen)
-    record = await campaigns.get(db, CampaignId("r"))
-    parts = [await runs.planned(db, record, index) for index in range(5)]
+    given = {"samples": 2, "slice": "1:4", "tasks": {"source": "made-up", "unverified": "use"}}
+    wanted = (config if kind is CampaignKind.EVAL else verification)("r", **given)
+    chosen = await selections.choose(db, wanted, "train")
+    await campaigns.create(db, wanted, chosen)
+    assert (await campaigns.get(db, CampaignId("r"))).config == wanted
+    parts = [(await run_plans.planned(db, wanted, index)).rollouts for index in range(5)]
     ways = 2 if kind is CampaignKind.EVAL else 4
     assert [len(part) for part in parts] == ([4, 2, 0, 0, 0] if ways == 2 else [4, 4, 4, 0, 0])
     planned = [each for part in parts for each in part]
     assert [each.task for each in planned] == [task(n).id for n in (1, 2, 3) for _ in range(ways)]
-    assert len(planned) == await runs.total(db, record) == len({each.id for each in planned})
+    assert len(planned) == await run_plans.total(db, wanted) == len({each.id for each in planned})
     assert all(len(part) <= 5 for part in parts)
     players = {each.player for each in planned}
     assert players == ({Player.POLICY} if ways == 2 else {Player.GOLD, Player.EMPTY})
@@ -170,24 +173,25 @@ async def test_a_run_is_planned_in_whole_tasks(
 async def test_each_patch_is_graded_again_once(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "MAX_GROUP_SIZE", 2)
+    monkeypatch.setattr(run_plans, "MAX_GROUP_SIZE", 2)
     await tasks.put_tasks(db, [task(0)])
     await judged(db, "of", {0: ([YES, NO, BROKEN], [NO, NO])})
-    await campaigns.create(db, config("again", of="of"), CampaignKind.REGRADE)
-    record = await campaigns.get(db, CampaignId("again"))
-    assert await runs.total(db, record) == 5
+    again = regrade("again", "of")
+    await campaigns.create(db, again)
+    campaign = CampaignId("again")
+    assert await run_plans.total(db, again) == 5
     sources: list[str] = []
     for index in range(4):
-        planned = await runs.planned(db, record, index)
+        planned = (await run_plans.planned(db, again, index)).rollouts
         assert [each.source_rollout for each in planned] == [
-            each.source_rollout for each in await runs.planned(db, record, index)
+            each.source_rollout for each in (await run_plans.planned(db, again, index)).rollouts
         ]
         sources += [each.source_rollout or "" for each in planned]
         if planned:
             await groups.create_group(
                 db,
-                run_group_id(record.id, index),
-                record.id,
+                run_group_id(campaign, index),
+                campaign,
                 GroupKind.EVAL,
                 index=index,
                 policy_version=0,
@@ -211,3 +215,22 @@ async def test_a_part_taken_up_again_has_what_is_not_judged(db: Database) -> Non
     assert await groups.finish_group(db, group, cancelled=True) is GroupStatus.CANCELLED
     assert await runs.take_up(db, group) == [1]
     assert await runs.take_up(db, run_group_id(CampaignId("v"), 1)) is None
+
+
+async def test_a_part_that_was_cancelled_with_all_verdicts_is_closed_anew(db: Database) -> None:
+    await tasks.put_tasks(db, [task(0)])
+    await judged(db, "v", {0: ([YES], [NO])})
+    group = run_group_id(CampaignId("v"), 0)
+    assert await groups.finish_group(db, group, cancelled=True) is GroupStatus.CANCELLED
+    assert await runs.take_up(db, group, complete_stays=True) == []
+    assert await groups.finish_group(db, group) is GroupStatus.READY
+
+
+async def test_a_complete_part_may_stay_with_its_faults(db: Database) -> None:
+    await tasks.put_tasks(db, [task(0)])
+    await judged(db, "v", {0: ([YES, BROKEN], [NO])})
+    group = run_group_id(CampaignId("v"), 0)
+    assert await runs.take_up(db, group, complete_stays=True) == [1]
+    assert await groups.finish_group(db, group) is GroupStatus.READY
+    assert await runs.take_up(db, group, complete_stays=True) == []
+    assert (await groups.get(db, group)).status is GroupStatus.READY

@@ -12,11 +12,11 @@ from infra.db import campaigns, groups, rollouts, tasks, turns
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.policy.serving import ServedCampaigns, serve_over_http
-from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.ids import CampaignId, RolloutId, TaskId, rollout_id, run_group_id
 from mainspring.protocol.rollout import GenerateInput
-from mainspring.status import CampaignKind, GroupKind
+from mainspring.status import GroupKind
 from mainspring.tasks.task import Task
 from mainspring.trajectories.tree import check_tree
 from mainspring.trajectories.turns import VersionSpan
@@ -43,7 +43,7 @@ async def add_rollout(db: Database, policy: PolicyConfig) -> RolloutId:
         test_command="true",
     )
     await tasks.put_tasks(db, [task])
-    await campaigns.create(db, CampaignConfig(name=name, policy=policy), CampaignKind.EVAL)
+    await campaigns.create(db, EvaluationConfig(name=name, policy=policy))
     group = run_group_id(name, 0)
     rollout = rollout_id(group, 0)
     await groups.create_group(

@@ -7,11 +7,13 @@ import pytest
 import mainspring.bundled
 from mainspring.algorithms.choice import advantages_of
 from mainspring.algorithms.gap import GapBounds, GapConfig
+from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.reading import check_campaign, load_campaign
+from mainspring.config.reading import check_evaluation, load_campaign
 from mainspring.config.stored import read_stored
 from mainspring.config.trainer import Device
 from mainspring.errors import ConfigError
+from mainspring.status import CampaignKind
 
 VALID = 'name = "a"\n[policy]\nmodel = "/models/m"\n'
 
@@ -45,6 +47,12 @@ VALID = 'name = "a"\n[policy]\nmodel = "/models/m"\n'
         (VALID + "[trainer.warm_start]\n", "toy tasks"),
         (VALID + "[trainer]\nmax_logprob_gap = 0.1\n", "trainer.max_logprob_gap"),
         (VALID + "[trainer.gap]\nmode = 'off'\n", "trainer.gap.mode"),
+        (VALID.replace("[policy]", "kind = 'eval'\n[policy]"), "kind: no such field"),
+        (VALID + "kind = 'bash'\n", "policy.kind: no such field; did you mean agent.kind?"),
+        (
+            VALID + "[run]\nsplit = 'dev'\n",
+            "run: a campaign has no such section; only `mainspring eval run FILE` reads it",
+        ),
         ("name = \n", "not TOML"),
     ],
 )
@@ -84,7 +92,21 @@ def test_an_option_is_called_as_it_was_given() -> None:
     with pytest.raises(
         ConfigError, match=r"eval run: --base-url: '127.0.0.1:31555' is not an http"
     ):
-        check_campaign(raw, "eval run", {"policy.engines": "--base-url"})
+        check_evaluation(raw, "eval run", {"policy.engines": "--base-url"})
+
+
+def test_the_file_of_an_evaluation_is_checked_as_a_whole() -> None:
+    raw = {"name": "a", "policy": {"model": "m"}, "trainer": {"num_steps": 3}}
+    raw |= {"run": {"slice": "0:5", "samples": 2}, "evaluation": {"concurrency": 7}}
+    read = check_evaluation(raw, "eval.toml")
+    assert (read.split, read.bounds, read.samples, read.concurrency) == ("test", (0, 5), 2, 7)
+    raw |= {"run": {"slice": "five", "of": "b"}, "trainer": {"num_stepz": 3}}
+    with pytest.raises(ConfigError) as raised:
+        check_evaluation(raw, "eval.toml", {"run.slice": "--slice"})
+    said = raised.value.message
+    assert "eval.toml: trainer.num_stepz: no such field; did you mean num_steps?" in said
+    assert "eval.toml: --slice: 'five' is not a slice" in said
+    assert "eval.toml: run.of: no such field" in said
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -114,14 +136,15 @@ def test_the_bundled_campaign_is_valid() -> None:
     ],
 )
 def test_what_an_earlier_version_stored_is_read(stored, gap, device) -> None:
-    config = read_stored({"name": "a", "policy": {"model": "/models/m"}} | stored)
+    raw = {"name": "a", "policy": {"model": "/models/m"}} | stored
+    config = training(read_stored(CampaignKind.TRAIN, raw))
     assert (config.trainer.gap, config.trainer.device) == (gap, device)
 
 
 @pytest.mark.parametrize(("stored", "kind"), [(True, "bundled"), (False, "bash")])
 def test_the_agent_of_an_earlier_version_is_read(stored: bool, kind: str) -> None:
     raw = {"name": "a", "policy": {"model": "/models/m"}, "agent": {"short_prompts": stored}}
-    assert read_stored(raw).agent.kind == kind
+    assert read_stored(CampaignKind.TRAIN, raw).agent.kind == kind
 
 
 @pytest.mark.parametrize(("stored", "normalize_std"), [("mixed", True), ("none", False)])

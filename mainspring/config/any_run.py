@@ -1,0 +1,50 @@
+"""A run of any kind: campaign, evaluation, verification or regrade, told apart by `kind`.
+
+Invariants: `kind` is one of the words of `CampaignKind`, which stand in Postgres and on the command
+line; it is never part of a stored configuration, because the row has it. Everything that differs by
+kind is one `match` over this union, closed by `assert_never`.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
+
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.regrade import RegradeConfig
+from mainspring.config.section import STORED
+from mainspring.config.verification import VerificationConfig
+from mainspring.errors import UsageError
+from mainspring.status import CampaignKind
+
+Measurement = EvaluationConfig | VerificationConfig | RegradeConfig
+"""Runs that train nothing."""
+AnyRun = Annotated[CampaignConfig | Measurement, Field(discriminator="kind")]
+_READER: TypeAdapter[AnyRun] = TypeAdapter(AnyRun)
+
+
+def read_run(kind: CampaignKind, raw: dict[str, Any]) -> AnyRun:
+    """A configuration that was accepted before. Raises pydantic's ValidationError."""
+    return _READER.validate_python(raw | {"kind": kind}, context=STORED)
+
+
+def training(run: AnyRun) -> CampaignConfig:
+    """`run`, which must be a campaign. Raises UsageError for what trains nothing."""
+    if isinstance(run, CampaignConfig):
+        return run
+    raise UsageError(
+        f"campaign {run.name} trains nothing (its kind is {run.kind.value})",
+        remedy="give the name of a training campaign",
+    )
+
+
+def concurrency_of(run: AnyRun) -> int:
+    """Rollouts in flight at once; in a campaign, those of one evaluation."""
+    return run.evaluation.concurrency if isinstance(run, CampaignConfig) else run.concurrency
+
+
+def with_concurrency(run: AnyRun, concurrency: int) -> AnyRun:
+    if not isinstance(run, CampaignConfig):
+        return run.model_copy(update={"concurrency": concurrency})
+    evaluation = run.evaluation.model_copy(update={"concurrency": concurrency})
+    return run.model_copy(update={"evaluation": evaluation})

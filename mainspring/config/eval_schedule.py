@@ -1,0 +1,18 @@
+"""Section [evaluation]: when and on what a campaign measures its policy."""
+
+from pydantic import Field
+
+from mainspring.config.section import CONCURRENCY, Section
+
+
+class EvalSchedule(Section):
+    every_steps: int = Field(default=20, ge=1)
+    """Number of steps between two evaluations; also before the first step and after the last."""
+    splits: tuple[str, ...] = ("heldout",)
+    """Splits for the first and the last evaluation; in between only the first one, sampled."""
+    greedy: bool = True
+    """Also at temperature 0, before and after."""
+    greedy_tasks: int | None = Field(default=None, ge=1)
+    """Number of tasks, from the start of the split, that are played greedily; unset: all."""
+    concurrency: int = Field(default=CONCURRENCY, ge=1)
+    """Rollouts of one evaluation in flight at once."""
