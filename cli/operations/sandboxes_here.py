@@ -13,6 +13,7 @@ from infra.db import selections
 from infra.db.database import Database
 from infra.sandbox.backends import Backends, Found, available_backends
 from infra.sandbox.protocol import BackendUnavailable
+from mainspring.config.run import RunConfig
 from mainspring.ids import TaskId
 from mainspring.sandbox_choice import BWRAP, DOCKER, backend_name
 
@@ -34,7 +35,7 @@ async def probe_here(name: str, here: Backends) -> Found:
 
 
 async def require_backends(
-    db: Database, config: CampaignConfig, used: Sequence[TaskId], here: Backends
+    db: Database, config: RunConfig, used: Sequence[TaskId], here: Backends
 ) -> None:
     """Raises BackendUnavailable when one that a task needs does not work here."""
     with_image = await selections.num_with_image(db, used)

@@ -150,7 +150,8 @@ def test_the_agent_of_an_earlier_version_is_read(stored: bool, kind: str) -> Non
 @pytest.mark.parametrize(("stored", "normalize_std"), [("mixed", True), ("none", False)])
 def test_the_algorithm_of_an_earlier_version_is_read(stored: str, normalize_std: bool) -> None:
     trainer = {"device": "cpu", "filter": stored, "normalize_std": normalize_std}
-    found = read_stored({"name": "a", "policy": {"model": "/m"}, "trainer": trainer}).trainer
+    raw = {"name": "a", "policy": {"model": "/m"}, "trainer": trainer}
+    found = training(read_stored(CampaignKind.TRAIN, raw)).trainer
     assert (found.filter, found.normalize_std) == (stored, normalize_std)
     assert (found.advantage, found.loss, found.engine) == ("grpo", "clip", "plain")
     mean_only = [0.5, -0.5, None]
