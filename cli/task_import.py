@@ -19,7 +19,8 @@ def register(tasks: typer.Typer) -> None:
             str,
             typer.Argument(
                 help="A .jsonl, .json or .parquet file, a SWE-bench task repository, a Harbor task "
-                "or a folder of them, or a data set of the Hugging Face hub."
+                "or a folder of them, a data set of the Hugging Face hub, or a task source of your "
+                'own as "package.module:Class".'
             ),
         ],
         name: Annotated[

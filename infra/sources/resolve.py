@@ -8,16 +8,18 @@ from infra.sources.files import FileSource
 from infra.sources.harbor import HarborSource
 from infra.sources.hub import HubSource
 from infra.sources.image_rules import check_template
+from infra.sources.own import OwnSource
 from infra.sources.protocol import ImportOptions, TaskSource
 from infra.sources.swebench_repo import SwebenchRepoSource
 from mainspring.errors import UsageError
+from mainspring.named import is_path
 from mainspring.tasks.allow_list import AllowList
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
 
 
 def open_source(named: str, options: ImportOptions) -> TaskSource:
-    """A file, a folder, or the name of a data set on the hub. Raises UsageError."""
+    """A file, a folder, a class of one's own, or a data set on the hub. Raises UsageError."""
     if options.image_template is not None:
         check_template(options.image_template)
     AllowList.parse(options.allow_hosts)
@@ -40,9 +42,12 @@ def open_source(named: str, options: ImportOptions) -> TaskSource:
                 f"{named} is not a file of rows", remedy=f"expected {', '.join(files.SUFFIXES)}"
             )
         return FileSource(path, options)
+    if is_path(named):
+        return OwnSource(named, options)
     if _HUB_NAME.fullmatch(named) and not named.startswith("."):
         return HubSource(named, options)
     raise UsageError(
         f"there is no file or folder {named}",
-        remedy="a data set of the Hugging Face hub is named as in SWE-bench/SWE-bench_Verified",
+        remedy="a data set of the Hugging Face hub is named as in SWE-bench/SWE-bench_Verified, a "
+        "source of your own as package.module:Class",
     )
