@@ -29,7 +29,9 @@ def find(what: str, name: str, known: Mapping[str, T]) -> T | Any:
     if not is_path(name):
         raise ConfigError(
             f"no {what} is called {name!r}",
-            remedy=f'choose from {", ".join(known)}, or name your own as "package.module:name"',
+            remedy=f'choose from {", ".join(known)}, or name your own as "package.module:name"'
+            if known
+            else 'name your own as "package.module:name"',
         )
     module, _, attribute = name.partition(":")
     try:
@@ -37,6 +39,6 @@ def find(what: str, name: str, known: Mapping[str, T]) -> T | Any:
     except Exception as error:
         raise ConfigError(
             f"{what} {name!r} cannot be imported: {type(error).__name__}: {error}",
-            remedy="install its package where commands and workers run, or choose from "
-            + ", ".join(known),
+            remedy="install its package where commands and workers run"
+            + (f", or choose from {', '.join(known)}" if known else ""),
         ) from error

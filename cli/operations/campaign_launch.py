@@ -26,14 +26,14 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from cli.operations.named_parts import check_named
 from cli.operations.sandboxes_here import require_backends
 from infra.db import campaigns, run_plans, selections, tasks
 from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
 from infra.db.selections import OverTasks, Selected
-from infra.sandbox.backends import Backends, check_backend
-from mainspring.agents.choice import AGENTS, check_agent
-from mainspring.algorithms.choice import check_algorithms
+from infra.sandbox.backends import Backends
+from mainspring.agents.choice import AGENTS
 from mainspring.bundled.generator import Split, make_tasks
 from mainspring.config.any_run import AnyRun, Measurement
 from mainspring.config.campaign import CampaignConfig
@@ -52,7 +52,6 @@ from mainspring.ids import (
 from mainspring.protocol.campaign import CampaignPlan, CampaignState
 from mainspring.protocol.names import Workflow
 from mainspring.protocol.run import RunState
-from mainspring.rewards.scoring import check_parts
 from mainspring.status import CampaignStatus, PolicyApi
 from workflows import search
 
@@ -77,13 +76,10 @@ async def create(db: Database, config: AnyRun, here: Backends | None = None) -> 
         if here is not None and stored.status is not CampaignStatus.FINISHED:
             await require_backends(db, config, await _used(db, stored), here)
         return campaign
-    check_parts(config)
-    check_agent(config.agent)
-    check_backend(config.sandbox.backend)
+    check_named(config)
     selected: list[Selected] = []
     match config:
         case CampaignConfig():
-            check_algorithms(config.trainer)
             _check_tokens(config)
             selected = await _select(db, config, SPLITS)
             used = _ids(selected)

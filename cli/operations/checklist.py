@@ -23,6 +23,7 @@ from temporalio.client import Client
 
 from cli.operations import local_engines
 from cli.operations.local_engines import EngineKind, Hardware
+from cli.operations.named_parts import unusable
 from cli.operations.sandboxes_here import backends_here, probe_here
 from infra.db import tasks, verifications
 from infra.db.database import Database
@@ -95,6 +96,7 @@ async def of_this_machine(
     model = model_item(config)
     items = [
         model,
+        *_named_items(config),
         *(
             [
                 await _engine_here(config, url, settings, hardware)
@@ -110,10 +112,17 @@ async def of_this_machine(
     return items
 
 
+def _named_items(config: CampaignConfig) -> list[Item]:
+    """Agent, reward, backend and algorithms, where one cannot be used."""
+    return [
+        Item(what, State.MISSING, error.message, error.remedy) for what, error in unusable(config)
+    ]
+
+
 async def of_the_fleet(config: CampaignConfig, settings: Settings, client: Client) -> list[Item]:
     """What `mainspring campaign start` can see of engines and workers elsewhere."""
     model = model_item(config)
-    items = [model]
+    items = [model, *_named_items(config)]
     for url in config.policy.engines if model.state is State.OK else ():
         if urlsplit(url).port == 0:
             fix = "give the engine's port in policy.engines, or use mainspring train"

@@ -25,7 +25,7 @@ class OwnSource:
                 remedy="write it as `class Name: def __init__(self, options)` (docs/tasks.md)",
             )
         try:
-            self._source = make(options)
+            self._source: Any = make(options)
         except MainspringError:
             raise
         except Exception as error:

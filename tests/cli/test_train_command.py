@@ -179,6 +179,19 @@ async def test_what_cannot_run_is_refused_before_anything_is_stored(
         assert await campaigns.find(db, CampaignId("refused")) is None
 
 
+async def test_a_dry_run_names_what_the_file_names_and_does_not_exist(
+    file: Path, tmp_path: Path
+) -> None:
+    own = FILE.replace('kind = "bundled"', 'kind = "nobody_at_all:Agent"')
+    file.write_text(own.replace('device = "cpu"', 'device = "cpu"\nloss = "clop"'))
+    home = tmp_path / "home"
+    ended = await in_this_process("train", str(file), "--dry-run", "--home", str(home))
+    assert isinstance(ended.exception, MainspringError) and ended.exception.exit_code == 2
+    assert "agent 'nobody_at_all:Agent' cannot be imported" in ended.exception.message
+    assert "no loss is called 'clop'" in ended.exception.message
+    assert "choose from clip, or name your own" in ended.exception.remedy
+
+
 async def test_a_configured_service_that_is_away_is_missing(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

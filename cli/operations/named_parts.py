@@ -1,0 +1,40 @@
+"""The parts that a configuration names: agent, reward, sandbox backend, algorithms.
+
+Invariant: a name or a path that cannot be used is refused before anything is stored or started,
+with the list of what exists. Used before a run is stored, and by the checklist.
+"""
+
+from collections.abc import Callable, Iterator
+
+from infra.sandbox.backends import check_backend
+from mainspring.agents.choice import check_agent
+from mainspring.algorithms.choice import check_algorithms
+from mainspring.config.any_run import AnyRun
+from mainspring.config.campaign import CampaignConfig
+from mainspring.errors import UsageError
+from mainspring.rewards.scoring import check_parts
+
+
+def check_named(config: AnyRun) -> None:
+    """Raises UsageError for the first that cannot be used."""
+    for _, check in _checks(config):
+        check()
+
+
+def unusable(config: AnyRun) -> list[tuple[str, UsageError]]:
+    """Everything that cannot be used, with the part it is."""
+    found: list[tuple[str, UsageError]] = []
+    for what, check in _checks(config):
+        try:
+            check()
+        except UsageError as error:
+            found.append((what, error))
+    return found
+
+
+def _checks(config: AnyRun) -> Iterator[tuple[str, Callable[[], None]]]:
+    yield "reward", lambda: check_parts(config)
+    yield "agent", lambda: check_agent(config.agent)
+    yield "sandbox backend", lambda: check_backend(config.sandbox.backend)
+    if isinstance(config, CampaignConfig):
+        yield "algorithm", lambda: check_algorithms(config.trainer)
