@@ -3,6 +3,8 @@
 Safe to run twice: the first stored reply stands, and both attempts answer from it.
 """
 
+from collections.abc import Sequence
+
 from temporalio import activity
 
 from activities.implements import implements
@@ -38,7 +40,7 @@ class ReplyActivities:
             replies, executions = await turns.history(self._db, ask.rollout, ask.epoch)
             agent = await self._known.agent(ask.rollout)
             if ask.turn < len(replies):
-                return _result(agent, replies[ask.turn], replies)
+                return _result(agent, path_to(replies, ask.turn))
             served = await self._served.of(about.campaign)
             task = await self._known.task(about.task)
             closed = beat.earlier(NUM_CLOSED)
@@ -62,10 +64,12 @@ class ReplyActivities:
                 beat.tell(NUM_CLOSED, away.num_closed)
                 raise
             stored = await turns.put_call(self._db, ask.rollout, ask.epoch, reply)
-            return _result(agent, stored, [*replies, stored])
+            return _result(agent, (*path, stored))
 
 
-def _result(agent: Agent, call: Call, history: list[Call]) -> GenerateResult:
+def _result(agent: Agent, path: Sequence[Call]) -> GenerateResult:
+    """Of the last call of `path`; its tokens are counted with those before it on its branch."""
+    call = path[-1]
     asked = agent.parse(call.text)
     commands = () if isinstance(asked, FormatError) else asked
     in_tokens = bool(call.completion_ids)
@@ -74,10 +78,10 @@ def _result(agent: Agent, call: Call, history: list[Call]) -> GenerateResult:
         spent_s=call.latency_s,
         summary=_cut(" ".join(commands[0].command.split())) if commands else "",
         num_commands=len(commands),
-        num_prompt_tokens=sum(len(g.prompt_ids) for g in history)
+        num_prompt_tokens=sum(len(g.prompt_ids) for g in path)
         if in_tokens
         else call.num_prompt_tokens,
-        num_completion_tokens=sum(len(g.completion_ids) for g in history)
+        num_completion_tokens=sum(len(g.completion_ids) for g in path)
         if in_tokens
         else call.num_completion_tokens,
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from infra.db import selections
 from infra.db.database import Database
-from infra.sandbox.backends import Backends, Found, available_backends
+from infra.sandbox.backends import BACKENDS, Backends, Found, available_backends
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.config.run import RunConfig
 from mainspring.ids import TaskId
@@ -22,16 +22,20 @@ _TITLES = {DOCKER: "Docker", BWRAP: "bubblewrap"}
 
 async def backends_here() -> Backends:
     """Each backend of this machine, or why it cannot run."""
-    with tempfile.TemporaryDirectory(prefix="mainspring-probe-") as nowhere:
-        return await available_backends(Path(nowhere))
+    return await _probed(tuple(BACKENDS))
 
 
 async def probe_here(name: str, here: Backends) -> Found:
     """Also one of your own, which only some campaigns ask for."""
     if name in here:
         return here[name]
+    return (await _probed((name,)))[name]
+
+
+async def _probed(names: Sequence[str]) -> Backends:
     with tempfile.TemporaryDirectory(prefix="mainspring-probe-") as nowhere:
-        return (await available_backends(Path(nowhere) / "sandboxes", names=(name,)))[name]
+        # Below it: a backend of one's own gets a directory beside this one.
+        return await available_backends(Path(nowhere) / "sandboxes", names=names)
 
 
 async def require_backends(
