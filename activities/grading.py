@@ -6,10 +6,8 @@ wrong with the task a fault at once; neither is a verdict about the agent. Gradi
 stored verdict, as giving a patch twice gives the stored patch.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 
 from temporalio import activity
 
@@ -18,29 +16,20 @@ from infra.db import rollouts, sandboxes
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.models import SandboxPurpose
-from infra.sandbox.backends import Backends
-from infra.sandbox.protocol import Sandbox, SandboxBroken, SandboxLost, SandboxRefused
+from infra.environments.grader import MachineBroken, TaskBroken
+from infra.environments.hosted import Environments
+from infra.sandbox.protocol import SandboxBroken, SandboxLost, SandboxRefused
 from infra.temporal.faults import naming
 from infra.temporal.heartbeat import heartbeating
 from infra.verdicts.swebench import LibraryMissing, UnknownParser
+from mainspring.environments.protocol import Judged, Place, WorldLost
 from mainspring.ids import NodeId, SandboxId
 from mainspring.integrity.exploits import BY_NAME
 from mainspring.protocol.activities import GIVE_PATCH, GRADE
 from mainspring.protocol.rollout import GradeResult, PatchResult, RolloutRef
 from mainspring.status import FaultKind, Player, RolloutPhase, Verdict
 from mainspring.tasks.criterion import GradeReport
-from mainspring.tasks.task import Task
-from node.grader import (
-    Judged,
-    MachineBroken,
-    TaskBroken,
-    attack,
-    for_grading,
-    for_solving,
-    judge,
-    solve,
-)
-from node.held_sandboxes import sandbox_spec
+from mainspring.tasks.swe_task import SweTask
 
 MAX_ATTEMPTS = 10
 """Sandboxes one grading may use up before the rollout is masked."""
@@ -55,12 +44,12 @@ class GradingActivities:
         db: Database,
         known: Known,
         node: NodeId,
-        backends: Backends,
+        environments: Environments,
     ) -> None:
         self._db = db
         self._known = known
         self._node = node
-        self._backends = backends
+        self._environments = environments
 
     @implements(GRADE)
     async def grade(self, ref: RolloutRef) -> GradeResult:
@@ -70,12 +59,11 @@ class GradingActivities:
                 return GradeResult(verdict=stored.verdict, fault=stored.fault)
             await rollouts.set_phase(self._db, ref.rollout, ref.epoch, RolloutPhase.GRADING)
             patch = await rollouts.get_patch(self._db, ref.rollout, ref.epoch) or b""
-            run_empty = stored.player is Player.EMPTY
-            if not patch and not run_empty:
-                return await self._store(
-                    ref, Judged(Verdict.NO_PATCH, "", GradeReport(note=stored.patch_note or ""))
-                )
-            return await self._judge(ref, patch, run_empty)
+            # Without a patch there is nothing to judge, but where the task itself is verified.
+            if not patch and stored.player is not Player.EMPTY:
+                report = GradeReport(note=stored.patch_note or "")
+                return await self._store(ref, Judged(Verdict.NO_PATCH, report=report))
+            return await self._judge(ref, patch)
 
     @implements(GIVE_PATCH)
     async def give_patch(self, ref: RolloutRef) -> PatchResult:
@@ -95,15 +83,14 @@ class GradingActivities:
                 return b""
             case Player.STORED if stored.source_rollout is not None:
                 return await rollouts.get_final_patch(self._db, stored.source_rollout) or b""
-            case Player.GOLD if task.gold_patch is not None:
+            case Player.GOLD if isinstance(task, SweTask) and task.gold_patch is not None:
                 return task.gold_patch.encode()
-            case Player.GOLD if task.solution:
-                return await self._made(ref, task, "gold", partial(solve, task=task))
-            case Player.EXPLOIT if stored.exploit in BY_NAME:
-                exploit = BY_NAME[stored.exploit]
-                return await self._made(
-                    ref, task, "exploit", partial(attack, task=task, exploit=exploit)
-                )
+            case Player.GOLD if isinstance(task, SweTask) and task.solution:
+                solve = self._environments.swe.solve
+                return await self._made(ref, "gold", lambda place: solve(task, place))
+            case Player.EXPLOIT if isinstance(task, SweTask) and stored.exploit in BY_NAME:
+                attack, exploit = self._environments.swe.attack, BY_NAME[stored.exploit]
+                return await self._made(ref, "exploit", lambda place: attack(task, exploit, place))
             case player:
                 raise SandboxRefused(
                     f"rollout {ref.rollout}: there is no patch to give for player {player} and "
@@ -112,24 +99,25 @@ class GradingActivities:
                 )
 
     async def _made(
-        self, ref: RolloutRef, task: Task, use: str, make: Callable[[Sandbox], Awaitable[bytes]]
+        self, ref: RolloutRef, use: str, make: Callable[[Place], Awaitable[bytes]]
     ) -> bytes:
         """The patch that a script makes in a sandbox of its own."""
         try:
-            async with self._fresh(ref, task, use) as sandbox:
-                return await make(sandbox)
+            async with self._place(ref, use) as place:
+                return await make(place)
         except (SandboxBroken, SandboxLost) as error:
             if activity.info().attempt < MAX_ATTEMPTS:
                 raise SandboxBroken(f"solving sandbox failed: {error}") from error
             raise
 
-    async def _judge(self, ref: RolloutRef, patch: bytes, run_empty: bool) -> GradeResult:
+    async def _judge(self, ref: RolloutRef, patch: bytes) -> GradeResult:
         facts = await self._known.rollout(ref.rollout)
         task = await self._known.task(facts.task)
         max_attempts = MAX_ATTEMPTS
         try:
-            async with self._fresh(ref, task, "grade") as sandbox:
-                judged = await judge(sandbox, task, patch, run_empty=run_empty)
+            async with self._place(ref, "grade") as place:
+                environment = self._environments.of(place.config, task)
+                judged = await environment.grade(task, patch, place)
         except (TaskBroken, SandboxRefused, UnknownParser) as error:
             # It would be the same in every sandbox.
             max_attempts, fault = 0, f"{FaultKind.TASK_INVALID}: {error}"
@@ -137,46 +125,39 @@ class GradingActivities:
             max_attempts, fault = 0, error
         except MachineBroken as error:
             max_attempts, fault = MAX_EMPTY_RUNS, error
-        except (SandboxBroken, SandboxLost) as error:
+        except (SandboxBroken, WorldLost) as error:
             fault = error
         else:
             return await self._store(ref, judged)
         if activity.info().attempt < max_attempts:
             raise SandboxBroken(f"grading sandbox failed: {fault}")
-        return await self._store(ref, Judged(Verdict.FAULT, "", GradeReport()), str(fault))
+        return await self._store(ref, Judged(Verdict.FAULT), str(fault))
 
     @asynccontextmanager
-    async def _fresh(self, ref: RolloutRef, task: Task, use: str) -> AsyncIterator[Sandbox]:
-        """A sandbox of this attempt's own, leased while it lives."""
+    async def _place(self, ref: RolloutRef, use: str) -> AsyncIterator[Place]:
+        """For a sandbox of this attempt's own, leased while it lives."""
         facts = await self._known.rollout(ref.rollout)
-        config = await self._known.config(facts.campaign)
-        backend = await self._backends.choose(config.sandbox.backend, task.image)
         attempt = activity.info().attempt
-        sandbox_id = SandboxId(f"{ref.rollout.replace('/', '.')}.e{ref.epoch}.{use}{attempt}")
-        await sandboxes.open_lease(
-            self._db,
-            sandbox_id,
-            ref.rollout,
-            ref.epoch,
-            purpose=SandboxPurpose.GRADE,
-            node=self._node,
-            backend=backend.name,
-        )
+        sandbox = SandboxId(f"{ref.rollout.replace('/', '.')}.e{ref.epoch}.{use}{attempt}")
+
+        async def lease(backend: str) -> None:
+            await sandboxes.open_lease(
+                self._db,
+                sandbox,
+                ref.rollout,
+                ref.epoch,
+                purpose=SandboxPurpose.GRADE,
+                node=self._node,
+                backend=backend,
+            )
+
         labels = {"campaign": facts.campaign, "rollout": ref.rollout, "node": self._node}
-        spec = sandbox_spec(sandbox_id, task, config.sandbox, labels)
-        if use == "grade":
-            spec = for_grading(spec, task)
-        elif use == "gold":
-            spec = for_solving(spec)
+        config = await self._known.config(facts.campaign)
         try:
-            async with naming(self._known, self._node, ref.rollout, sandbox_id):
-                sandbox = await backend.open(spec)
-                try:
-                    yield sandbox
-                finally:
-                    await asyncio.shield(sandbox.close())
+            async with naming(self._known, self._node, ref.rollout, sandbox):
+                yield Place(sandbox, ref.rollout, config, labels, lease)
         finally:
-            await sandboxes.close_lease(self._db, sandbox_id, self._node)
+            await sandboxes.close_lease(self._db, sandbox, self._node)
 
     async def _store(
         self, ref: RolloutRef, judged: Judged, fault: str | None = None

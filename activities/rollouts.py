@@ -37,6 +37,7 @@ from mainspring.protocol.rollout import (
     RolloutRef,
 )
 from mainspring.status import GroupKind, Player
+from mainspring.tasks.swe_task import SweTask
 
 
 async def make_group(db: Database, known: Known, ask: GroupInput) -> GroupRecord:
@@ -72,7 +73,8 @@ class RolloutActivities:
         config = await self._known.config(claim.campaign)
         task = await self._known.task(claim.task)
         plays = claim.player is Player.POLICY
-        prefer = await nodes.with_image(self._db, task.image) if plays and task.image else None
+        image = task.image if isinstance(task, SweTask) else None
+        prefer = await nodes.with_image(self._db, image) if plays and image else None
         return BeginResult(
             epoch=claim.epoch,
             task=claim.task,

@@ -1,4 +1,4 @@
-"""Sandboxes on their node: open, run the turn's command once, replay, collect the patch, close.
+"""Worlds on their node: open, run the turn's command once, replay, collect the patch, close.
 
 Invariants 3, 6 and 7: the intent is written before the command runs; a second attempt re-attaches
 through the sandbox's own record of the turn id; a sandbox this process does not hold is lost, and
@@ -15,18 +15,11 @@ from infra.db import rollouts, snapshots, turns
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.fence import Fenced
-from infra.sandbox.backends import Backends
-from infra.sandbox.protocol import (
-    Sandbox,
-    SandboxBackend,
-    SandboxBroken,
-    SandboxLost,
-    SandboxRefused,
-    SandboxSpec,
-)
-from infra.sandbox.session import PatchRefused
+from infra.environments.hosted import HostedWorld
+from infra.sandbox.protocol import SandboxBroken, SandboxLost, SandboxRefused
 from infra.temporal.faults import SandboxDiverged
 from mainspring.agents.protocol import Agent, Command, FormatError
+from mainspring.environments.protocol import WorldLost
 from mainspring.errors import MainspringError, SandboxError
 from mainspring.ids import NodeId, RolloutId, SandboxId, command_id
 from mainspring.protocol.activities import (
@@ -48,11 +41,10 @@ from mainspring.protocol.rollout import (
 from mainspring.status import RolloutPhase
 from mainspring.trajectories.turns import Execution
 from node.capacity import Admission
-from node.held_sandboxes import HeldSandboxes, sandbox_spec
+from node.held_sandboxes import HeldSandboxes
 
 MAX_STARTS = 6
 """In a row, of a sandbox whose first process dies: then the task is at fault, not bad luck."""
-NOTHING_CHANGED = "nothing was changed"
 RESTART_S = 0.2
 """Before the second start, and twice as long before each further one."""
 
@@ -63,14 +55,12 @@ class SandboxActivities:
         db: Database,
         known: Known,
         node: NodeId,
-        backends: Backends,
         held: HeldSandboxes,
         admission: Admission,
     ) -> None:
         self._db = db
         self._known = known
         self._node = node
-        self._backends = backends
         self._held = held
         self._admission = admission
 
@@ -78,22 +68,12 @@ class SandboxActivities:
     async def open_sandbox(self, ask: OpenInput) -> SandboxRef:
         sandbox = SandboxId(f"{ask.rollout.replace('/', '.')}.e{ask.epoch}.s{ask.life}")
         async with self._held.working("opening", ask.rollout, sandbox):
-            claim = await self._known.rollout(ask.rollout)
-            task = await self._known.task(claim.task)
-            config = await self._known.config(claim.campaign)
-            backend = await self._backends.choose(config.sandbox.backend, task.image)
-            labels = {
-                "campaign": claim.campaign,
-                "rollout": ask.rollout,
-                "epoch": str(ask.epoch),
-                "node": self._node,
-            }
             if sandbox not in self._held:
-                spec = sandbox_spec(sandbox, task, config.sandbox, labels)
                 with self._admission.opening():
-                    await self._start(backend, spec, ask, config.sandbox.max_open)
+                    await self._start(sandbox, ask)
+            backend = self._held.get(sandbox).backend
             await self._say_open(ask, sandbox)
-            return SandboxRef(sandbox=sandbox, node=self._node, backend=backend.name)
+            return SandboxRef(sandbox=sandbox, node=self._node, backend=backend)
 
     async def _say_open(self, ask: OpenInput, sandbox: SandboxId) -> None:
         phase = RolloutPhase.RUNNING if ask.life == 0 else RolloutPhase.RESTORING
@@ -104,14 +84,12 @@ class SandboxActivities:
             await self._held.close(sandbox)
             raise
 
-    async def _start(
-        self, backend: SandboxBackend, spec: SandboxSpec, ask: OpenInput, max_open: int | None
-    ) -> None:
+    async def _start(self, sandbox: SandboxId, ask: OpenInput) -> None:
         # Not by Temporal's attempts: those count full nodes and killed workers, too.
         for start in range(MAX_STARTS):
             try:
-                return await self._held.open(backend, spec, ask.rollout, ask.epoch, max_open)
-            except SandboxLost as lost:
+                return await self._held.open(sandbox, ask.rollout, ask.epoch)
+            except WorldLost as lost:
                 # It was killed as it began, and nothing has run in it: another one will do.
                 raise SandboxError(lost.message) from lost
             except SandboxBroken as broken:
@@ -132,7 +110,7 @@ class SandboxActivities:
             )
             ours = None
             if done is None:
-                result = await self._held.get(ask.sandbox).run(
+                result = await self._held.get(ask.sandbox).step(
                     command_id(ask.rollout, ask.epoch, ask.turn, ask.index),
                     command,
                     ask.timeout_s,
@@ -172,8 +150,8 @@ class SandboxActivities:
         before it could report it: `execute` will not run it again.
         """
         async with self._held.working("replaying", ask.rollout, ask.sandbox) as beat:
-            sandbox = self._held.get(ask.sandbox)
-            num_restored = await self._put_back_snapshot(ask, sandbox)
+            world = self._held.get(ask.sandbox)
+            num_restored = await self._put_back_snapshot(ask, world)
             _, executions = await turns.history(self._db, ask.rollout, ask.epoch)
             claim = await self._known.rollout(ask.rollout)
             config = await self._known.config(claim.campaign)
@@ -181,7 +159,7 @@ class SandboxActivities:
                 if before.call < num_restored:
                     continue
                 beat.note = f"replaying turn {before.call + 1} of {executions[-1].call + 1}"
-                now = await sandbox.run(
+                now = await world.step(
                     command_id(ask.rollout, ask.epoch, before.call, before.index),
                     before.command,
                     config.agent.command_timeout_s,
@@ -225,13 +203,13 @@ class SandboxActivities:
         except MainspringError as error:
             activity.logger.warning("%s, turn %d: no snapshot: %s", ask.rollout, ask.turn, error)
 
-    async def _put_back_snapshot(self, ask: SandboxInput, sandbox: Sandbox) -> int:
+    async def _put_back_snapshot(self, ask: SandboxInput, world: HostedWorld) -> int:
         """Turns that need not run again. One that fails is not tried twice."""
         snapshot = await snapshots.newest(self._db, ask.rollout, ask.epoch)
         if snapshot is None:
             return 0
         try:
-            await sandbox.restore(snapshot.data)
+            await world.restore(snapshot.data)
         except SandboxError as error:
             await snapshots.drop(self._db, ask.rollout)
             raise SandboxLost(
@@ -241,17 +219,12 @@ class SandboxActivities:
         return snapshot.num_turns
 
     async def _collect(self, rollout: RolloutId, epoch: int, sandbox: SandboxId) -> int:
-        """Store the patch, then close the sandbox: it is done with. Bytes of the patch."""
+        """Store what the world leaves, then close it: it is done with. Bytes of the patch."""
         patch = await rollouts.get_patch(self._db, rollout, epoch)
         if patch is None:
-            held = self._held.get(sandbox)
-            try:
-                patch = await held.diff()
-                note = await held.left_out() or (None if patch else NOTHING_CHANGED)
-            except PatchRefused as refused:
-                # What the agent left cannot be a patch: that is its doing, not a fault.
-                patch, note = b"", refused.message
-            await rollouts.put_patch(self._db, rollout, epoch, patch, note)
+            finished = await self._held.get(sandbox).finish()
+            patch = finished.result
+            await rollouts.put_patch(self._db, rollout, epoch, patch, finished.note)
         await self._held.close(sandbox)
         return len(patch)
 

@@ -17,6 +17,7 @@ from mainspring.ids import RolloutId
 from mainspring.integrity.suspicion import suspicions
 from mainspring.rewards.scoring import Outcome, RewardBroken, Scored, has_own_functions, score
 from mainspring.status import Player, StopReason, Suspicion, Verdict
+from mainspring.tasks.swe_task import SweTask
 
 FUNCTION_TIMEOUT_S = 10.0
 """For one reward; half of what an attempt at a store call may take."""
@@ -88,6 +89,8 @@ async def _suspicions(known: Known, did: Played, commands: list[str]) -> tuple[S
     if did.player not in (Player.POLICY, Player.EXPLOIT):
         return ()
     task = await known.task(did.task)
+    if not isinstance(task, SweTask):
+        return ()
     # A long rollout's commands take a while to read, and heartbeats share this loop.
     marks = await asyncio.to_thread(suspicions, commands, did.patch, task)
     cheated = did.report is not None and did.report.cheated

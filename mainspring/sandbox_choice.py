@@ -8,6 +8,9 @@ BWRAP = "bwrap"
 """bubblewrap on the node's own root, read-only; for tasks that need no image."""
 DOCKER = "docker"
 """A container from the task's image."""
+IN_PROCESS = "process"
+"""No sandbox: a world of an environment of one's own, in the process of its node. It stands in
+leases in the place of a backend's name."""
 
 
 def backend_name(configured: str | None, image: str | None) -> str:

@@ -1,14 +1,15 @@
-"""The sandboxes this node's process holds: opened, taken over from its predecessor, released.
+"""The worlds this node's process holds: opened, taken over from its predecessor, released.
 
-Invariants: a lease is written before a sandbox is made and closed after it is gone; what is held
+Invariants: a lease is written before a world is made and closed after it is gone; what is held
 can be used at once and everything else is lost; sandboxes outlive the process, and the next one
 takes over (`adopt`) those whose rollouts continue. Used by the sandbox activities and the reaper.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import structlog
 
@@ -16,54 +17,32 @@ from infra.db import sandboxes
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.models import SandboxPurpose
-from infra.sandbox.backends import Backends
-from infra.sandbox.containers.image_edit import Alteration
-from infra.sandbox.protocol import (
-    BackendUnavailable,
-    Limits,
-    Sandbox,
-    SandboxBackend,
-    SandboxLost,
-    SandboxSpec,
-)
+from infra.environments.hosted import Environments, Hosted, HostedWorld
+from infra.sandbox.protocol import BackendUnavailable, SandboxLost
 from infra.temporal.faults import naming
 from infra.temporal.heartbeat import Beat, heartbeating
-from mainspring.config.sandbox import SandboxConfig
+from mainspring.environments.protocol import Place, WorldLost
+from mainspring.errors import ConfigError
 from mainspring.ids import NodeId, RolloutId, SandboxId
+from mainspring.sandbox_choice import IN_PROCESS
 from mainspring.status import SandboxStatus
-from mainspring.tasks.task import Task
 
 log = structlog.get_logger()
 
 
-def sandbox_spec(
-    sandbox: SandboxId, task: Task, config: SandboxConfig, labels: Mapping[str, str]
-) -> SandboxSpec:
-    return SandboxSpec(
-        id=sandbox,
-        workdir=task.workdir,
-        image=task.image,
-        files=task.files,
-        alteration=Alteration(task.base_patch, task.hidden_files),
-        labels=labels,
-        allow_hosts=task.allow_hosts,
-        limits=Limits(
-            memory_mb=config.memory_mb,
-            max_pids=config.max_pids,
-            cpus=config.cpus,
-            disk_mb=config.disk_mb,
-            output_bytes=config.output_bytes,
-        ),
-    )
-
-
 class HeldSandboxes:
-    def __init__(self, db: Database, known: Known, node: NodeId, backends: Backends) -> None:
+    def __init__(
+        self,
+        db: Database,
+        known: Known,
+        node: NodeId,
+        environments: Environments,
+    ) -> None:
         self._db = db
         self._known = known
         self._node = node
-        self._backends = backends
-        self._held: dict[SandboxId, Sandbox] = {}
+        self._environments = environments
+        self._held: dict[SandboxId, HostedWorld] = {}
         self._num_closing = 0
 
     def __len__(self) -> int:
@@ -76,8 +55,8 @@ class HeldSandboxes:
     def __contains__(self, sandbox: SandboxId) -> bool:
         return sandbox in self._held
 
-    def get(self, sandbox: SandboxId) -> Sandbox:
-        """Raises SandboxLost."""
+    def get(self, sandbox: SandboxId) -> HostedWorld:
+        """Raises WorldLost."""
         held = self._held.get(sandbox)
         if held is None:
             raise SandboxLost(f"sandbox {sandbox} is not on node {self._node} any more")
@@ -91,30 +70,30 @@ class HeldSandboxes:
         async with heartbeating(note) as beat, naming(self._known, self._node, rollout, sandbox):
             yield beat
 
-    async def open(
-        self,
-        backend: SandboxBackend,
-        spec: SandboxSpec,
-        rollout: RolloutId,
-        epoch: int,
-        max_open: int | None,
-    ) -> None:
-        """Raises what the store and the backend raise; then nothing of it is left."""
-        await sandboxes.open_lease(
-            self._db,
-            spec.id,
-            rollout,
-            epoch,
-            purpose=SandboxPurpose.AGENT,
-            node=self._node,
-            backend=backend.name,
-            max_open=max_open,
-        )
+    async def open(self, sandbox: SandboxId, rollout: RolloutId, epoch: int) -> None:
+        """Raises what the store and the environment raise; then nothing of it is left."""
+        is_leased = False
+
+        async def lease(backend: str) -> None:
+            nonlocal is_leased
+            await sandboxes.open_lease(
+                self._db,
+                sandbox,
+                rollout,
+                epoch,
+                purpose=SandboxPurpose.AGENT,
+                node=self._node,
+                backend=backend,
+                max_open=place.config.sandbox.max_open,
+            )
+            is_leased = True
+
+        environment, task, place = await self._placed(sandbox, rollout, epoch, lease)
         try:
-            self._held[spec.id] = await backend.open(spec)
+            self._held[sandbox] = await environment.open(task, place)
         except BaseException:
-            # Also a cancel in the middle: the workflow never learns of this sandbox.
-            await asyncio.shield(self._undo_open(backend, spec.id))
+            if is_leased:
+                await asyncio.shield(sandboxes.close_lease(self._db, sandbox, self._node))
             raise
 
     async def adopt(self) -> int:
@@ -122,11 +101,12 @@ class HeldSandboxes:
 
         Backends of your own are found by the names in leases, so that the reaper lists theirs."""
         for name in await sandboxes.backends_on(self._db, self._node):
-            await self._backends.find(name)
+            if name != IN_PROCESS:
+                await self._environments.backends.find(name)
         for lease in await sandboxes.open_leases(self._db, self._node):
             try:
                 self._held[lease.sandbox] = await self._attach(lease)
-            except SandboxLost as lost:
+            except WorldLost as lost:
                 log.info("not taken over", node=self._node, reason=lost.message)
                 await sandboxes.close_lease(self._db, lease.sandbox, self._node, SandboxStatus.LOST)
         return len(self._held)
@@ -160,24 +140,48 @@ class HeldSandboxes:
     async def ping(self) -> None:
         """Tell all sandboxes that their node lives. One that is gone reports it at its next use."""
 
-        async def one(sandbox: Sandbox) -> None:
-            with contextlib.suppress(SandboxLost):
-                await sandbox.ping()
+        async def one(world: HostedWorld) -> None:
+            with contextlib.suppress(WorldLost):
+                await world.ping()
 
         await asyncio.gather(*map(one, self._held.values()))
 
-    async def _attach(self, lease: sandboxes.Lease) -> Sandbox:
-        backend = await self._backends.find(lease.backend)
+    async def _attach(self, lease: sandboxes.Lease) -> HostedWorld:
         if lease.purpose is not SandboxPurpose.AGENT:
             raise SandboxLost(f"sandbox {lease.sandbox} was grading: grading starts again")
+        if lease.backend == IN_PROCESS:
+            raise WorldLost(f"world {lease.sandbox} ended with the process that held it")
+        backend = await self._environments.backends.find(lease.backend)
         if isinstance(backend, BackendUnavailable):
             raise SandboxLost(f"sandbox {lease.sandbox}: {backend.message}")
-        claim = await self._known.rollout(lease.rollout)
-        task = await self._known.task(claim.task)
-        config = await self._known.config(claim.campaign)
-        spec = sandbox_spec(lease.sandbox, task, config.sandbox, labels={})
-        return await backend.attach(spec, busy_s=config.agent.command_timeout_s)
+        try:
+            environment, task, place = await self._placed(
+                lease.sandbox, lease.rollout, lease.epoch, _is_leased
+            )
+        except ConfigError as error:
+            raise SandboxLost(f"sandbox {lease.sandbox}: {error.message}") from error
+        return await environment.attach(task, place, backend)
 
-    async def _undo_open(self, backend: SandboxBackend, sandbox: SandboxId) -> None:
-        await backend.remove(sandbox)
-        await sandboxes.close_lease(self._db, sandbox, self._node)
+    async def _placed(
+        self,
+        sandbox: SandboxId,
+        rollout: RolloutId,
+        epoch: int,
+        lease: Callable[[str], Awaitable[None]],
+    ) -> tuple[Hosted, Any, Place]:
+        """Its environment, its task and its place. Raises ConfigError."""
+        facts = await self._known.rollout(rollout)
+        task = await self._known.task(facts.task)
+        config = await self._known.config(facts.campaign)
+        labels = {
+            "campaign": facts.campaign,
+            "rollout": rollout,
+            "epoch": str(epoch),
+            "node": self._node,
+        }
+        place = Place(sandbox, rollout, config, labels, lease)
+        return self._environments.of(config, task), task, place
+
+
+async def _is_leased(backend: str) -> None:
+    """A sandbox that is taken over has its lease."""

@@ -13,15 +13,16 @@ import structlog
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.forecast import upcoming
+from infra.environments.swe import sandbox_spec
 from infra.sandbox.containers.images import ImageStore
 from infra.sandbox.pool import WarmPool
 from infra.sandbox.protocol import SandboxSpec
 from mainspring.errors import DatabaseError, SandboxError
 from mainspring.ids import SandboxId
 from mainspring.sandbox_choice import DOCKER, backend_name
+from mainspring.tasks.swe_task import SweTask
 from mainspring.timeouts import TEND_EVERY_S
 from node.capacity import Admission
-from node.held_sandboxes import sandbox_spec
 
 LOOK_EVERY_S = 2.0
 MIN_AHEAD = 32
@@ -60,6 +61,8 @@ class Readiness:
         needed: set[str] = set()
         for each in coming:
             task = await self._known.task(each.task)
+            if not isinstance(task, SweTask):
+                continue
             config = await self._known.config(each.campaign)
             labels = {"campaign": each.campaign, "node": self._admission.node}
             name = backend_name(config.sandbox.backend, task.image)

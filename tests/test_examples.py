@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from mainspring.config.reading import check_evaluation, load_campaign
-from mainspring.tasks.task import Task
+from mainspring.tasks.any_task import read_task
+from mainspring.tasks.own_task import OwnTask
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 FOLDERS = sorted(path for path in EXAMPLES.iterdir() if path.is_dir())
@@ -37,6 +38,6 @@ def test_evaluation_files_load_once_a_model_is_named(file: Path) -> None:
 def test_rows_are_tasks_with_a_fix(file: Path) -> None:
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     for row in rows:
-        task = Task.model_validate({"source": "examples", **row})
-        assert task.gold_patch and task.tests and task.split
+        task = read_task({"source": "examples", "split": "train", **row})
+        assert isinstance(task, OwnTask) or (task.gold_patch and task.tests)
     assert len({row["id"] for row in rows}) == len(rows) >= 3

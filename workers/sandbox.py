@@ -23,6 +23,7 @@ from infra.db import nodes
 from infra.db.cache import Known
 from infra.db.connect import open_database
 from infra.db.database import Database
+from infra.environments.hosted import Environments
 from infra.log_setup import set_up
 from infra.sandbox.backends import Backends, available_backends
 from infra.sandbox.bubblewrap import cgroup
@@ -104,10 +105,11 @@ def make_node(
     }
     backends = backends.with_backends(pools)
     known = Known(db)
-    held = HeldSandboxes(db, known, node, backends)
+    environments = Environments(backends)
+    held = HeldSandboxes(db, known, node, environments)
     admission = Admission(node, capacity, lambda: len(held), settings)
-    sandboxes = SandboxActivities(db, known, node, backends, held, admission)
-    grading = GradingActivities(db, known, node, backends)
+    sandboxes = SandboxActivities(db, known, node, held, admission)
+    grading = GradingActivities(db, known, node, environments)
     make = partial(
         Worker,
         client,

@@ -23,12 +23,12 @@ from infra.sandbox.backends import available_backends
 from infra.sandbox.pool import WarmPool
 from infra.sandbox.protocol import (
     BackendUnavailable,
-    CommandResult,
     SandboxBackend,
     SandboxLost,
     SandboxRefused,
     SandboxSpec,
 )
+from mainspring.environments.protocol import CommandResult
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
 from mainspring.sandbox_choice import BWRAP, DOCKER

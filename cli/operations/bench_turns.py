@@ -29,16 +29,18 @@ from infra.db.cache import Known
 from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.db.models import CallRow
+from infra.environments.hosted import Environments
 from infra.policy.protocol import Completion, SamplingParams
 from infra.policy.serving import Served, ServedCampaigns, in_tokens
 from infra.policy.weight_label import WeightLabel
 from infra.sandbox.backends import Backends
-from infra.sandbox.protocol import CommandResult, Sandbox, SandboxSpec
+from infra.sandbox.protocol import Sandbox, SandboxSpec
 from infra.temporal.connection import connect
 from infra.temporal.faults import Faults
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
+from mainspring.environments.protocol import CommandResult
 from mainspring.ids import (
     GRADE_QUEUE,
     ROLLOUT_QUEUE,
@@ -66,7 +68,7 @@ from mainspring.protocol.rollout import (
 from mainspring.sandbox_choice import BWRAP
 from mainspring.settings import Settings, load_settings
 from mainspring.status import GroupKind
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.turns import VersionSpan
 from node.capacity import Admission
 from node.held_sandboxes import HeldSandboxes
@@ -79,7 +81,7 @@ POOL_SIZE = 16
 REPLY_TOKENS = 40
 PROMPT_TOKENS = 200
 NODE = NodeId("bench")
-TASK = Task(
+TASK = SweTask(
     id=TaskId("bench"),
     source="bench",
     split="train",
@@ -198,8 +200,8 @@ async def _measure(settings: Settings) -> dict[str, dict[str, Any]]:
         client = await connect(settings)
         await tasks.put_tasks(db, [TASK])
         known = Known(db)
-        backends = Backends({BWRAP: NoBackend()})
-        held = HeldSandboxes(db, known, NODE, backends)
+        environments = Environments(Backends({BWRAP: NoBackend()}))
+        held = HeldSandboxes(db, known, NODE, environments)
         admission = Admission(NODE, max(PLAN), lambda: len(held), settings)
 
         async def serve(db: Database, campaign: CampaignId) -> Served:
@@ -211,8 +213,8 @@ async def _measure(settings: Settings) -> dict[str, dict[str, Any]]:
             db,
             RolloutActivities(db, known),
             ReplyActivities(db, known, ServedCampaigns(db, serve)),
-            SandboxActivities(db, known, NODE, backends, held, admission),
-            GradingActivities(db, known, NODE, backends),
+            SandboxActivities(db, known, NODE, held, admission),
+            GradingActivities(db, known, NODE, environments),
         )
         figures: dict[str, dict[str, Any]] = {}
         workers = bench.workers()

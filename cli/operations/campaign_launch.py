@@ -28,12 +28,12 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from cli.operations.named_parts import check_named
 from cli.operations.sandboxes_here import require_backends
+from cli.operations.task_checks import check_can_be_verified, check_tasks
 from infra.db import campaigns, run_plans, selections, tasks
 from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
 from infra.db.selections import OverTasks, Selected
 from infra.sandbox.backends import Backends
-from mainspring.agents.choice import AGENTS
 from mainspring.bundled.generator import Split, make_tasks
 from mainspring.config.any_run import AnyRun, Measurement
 from mainspring.config.campaign import CampaignConfig
@@ -83,14 +83,15 @@ async def create(db: Database, config: AnyRun, here: Backends | None = None) -> 
             _check_tokens(config)
             selected = await _select(db, config, SPLITS)
             used = _ids(selected)
-            await _check_agents(db, config, used)
+            await check_tasks(db, config, used)
         case EvaluationConfig():
             selected = await _select(db, config, config.splits)
             used = _ids(selected)
-            await _check_agents(db, config, used)
+            await check_tasks(db, config, used)
         case VerificationConfig():
             selected = await _select(db, config, config.splits)
             used = _ids(selected)
+            await check_can_be_verified(db, config, used)
         case RegradeConfig():
             used = await _used(db, await _check_regrade(db, config))
         case _:
@@ -138,19 +139,6 @@ def _check_tokens(config: CampaignConfig) -> None:
             f"campaign {config.name}: policy.api = {config.policy.api.value!r} gives no tokens to "
             "train on",
             remedy='train with policy.api = "sglang", or measure it with `mainspring eval run`',
-        )
-
-
-async def _check_agents(db: Database, config: OverTasks, used: list[TaskId]) -> None:
-    """No task silently gets another agent than it asks for."""
-    asks = await selections.asks_for_agent(db, used, list(AGENTS))
-    if asks is not None:
-        task, agent, count = asks
-        raise UsageError(
-            f"campaign {config.name}: task {task} asks for the agent {agent!r} (agent_name), which "
-            f"does not exist; {count} tasks ask for such agents",
-            remedy=f"the agents are {', '.join(AGENTS)}: change agent_name of the rows, or leave "
-            "it empty, and import them again",
         )
 
 

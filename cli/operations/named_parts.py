@@ -1,4 +1,4 @@
-"""The parts that a configuration names: agent, reward, sandbox backend, algorithms.
+"""The parts that a configuration names: agent, environments, reward, sandbox backend, algorithms.
 
 Invariant: a name or a path that cannot be used is refused before anything is stored or started,
 with the list of what exists. Used before a run is stored, and by the checklist.
@@ -11,6 +11,7 @@ from mainspring.agents.choice import check_agent
 from mainspring.algorithms.choice import check_algorithms
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
+from mainspring.environments.choice import check_environments
 from mainspring.errors import UsageError
 from mainspring.rewards.scoring import check_parts
 
@@ -35,6 +36,7 @@ def unusable(config: AnyRun) -> list[tuple[str, UsageError]]:
 def _checks(config: AnyRun) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "reward", lambda: check_parts(config)
     yield "agent", lambda: check_agent(config.agent)
+    yield "environment", lambda: check_environments(config)
     yield "sandbox backend", lambda: check_backend(config.sandbox.backend)
     if isinstance(config, CampaignConfig):
         yield "algorithm", lambda: check_algorithms(config.trainer)

@@ -16,6 +16,7 @@ from infra.sandbox.protocol import BackendUnavailable
 from mainspring.config.run import RunConfig
 from mainspring.ids import TaskId
 from mainspring.sandbox_choice import BWRAP, DOCKER, backend_name
+from mainspring.tasks.swe_task import SWE
 
 _TITLES = {DOCKER: "Docker", BWRAP: "bubblewrap"}
 
@@ -43,7 +44,9 @@ async def require_backends(
 ) -> None:
     """Raises BackendUnavailable when one that a task needs does not work here."""
     with_image = await selections.num_with_image(db, used)
-    for number, image in ((with_image, "an image"), (len(used) - with_image, None)):
+    of_kind = (await selections.kinds(db, used)).get(SWE)
+    in_sandboxes = 0 if of_kind is None else of_kind.num_tasks
+    for number, image in ((with_image, "an image"), (in_sandboxes - with_image, None)):
         name = backend_name(config.sandbox.backend, image)
         if not number:
             continue

@@ -19,7 +19,7 @@ class JsonAgent(BashAgent):
     """Takes what it does not change from the bash agent: observations and the end."""
 
     def opening(self, task: Task) -> tuple[Message, Message]:
-        about = f"Fix this issue in the repository at {task.workdir}:\n\n{task.issue}"
+        about = f"Fix this issue in the repository that your commands run in:\n\n{task.issue}"
         return {"role": "system", "content": SYSTEM}, {"role": "user", "content": about}
 
     def parse(self, reply: str) -> tuple[Command, ...] | FormatError:

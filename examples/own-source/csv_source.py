@@ -6,7 +6,7 @@ from pathlib import Path
 
 from infra.sources.protocol import ImportOptions, Place, RowError, RowProblem, SourceRow
 from mainspring.ids import TaskId
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 
 FILE = Path(__file__).with_name("bugs.csv")
 
@@ -20,10 +20,10 @@ class CsvSource:
             for number, line in enumerate(csv.DictReader(file), 2):
                 yield SourceRow(Place(FILE.name, number), line["id"], self._task(line))
 
-    def _task(self, line: dict[str, str]) -> Task | RowError:
+    def _task(self, line: dict[str, str]) -> SweTask | RowError:
         if not line["test"]:
             return RowError(RowProblem.MISSING_FIELD, "its column test is empty")
-        return Task(
+        return SweTask(
             id=TaskId(self._options.id_prefix + line["id"]),
             source=self._options.name or "bugs",
             split=self._options.split or "train",

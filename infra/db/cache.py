@@ -15,7 +15,7 @@ from mainspring.agents.choice import agent_for
 from mainspring.agents.protocol import Agent
 from mainspring.config.any_run import AnyRun
 from mainspring.ids import CampaignId, RolloutId, TaskId
-from mainspring.tasks.task import Task
+from mainspring.tasks.any_task import AnyTask
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -34,13 +34,13 @@ class Known:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._configs = _Bounded[CampaignId, AnyRun](self._load_config)
-        self._tasks = _Bounded[TaskId, Task](self._load_task)
+        self._tasks = _Bounded[TaskId, AnyTask](self._load_task)
         self._rollouts = _Bounded[RolloutId, RolloutFacts](self._load_rollout)
 
     async def config(self, campaign: CampaignId) -> AnyRun:
         return await self._configs.get(campaign)
 
-    async def task(self, task: TaskId) -> Task:
+    async def task(self, task: TaskId) -> AnyTask:
         return await self._tasks.get(task)
 
     async def rollout(self, rollout: RolloutId) -> RolloutFacts:
@@ -55,7 +55,7 @@ class Known:
     async def _load_config(self, campaign: CampaignId) -> AnyRun:
         return (await campaigns.get(self._db, campaign)).config
 
-    async def _load_task(self, task: TaskId) -> Task:
+    async def _load_task(self, task: TaskId) -> AnyTask:
         return await tasks.get_task(self._db, task)
 
     async def _load_rollout(self, rollout: RolloutId) -> RolloutFacts:

@@ -34,6 +34,7 @@ from mainspring.config.section import BUNDLED
 from mainspring.config.verification import VerificationConfig
 from mainspring.ids import CampaignId, TaskId
 from mainspring.status import Unverified, Verification
+from mainspring.tasks.swe_task import SWE
 
 OverTasks = CampaignConfig | EvaluationConfig | VerificationConfig
 """Runs that go over tasks; a regrade goes over patches."""
@@ -64,6 +65,26 @@ async def asks_for_agent(
     return (TaskId(rows[0][0]), rows[0][1], len(rows)) if rows else None
 
 
+@dataclass(frozen=True, slots=True)
+class OfKind:
+    num_tasks: int
+    example: TaskId
+
+
+async def kinds(database: Database, ids: Sequence[TaskId]) -> dict[str, OfKind]:
+    """These tasks by kind, which tells their environment."""
+    kind = tasks.KIND.label("kind")
+    counted = (
+        select(kind, func.count(), func.min(TaskRow.id))
+        .where(TaskRow.id == any_(literal(list(ids), ARRAY(Text))))
+        .group_by(kind)
+        .order_by(kind)
+    )
+    async with database.transaction() as connection:
+        rows = await connection.execute(counted)
+        return {kind: OfKind(number, TaskId(example)) for kind, number, example in rows}
+
+
 async def num_with_image(database: Database, ids: Sequence[TaskId]) -> int:
     """How many of these tasks name an image."""
     have_one = select(func.count()).where(
@@ -91,11 +112,14 @@ async def choose(database: Database, config: OverTasks, split: str) -> list[Sele
     if takes_any or uses_all:
         return [Selected(id, split, position, None) for position, id in enumerate(ids)]
     known = await verification_of(database, config.task_source, split)
+    # Only SWE tasks have patches that could verify them.
+    others = await tasks.ids_of_other_kinds(database, config.task_source, split, SWE)
     selected: list[Selected] = []
     position = 0
     for id in ids:
-        is_good = known[id] is Verification.VERIFIED
-        selected.append(Selected(id, split, position if is_good else None, known[id]))
+        is_good = id in others or known[id] is Verification.VERIFIED
+        verification = None if id in others else known[id]
+        selected.append(Selected(id, split, position if is_good else None, verification))
         position += is_good
     return selected
 

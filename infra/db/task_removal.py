@@ -29,7 +29,7 @@ from infra.db.models import CampaignRow, GroupRow, RolloutRow, SelectionRow, Tas
 from mainspring.config.section import BUNDLED
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId
-from mainspring.tasks.task import Task
+from mainspring.tasks.any_task import AnyTask
 
 _NUM_NAMED = 5
 _LOCK = text("LOCK TABLE tasks IN SHARE ROW EXCLUSIVE MODE")
@@ -68,7 +68,7 @@ async def remove(database: Database, source: str, ids: Sequence[TaskId] = ()) ->
 
 
 async def replace(
-    database: Database, tasks: Sequence[Task]
+    database: Database, tasks: Sequence[AnyTask]
 ) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
     """Give stored tasks the content of these, each in its place of the listing: the ids of those
     that were replaced, and of those that are used and stay. One of another source or split is

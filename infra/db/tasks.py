@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 
-from sqlalchemy import ARRAY, ColumnElement, Text, any_, func, insert, literal, select, text
+from sqlalchemy import ARRAY, ColumnElement, Text, any_, case, func, insert, literal, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
@@ -19,13 +19,16 @@ from infra.db.fence import unknown
 from infra.db.models import TaskRow
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId
-from mainspring.tasks.task import Task
+from mainspring.tasks.any_task import AnyTask, read_task
+from mainspring.tasks.swe_task import SWE
 
 _NUM_NAMED = 5
 """Ids named in an error; more would hide the message."""
 UNSTORABLE = "holds what Postgres cannot store: NUL, half a surrogate pair or no finite number"
 _IMAGE = TaskRow.spec["image"].astext
 _JUDGE = TaskRow.spec["judge"]
+KIND = func.coalesce(TaskRow.spec["kind"].astext, SWE)
+"""Of its environment; tasks that were stored before there were others have none."""
 
 
 class Fate(StrEnum):
@@ -65,12 +68,12 @@ class TaskSummary:
     split: str
     image: str | None
     judge: str
-    """Its kind."""
+    """Its kind; of a task of another kind than "swe", the task's."""
     num_tests: int
     """Named tests that decide, or else files of tests."""
 
 
-async def put_tasks(database: Database, tasks: Sequence[Task]) -> int:
+async def put_tasks(database: Database, tasks: Sequence[AnyTask]) -> int:
     """Store the tasks that are new; how many were. All or none: raises UsageError when an id is
     taken by other content."""
     given = {task.id: task for task in tasks}
@@ -88,11 +91,11 @@ async def put_tasks(database: Database, tasks: Sequence[Task]) -> int:
     return len(new)
 
 
-async def import_tasks(database: Database, tasks: Sequence[Task]) -> list[Fate]:
+async def import_tasks(database: Database, tasks: Sequence[AnyTask]) -> list[Fate]:
     """Each task for itself: the fates of all of them, in their order."""
     hashes = [task.content_hash if _storable(task) else None for task in tasks]
     fates: list[Fate] = []
-    new: dict[TaskId, Task] = {}
+    new: dict[TaskId, AnyTask] = {}
     async with database.transaction() as connection:
         given = zip(tasks, hashes, strict=True)
         known = await _locked(connection, {task.id: it for task, it in given if it is not None})
@@ -109,16 +112,16 @@ async def import_tasks(database: Database, tasks: Sequence[Task]) -> list[Fate]:
     return fates
 
 
-async def get_task(database: Database, task: TaskId) -> Task:
+async def get_task(database: Database, task: TaskId) -> AnyTask:
     """Raises UnknownId."""
     async with database.transaction() as connection:
         spec = await connection.scalar(select(TaskRow.spec).where(TaskRow.id == task))
     if spec is None:
         raise unknown("task", task)
-    return Task.model_validate(spec)
+    return read_task(spec)
 
 
-async def get_tasks(database: Database, source: str, split: str | None) -> list[Task]:
+async def get_tasks(database: Database, source: str, split: str | None) -> list[AnyTask]:
     """In listing order; of all splits when `split` is None."""
     async with database.transaction() as connection:
         specs = await connection.scalars(
@@ -126,7 +129,7 @@ async def get_tasks(database: Database, source: str, split: str | None) -> list[
             .where(*_of(source, split))
             .order_by(TaskRow.split, TaskRow.position)
         )
-        return [Task.model_validate(spec) for spec in specs]
+        return [read_task(spec) for spec in specs]
 
 
 async def summaries(database: Database, source: str, split: str | None) -> list[TaskSummary]:
@@ -141,7 +144,7 @@ async def summaries(database: Database, source: str, split: str | None) -> list[
                 TaskRow.id,
                 TaskRow.split,
                 _IMAGE,
-                func.coalesce(_JUDGE["kind"].astext, "exit_code"),
+                case((KIND == SWE, func.coalesce(_JUDGE["kind"].astext, "exit_code")), else_=KIND),
                 func.coalesce(func.nullif(named, 0), files.scalar_subquery()),
             )
             .where(*_of(source, split))
@@ -162,6 +165,16 @@ async def task_ids(
             .limit(limit)
         )
         return [TaskId(id) for id in ids]
+
+
+async def ids_of_other_kinds(
+    database: Database, source: str, split: str, kind: str
+) -> frozenset[TaskId]:
+    async with database.transaction() as connection:
+        ids = await connection.scalars(
+            select(TaskRow.id).where(*_of(source, split), KIND.is_distinct_from(kind))
+        )
+        return frozenset(map(TaskId, ids))
 
 
 async def list_splits(database: Database) -> list[Split]:
@@ -233,7 +246,7 @@ async def _locked(connection: AsyncConnection, given: Mapping[TaskId, str]) -> d
     others = [id for id, content_hash in known.items() if content_hash != given[id]]
     if others:
         specs = await connection.scalars(select(TaskRow.spec).where(_is_one_of(others)))
-        stored = map(Task.model_validate, specs)
+        stored = map(read_task, specs)
         known |= {task.id: task.content_hash for task in stored}
     return known
 
@@ -243,7 +256,7 @@ def _is_one_of(ids: Iterable[TaskId]) -> ColumnElement[bool]:
 
 
 async def _insert(
-    connection: AsyncConnection, tasks: Mapping[TaskId, Task], hashes: Mapping[TaskId, str]
+    connection: AsyncConnection, tasks: Mapping[TaskId, AnyTask], hashes: Mapping[TaskId, str]
 ) -> None:
     sizes: Counter[tuple[str, str]] = Counter()
     for row in await connection.execute(
@@ -272,7 +285,7 @@ def _of(source: str, split: str | None) -> list[ColumnElement[bool]]:
     return wanted if split is None else [*wanted, TaskRow.split == split]
 
 
-def _checked_hashes(tasks: Sequence[Task]) -> dict[TaskId, str]:
+def _checked_hashes(tasks: Sequence[AnyTask]) -> dict[TaskId, str]:
     hashes: dict[TaskId, str] = {}
     for task in tasks:
         if hashes.setdefault(task.id, task.content_hash) != task.content_hash:
@@ -285,7 +298,7 @@ def _checked_hashes(tasks: Sequence[Task]) -> dict[TaskId, str]:
     return hashes
 
 
-def _storable(task: Task) -> bool:
+def _storable(task: AnyTask) -> bool:
     try:
         # Not in pydantic's JSON mode, which replaces what keys cannot hold without a word.
         spec = json.dumps(task.model_dump(), ensure_ascii=False, allow_nan=False)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from infra.sandbox.containers.image_edit import NO_ALTERATION, Alteration
+from mainspring.environments.protocol import CommandResult, WorldLost
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
 from mainspring.status import FaultKind
@@ -23,10 +24,8 @@ class BackendUnavailable(SandboxError):
     """This kernel or host cannot run the backend; the message tells what is missing."""
 
 
-class SandboxLost(SandboxError):
+class SandboxLost(WorldLost):
     """The sandbox is gone, or its shell died and cannot be brought back."""
-
-    fault = FaultKind.SANDBOX_LOST
 
 
 class SandboxRefused(SandboxError):
@@ -95,17 +94,6 @@ class SandboxSpec:
     limits: Limits = Limits()
 
 
-@dataclass(frozen=True, slots=True)
-class CommandResult:
-    returncode: int
-    """-1 when killed at the timeout."""
-    output: bytes
-    """stdout and stderr interleaved as written, at most `Limits.output_bytes`."""
-    truncated: bool
-    timed_out: bool
-    wall_s: float
-
-
 class Sandbox(Protocol):
     """One live sandbox. Methods raise SandboxLost when it is gone."""
 
@@ -113,7 +101,8 @@ class Sandbox(Protocol):
     def id(self) -> SandboxId: ...
 
     async def run(self, turn_id: str, command: str, timeout_s: float) -> CommandResult:
-        """Run `command` with bash in the workdir, in a fresh subshell, once per `turn_id`."""
+        """Run `command` with bash in the workdir, in a fresh subshell, once per `turn_id`. At most
+        `Limits.output_bytes` of its output are kept."""
         ...
 
     async def write_files(self, files: Mapping[str, bytes]) -> None:

@@ -20,7 +20,6 @@ from infra.sandbox.archive import tar_of
 from infra.sandbox.egress import Egress
 from infra.sandbox.node_faults import blamed
 from infra.sandbox.protocol import (
-    CommandResult,
     SandboxBroken,
     SandboxLost,
     SandboxRefused,
@@ -28,6 +27,7 @@ from infra.sandbox.protocol import (
     SnapshotUnfit,
 )
 from infra.sandbox.shell.channel import Answer, Shell, ShellGone, ShellSetup, ShellStuck
+from mainspring.environments.protocol import CommandResult
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
 from mainspring.timeouts import (

@@ -11,16 +11,18 @@ from pathlib import Path
 
 from infra.sandbox.containers.image_names import ImageName, mirrored
 from infra.sources.fields import INSTANCE_ID
-from mainspring.tasks.task import Task
+from mainspring.tasks.any_task import AnyTask
+from mainspring.tasks.swe_task import SweTask
 
 IDS = "instance_ids.txt"
 IMAGES = "docker_images.txt"
 ROWS = "eval.jsonl"
 
 
-def export_tasks(tasks: Sequence[Task], directory: Path, mirror: str | None) -> dict[str, int]:
+def export_tasks(tasks: Sequence[AnyTask], directory: Path, mirror: str | None) -> dict[str, int]:
     """How many lines each file has. `mirror` is a registry's prefix, as in `tasks images`."""
-    images = dict.fromkeys(task.image for task in tasks if task.image is not None)
+    with_code = [task for task in tasks if isinstance(task, SweTask)]
+    images = dict.fromkeys(task.image for task in with_code if task.image is not None)
     if mirror is not None:
         images = {str(mirrored(ImageName.parse(image), mirror)): None for image in images}
     directory.mkdir(parents=True, exist_ok=True)
@@ -31,21 +33,24 @@ def export_tasks(tasks: Sequence[Task], directory: Path, mirror: str | None) -> 
     }
 
 
-def instance_id(task: Task) -> str:
+def instance_id(task: AnyTask) -> str:
     """What the data set calls it."""
     return task.metadata.get(INSTANCE_ID, task.id)
 
 
-def eval_line(task: Task) -> str:
+def eval_line(task: AnyTask) -> str:
     """A `{"text", "metadata": {"instance", "data_source"}}` line. The instance has the task's own
     fields, and the most needed ones under their usual names as well."""
     instance = task.model_dump(mode="json") | {
         "instance_id": instance_id(task),
         "problem_statement": task.issue,
-        "image_name": task.image,
-        "eval_script": task.test_command,
-        "patch": task.gold_patch,
     }
+    if isinstance(task, SweTask):
+        instance |= {
+            "image_name": task.image,
+            "eval_script": task.test_command,
+            "patch": task.gold_patch,
+        }
     line = {"text": task.issue, "metadata": {"instance": instance, "data_source": task.source}}
     return json.dumps(line)
 

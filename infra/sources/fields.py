@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from infra.sources.patch_files import PatchFiles, read_patch
 from infra.sources.protocol import ImportOptions, RowError, RowProblem
 from infra.sources.soundness import check_sound
-from mainspring.tasks.task import Task
+from mainspring.tasks.any_task import AnyTask, read_task
+from mainspring.tasks.swe_task import SweTask
 
 Row = Mapping[str, Any]
 INSTANCE_ID = "instance_id"
@@ -70,7 +71,7 @@ def from_json(value: object) -> object:
         return None
 
 
-def build_task(fields: Row, options: ImportOptions) -> Task:
+def build_task(fields: Row, options: ImportOptions) -> AnyTask:
     """With what `options` add. Raises RowError naming the fields that do not fit."""
     fields = dict(fields)
     own_hosts = fields.get("allow_hosts", ())
@@ -87,7 +88,7 @@ def build_task(fields: Row, options: ImportOptions) -> Task:
         if not shape.fullmatch(name):
             raise RowError(RowProblem.WRONG_TYPE, f"{field} {name[:60]!r} cannot be a name")
     try:
-        task = Task.model_validate(fields)
+        task = read_task(fields)
     except ValidationError as error:
         first, *more = error.errors(include_url=False)
         said = [".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")]
@@ -97,7 +98,8 @@ def build_task(fields: Row, options: ImportOptions) -> Task:
             RowProblem.MISSING_FIELD if missing else RowProblem.WRONG_TYPE,
             ": ".join(filter(None, said)) + also,
         ) from None
-    check_sound(task)
+    if isinstance(task, SweTask):
+        check_sound(task)
     return task
 
 

@@ -20,8 +20,8 @@ from infra.sources.image_rules import image_for
 from infra.sources.protocol import ImportOptions, Place, RowError, RowProblem, SourceRow
 from infra.sources.rows import DEFAULT_SPLIT
 from infra.sources.task_folder import read_text, read_tree
+from mainspring.tasks.any_task import AnyTask
 from mainspring.tasks.criterion import RewardFile
-from mainspring.tasks.task import Task
 
 TASK_FILE = "task.toml"
 TESTS_DIR = "/tests"
@@ -53,7 +53,7 @@ class HarborSource:
             yield SourceRow(Place(str(folder)), folder.name, result)
 
 
-def _read(folder: Path, source: str, options: ImportOptions) -> Task:
+def _read(folder: Path, source: str, options: ImportOptions) -> AnyTask:
     try:
         config = tomllib.loads(read_text(folder / TASK_FILE))
     except tomllib.TOMLDecodeError as error:

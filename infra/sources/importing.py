@@ -14,7 +14,7 @@ from infra.db import task_removal
 from infra.db.database import Database
 from infra.db.tasks import UNSTORABLE, Fate, import_tasks
 from infra.sources.protocol import Place, RowError, RowProblem, SourceRow
-from mainspring.tasks.task import Task
+from mainspring.tasks.any_task import AnyTask
 
 ROWS_AT_ONCE = 64
 """Stored in one transaction; few enough for the progress to be seen."""
@@ -77,7 +77,7 @@ async def import_rows(
     report = ImportReport()
     pending = iter(rows)
     while batch := list(islice(pending, ROWS_AT_ONCE)):
-        tasks = [row.result for row in batch if isinstance(row.result, Task)]
+        tasks = [row.result for row in batch if isinstance(row.result, AnyTask)]
         found = await import_tasks(database, tasks)
         fates = iter(await _replaced(database, tasks, found) if replace else found)
         for row in batch:
@@ -94,7 +94,9 @@ async def import_rows(
     return report
 
 
-async def _replaced(database: Database, tasks: Sequence[Task], fates: Sequence[Fate]) -> list[Fate]:
+async def _replaced(
+    database: Database, tasks: Sequence[AnyTask], fates: Sequence[Fate]
+) -> list[Fate]:
     """The fates after those with other content were replaced. Source and split are a task's place:
     a row of another one does not replace it."""
     changed = [t for t, fate in zip(tasks, fates, strict=True) if fate is Fate.OTHER_CONTENT]

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from mainspring.errors import UsageError
-from mainspring.tasks.task import Task
+from mainspring.tasks.any_task import AnyTask
 
 
 class RowProblem(StrEnum):
@@ -68,7 +68,7 @@ class SourceRow:
     place: Place
     id: str
     """Empty when the row has none."""
-    result: Task | RowError
+    result: AnyTask | RowError
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ from infra.sources.image_rules import image_for
 from infra.sources.log_parsers import check_parser
 from infra.sources.protocol import ImportOptions, Place, RowError, RowProblem, SourceRow
 from infra.sources.specs import END, START, WORKDIR, eval_script, spec_for, with_exit_code
+from mainspring.tasks.any_task import AnyTask
 from mainspring.tasks.criterion import EvalType, TestLog
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SWE, SweTask
 
 DEFAULT_SPLIT = "train"
 TEST_TIMEOUT_S = 1800.0
@@ -86,14 +87,14 @@ def read_row(
         return SourceRow(place, row_id, error)
 
 
-def task_from_row(row: Row, options: ImportOptions, *, source: str, split: str) -> Task:
+def task_from_row(row: Row, options: ImportOptions, *, source: str, split: str) -> AnyTask:
     """Raises RowError."""
     fields = _READERS[kind_of(row)](row, options)
     fields = {"source": source, "split": split, **fields}
     if agent_name := text_or(row, "agent_name", ""):
         fields["agent_name"] = agent_name
     task = build_task(fields, options)
-    if isinstance(task.judge, TestLog):
+    if isinstance(task, SweTask) and isinstance(task.judge, TestLog):
         check_parser(task.judge.parser)
     return task
 
@@ -112,7 +113,8 @@ def _unwrapped(raw: Row) -> tuple[Row, str]:
 
 def _own(row: Row, options: ImportOptions) -> dict[str, object]:
     fields = {key: value for key, value in row.items() if key not in _SAID_TWICE}
-    fields |= {key: text(row, key) for key in ("issue", "test_command")}
+    needed = ("issue", "test_command") if text_or(row, "kind", SWE) == SWE else ("issue",)
+    fields |= {key: text(row, key) for key in needed}
     if options.name is not None:
         fields["source"] = options.name
     if "id" not in fields and "instance_id" in row:

@@ -17,7 +17,7 @@ from infra.sources.protocol import RowError, RowProblem
 from mainspring.tasks import reward_file
 from mainspring.tasks.criterion import RewardFile, TestLog
 from mainspring.tasks.patches import without_tests
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 
 MAX_TEST_TIMEOUT_S = 7 * 24 * 3600.0
 """Nothing else on a node waits longer for one command."""
@@ -36,7 +36,7 @@ _MOUNTS = ("/tmp", "/home/agent", "/run")
 """The same, where folders below are free."""
 
 
-def check_sound(task: Task) -> None:
+def check_sound(task: SweTask) -> None:
     """Raises RowError, which names the field."""
     if not task.issue.strip():
         raise _impossible("issue is blank")
@@ -53,7 +53,7 @@ def check_sound(task: Task) -> None:
     _check_patches(task)
 
 
-def _check_image(task: Task) -> None:
+def _check_image(task: SweTask) -> None:
     if task.image is None:
         return
     try:
@@ -64,7 +64,7 @@ def _check_image(task: Task) -> None:
         ) from None
 
 
-def _check_workdir(task: Task) -> None:
+def _check_workdir(task: SweTask) -> None:
     workdir = task.workdir
     if not workdir.startswith("/") or ".." in PurePosixPath(workdir).parts:
         raise _impossible(f"workdir {workdir[:80]!r} is not an absolute path")
@@ -80,7 +80,7 @@ def _check_workdir(task: Task) -> None:
         )
 
 
-def _grading_folders(task: Task) -> list[str]:
+def _grading_folders(task: SweTask) -> list[str]:
     """What grading lays into the sandbox beside the repository."""
     outside = any(path.startswith("/") for path in task.tests)
     verifier = isinstance(task.judge, RewardFile) or outside
@@ -88,7 +88,7 @@ def _grading_folders(task: Task) -> list[str]:
     return [*solution, *([TESTS_DIR, reward_file.FOLDER] if verifier else [])]
 
 
-def _check_tests(task: Task) -> None:
+def _check_tests(task: SweTask) -> None:
     outside = [path for path in task.tests if path.startswith("/")]
     for path in outside:
         tops = (TESTS_DIR, reward_file.FOLDER)
@@ -104,7 +104,7 @@ def _check_tests(task: Task) -> None:
         raise _impossible(f"solution has no {SOLVE}, which is what makes the true fix")
 
 
-def _check_judge(task: Task) -> None:
+def _check_judge(task: SweTask) -> None:
     match task.judge:
         case TestLog(fail_to_pass=wanted, pass_to_pass=kept):
             if not wanted:
@@ -117,7 +117,7 @@ def _check_judge(task: Task) -> None:
             pass
 
 
-def _check_patches(task: Task) -> None:
+def _check_patches(task: SweTask) -> None:
     if task.gold_patch is not None and not task.gold_patch.strip():
         raise _impossible("gold_patch is empty", remedy="give the true fix, or leave the field out")
     for field in ("base_patch", "test_patch", "gold_patch"):

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict
 from mainspring.errors import ServiceError, UsageError
 from mainspring.status import FaultKind
 from mainspring.tasks.criterion import GradeReport, TestLog
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 
 EXTRA = "swe"
 PARSE_TIMEOUT_S = 30
@@ -97,7 +97,7 @@ class _Process:
 _process = _Process()
 
 
-async def require(task: Task, judge: TestLog) -> None:
+async def require(task: SweTask, judge: TestLog) -> None:
     """Before tests run for nothing. Raises LibraryMissing or UnknownParser."""
     remedy = f"run `pip install 'mainspring[{EXTRA}]'` on every sandbox node"
     if not is_installed():
@@ -118,7 +118,7 @@ async def require(task: Task, judge: TestLog) -> None:
         )
 
 
-async def judge_log(task: Task, judge: TestLog, log: bytes) -> LogVerdict:
+async def judge_log(task: SweTask, judge: TestLog, log: bytes) -> LogVerdict:
     """What the library makes of all that the test command printed."""
     with tempfile.TemporaryDirectory(prefix="mainspring-log-") as folder:
         file = Path(folder, "test_output.txt")

@@ -8,6 +8,8 @@ from mainspring.agents.observation import render_format_error, render_observatio
 from mainspring.agents.protocol import Command, FormatError, Message
 from mainspring.agents.templates import render
 from mainspring.config.agent import AgentConfig
+from mainspring.errors import ConfigError
+from mainspring.tasks.swe_task import SweTask
 from mainspring.tasks.task import Task
 from mainspring.trajectories.turns import Call, Execution
 
@@ -22,6 +24,11 @@ class BashAgent:
         self._config = config
 
     def opening(self, task: Task) -> tuple[Message, Message]:
+        if not isinstance(task, SweTask):
+            raise ConfigError(
+                f"the bash agent fixes issues in repositories, and task {task.id} has none",
+                remedy="name an agent of your own in agent.kind: see docs/extending.md",
+            )
         about = render(TASK, issue=task.issue, workdir=task.workdir)
         return {"role": "system", "content": render(SYSTEM)}, {"role": "user", "content": about}
 

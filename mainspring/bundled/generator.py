@@ -18,7 +18,7 @@ from mainspring.bundled.templates import (
     FunctionTemplate,
 )
 from mainspring.ids import TaskId
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 
 Split = Literal["train", "heldout", "heldout_templates"]
 
@@ -50,7 +50,7 @@ _NAMES = {
 class TaskInstance:
     """A task with what only the warm start and the tests may know about it."""
 
-    task: Task
+    task: SweTask
     template: str
     module: str
     fix: Edit
@@ -85,7 +85,7 @@ class _Function:
         return True
 
 
-def make_tasks(seed: int, split: Split, count: int) -> list[Task]:
+def make_tasks(seed: int, split: Split, count: int) -> list[SweTask]:
     return [instance.task for instance in make_instances(seed, split, count)]
 
 
@@ -125,7 +125,7 @@ def _try_instance(rng: random.Random, split: Split, task_id: str) -> TaskInstanc
         return None
     modules = rng.sample(_MODULES, 2)
     module = f"{modules[functions.index(wrong)]}.py"
-    task = Task(
+    task = SweTask(
         id=TaskId(task_id),
         source="bundled",
         split=split,

@@ -8,15 +8,15 @@ import difflib
 
 from mainspring.bundled.generator import TaskInstance, make_instances
 from mainspring.ids import TaskId
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 
 
-def make_gold_tasks(seed: int, source: str, count: int) -> list[Task]:
+def make_gold_tasks(seed: int, source: str, count: int) -> list[SweTask]:
     """`count` tasks with gold patches, listed under `source` in split "train"."""
     return [_with_fix(each, source) for each in make_instances(seed, "train", count)]
 
 
-def _with_fix(instance: TaskInstance, source: str) -> Task:
+def _with_fix(instance: TaskInstance, source: str) -> SweTask:
     task, module = instance.task, instance.module
     broken = task.files[module]
     return task.model_copy(

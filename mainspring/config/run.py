@@ -29,6 +29,9 @@ class RunConfig(Section):
     agent: AgentConfig = AgentConfig()
     policy: PolicyConfig = PolicyConfig()
     sandbox: SandboxConfig = SandboxConfig()
+    environments: dict[str, str] = Field(default_factory=dict)
+    """Environments of your own, as "package.module:Class" by kind of task. Tasks of the kind "swe"
+    have one without it: a sandbox, a patch and hidden tests."""
     reward: RewardConfig = RewardConfig()
 
     @field_validator("name")

@@ -10,7 +10,7 @@ import sys
 from pathlib import PurePosixPath
 
 from mainspring.tasks.patches import FileChange, hidden_paths, is_start_file, paths, split
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 
 RUNNERS = frozenset(
     {
@@ -30,7 +30,7 @@ _MODULE = re.compile(r"(\w+)(?:\.[\w-]+)*\.(?:py|pyc|so|pyd)")
 _PACKAGE_FILE = re.compile(r"__(?:init|main)__\.(?:[\w-]+\.)*(?:py|pyc|so)")
 
 
-def shadows(patch: bytes, task: Task) -> tuple[str, ...]:
+def shadows(patch: bytes, task: SweTask) -> tuple[str, ...]:
     """Paths of new files that stand in for a module of the standard library or of a test runner."""
     _, changes = split(patch)
     gold = paths((task.gold_patch or "").encode())
@@ -77,7 +77,7 @@ def _is_runners(module: str) -> bool:
     return known or _PLUGIN.fullmatch(module) is not None
 
 
-def _roots(task: Task) -> set[str]:
+def _roots(task: SweTask) -> set[str]:
     tests = (PurePosixPath(path) for path in hidden_paths(task))
     folders = {str(parent) for path in tests for parent in path.parents}
     return {*_ROOTS, *(folder for folder in folders if folder != ".")}

@@ -20,7 +20,7 @@ from mainspring.tasks.patches import (
     split,
     without_tests,
 )
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 
 MIN_FUNCTION_CHARS = 8
 """A test's name that is shorter may be anybody's."""
@@ -75,14 +75,14 @@ _NEW_FILE = re.compile(rb"^(?:new file mode |--- /dev/null)", re.MULTILINE)
 _WORD = re.compile(r"\w+")
 
 
-def suspicions(commands: Sequence[str], patch: bytes, task: Task) -> tuple[Suspicion, ...]:
+def suspicions(commands: Sequence[str], patch: bytes, task: SweTask) -> tuple[Suspicion, ...]:
     """In the enum's order, each once. `commands` as the agent gave them, in order."""
     hidden = _hidden(task)
     found = {*of_commands(commands, hidden), *_of_patch(patch, task, hidden)}
     return tuple(each for each in Suspicion if each in found)
 
 
-def _of_patch(patch: bytes, task: Task, hidden: Hidden) -> Iterator[Suspicion]:
+def _of_patch(patch: bytes, task: SweTask, hidden: Hidden) -> Iterator[Suspicion]:
     _, changes = split(patch)
     counts, left = without_tests(patch, task)
     dropped = {*left}
@@ -130,7 +130,7 @@ def _lines(change: FileChange, sign: str) -> str:
     return "".join(f"{line[1:]}\n" for line in hunks.split("\n")[1:] if line.startswith(sign))
 
 
-def _hidden(task: Task) -> Hidden:
+def _hidden(task: SweTask) -> Hidden:
     files: set[str] = set()
     for text in (task.test_patch, task.test_command):  # some commands bring the patch with them
         _, changes = split(text.encode(errors="surrogateescape"))

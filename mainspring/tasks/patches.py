@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
 
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 
 CI_FOLDERS = (".github/workflows", ".circleci", ".buildkite")
 CI_FILES = frozenset(
@@ -66,14 +66,14 @@ def paths(patch: bytes) -> set[str]:
     return {path for change in changes for path in (change.path, change.old_path)}
 
 
-def hidden_paths(task: Task) -> set[str]:
+def hidden_paths(task: SweTask) -> set[str]:
     """Of the task's own tests: hidden in the image, laid over the repository, patched in, or
     patched in by a test command that brings the patch with it."""
     laid_over = {path for path in (*task.tests, *task.hidden_files) if not path.startswith("/")}
     return laid_over | paths(task.test_patch.encode()) | _in_script(task)
 
 
-def without_tests(patch: bytes, task: Task) -> tuple[bytes, tuple[str, ...]]:
+def without_tests(patch: bytes, task: SweTask) -> tuple[bytes, tuple[str, ...]]:
     """The patch without changes to the hidden tests, to other tests, to CI configuration and to
     files that Python runs when it starts, and the paths that were dropped. All but the first stay
     where the true fix has them."""
@@ -120,7 +120,7 @@ def _at_or_below(path: str, tops: Iterable[str]) -> bool:
     return any(path == top or path.startswith(f"{top}/") for top in tops)
 
 
-def _in_script(task: Task) -> set[str]:
+def _in_script(task: SweTask) -> set[str]:
     headers = re.findall(r"^diff --git .*$", task.test_command, re.MULTILINE)
     named = (_header_paths(header.encode()) for header in headers)
     return {path for pair in named for path in pair}

@@ -1,19 +1,15 @@
-"""A task: one issue to fix, the repository it is in, and the hidden tests that judge the fix.
+"""What a task of every kind has. The kind tells which environment plays it.
 
-Pure data. Hidden tests never enter the agent's sandbox; only grading writes them, into a fresh one.
+Invariants: a task is pure data, never changes under its id, and names no code; its field `kind`
+and what the kind needs beside this stand in `swe_task` and `own_task`, read by `any_task`.
 """
 
 import hashlib
 import json
-from pathlib import PurePosixPath
-from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
-from mainspring.errors import UsageError
 from mainspring.ids import TaskId
-from mainspring.tasks.allow_list import AllowList
-from mainspring.tasks.criterion import ExitCode, Judge
 
 
 class Task(BaseModel):
@@ -26,61 +22,12 @@ class Task(BaseModel):
     """"train", "heldout", "heldout_templates", or the data set's own."""
     issue: str
     """The problem statement shown to the agent."""
-    image: str | None = None
-    """Docker image with the repository inside at `workdir`; None: `files` are the repository."""
-    workdir: str = "/testbed"
-    files: dict[str, str] = Field(default_factory=dict)
-    """Repository-relative path to text, for tasks without an image."""
-    base_patch: str = ""
-    """Git patch that makes the image's repository the task's: it brings the bug. The repository's
-    history then begins with its result."""
-    hidden_files: tuple[str, ...] = ()
-    """Files and folders of the image that the agent does not get: relative to the repository, or
-    absolute. Grading has them."""
-    tests: dict[str, str] = Field(default_factory=dict)
-    """Hidden test files laid over the repository at grading."""
-    test_patch: str = ""
-    """Git patch with the hidden tests, applied at grading after the agent's."""
-    test_command: str
-    """Run with bash in `workdir` at grading; `judge` defines what its output means."""
     test_timeout_s: float = Field(default=30.0, gt=0)
-    judge: Judge = ExitCode()
-    gold_patch: str | None = None
-    """The true fix; never in a sandbox but to verify the task."""
-    solution: dict[str, str] = Field(default_factory=dict)
-    """Where the true fix is a script: files for /solution, run by `solve.sh`."""
+    """Time that grading may take: of the hidden tests, where it runs tests."""
     agent_name: str | None = None
     """The agent that the task's row asks for, of mainspring.agents.choice.AGENTS; None: the
     campaign's."""
-    allow_hosts: tuple[str, ...] = ()
-    """All its sandboxes may reach, as `mainspring.tasks.allow_list` reads it: "pypi.org:443"."""
     metadata: dict[str, str] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _has_a_repository(self) -> Self:
-        if self.image is None and not self.files:
-            raise ValueError(f"task {self.id!r} has neither an image nor files")
-        if self.image is None and (self.base_patch or self.hidden_files):
-            raise ValueError(f"task {self.id!r}: base_patch and hidden_files are for images")
-        return self
-
-    @field_validator("allow_hosts")
-    @classmethod
-    def _hosts_can_be_meant(cls, allow_hosts: tuple[str, ...]) -> tuple[str, ...]:
-        try:
-            AllowList.parse(allow_hosts)
-        except UsageError as error:
-            raise ValueError(str(error)) from None
-        return allow_hosts
-
-    @field_validator("hidden_files")
-    @classmethod
-    def _hidden_files_are_below(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
-        for path in paths:
-            parts = PurePosixPath(path).parts
-            if not set(parts) - {"/"} or ".." in parts or ".git" in parts or "\0" in path:
-                raise ValueError(f"{path!r} is not a file or folder that can be hidden")
-        return paths
 
     @property
     def content_hash(self) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mainspring import __version__
+from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.turns import Call
 from reports.export.trajectory import Trajectory, num_completion_tokens, num_prompt_tokens
 from reports.export.whole_file import write_whole
@@ -79,7 +80,7 @@ def _meta(trajectory: Trajectory) -> dict[str, Any]:
         "agent": config.agent.model_dump(mode="json"),
         "task_source": trajectory.task.source,
         "split": group.split,
-        "image": trajectory.task.image,
+        "image": task.image if isinstance(task := trajectory.task, SweTask) else None,
         "epoch": rollout.epoch,
         "n_prompt_tokens": trajectory.num_prompt_tokens,
         "n_completion_tokens": trajectory.num_completion_tokens,

@@ -25,7 +25,7 @@ from infra.db import runs, tasks
 from infra.db.database import Database
 from infra.stack import ports
 from mainspring.ids import CampaignId, TaskId
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 from tests.waiting import until
 
 NUM_TASKS = 40
@@ -137,7 +137,7 @@ async def test_kills_change_no_verdict(
     monkeypatch.setenv("MAINSPRING_NODE_ID", "chaos-evaluation")
     monkeypatch.setenv("MAINSPRING_NODE_MIN_FREE_MEMORY_MB", "0")
     made = [
-        Task(
+        SweTask(
             id=TaskId(f"{SOURCE}-{number}"),
             source=SOURCE,
             split="test",

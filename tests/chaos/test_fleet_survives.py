@@ -31,6 +31,7 @@ from cli.operations.embedded_stack import StackInfo
 from infra.db import sandboxes, turns
 from infra.db.cache import Known
 from infra.db.models import SandboxPurpose
+from infra.environments.hosted import Environments
 from infra.sandbox.backends import available_backends
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.ids import NodeId, RolloutId
@@ -253,7 +254,9 @@ async def nothing_is_left(
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("DOCKER_HOST", node.docker_host)
             backends = await available_backends(node.home / "sandboxes")
-        held = HeldSandboxes(cluster.db, Known(cluster.db), NodeId(node.name), backends)
+        held = HeldSandboxes(
+            cluster.db, Known(cluster.db), NodeId(node.name), Environments(backends)
+        )
         await held.adopt()
         await Reaper(cluster.db, NodeId(node.name), backends, held).reap()
         for backend in backends.values():

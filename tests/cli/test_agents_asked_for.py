@@ -14,7 +14,7 @@ from mainspring.config.tasks import TasksConfig
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, TaskId
 from mainspring.status import Unverified
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 
 
 @pytest.mark.parametrize("agent", [None, "", "bash", "mini"])
@@ -26,7 +26,7 @@ async def test_only_known_agents(stack: StackInfo, agent: str | None) -> None:
         policy=PolicyConfig(model="scripted"),
         split="train",
     )
-    task = Task(
+    task = SweTask(
         id=TaskId(name),
         source=name,
         split="train",

@@ -15,13 +15,13 @@ from infra.db.database import Database
 from infra.db.tasks import Fate, import_tasks
 from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import TaskId
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 
 SWE_ROWS = Path(__file__).parents[1] / "data" / "swe-rows.jsonl"
 
 
-def make_task(id: str, issue: str = "") -> Task:
-    return Task(
+def make_task(id: str, issue: str = "") -> SweTask:
+    return SweTask(
         id=TaskId(id), source="s", split="train", issue=issue, files={"a": ""}, test_command="true"
     )
 

@@ -21,7 +21,7 @@ from infra.db.tasks import Split, TaskImage
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.errors import ConfigError, WorkFailed
 from mainspring.ids import TaskId
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 from tests.image_registry import (
     Front,
     docker_client,
@@ -36,9 +36,9 @@ from tests.waiting import DEADLINE_S, until
 NO_DOCKER = "unix:///nonexistent/docker.sock"
 
 
-def make_task(id: str, image: str | None, source: str = "swe", split: str = "train") -> Task:
+def make_task(id: str, image: str | None, source: str = "swe", split: str = "train") -> SweTask:
     files = {} if image else {"a.py": ""}
-    return Task(
+    return SweTask(
         id=TaskId(id),
         source=source,
         split=split,

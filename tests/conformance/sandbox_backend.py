@@ -17,11 +17,11 @@ from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.containers.docker import DockerBackend
 from infra.sandbox.protocol import (
     BackendUnavailable,
-    CommandResult,
     Limits,
     Sandbox,
     SandboxSpec,
 )
+from mainspring.environments.protocol import CommandResult
 from mainspring.ids import SandboxId
 from mainspring.sandbox_choice import BWRAP
 from tests.docker_image import base_image

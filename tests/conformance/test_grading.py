@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from sandbox_backend import FILES, IMAGE, WORKDIR, Reset, make_spec, output
 
+from infra.environments.grader import judge
 from mainspring.ids import TaskId
 from mainspring.sandbox_choice import DOCKER
 from mainspring.status import Verdict
-from mainspring.tasks.task import Task
-from node.grader import judge
+from mainspring.tasks.swe_task import SweTask
 
 TREE = (
     "find . -path ./.git -prune -o ! -type d -printf '%P %y %m %l\\n' -type f -exec sha256sum {} + "
@@ -86,8 +86,8 @@ RESOLVING = {
 }
 
 
-def make_task(backend: str, *tests: str) -> Task:
-    return Task(
+def make_task(backend: str, *tests: str) -> SweTask:
+    return SweTask(
         id=TaskId("t/1"),
         source="t",
         split="train",

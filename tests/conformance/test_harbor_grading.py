@@ -9,14 +9,14 @@ import json
 import pytest
 from sandbox_backend import IMAGE, WORKDIR, make_spec, output
 
+from infra.environments.grader import Judged, for_grading, for_solving, judge, solve
 from infra.sandbox.protocol import SandboxRefused
 from infra.sources.harbor import HarborSource
 from infra.sources.protocol import ImportOptions
 from mainspring.sandbox_choice import DOCKER
 from mainspring.status import Verdict
 from mainspring.tasks.reward_file import parse_reward
-from mainspring.tasks.task import Task
-from node.grader import Judged, for_grading, for_solving, judge, solve
+from mainspring.tasks.swe_task import SweTask
 
 ADDS = "python3 -c 'from pkg.calc import add; assert add(2, 3) == 5'"
 TXT, JSON = "/logs/verifier/reward.txt", "/logs/verifier/reward.json"
@@ -109,17 +109,17 @@ def write_folder(folder, tests: dict[str, str], solution: str) -> None:
         (folder / path).write_text(text)
 
 
-def import_task(backend: str, folder) -> Task:
+def import_task(backend: str, folder) -> SweTask:
     [row] = HarborSource(folder, ImportOptions()).rows()
-    assert isinstance(row.result, Task), row.result
+    assert isinstance(row.result, SweTask), row.result
     if backend == DOCKER:
         return row.result
     # The same repository without an image.
     files = dict(make_spec(backend, "files").files)
-    return Task.model_validate(row.result.model_dump() | {"image": None, "files": files})
+    return SweTask.model_validate(row.result.model_dump() | {"image": None, "files": files})
 
 
-async def grade(backend, task: Task, name: str, patch: bytes) -> Judged:
+async def grade(backend, task: SweTask, name: str, patch: bytes) -> Judged:
     sandbox = await backend.open(for_grading(make_spec(backend.name, f"grade {name}"), task))
     try:
         return await judge(sandbox, task, patch, run_empty=True)

@@ -8,13 +8,13 @@ import dataclasses
 import pytest
 from sandbox_backend import Reset, cleared, make_backend, make_spec, output
 
+from infra.environments.grader import MachineBroken, TaskBroken, for_grading, judge
 from infra.verdicts import swebench
 from infra.verdicts.swebench import UnknownParser
 from mainspring.ids import TaskId
 from mainspring.status import Verdict
 from mainspring.tasks.criterion import EvalType, GradeReport, TestLog
-from mainspring.tasks.task import Task
-from node.grader import MachineBroken, TaskBroken, for_grading, judge
+from mainspring.tasks.swe_task import SweTask
 
 pytest.importorskip("swebench", reason="the swe extra is not installed")
 
@@ -102,10 +102,10 @@ LOGS = {
 }
 
 
-def make_task(judging: TestLog, printed: str = "", **fields) -> Task:
+def make_task(judging: TestLog, printed: str = "", **fields) -> SweTask:
     """Its tests print what `printed` holds, and fail."""
     spec = make_spec("bwrap", "log")
-    return Task(
+    return SweTask(
         id=TaskId("logs/1"),
         source="t",
         split="test",

@@ -17,14 +17,14 @@ import docker
 import pytest
 from sandbox_backend import IMAGE, build_image, cleared, make_backend
 
+from infra.environments.grader import Judged, for_grading, judge
 from infra.sandbox.protocol import Limits, SandboxBackend, SandboxSpec
 from mainspring.ids import SandboxId, TaskId
 from mainspring.sandbox_choice import DOCKER
 from mainspring.status import Verdict
 from mainspring.tasks.criterion import ExitCode, Judge, TestLog
 from mainspring.tasks.patches import is_test
-from mainspring.tasks.task import Task
-from node.grader import Judged, for_grading, judge
+from mainspring.tasks.swe_task import SweTask
 
 LIBRARY = "/tests/lib"
 OF_PYTEST = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging")
@@ -168,14 +168,14 @@ def command(judge: Judge, tests: tuple[str, ...]) -> str:
     )
 
 
-def make_task(name: str, old: Path, new: Path) -> Task:
+def make_task(name: str, old: Path, new: Path) -> SweTask:
     program = PROGRAMS[name]
     before, after = (
         {path: text for path, text in read(release, program.source).items() if not is_test(path)}
         for release in (old, new)
     )
     tests = read(new, (*program.tests, *program.helpers))
-    return Task(
+    return SweTask(
         id=TaskId(name),
         source="programs",
         split="test",
@@ -250,7 +250,7 @@ async def download(releases: list[str], folder: Path) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-async def tasks(tmp_path_factory) -> dict[str, Task]:
+async def tasks(tmp_path_factory) -> dict[str, SweTask]:
     both = await asyncio.gather(
         *(
             download(releases, tmp_path_factory.mktemp("releases"))
@@ -264,7 +264,7 @@ async def tasks(tmp_path_factory) -> dict[str, Task]:
     return {name: make_task(name, old, new) for name, old, new in pairs}
 
 
-def add_programs(tasks: dict[str, Task]) -> None:
+def add_programs(tasks: dict[str, SweTask]) -> None:
     """One image with all of them, each in a repository of its own."""
     commit = "git init -q && git add -A && git -c user.name=a -c user.email=b commit -qm base"
     recipe = f"FROM {IMAGE}\nCOPY programs /programs\n"
@@ -298,7 +298,7 @@ async def backend(request, tasks, tmp_path_factory) -> AsyncIterator[SandboxBack
         yield backend
 
 
-async def grade(backend: SandboxBackend, task: Task, patch: str) -> Judged:
+async def grade(backend: SandboxBackend, task: SweTask, patch: str) -> Judged:
     in_image = backend.name == DOCKER
     spec = SandboxSpec(
         SandboxId(f"{task.id} {len(patch)}"),

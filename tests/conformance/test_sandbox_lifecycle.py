@@ -20,13 +20,13 @@ from sandbox_backend import (
 )
 
 from infra.sandbox.protocol import (
-    CommandResult,
     Sandbox,
     SandboxBackend,
     SandboxLost,
     SandboxRefused,
     SandboxSpec,
 )
+from mainspring.environments.protocol import CommandResult
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
 from mainspring.sandbox_choice import BWRAP, DOCKER

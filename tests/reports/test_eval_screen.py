@@ -18,7 +18,7 @@ from mainspring.config.evaluation import EvaluationConfig
 from mainspring.errors import WorkFailed
 from mainspring.ids import CampaignId, TaskId, rollout_id, run_group_id
 from mainspring.status import CampaignStatus, GroupKind, Verdict
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 
 ENGINE = "http://127.0.0.1:9"
 
@@ -35,7 +35,7 @@ async def finished(db: Database, name: CampaignId, ends: list[tuple[str, Verdict
     ids = list(dict.fromkeys(TaskId(f"{name}:{task}") for task, _ in ends))
     common = {"source": f"shown-{name}", "split": "test", "issue": "Fix.", "test_command": "true"}
     files = {"a.py": "x = 1\n"}
-    made = [Task.model_validate({"id": id, "files": files, **common}) for id in ids]
+    made = [SweTask.model_validate({"id": id, "files": files, **common}) for id in ids]
     await tasks.put_tasks(db, made)
     policy = {"model": "m1", "api": "openai", "temperature": 1.0, "engines": [ENGINE]}
     config = EvaluationConfig.model_validate(

@@ -21,7 +21,7 @@ from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, RolloutId, TaskId, rollout_id, run_group_id
 from mainspring.status import GroupKind, StopReason, Suspicion, Verdict
 from mainspring.tasks.criterion import GradeReport
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.samples import samples_of
 from mainspring.trajectories.turns import Call, Execution, VersionSpan
 from migrations import upgrade
@@ -101,7 +101,7 @@ async def add_campaign(db: Database, ends: list[tuple[str, Verdict | None]] = EN
     await tasks.put_tasks(
         db,
         [
-            Task(
+            SweTask(
                 id=id,
                 source="made-up",
                 split="test",

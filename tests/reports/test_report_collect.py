@@ -27,7 +27,7 @@ from mainspring.ids import (
 )
 from mainspring.status import CampaignStatus, GroupKind, StopReason, Suspicion, Verdict
 from mainspring.step_metrics import TAKEN_NAMES
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.turns import Call, Execution, VersionSpan
 from migrations import upgrade
 from reports import page
@@ -61,8 +61,8 @@ async def db(fresh_database: str) -> AsyncIterator[Database]:
         yield database
 
 
-def task(number: int) -> Task:
-    return Task(
+def task(number: int) -> SweTask:
+    return SweTask(
         id=TaskId(f"task-{number}"),
         source="made-up",
         split="heldout",

@@ -49,7 +49,7 @@ from mainspring.protocol.rollout import RolloutInput, RolloutResult
 from mainspring.sandbox_choice import BWRAP
 from mainspring.settings import load_settings
 from mainspring.status import GroupKind
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 from node import beat as node_beat
 from node.held_sandboxes import HeldSandboxes
 from node.reaper import Reaper
@@ -120,7 +120,7 @@ class Cluster:
             ),
             sandbox=sandbox or SandboxConfig(),
         )
-        task = Task(
+        task = SweTask(
             id=TaskId(name),
             source="tests",
             split="train",

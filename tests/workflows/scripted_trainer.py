@@ -37,7 +37,7 @@ from mainspring.protocol.campaign import (
     StepResult,
 )
 from mainspring.status import FaultKind, StepStatus, Unverified
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 from tests.waiting import until
 
 FIX = bash("sed -i 's/a - b/a + b/' calc.py")
@@ -136,7 +136,7 @@ async def small_config(
     """A campaign with tasks of its own, evaluated before, after every second step and after."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     made = [
-        Task(
+        SweTask(
             id=TaskId(f"{name}-{split}-{n}"),
             source=name,
             split=split,

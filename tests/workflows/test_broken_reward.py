@@ -21,7 +21,7 @@ from mainspring.ids import TaskId
 from mainspring.protocol.campaign import CampaignPlan
 from mainspring.rewards.scoring import Outcome
 from mainspring.status import CampaignStatus, Unverified
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 from tests.waiting import until
 
 MOODS: list[bool] = []
@@ -38,7 +38,7 @@ async def config(cluster) -> CampaignConfig:
     """With six tasks of its own, that any patch resolves."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     made = [
-        Task(
+        SweTask(
             id=TaskId(f"{name}-{number}"),
             source=name,
             split="train",

@@ -41,7 +41,7 @@ from mainspring.protocol.rollout import OpenInput, SandboxRef
 from mainspring.protocol.run import PolicyEvaluation, RunState
 from mainspring.settings import load_settings
 from mainspring.status import FaultKind
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 from tests.waiting import until
 from workers.polling import workflow_runner
 from workflows.group import GroupWorkflow
@@ -75,7 +75,7 @@ async def db(stack: StackInfo) -> AsyncIterator[Database]:
 async def make_campaign(db: Database, group_size: int) -> CampaignId:
     name = f"f-{uuid.uuid4().hex[:8]}"
     made = [
-        Task(
+        SweTask(
             id=TaskId(f"{name}-{split}-{n}"),
             source=name,
             split=split,

@@ -21,7 +21,7 @@ from mainspring.fates import RULES, Fate
 from mainspring.ids import RolloutId, TaskId
 from mainspring.protocol.rollout import RolloutResult
 from mainspring.status import CampaignStatus, FaultKind, StopReason, Unverified
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 from workflows.rollout import MAX_EPOCHS
 
 AT_ONCE = [kind for kind, rule in RULES.items() if rule.is_final(1, 0.0)]
@@ -140,7 +140,7 @@ async def test_the_campaign_ends_with_the_sentence(cluster: Cluster, kind: Fault
     await tasks.put_tasks(
         cluster.db,
         [
-            Task(
+            SweTask(
                 id=TaskId(f"{name}-{number}"),
                 source=name,
                 split="train",

@@ -19,6 +19,7 @@ from infra.db import campaigns, groups, rollouts, sandboxes, tasks
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.groups import NewRollout
+from infra.environments.hosted import Environments
 from infra.sandbox.protocol import SandboxBroken, SandboxRefused
 from infra.verdicts import swebench
 from mainspring.bundled.gold import git_patch
@@ -28,7 +29,7 @@ from mainspring.ids import CampaignId, NodeId, RolloutId, TaskId, group_id, roll
 from mainspring.protocol.rollout import GradeResult, RolloutRef
 from mainspring.status import FaultKind, GroupKind, Player, Verdict
 from mainspring.tasks.criterion import GradeReport, RewardFile, TestLog
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 
 BUGGY, FIXED = "def add(a, b):\n    return a - b\n", "def add(a, b):\n    return a + b\n"
 TEST = "from calc import add\nassert add(2, 3) == 5\n"
@@ -49,7 +50,7 @@ class Grader:
             "tests": {"hidden_test.py": TEST},
             "test_command": "python3 hidden_test.py",
         }
-        task = Task(id=TaskId(name), source="t", split="train", issue="x", **(shared | fields))
+        task = SweTask(id=TaskId(name), source="t", split="train", issue="x", **(shared | fields))
         await tasks.put_tasks(self.db, [task])
         await campaigns.create(
             self.db, CampaignConfig(name=name, policy=PolicyConfig(model="none"))
@@ -98,7 +99,7 @@ async def grader(
 ) -> AsyncIterator[Grader]:
     backends = await bwrap_or_skip(tmp_path_factory.mktemp("given"))
     async with Database.open(stack.database_url) as db:
-        yield Grader(db, GradingActivities(db, Known(db), NODE, backends))
+        yield Grader(db, GradingActivities(db, Known(db), NODE, Environments(backends)))
 
 
 async def test_gold_resolves_empty_runs_and_a_stored_patch_is_graded_again(grader: Grader) -> None:

@@ -36,9 +36,7 @@ async def test_a_workdir_that_cannot_be(cluster: Cluster) -> None:
 async def test_a_sandbox_that_is_not_there(cluster: Cluster) -> None:
     _, _, [rollout] = await cluster.make_rollouts()
     [(name, node)] = cluster.nodes.items()
-    sandboxes = SandboxActivities(
-        cluster.db, Known(cluster.db), name, cluster.backends, node.held, node.admission
-    )
+    sandboxes = SandboxActivities(cluster.db, Known(cluster.db), name, node.held, node.admission)
     ask = SandboxInput(rollout=rollout, epoch=0, sandbox=SandboxId("nobody"))
     for activity in (sandboxes.restore_sandbox, sandboxes.collect_patch):
         with pytest.raises(SandboxLost) as lost:

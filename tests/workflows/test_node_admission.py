@@ -75,7 +75,7 @@ async def most_open(cluster: Cluster) -> AsyncIterator[Counter[NodeId]]:
             for name, node in cluster.nodes.items():
                 agents = [
                     sandbox
-                    for backend in node.held._backends.values()
+                    for backend in node.held._environments.backends.values()
                     if isinstance(backend, BwrapBackend)
                     for sandbox in await backend.list_open()
                     if ".grade" not in sandbox

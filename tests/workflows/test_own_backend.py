@@ -11,6 +11,7 @@ from cluster import Cluster
 from cli.operations.campaign_launch import create
 from infra.db import campaigns, sandboxes
 from infra.db.cache import Known
+from infra.environments.hosted import Environments
 from infra.sandbox.backends import Backends, check_backend
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.config.reading import load_campaign
@@ -70,10 +71,10 @@ async def test_the_next_process_takes_its_sandboxes_over_and_removes_them(cluste
             await asyncio.sleep(0.05)
         backends = successor(cluster)
         assert NAME not in backends
-        next_held = HeldSandboxes(cluster.db, Known(cluster.db), node, backends)
+        next_held = HeldSandboxes(cluster.db, Known(cluster.db), node, Environments(backends))
         assert await next_held.adopt() >= 1
         assert held[0] in next_held
-        assert (await next_held.get(held[0]).run("t", "cat calc.py", 10.0)).returncode == 0
+        assert (await next_held.get(held[0]).step("t", "cat calc.py", 10.0)).returncode == 0
         left = await backends.choose(NAME, None)
         assert held[0] in await left.list_open()
     finally:
@@ -82,7 +83,7 @@ async def test_the_next_process_takes_its_sandboxes_over_and_removes_them(cluste
     # Nothing closes it any more: as if its rollout had ended while the node was down.
     await sandboxes.close_lease(cluster.db, held[0], node)
     third = successor(cluster)
-    third_held = HeldSandboxes(cluster.db, Known(cluster.db), node, third)
+    third_held = HeldSandboxes(cluster.db, Known(cluster.db), node, Environments(third))
     await third_held.adopt()
     assert await Reaper(cluster.db, node, third, third_held).reap() >= 1
     assert held[0] not in await left.list_open()

@@ -14,7 +14,7 @@ from mainspring.ids import CampaignId, NodeId, TaskId
 from mainspring.sandbox_choice import BWRAP
 from mainspring.settings import Settings
 from mainspring.status import CampaignStatus
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 from node.capacity import Admission
 from node.prewarm import Readiness
 
@@ -34,7 +34,7 @@ async def a_running_campaign(cluster: Cluster, name: str, num_tasks: int) -> Cam
     await tasks.put_tasks(
         cluster.db,
         [
-            Task(
+            SweTask(
                 id=TaskId(f"{name}-{n}"),
                 source=name,
                 split="train",

@@ -38,7 +38,7 @@ from mainspring.status import (
     Verdict,
     Verification,
 )
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 from tests.sandboxed import SANDBOXED
 from tests.waiting import until
 from workflows.run import RunWorkflow
@@ -51,8 +51,8 @@ CHECK = "python3 hidden_test.py"
 GAMBLE = "exit $((RANDOM % 2))"
 
 
-def task(source: str, name: str, gold: str | None = FIX, command: str = CHECK) -> Task:
-    return Task(
+def task(source: str, name: str, gold: str | None = FIX, command: str = CHECK) -> SweTask:
+    return SweTask(
         id=TaskId(f"{source}-{name}"),
         source=source,
         split="train",

@@ -34,7 +34,7 @@ from mainspring.protocol.campaign import CampaignPlan, FinishGroupResult, GroupI
 from mainspring.protocol.names import Workflow
 from mainspring.protocol.sweep import SweepInput, SweepResult
 from mainspring.status import GroupStatus, RolloutPhase, SandboxStatus, StopReason
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.turns import Execution
 from tests.waiting import until
 
@@ -85,7 +85,7 @@ async def make_campaign(cluster, group_size: int, **sandbox: int) -> CampaignId:
         trainer=TrainerConfig(group_size=group_size),
         sandbox=SandboxConfig(**sandbox),
     )
-    task = Task(
+    task = SweTask(
         id=TaskId(name),
         source=name,
         split="train",

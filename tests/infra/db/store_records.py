@@ -10,7 +10,7 @@ from mainspring.config.optimizer import WarmStartConfig
 from mainspring.config.trainer import TrainerConfig
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId, group_id, rollout_id
 from mainspring.status import GroupKind, StopReason, Verdict
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.turns import Call, Execution, VersionSpan
 
 CAMPAIGN = CampaignId("first")
@@ -21,8 +21,8 @@ def config(name: str = CAMPAIGN, **trainer: int) -> CampaignConfig:
     return CampaignConfig(name=name, trainer=TrainerConfig(warm_start=WarmStartConfig(), **trainer))
 
 
-def task(number: int, *, split: str = "train", issue: str = "Fix it.") -> Task:
-    return Task(
+def task(number: int, *, split: str = "train", issue: str = "Fix it.") -> SweTask:
+    return SweTask(
         id=TaskId(f"{split}-{number}"),
         source="made-up",
         split=split,

@@ -17,7 +17,7 @@ from infra.db.models import TaskRow
 from infra.db.tasks import Fate, import_tasks, put_tasks
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 
 NUM_HARBOR = 40
 
@@ -77,9 +77,9 @@ def test_the_order_of_keys_is_no_content() -> None:
     assert make_task(**fields).content_hash != make_task(**swapped).content_hash
 
 
-def make_task(issue: str = "x", **fields: object) -> Task:
+def make_task(issue: str = "x", **fields: object) -> SweTask:
     shared = {"id": TaskId("t"), "source": "s", "split": "train", "test_command": "true"}
-    return Task.model_validate({"files": {"a": ""}, "issue": issue, **shared, **fields})
+    return SweTask.model_validate({"files": {"a": ""}, "issue": issue, **shared, **fields})
 
 
 async def test_a_task_hashed_in_another_way_is_recognised_by_its_content(db: Database) -> None:

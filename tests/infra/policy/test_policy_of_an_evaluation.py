@@ -17,7 +17,7 @@ from mainspring.config.policy import PolicyConfig
 from mainspring.ids import CampaignId, RolloutId, TaskId, rollout_id, run_group_id
 from mainspring.protocol.rollout import GenerateInput
 from mainspring.status import GroupKind
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.tree import check_tree
 from mainspring.trajectories.turns import VersionSpan
 from migrations import upgrade
@@ -34,7 +34,7 @@ async def db(fresh_database: str) -> AsyncIterator[Database]:
 
 async def add_rollout(db: Database, policy: PolicyConfig) -> RolloutId:
     name = CampaignId("measured")
-    task = Task(
+    task = SweTask(
         id=TaskId("one"),
         source="tests",
         split="test",

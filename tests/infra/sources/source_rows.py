@@ -6,7 +6,7 @@ from typing import Any
 
 from infra.sources.protocol import ImportOptions, RowError, SourceRow
 from infra.sources.resolve import open_source
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 
 SWE_ROWS = Path(__file__).parents[2] / "data" / "swe-rows.jsonl"
 MOTO, DJANGO, SKLEARN = (json.loads(line) for line in SWE_ROWS.read_text().splitlines())
@@ -43,11 +43,11 @@ def read(named: str | Path, **options: Any) -> list[SourceRow]:
     return list(open_source(str(named), ImportOptions(**options)).rows())
 
 
-def tasks_of(rows: list[SourceRow]) -> list[Task]:
+def tasks_of(rows: list[SourceRow]) -> list[SweTask]:
     """Fails for a row that is none."""
     for row in rows:
-        assert isinstance(row.result, Task), f"{row.place}: {row.result}"
-    return [row.result for row in rows if isinstance(row.result, Task)]
+        assert isinstance(row.result, SweTask), f"{row.place}: {row.result}"
+    return [row.result for row in rows if isinstance(row.result, SweTask)]
 
 
 def errors_of(rows: list[SourceRow]) -> list[str]:

@@ -10,6 +10,8 @@ import typer
 from typer.testing import CliRunner, Result
 
 from cli import tasks
+from infra.environments.grader import for_grading, judge
+from infra.environments.swe import sandbox_spec
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from infra.sources.protocol import ImportOptions
@@ -18,9 +20,7 @@ from mainspring.config.sandbox import SandboxConfig
 from mainspring.errors import UsageError
 from mainspring.ids import SandboxId
 from mainspring.status import Verdict
-from mainspring.tasks.task import Task
-from node.grader import for_grading, judge
-from node.held_sandboxes import sandbox_spec
+from mainspring.tasks.swe_task import SweTask
 
 BUGGY = "def add(a, b):\n    return a - b\n"
 TEST = "from calc import add\n\nassert add(2, 3) == 5\n"
@@ -56,13 +56,13 @@ def new(repository: Path, *arguments: str) -> Result:
     return CliRunner().invoke(app, ["tasks", "new", str(repository), *arguments])
 
 
-def imported(file: Path) -> Task:
+def imported(file: Path) -> SweTask:
     [row] = open_source(str(file), ImportOptions()).rows()
-    assert isinstance(row.result, Task), row.result
+    assert isinstance(row.result, SweTask), row.result
     return row.result
 
 
-async def verdicts(task: Task, state: Path) -> list[Verdict]:
+async def verdicts(task: SweTask, state: Path) -> list[Verdict]:
     """Of the gold patch and of none."""
     backend = BwrapBackend(state)
     try:

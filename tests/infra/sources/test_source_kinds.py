@@ -27,7 +27,7 @@ from infra.sources.protocol import ImportOptions, Place
 from infra.sources.rows import read_row
 from mainspring.ids import TaskId
 from mainspring.tasks.criterion import EvalType, ExitCode, RewardFile, TestLog
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 
 EXPECTED = {"TestA.test_one": "PASSED", "test_two[a b] - x": "FAILED"}
 RAN = "tests\n= short test summary info =\nPASSED r2e/t.py::TestA::test_one\n"
@@ -141,7 +141,7 @@ def test_rows_of_a_hub_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     options = ImportOptions(name="s")
     # The library takes a folder as it takes a name on the hub.
     rows = list(HubSource(str(tmp_path / "set"), options).rows())
-    assert [row.result.split for row in rows if isinstance(row.result, Task)] == (
+    assert [row.result.split for row in rows if isinstance(row.result, SweTask)] == (
         ["train"] * 3 + ["test"] * 3
     )
     assert str(rows[3].place).endswith("set@test:1")
@@ -202,7 +202,7 @@ JUDGES = st.one_of(
 )
 WORDS = st.from_regex(r"\A\w[\w.:@-]{0,9}\Z")
 TASKS = st.builds(
-    Task,
+    SweTask,
     id=WORDS.map(TaskId),
     source=WORDS,
     split=WORDS,
@@ -225,21 +225,21 @@ TASKS = st.builds(
 ALTERED = {"image": "a/b:1", "base_patch": SKLEARN["patch"], "hidden_files": ["t.py", "/tests"]}
 
 
-def applicable(task: Task) -> Task:
+def applicable(task: SweTask) -> SweTask:
     """The patches are of a repository that only an image has."""
     patches = {"gold_patch": None, "test_patch": ""} if task.image is None else {}
     return task.model_copy(update=patches)
 
 
-def altered(task: Task) -> Task:
-    return Task.model_validate(task.model_dump() | ALTERED)
+def altered(task: SweTask) -> SweTask:
+    return SweTask.model_validate(task.model_dump() | ALTERED)
 
 
 @settings(max_examples=60, deadline=None)
 @given(TASKS.map(applicable) | TASKS.map(altered))
-def test_what_is_exported_is_imported_the_same(task: Task) -> None:
+def test_what_is_exported_is_imported_the_same(task: SweTask) -> None:
     row = read_row(json.loads(eval_line(task)), Place("f", 1), ImportOptions(), source="else")
-    assert row is not None and isinstance(row.result, Task), row
+    assert row is not None and isinstance(row.result, SweTask), row
     assert row.result == task and row.result.content_hash == task.content_hash
 
 

@@ -8,15 +8,15 @@ from mainspring.agents.bundled import BundledAgent
 from mainspring.agents.protocol import Command
 from mainspring.config.agent import AgentConfig
 from mainspring.ids import TaskId
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.turns import Call, Execution
 
 AGENT = BashAgent(AgentConfig(step_limit=3))
 SHORT = BundledAgent(AgentConfig(step_limit=3))
 
 
-def task(issue: str, workdir: str = "/testbed") -> Task:
-    return Task(
+def task(issue: str, workdir: str = "/testbed") -> SweTask:
+    return SweTask(
         id=TaskId("t"),
         source="s",
         split="train",

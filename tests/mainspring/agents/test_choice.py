@@ -8,10 +8,10 @@ from mainspring.agents.choice import agent_for, check_agent
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.ids import TaskId
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 
 HERE = __name__
-TASK = Task(
+TASK = SweTask(
     id=TaskId("t"), source="s", split="train", issue="i", files={"a": ""}, test_command="true"
 )
 

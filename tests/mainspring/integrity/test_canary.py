@@ -10,7 +10,7 @@ from mainspring.ids import TaskId
 from mainspring.integrity.canary import must_fail, skipped_by_patch
 from mainspring.integrity.runner_settings import steering
 from mainspring.integrity.shadowing import shadows
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 
 TOKEN = "canary 12ab"
 SCRIPTS = {
@@ -97,7 +97,7 @@ def test_what_the_fix_or_the_issue_names_is_the_programs() -> None:
     def found(path: bytes, **fields: object) -> tuple[str, ...]:
         base = {"id": TaskId("t"), "source": "s", "split": "x", "issue": "mend it"}
         base |= {"files": {"a.py": ""}, "test_command": "true"}
-        return shadows(new % (path, path, path), Task.model_validate(base | fields))
+        return shadows(new % (path, path, path), SweTask.model_validate(base | fields))
 
     assert found(b"calendar.py") == ("calendar.py",)
     assert found(b"pkg/calendar.py") == () == found(b"test/__init__.py")

@@ -15,7 +15,7 @@ from mainspring.integrity.shell_words import commands
 from mainspring.integrity.suspicion import suspicions
 from mainspring.status import Suspicion
 from mainspring.tasks.criterion import ExitCode, TestLog
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 
 HISTORY = Suspicion.SEARCHED_HISTORY
 TESTS = Suspicion.LOOKED_FOR_TESTS
@@ -34,7 +34,7 @@ new file mode 100644
 +def test_total_of_nothing():
 +    assert total([]) == 0
 """
-TASK = Task(
+TASK = SweTask(
     id=TaskId("pallets__flask-1"),
     source="made-up",
     split="train",
@@ -70,7 +70,7 @@ def made(path: str, text: str) -> str:
     return change(path, None, text)
 
 
-def marks(*scripts: str, patch: str = "", task: Task = TASK) -> set[Suspicion]:
+def marks(*scripts: str, patch: str = "", task: SweTask = TASK) -> set[Suspicion]:
     return {*suspicions(scripts, patch.encode(), task)}
 
 

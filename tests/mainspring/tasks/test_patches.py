@@ -14,7 +14,7 @@ from infra.sources.protocol import ImportOptions
 from infra.sources.resolve import open_source
 from mainspring.ids import TaskId
 from mainspring.tasks.patches import hidden_paths, is_ci, is_test, paths, split, without_tests
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 
 NAMES = st.sampled_from(
     [
@@ -143,8 +143,8 @@ def change(path: str, line: str = "x") -> str:
     return f"diff --git a/{path} b/{path}\n--- a/{path}\n+++ b/{path}\n@@ -1 +1 @@\n-{line}\n+y\n"
 
 
-def make_task(**fields) -> Task:
-    return Task(
+def make_task(**fields) -> SweTask:
+    return SweTask(
         id=TaskId("t/1"),
         source="t",
         split="train",
@@ -220,7 +220,7 @@ def test_of_real_rows_the_hidden_tests_are_known_and_the_true_fix_counts_whole()
     imported = [row.result for row in open_source(str(ROWS), ImportOptions()).rows()]
     assert len(imported) == len(rows) >= 3
     for task in imported:
-        assert isinstance(task, Task)
+        assert isinstance(task, SweTask)
         assert hidden_paths(task) == paths(rows[task.id]["test_patch"].encode())
         assert without_tests(str(task.gold_patch).encode(), task)[1] == ()
 

@@ -11,6 +11,8 @@ import pytest
 from docker.errors import ImageNotFound
 from sandbox_backend import cleared, make_backend, output
 
+from infra.environments.grader import for_grading, judge
+from infra.environments.swe import sandbox_spec
 from infra.sandbox.containers.docker import DockerBackend
 from infra.sandbox.containers.image_edit import Alteration
 from infra.sandbox.containers.image_history import OF_ONE_TASK, SEALED, altered_images, seals_of
@@ -19,9 +21,7 @@ from infra.sources.patch_files import reversed_patch
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.ids import SandboxId, TaskId
 from mainspring.status import Verdict
-from mainspring.tasks.task import Task
-from node.grader import for_grading, judge
-from node.held_sandboxes import sandbox_spec
+from mainspring.tasks.swe_task import SweTask
 from tests.docker_image import base_image
 
 pytestmark = pytest.mark.docker
@@ -218,7 +218,7 @@ async def test_an_altered_image_has_the_bug_and_not_its_story(client, backend, m
 
 async def test_the_agent_gets_the_bug_and_grading_the_hidden_tests(client, backend):
     build(client, "fixed", recipe() + "USER 1000\n", REPOSITORY)
-    task = Task(
+    task = SweTask(
         id=TaskId("it__it.1"),
         source="smith",
         split="train",

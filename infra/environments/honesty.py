@@ -3,7 +3,7 @@
 Invariants: nothing here resolves anything, it only takes a pass away; what takes it away is a
 reason that a person can check; honest patches stay as they are. Three looks: at files that stand in
 for the tests' own modules, at settings that steer the test runner, and at a second run with tests
-that must fail. Knows sandboxes and tasks, no store. Used by `node.grader`.
+that must fail. Knows sandboxes and tasks, no store. Used by `grader`.
 """
 
 import asyncio
@@ -12,13 +12,14 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from infra.sandbox.protocol import CommandResult, Sandbox
+from infra.sandbox.protocol import Sandbox
+from mainspring.environments.protocol import CommandResult
 from mainspring.integrity.canary import must_fail, skipped_by_patch
 from mainspring.integrity.runner_settings import has_settings, steering
 from mainspring.integrity.shadowing import shadows
 from mainspring.tasks.criterion import TestLog
 from mainspring.tasks.patches import paths
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 
 READ_TIMEOUT_S = 10.0
 
@@ -31,7 +32,7 @@ class Doubt:
     """The hidden tests as they must fail, to be run in the same way."""
 
 
-async def before_the_tests(sandbox: Sandbox, task: Task, counts: bytes) -> str:
+async def before_the_tests(sandbox: Sandbox, task: SweTask, counts: bytes) -> str:
     """Why the applied patch cannot be judged by tests; empty when it can."""
     if shadowed := await asyncio.to_thread(shadows, counts, task):
         return (
@@ -48,7 +49,9 @@ async def before_the_tests(sandbox: Sandbox, task: Task, counts: bytes) -> str:
     return ""
 
 
-async def after_a_pass(sandbox: Sandbox, task: Task, counts: bytes, tested: CommandResult) -> Doubt:
+async def after_a_pass(
+    sandbox: Sandbox, task: SweTask, counts: bytes, tested: CommandResult
+) -> Doubt:
     """Nothing to doubt where nothing can tell: a log names each test that passed, and tests in
     other languages are not rewritten."""
     if isinstance(task.judge, TestLog):
@@ -61,7 +64,7 @@ async def after_a_pass(sandbox: Sandbox, task: Task, counts: bytes, tested: Comm
     return Doubt("", {path: text.encode() for path, text in canaries.items()})
 
 
-async def _hidden_tests(sandbox: Sandbox, task: Task) -> dict[str, str]:
+async def _hidden_tests(sandbox: Sandbox, task: SweTask) -> dict[str, str]:
     """Text by path, of those laid over and of those that the test patch brought."""
     tests = dict(task.tests)
     for path in sorted(paths(task.test_patch.encode()) - set(tests)):

@@ -3,7 +3,7 @@
 Invariants: the sandbox gets the patch before the tests, and of the patch only what may count
 (`patches`); a task that cannot be judged at all raises TaskBroken or JudgeMissing, which
 is never a verdict about the patch; whatever the patch could have caused is its failure. Knows
-sandboxes and tasks, no store. Used by the grading activities.
+sandboxes and tasks, no store. Used by `infra.environments.swe`.
 """
 
 import asyncio
@@ -11,13 +11,15 @@ import dataclasses
 import shlex
 from collections.abc import Iterable
 from pathlib import PurePosixPath
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
+from infra.environments import honesty
 from infra.sandbox.containers.image_edit import Alteration
-from infra.sandbox.protocol import CommandResult, Sandbox, SandboxRefused, SandboxSpec
+from infra.sandbox.protocol import Sandbox, SandboxRefused, SandboxSpec
 from infra.sandbox.session import PatchRefused
 from infra.sandbox.shell.channel import CHANNEL_BYTES
 from infra.verdicts import swebench
+from mainspring.environments.protocol import CommandResult, Judged
 from mainspring.errors import UsageError
 from mainspring.integrity.exploits import Exploit
 from mainspring.program_files import program
@@ -25,9 +27,8 @@ from mainspring.status import FaultKind, Verdict
 from mainspring.tasks import reward_file
 from mainspring.tasks.criterion import ExitCode, GradeReport, RewardFile, TestLog
 from mainspring.tasks.patches import is_test, paths, without_tests
-from mainspring.tasks.task import Task
+from mainspring.tasks.swe_task import SweTask
 from mainspring.timeouts import APPLY_TIMEOUT_S, CANARY_TIMEOUT_S
-from node import honesty
 
 PATCH_FILE = ".mainspring.patch"
 TEST_PATCH_FILE = ".mainspring.tests.patch"
@@ -66,14 +67,7 @@ class MachineBroken(Exception):
     """The tests gave no results, and it looks like the machine's fault: it may pass."""
 
 
-class Judged(NamedTuple):
-    verdict: Verdict
-    output: str
-    """The end of what the deciding command printed."""
-    report: GradeReport
-
-
-def for_grading(spec: SandboxSpec, task: Task) -> SandboxSpec:
+def for_grading(spec: SandboxSpec, task: SweTask) -> SandboxSpec:
     """`spec` with what the task's judge needs beyond an agent's sandbox."""
     if task.hidden_files:
         spec = dataclasses.replace(spec, alteration=Alteration(task.base_patch))
@@ -90,7 +84,9 @@ def for_solving(spec: SandboxSpec) -> SandboxSpec:
     return dataclasses.replace(spec, writable_dirs=(SOLUTION_DIR,))
 
 
-async def judge(sandbox: Sandbox, task: Task, patch: bytes, *, run_empty: bool = False) -> Judged:
+async def judge(
+    sandbox: Sandbox, task: SweTask, patch: bytes, *, run_empty: bool = False
+) -> Judged:
     """Apply what counts of `patch` in a sandbox made `for_grading`, lay the hidden tests over it,
     run them, judge. A patch of which nothing counts is not run, but for `run_empty`.
 
@@ -143,7 +139,7 @@ async def judge(sandbox: Sandbox, task: Task, patch: bytes, *, run_empty: bool =
     return Judged(verdict, _end(tested), report.model_copy(update=told))
 
 
-async def solve(sandbox: Sandbox, task: Task) -> bytes:
+async def solve(sandbox: Sandbox, task: SweTask) -> bytes:
     """The patch that the task's own solution makes, in a sandbox made `for_solving` and as much
     time as its tests have. What its script returns does not matter: the tests will tell."""
     await sandbox.write_files(
@@ -153,7 +149,7 @@ async def solve(sandbox: Sandbox, task: Task) -> bytes:
     return await sandbox.diff()
 
 
-async def attack(sandbox: Sandbox, task: Task, exploit: Exploit) -> bytes:
+async def attack(sandbox: Sandbox, task: SweTask, exploit: Exploit) -> bytes:
     """The patch that the exploit makes, in a sandbox as agents get it."""
     gold = paths((task.gold_patch or "").encode())
     targets = sorted(path for path in gold if path.endswith(".py") and not is_test(path))
@@ -164,7 +160,7 @@ async def attack(sandbox: Sandbox, task: Task, exploit: Exploit) -> bytes:
         return b""
 
 
-async def _unearned(sandbox: Sandbox, task: Task, counts: bytes, tested: CommandResult) -> str:
+async def _unearned(sandbox: Sandbox, task: SweTask, counts: bytes, tested: CommandResult) -> str:
     """Why a pass does not count: above all, that tests pass which must fail."""
     doubt = await honesty.after_a_pass(sandbox, task, counts, tested)
     if doubt.reason or not doubt.canaries:
@@ -181,7 +177,7 @@ async def _unearned(sandbox: Sandbox, task: Task, counts: bytes, tested: Command
 
 
 async def _decide(
-    sandbox: Sandbox, task: Task, tested: CommandResult, turn: str = "reward"
+    sandbox: Sandbox, task: SweTask, tested: CommandResult, turn: str = "reward"
 ) -> tuple[bool, GradeReport]:
     match task.judge:
         case ExitCode():
@@ -208,7 +204,7 @@ async def _decide(
             assert_never(task.judge)
 
 
-def _lists(task: Task) -> str:
+def _lists(task: SweTask) -> str:
     """The bash arrays that APPLY begins with; folders before what they hold."""
     laid_over = (path for path in task.tests if not path.startswith("/"))
     tests = sorted(map(PurePosixPath, (*laid_over, TEST_PATCH_FILE)))

@@ -1,0 +1,45 @@
+"""Whether a run can play its tasks: their agents and their environments, asked before it is stored.
+
+Invariant: no task silently gets another agent or environment than it asks for.
+"""
+
+from collections.abc import Sequence
+
+from infra.db import selections, tasks
+from infra.db.database import Database
+from mainspring.agents.choice import AGENTS, agent_for
+from mainspring.config.run import RunConfig
+from mainspring.environments.choice import environment_of
+from mainspring.errors import UsageError
+from mainspring.ids import TaskId
+from mainspring.tasks.swe_task import SWE
+
+
+async def check_tasks(db: Database, config: RunConfig, used: Sequence[TaskId]) -> None:
+    """Raises UsageError for an agent or an environment that does not exist."""
+    asks = await selections.asks_for_agent(db, used, list(AGENTS))
+    if asks is not None:
+        task, agent, count = asks
+        raise UsageError(
+            f"campaign {config.name}: task {task} asks for the agent {agent!r} (agent_name), which "
+            f"does not exist; {count} tasks ask for such agents",
+            remedy=f"the agents are {', '.join(AGENTS)}: change agent_name of the rows, or leave "
+            "it empty, and import them again",
+        )
+    for kind, found in (await selections.kinds(db, used)).items():
+        environment_of(config, kind)
+        if kind != SWE:
+            # The agent must know what to tell the policy about such a task.
+            example = await tasks.get_task(db, found.example)
+            agent_for(config.agent, example).opening(example)
+
+
+async def check_can_be_verified(db: Database, config: RunConfig, used: Sequence[TaskId]) -> None:
+    """Raises UsageError for tasks that have no patches."""
+    for kind, found in (await selections.kinds(db, used)).items():
+        if kind != SWE:
+            raise UsageError(
+                f"run {config.name}: {found.num_tasks} tasks are of the kind {kind!r}, the first "
+                f"is {found.example}; only tasks of the kind {SWE!r} can be verified",
+                remedy="they need no verification: campaigns use them without it",
+            )

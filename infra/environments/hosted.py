@@ -1,0 +1,54 @@
+"""The environments of one node, each made once: by kind of task, as a campaign names them.
+
+Invariant: what cannot be made is refused by name, and no other environment takes its place.
+"""
+
+from typing import Any, Protocol
+
+from infra.environments.own import OwnEnvironment, OwnWorld
+from infra.environments.swe import SweEnvironment, SweWorld
+from infra.sandbox.backends import Backends
+from infra.sandbox.protocol import SandboxBackend
+from mainspring.config.run import RunConfig
+from mainspring.environments.choice import ENVIRONMENTS, check_environments, environment_of
+from mainspring.environments.protocol import Environment, Place
+from mainspring.errors import ConfigError
+from mainspring.named import find
+from mainspring.tasks.any_task import AnyTask
+from mainspring.tasks.swe_task import SWE
+
+HostedWorld = SweWorld | OwnWorld
+
+
+class Hosted(Environment, Protocol):
+    """What a node needs of an environment beside its protocol."""
+
+    async def open(self, task: Any, place: Place) -> HostedWorld: ...
+
+    async def attach(self, task: Any, place: Place, backend: SandboxBackend) -> HostedWorld: ...
+
+
+class Environments:
+    def __init__(self, backends: Backends) -> None:
+        self.backends = backends
+        self.swe = SweEnvironment(backends)
+        self._made: dict[str, Hosted] = {ENVIRONMENTS[SWE]: self.swe}
+
+    def of(self, config: RunConfig, task: AnyTask) -> Hosted:
+        """Raises ConfigError."""
+        name = environment_of(config, task.kind)
+        if name not in self._made:
+            check_environments(config)
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def _make(self, name: str) -> Hosted:
+        make: Any = find("environment", name, {})
+        try:
+            made = make(self.backends)
+        except Exception as error:
+            raise ConfigError(
+                f"environment {name!r} cannot be made: {type(error).__name__}: {error}",
+                remedy="its class takes the node's sandbox backends as one argument",
+            ) from error
+        return made if isinstance(made, SweEnvironment) else OwnEnvironment(name, made)

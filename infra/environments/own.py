@@ -1,0 +1,126 @@
+"""An environment of one's own, whose worlds live in the process of the sandbox node.
+
+Invariants: a step is taken once in a world, also when it is asked for again; a step that takes too
+long is cancelled and reported to the agent; whatever else is wrong with the class is
+EnvironmentBroken, which names it and ends the campaign. Its worlds end with the process: the next
+one opens others.
+"""
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from infra.sandbox.protocol import SandboxBackend
+from mainspring.environments.protocol import (
+    CommandResult,
+    EnvironmentBroken,
+    Finished,
+    Judged,
+    Place,
+    WorldLost,
+)
+from mainspring.errors import MainspringError
+from mainspring.sandbox_choice import IN_PROCESS
+from mainspring.tasks.any_task import AnyTask
+
+T = TypeVar("T")
+_WORLD = ("step", "finish", "close")
+
+
+class OwnWorld:
+    backend = IN_PROCESS
+
+    def __init__(self, name: str, world: Any, output_bytes: int) -> None:
+        self._name = name
+        self._world = world
+        self._output_bytes = output_bytes
+        self._steps: dict[str, asyncio.Task[CommandResult]] = {}
+
+    async def step(self, step_id: str, command: str, timeout_s: float) -> CommandResult:
+        if step_id not in self._steps:
+            taken = asyncio.create_task(self._step(step_id, command, timeout_s))
+            # The caller may be cancelled: the step is taken, and its error counts as retrieved.
+            taken.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._steps[step_id] = taken
+        return await asyncio.shield(self._steps[step_id])
+
+    async def finish(self) -> Finished:
+        return await _answer(self._name, "finish", self._world.finish, Finished)
+
+    async def snapshot(self, after: str, max_bytes: int) -> bytes | None:
+        return None
+
+    async def restore(self, snapshot: bytes) -> None:
+        raise AssertionError(f"environment {self._name}: its worlds have no snapshots")
+
+    async def ping(self) -> None:
+        """It lives as long as this process."""
+
+    async def close(self) -> None:
+        for taken in self._steps.values():
+            taken.cancel()
+        await _answer(self._name, "close", self._world.close, type(None))
+
+    async def _step(self, step_id: str, command: str, timeout_s: float) -> CommandResult:
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(timeout_s):
+                step = partial(self._world.step, step_id, command, timeout_s)
+                result = await _answer(self._name, "step", step, CommandResult)
+        except TimeoutError:
+            result = CommandResult(-1, b"", timed_out=True)
+        output = result.output[: self._output_bytes]
+        return dataclasses.replace(
+            result,
+            output=output,
+            truncated=result.truncated or len(output) < len(result.output),
+            wall_s=time.monotonic() - started,
+        )
+
+
+class OwnEnvironment:
+    """Implements `Environment` around a class of one's own."""
+
+    def __init__(self, name: str, environment: Any) -> None:
+        self._name = name
+        self._environment = environment
+
+    async def open(self, task: AnyTask, place: Place) -> OwnWorld:
+        await place.lease(IN_PROCESS)
+        open_world = partial(self._environment.open, task, place)
+        world = await _answer(self._name, "open", open_world, object)
+        missing = [name for name in _WORLD if not callable(getattr(world, name, None))]
+        if missing:
+            raise _broken(self._name, f"open gave a world without {', '.join(missing)}")
+        return OwnWorld(self._name, world, place.config.sandbox.output_bytes)
+
+    async def attach(self, task: AnyTask, place: Place, backend: SandboxBackend) -> OwnWorld:
+        raise WorldLost(f"world {place.world} ended with the process that held it")
+
+    async def grade(self, task: AnyTask, result: bytes, place: Place) -> Judged:
+        graded = partial(self._environment.grade, task, result, place)
+        return await _answer(self._name, "grade", graded, Judged)
+
+
+async def _answer(
+    name: str, method: str, ask: Callable[[], Awaitable[Any]], expected: type[T]
+) -> T:
+    try:
+        got = await ask()
+    except MainspringError:
+        raise
+    except Exception as error:
+        raise _broken(name, f"{method} raised {type(error).__name__}: {error}") from error
+    if not isinstance(got, expected):
+        raise _broken(name, f"{method} gave a {type(got).__name__}, expected {expected.__name__}")
+    return got
+
+
+def _broken(name: str, what: str) -> EnvironmentBroken:
+    return EnvironmentBroken(
+        f"environment {name!r}: {what}",
+        remedy="correct the class on every sandbox node, then start the campaign again",
+    )

@@ -1,0 +1,135 @@
+"""The environment of SWE tasks: a sandbox with the repository, its patch, the hidden tests.
+
+Invariants: no sandbox is left when opening fails; a grading has a sandbox of its own, which the
+agent never sees. Knows sandboxes and tasks, no store: leases are the caller's, through the place.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from infra.environments.grader import attack, for_grading, for_solving, judge, solve
+from infra.sandbox.backends import Backends
+from infra.sandbox.containers.image_edit import Alteration
+from infra.sandbox.protocol import Limits, Sandbox, SandboxBackend, SandboxSpec
+from infra.sandbox.session import PatchRefused
+from mainspring.config.sandbox import SandboxConfig
+from mainspring.environments.protocol import CommandResult, Finished, Judged, Place
+from mainspring.ids import SandboxId
+from mainspring.integrity.exploits import Exploit
+from mainspring.tasks.swe_task import SweTask
+
+NOTHING_CHANGED = "nothing was changed"
+
+
+def sandbox_spec(
+    sandbox: SandboxId, task: SweTask, config: SandboxConfig, labels: Mapping[str, str]
+) -> SandboxSpec:
+    """Of an agent's sandbox."""
+    return SandboxSpec(
+        id=sandbox,
+        workdir=task.workdir,
+        image=task.image,
+        files=task.files,
+        alteration=Alteration(task.base_patch, task.hidden_files),
+        labels=labels,
+        allow_hosts=task.allow_hosts,
+        limits=Limits(
+            memory_mb=config.memory_mb,
+            max_pids=config.max_pids,
+            cpus=config.cpus,
+            disk_mb=config.disk_mb,
+            output_bytes=config.output_bytes,
+        ),
+    )
+
+
+class SweWorld:
+    """Implements `World`, and what else a node can do with a sandbox."""
+
+    def __init__(self, sandbox: Sandbox, backend: str) -> None:
+        self.sandbox = sandbox
+        self.backend = backend
+
+    async def step(self, step_id: str, command: str, timeout_s: float) -> CommandResult:
+        return await self.sandbox.run(step_id, command, timeout_s)
+
+    async def finish(self) -> Finished:
+        try:
+            patch = await self.sandbox.diff()
+            note = await self.sandbox.left_out() or (None if patch else NOTHING_CHANGED)
+        except PatchRefused as refused:
+            # What the agent left cannot be a patch: that is its doing, not a fault.
+            return Finished(b"", refused.message)
+        return Finished(patch, note)
+
+    async def snapshot(self, after: str, max_bytes: int) -> bytes | None:
+        return await self.sandbox.snapshot(after, max_bytes)
+
+    async def restore(self, snapshot: bytes) -> None:
+        await self.sandbox.restore(snapshot)
+
+    async def ping(self) -> None:
+        await self.sandbox.ping()
+
+    async def close(self) -> None:
+        await self.sandbox.close()
+
+
+class SweEnvironment:
+    """Implements `Environment`. A class of your own whose worlds are sandboxes extends it."""
+
+    def __init__(self, backends: Backends) -> None:
+        self.backends = backends
+
+    async def open(self, task: SweTask, place: Place) -> SweWorld:
+        backend = await self._backend(task, place)
+        await place.lease(backend.name)
+        try:
+            sandbox = await backend.open(_spec(task, place))
+        except BaseException:
+            # Also a cancel in the middle: the workflow never learns of this sandbox.
+            await asyncio.shield(backend.remove(place.world))
+            raise
+        return SweWorld(sandbox, backend.name)
+
+    async def attach(self, task: SweTask, place: Place, backend: SandboxBackend) -> SweWorld:
+        """The world of a process that died. Raises SandboxLost."""
+        busy_s = place.config.agent.command_timeout_s
+        sandbox = await backend.attach(_spec(task, place), busy_s=busy_s)
+        return SweWorld(sandbox, backend.name)
+
+    async def grade(self, task: SweTask, result: bytes, place: Place) -> Judged:
+        spec = for_grading(_spec(task, place), task)
+        async with self._fresh(task, place, spec) as sandbox:
+            # Nothing is only graded where the task itself is verified.
+            return await judge(sandbox, task, result, run_empty=not result)
+
+    async def solve(self, task: SweTask, place: Place) -> bytes:
+        """The patch that the task's own solution makes."""
+        async with self._fresh(task, place, for_solving(_spec(task, place))) as sandbox:
+            return await solve(sandbox, task)
+
+    async def attack(self, task: SweTask, exploit: Exploit, place: Place) -> bytes:
+        """The patch that the exploit makes, in a sandbox as agents get it."""
+        async with self._fresh(task, place, _spec(task, place)) as sandbox:
+            return await attack(sandbox, task, exploit)
+
+    @asynccontextmanager
+    async def _fresh(
+        self, task: SweTask, place: Place, spec: SandboxSpec
+    ) -> AsyncIterator[Sandbox]:
+        backend = await self._backend(task, place)
+        await place.lease(backend.name)
+        sandbox = await backend.open(spec)
+        try:
+            yield sandbox
+        finally:
+            await asyncio.shield(sandbox.close())
+
+    async def _backend(self, task: SweTask, place: Place) -> SandboxBackend:
+        return await self.backends.choose(place.config.sandbox.backend, task.image)
+
+
+def _spec(task: SweTask, place: Place) -> SandboxSpec:
+    return sandbox_spec(place.world, task, place.config.sandbox, place.labels)
