@@ -88,8 +88,8 @@ def register(tasks: typer.Typer) -> None:
 
         report = asyncio.run(with_database(home, run))
         typer.echo(json.dumps(_as_json(report)) if as_json else _as_text(report))
-        if report.splits and not as_json:
-            name_, split_ = sorted(report.splits)[0]
+        if report.with_tests and not as_json:
+            name_, split_ = min(report.with_tests)
             hint(f"`mainspring tasks verify --source {name_} --split {split_}`")
         if report.failed:
             raise WorkFailed(

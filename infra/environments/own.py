@@ -2,8 +2,8 @@
 
 Invariants: a step is taken once in a world, also when it is asked for again; a step that takes too
 long is cancelled and reported to the agent; whatever else is wrong with the class is
-EnvironmentBroken, which names it and ends the campaign. Its worlds end with the process: the next
-one opens others.
+EnvironmentBroken, which names it and ends the campaign, but in closing, which is only logged. Its
+worlds end with the process: the next one opens others.
 """
 
 import asyncio
@@ -12,6 +12,8 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
+
+import structlog
 
 from infra.sandbox.protocol import SandboxBackend
 from mainspring.environments.protocol import (
@@ -26,7 +28,10 @@ from mainspring.errors import MainspringError
 from mainspring.sandbox_choice import IN_PROCESS
 from mainspring.tasks.any_task import AnyTask
 
+CLOSE_S = 10.0
+"""A world that takes longer to close is left as it is."""
 T = TypeVar("T")
+log = structlog.get_logger()
 _WORLD = ("step", "finish", "close")
 
 
@@ -62,7 +67,12 @@ class OwnWorld:
     async def close(self) -> None:
         for taken in self._steps.values():
             taken.cancel()
-        await _answer(self._name, "close", self._world.close, type(None))
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await _answer(self._name, "close", self._world.close, type(None))
+        except (EnvironmentBroken, TimeoutError) as error:
+            # What it leaves ends with this process; the node's other worlds must not.
+            log.warning("a world was not closed", environment=self._name, reason=str(error))
 
     async def _step(self, step_id: str, command: str, timeout_s: float) -> CommandResult:
         started = time.monotonic()

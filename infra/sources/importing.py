@@ -15,6 +15,7 @@ from infra.db.database import Database
 from infra.db.tasks import UNSTORABLE, Fate, import_tasks
 from infra.sources.protocol import Place, RowError, RowProblem, SourceRow
 from mainspring.tasks.any_task import AnyTask
+from mainspring.tasks.swe_task import SweTask
 
 ROWS_AT_ONCE = 64
 """Stored in one transaction; few enough for the progress to be seen."""
@@ -59,6 +60,8 @@ class ImportReport:
     failed: list[FailedRow] = field(default_factory=list)
     splits: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Tasks new or stored before, by source and split."""
+    with_tests: set[tuple[str, str]] = field(default_factory=set)
+    """Sources and splits with tasks that can be verified."""
 
     @property
     def num_rows(self) -> int:
@@ -90,6 +93,8 @@ async def import_rows(
                 report.num_same += fate is Fate.SAME
                 report.num_replaced += fate is Fate.REPLACED
                 report.splits[row.result.source, row.result.split] += 1
+                if isinstance(row.result, SweTask):
+                    report.with_tests.add((row.result.source, row.result.split))
         on_progress(report)
     return report
 

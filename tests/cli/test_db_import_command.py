@@ -17,6 +17,7 @@ from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import TaskId
 from mainspring.tasks.swe_task import SweTask
 
+GUESS_ROWS = Path(__file__).parents[2] / "examples" / "own-environment" / "tasks.jsonl"
 SWE_ROWS = Path(__file__).parents[1] / "data" / "swe-rows.jsonl"
 
 
@@ -51,6 +52,24 @@ async def test_each_task_has_its_own_fate(db: Database) -> None:
     with pytest.raises(UsageError, match="NUL"):
         await stored.put_tasks(db, [make_task("4"), make_task("5", "\0")])
     assert await stored.task_ids(db, "s", "train") == ["1", "3"]
+
+
+async def test_tasks_of_another_kind_go_in_and_out_the_same(db: Database, home: Path) -> None:
+    done = await ask("import", GUESS_ROWS, "--name", "guess")
+    assert done.exit_code == 0 and "3 new" in done.stdout
+    # They have no tests that could be verified.
+    assert "tasks verify" not in done.output
+    listed = json.loads((await ask("list", "--source", "guess", "--json")).stdout)
+    assert {each["judge"] for each in listed} == {"guess"}
+    assert (await ask("export", home / "out", "--source", "guess")).exit_code == 0
+    again = await ask("import", home / "out" / "eval.jsonl")
+    assert "0 new, 3 same, 0 failed" in again.stdout
+    wrong = home / "wrong.jsonl"
+    wrong.write_text('{"id": "g", "kind": "Guess!", "issue": "x"}\n{"id": "h", "kind": "g"}\n')
+    failed = await ask("import", wrong, "--json")
+    assert isinstance(failed.exception, WorkFailed)
+    reasons = [each["reason"] for each in json.loads(failed.stdout)["failed"]]
+    assert "kind: String should match pattern" in reasons[0] and len(reasons) == 2
 
 
 async def test_imported_exported_and_imported_again(db: Database, home: Path) -> None:

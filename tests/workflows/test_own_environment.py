@@ -27,7 +27,7 @@ from mainspring.config.reading import load_campaign
 from mainspring.config.tasks import TasksConfig
 from mainspring.config.verification import VerificationConfig
 from mainspring.environments.choice import check_environments
-from mainspring.environments.protocol import CommandResult, WorldLost
+from mainspring.environments.protocol import CommandResult, Finished, WorldLost
 from mainspring.errors import ConfigError, UsageError
 from mainspring.ids import CampaignId, RolloutId, TaskId, group_id, rollout_id
 from mainspring.protocol.rollout import RolloutResult
@@ -226,6 +226,19 @@ NeverEnds = _environment(_never_ends)
 IsLost = _environment(_is_lost)
 
 
+class WorldNotClosed(_World):
+    async def finish(self) -> Finished:
+        return Finished(b"")
+
+    async def close(self) -> None:
+        raise OSError("its socket is gone")
+
+
+class NotClosed(Raises):
+    async def open(self, task: Any, place: Any) -> Any:
+        return WorldNotClosed(_gives_long_text)
+
+
 class NoWorld(Raises):
     async def open(self, task: Any, place: Any) -> Any:
         return None
@@ -267,6 +280,13 @@ async def test_a_step_that_takes_too_long_is_cancelled_and_reported(cluster: Clu
     result = await play(cluster, "test_own_environment:NeverEnds", command_timeout_s=0.2)
     _, ran = await turns.history(cluster.db, result.rollout, 0)
     assert all(each.timed_out and each.returncode == -1 for each in ran) and len(ran) == 8
+
+
+async def test_a_world_that_cannot_be_closed_disturbs_no_other(cluster: Cluster) -> None:
+    cluster.policy.say = lambda rollout, turn: "9"
+    result = await play(cluster, "test_own_environment:NotClosed")
+    assert (result.stop_reason, result.verdict) == (StopReason.SUBMITTED, Verdict.NO_PATCH)
+    assert (await sandboxes.rollout_leases(cluster.db, result.rollout))[0].status.value == "closed"
 
 
 async def test_a_world_that_is_always_lost_is_given_up(cluster: Cluster) -> None:
