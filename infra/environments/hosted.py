@@ -12,8 +12,7 @@ from infra.sandbox.protocol import SandboxBackend
 from mainspring.config.run import RunConfig
 from mainspring.environments.choice import ENVIRONMENTS, check_environments, environment_of
 from mainspring.environments.protocol import Environment, Place
-from mainspring.errors import ConfigError
-from mainspring.named import find
+from mainspring.named import find, make
 from mainspring.tasks.any_task import AnyTask
 from mainspring.tasks.swe_task import SWE
 
@@ -43,12 +42,5 @@ class Environments:
         return self._made[name]
 
     def _make(self, name: str) -> Hosted:
-        make: Any = find("environment", name, {})
-        try:
-            made = make(self.backends)
-        except Exception as error:
-            raise ConfigError(
-                f"environment {name!r} cannot be made: {type(error).__name__}: {error}",
-                remedy="its class takes the node's sandbox backends as one argument",
-            ) from error
+        made = make("environment", name, find("environment", name, {}), self.backends)
         return made if isinstance(made, SweEnvironment) else OwnEnvironment(name, made)

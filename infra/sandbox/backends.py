@@ -17,7 +17,7 @@ from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.containers.docker import DockerBackend
 from infra.sandbox.protocol import BackendPlace, BackendUnavailable, SandboxBackend
 from mainspring.errors import ConfigError
-from mainspring.named import find
+from mainspring.named import find, find_class
 from mainspring.sandbox_choice import BWRAP, DOCKER, backend_name
 
 Found = SandboxBackend | BackendUnavailable
@@ -107,21 +107,8 @@ async def available_backends(
 def check_backend(name: str | None) -> None:
     """Raises ConfigError when no backend has this name, it cannot be imported, or it lacks a
     method. Whether it can run is for its nodes to find out."""
-    if name is None or name in BACKENDS:
-        return
-    make = find("sandbox backend", name, BACKENDS)
-    if not callable(make):
-        raise ConfigError(
-            f"sandbox backend {name!r} is a {type(make).__name__}, expected a class",
-            remedy="write it as `class Name: def __init__(self, place)`",
-        )
-    missing = [method for method in METHODS if not callable(getattr(make, method, None))]
-    if missing:
-        raise ConfigError(
-            f"sandbox backend {name!r} lacks {', '.join(missing)}",
-            remedy=f"a backend has the methods {', '.join(METHODS)}: see docs/extending.md; those "
-            f"of Mainspring are {', '.join(BACKENDS)}",
-        )
+    if name is not None:
+        find_class("sandbox backend", name, BACKENDS, METHODS, "place")
 
 
 def _state_dir_of(name: str, state_dir: Path) -> Path:

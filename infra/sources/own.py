@@ -9,35 +9,17 @@ from typing import Any
 
 from infra.sources.protocol import ImportOptions, SourceRow
 from mainspring.errors import MainspringError, UsageError
-from mainspring.named import find
+from mainspring.named import find_class, make
 
 
 class OwnSource:
     """Implements `protocol.TaskSource`."""
 
     def __init__(self, named: str, options: ImportOptions) -> None:
-        """Raises ConfigError when nothing can be imported there, UsageError for no source."""
+        """Raises ConfigError when no source can be imported and made of it."""
         self._named = named
-        make: Any = find("task source", named, {})
-        if not callable(make):
-            raise UsageError(
-                f"task source {named} is a {type(make).__name__}, expected a class",
-                remedy="write it as `class Name: def __init__(self, options)` (docs/tasks.md)",
-            )
-        try:
-            self._source: Any = make(options)
-        except MainspringError:
-            raise
-        except Exception as error:
-            raise UsageError(
-                f"task source {named} cannot be made: {type(error).__name__}: {error}",
-                remedy="its class takes the options of the import as one argument",
-            ) from error
-        if not callable(getattr(self._source, "rows", None)):
-            raise UsageError(
-                f"task source {named} lacks the method rows",
-                remedy="a task source has the one method of infra/sources/protocol.py",
-            )
+        found = find_class("task source", named, {}, ("rows",), "options")
+        self._source: Any = make("task source", named, found, options)
 
     def rows(self) -> Iterator[SourceRow]:
         try:

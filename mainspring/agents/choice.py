@@ -5,14 +5,13 @@ also name a class of your own. Imported wherever a reply is read or a message wr
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.bundled import BundledAgent
 from mainspring.agents.protocol import Agent
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import ConfigError
-from mainspring.named import find
+from mainspring.named import find, find_class, make
 from mainspring.tasks.task import Task
 
 AGENTS: dict[str, Callable[[AgentConfig], Agent]] = {"bash": BashAgent, "bundled": BundledAgent}
@@ -26,28 +25,14 @@ def agent_for(config: AgentConfig, task: Task) -> Agent:
             f"task {task.id} asks for the agent {task.agent_name!r}, which does not exist",
             remedy=f"the agents are {', '.join(AGENTS)}",
         )
-    make: Any = find("agent", task.agent_name or config.kind, AGENTS)
-    return make(config)
+    return _made(config, task.agent_name or config.kind)
 
 
 def check_agent(config: AgentConfig) -> None:
     """Raises ConfigError when `agent.kind` cannot be made, or lacks a method."""
-    make = find("agent", config.kind, AGENTS)
-    if not callable(make):
-        raise ConfigError(
-            f"agent {config.kind!r} is a {type(make).__name__}, expected a class",
-            remedy="write it as `class Name: def __init__(self, config)`",
-        )
-    try:
-        made = make(config)
-    except Exception as error:
-        raise ConfigError(
-            f"agent {config.kind!r} cannot be made: {type(error).__name__}: {error}",
-            remedy="its class takes the section [agent] of the configuration as one argument",
-        ) from error
-    missing = [name for name in METHODS if not callable(getattr(made, name, None))]
-    if missing:
-        raise ConfigError(
-            f"agent {config.kind!r} lacks {', '.join(missing)}",
-            remedy=f"an agent has the methods {', '.join(METHODS)}: see docs/extending.md",
-        )
+    find_class("agent", config.kind, AGENTS, METHODS, "config")
+    _made(config, config.kind)
+
+
+def _made(config: AgentConfig, name: str) -> Agent:
+    return make("agent", name, find("agent", name, AGENTS), config)

@@ -20,7 +20,7 @@ from mainspring.algorithms.filters.none import none
 from mainspring.algorithms.filters.protocol import GroupFilter
 from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import ConfigError
-from mainspring.named import find
+from mainspring.named import find, find_class
 from mainspring.training_faults import algorithm_broken
 
 ADVANTAGES: dict[str, AdvantageEstimator] = {"grpo": grpo, "dr_grpo": dr_grpo}
@@ -75,7 +75,7 @@ def check_algorithms(trainer: TrainerConfig) -> None:
         found = find_loss(trainer)
         _check_function("loss", found, trainer, "(tokens, trainer)", ", ".join(LOSSES))
     if trainer.engine not in ENGINES:
-        _check_engine(trainer.engine, find_engine(trainer))
+        find_class("engine", trainer.engine, ENGINES, ENGINE_METHODS, "campaign, model, groups")
 
 
 def _located(what: str, name: str, places: Mapping[str, str]) -> Any:
@@ -109,19 +109,3 @@ def _check_function(what: str, found: Any, trainer: TrainerConfig, given: str, k
         raise ConfigError(
             f"{what} {name!r} cannot be called as {given}: {error}", remedy=remedy
         ) from None
-
-
-def _check_engine(name: str, found: Any) -> None:
-    known = ", ".join(ENGINES)
-    if not inspect.isclass(found):
-        raise ConfigError(
-            f"engine {name!r} is a {type(found).__name__}, expected a class",
-            remedy=f"write it as `class Name` (docs/extending.md), or choose from {known}",
-        )
-    missing = [method for method in ENGINE_METHODS if not callable(getattr(found, method, None))]
-    if missing:
-        raise ConfigError(
-            f"engine {name!r} lacks {', '.join(missing)}",
-            remedy=f"an engine has the methods {', '.join(ENGINE_METHODS)} "
-            f"(trainer/engines/protocol.py); or choose from {known}",
-        )

@@ -6,7 +6,7 @@ names code. Pure. Imported by nodes, which make environments, and by commands, w
 
 from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError
-from mainspring.named import find
+from mainspring.named import find_class
 from mainspring.tasks.swe_task import SWE
 
 ENVIRONMENTS = {SWE: "infra.environments.swe:SweEnvironment"}
@@ -27,17 +27,5 @@ def environment_of(config: RunConfig, kind: str) -> str:
 
 def check_environments(config: RunConfig) -> None:
     """Raises ConfigError when a class of [environments] cannot be imported or lacks a method."""
-    for kind, path in config.environments.items():
-        make = find("environment", path, {})
-        if not callable(make):
-            raise ConfigError(
-                f"environment {path!r} is a {type(make).__name__}, expected a class",
-                remedy="write it as `class Name: def __init__(self, backends)`",
-            )
-        missing = [name for name in METHODS if not callable(getattr(make, name, None))]
-        if missing:
-            raise ConfigError(
-                f"environment {path!r} of the kind {kind!r} lacks {', '.join(missing)}",
-                remedy=f"an environment has the methods {', '.join(METHODS)}: see "
-                "docs/extending.md",
-            )
+    for path in config.environments.values():
+        find_class("environment", path, {}, METHODS, "backends")

@@ -349,7 +349,7 @@ async def test_the_example_is_imported_and_evaluated(cluster: Cluster) -> None:
         ({"environments": {"guess": "guess:CORRECT"}}, r"is a bytes, expected a class"),
         (
             {"environments": {"guess": "test_own_environment:NotMade"}},
-            r"'test_own_environment:NotMade' of the kind 'guess' lacks open, grade",
+            r"'test_own_environment:NotMade' lacks open, grade",
         ),
         ({"agent": AgentConfig()}, r"the bash agent fixes issues in repositories"),
     ],

@@ -24,6 +24,8 @@ class NoRows:
 class TakesNothing:
     def __init__(self) -> None: ...
 
+    def rows(self) -> None: ...
+
 
 class GivesWords(NoRows):
     def rows(self):
@@ -62,7 +64,7 @@ async def test_the_example_source_is_imported_twice_as_once(db: Database) -> Non
         (f"{HERE}:Absent", "cannot be imported: AttributeError"),
         (f"{HERE}:not_a_class", "is a int, expected a class"),
         (f"{HERE}:TakesNothing", "cannot be made: TypeError"),
-        (f"{HERE}:NoRows", "lacks the method rows"),
+        (f"{HERE}:NoRows", "lacks rows"),
         (f"{HERE}:GivesWords", "gave a str, expected a SourceRow"),
         (f"{HERE}:Fails", "failed: KeyError: 'column'"),
     ],

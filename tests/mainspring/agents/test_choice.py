@@ -21,11 +21,12 @@ class Own(BashAgent):
 
 
 class Silent:
-    def __init__(self, config: AgentConfig) -> None:
-        self.opening = self.parse = lambda *_: None
+    def opening(self, task: SweTask) -> None: ...
+
+    def parse(self, reply: str) -> None: ...
 
 
-class Broken:
+class Broken(BashAgent):
     def __init__(self) -> None: ...
 
 
