@@ -275,6 +275,14 @@ async def test_one_that_breaks_its_protocol_ends_the_campaign(
     assert f"environment 'test_own_environment:{name}': {problem}" in result.broken
 
 
+async def test_a_node_that_cannot_import_it_ends_the_campaign_by_name(cluster: Cluster) -> None:
+    result = await play(cluster, "nowhere_at_all:Game")
+    assert result.stop_reason is StopReason.INFRA_FAULT and result.reward is None
+    assert result.broken is not None
+    assert "environment 'nowhere_at_all:Game' cannot be imported" in result.broken
+    assert await sandboxes.rollout_leases(cluster.db, result.rollout) == []
+
+
 async def test_a_step_that_takes_too_long_is_cancelled_and_reported(cluster: Cluster) -> None:
     cluster.policy.say = lambda rollout, turn: "8"
     result = await play(cluster, "test_own_environment:NeverEnds", command_timeout_s=0.2)
