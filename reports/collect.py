@@ -16,7 +16,6 @@ from infra.db.database import Database
 from infra.db.models import (
     CallRow,
     ExecutionRow,
-    ExecutionState,
     GroupRow,
     PolicyVersionRow,
     RolloutRow,
@@ -26,7 +25,7 @@ from infra.db.models import (
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId
-from mainspring.status import GroupKind, GroupStatus, StepStatus
+from mainspring.status import ExecutionState, GroupKind, GroupStatus, StepStatus
 from reports.data import Evaluation, Lengths, PhaseTiming, ReportData, Step, Totals
 from reports.reward_parts import compositions, scored_by_step, suspicion_counts, suspicious
 from reports.trajectories import DONE, RESOLVED, SCORED, trajectory, worth_reading

@@ -10,9 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db import rollouts, tasks, turns
 from infra.db.database import Database
-from infra.db.models import GroupRow, RolloutRow, Sampling
+from infra.db.models import GroupRow, RolloutRow
 from mainspring.ids import CampaignId, RolloutId
-from mainspring.status import GroupKind, RolloutPhase, Verdict
+from mainspring.status import GroupKind, RolloutPhase, Sampling, Verdict
 from mainspring.trajectories.turns import Execution
 from reports.data import RanCommand, Trajectory, Turn
 

@@ -12,13 +12,20 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from infra.db import selections
 from infra.db.campaigns import ENDS
 from infra.db.database import Database
-from infra.db.models import CampaignRow, GroupRow, RolloutRow, SandboxPurpose, SandboxRow
+from infra.db.models import CampaignRow, GroupRow, RolloutRow, SandboxRow
 from mainspring.algorithms.curriculum import task_position
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.stored import read_stored
 from mainspring.ids import CampaignId, NodeId, TaskId
-from mainspring.status import CampaignKind, CampaignStatus, GroupKind, RolloutPhase, SandboxStatus
+from mainspring.status import (
+    CampaignKind,
+    CampaignStatus,
+    GroupKind,
+    RolloutPhase,
+    SandboxPurpose,
+    SandboxStatus,
+)
 
 NEXT_GROUPS = 2
 """Of each campaign: the next one to start and the one after it."""

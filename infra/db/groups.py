@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from infra.db import snapshots
 from infra.db.database import Database
 from infra.db.fence import unknown
-from infra.db.models import CampaignRow, GroupRow, RolloutRow, Sampling
+from infra.db.models import CampaignRow, GroupRow, RolloutRow
 from mainspring.algorithms.closing import closing_status
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
@@ -30,6 +30,7 @@ from mainspring.status import (
     GroupStatus,
     Player,
     RolloutPhase,
+    Sampling,
     StopReason,
     Verdict,
 )

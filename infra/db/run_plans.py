@@ -15,7 +15,7 @@ from sqlalchemy import Select, func, select
 from infra.db import selections
 from infra.db.database import Database
 from infra.db.groups import NewRollout
-from infra.db.models import GroupRow, RolloutRow, Sampling
+from infra.db.models import GroupRow, RolloutRow
 from mainspring.config.any_run import AnyRun, Measurement
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig
@@ -31,7 +31,7 @@ from mainspring.ids import (
     run_group_id,
 )
 from mainspring.protocol.run import MAX_GROUP_SIZE, PolicyEvaluation
-from mainspring.status import Player, RolloutPhase
+from mainspring.status import Player, RolloutPhase, Sampling
 
 _Way = tuple[Player, str | None]
 """Who makes a patch, and the exploit's name."""

@@ -15,10 +15,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
 from infra.db.fence import fenced_insert, refuse_finished, refuse_older
-from infra.db.models import NodeRow, RolloutRow, SandboxPurpose, SandboxRow
+from infra.db.models import NodeRow, RolloutRow, SandboxRow
 from mainspring.errors import SandboxError
 from mainspring.ids import NodeId, RolloutId, SandboxId
-from mainspring.status import FaultKind, RolloutPhase, SandboxStatus
+from mainspring.status import FaultKind, RolloutPhase, SandboxPurpose, SandboxStatus
 from mainspring.timeouts import LEASE_GONE_AFTER_S
 
 _COLUMNS = (

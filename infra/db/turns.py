@@ -14,8 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
 from infra.db.fence import fenced_insert, refuse_finished, refuse_older
-from infra.db.models import CallRow, ExecutionRow, ExecutionState
+from infra.db.models import CallRow, ExecutionRow
 from mainspring.ids import RolloutId
+from mainspring.status import ExecutionState
 from mainspring.trajectories.turns import Call, Execution
 
 CALL = (

@@ -21,7 +21,7 @@ from cli.operations.fleet import Fleet
 from cli.operations.local_campaign import members
 from infra.db import batches, campaigns, groups, policies, sandboxes, steps
 from infra.db.database import Database
-from infra.db.models import CallRow, ExecutionRow, ExecutionState, RolloutRow
+from infra.db.models import CallRow, ExecutionRow, RolloutRow
 from infra.stack import ports
 from infra.temporal.connection import connect
 from mainspring.config.agent import AgentConfig
@@ -33,7 +33,7 @@ from mainspring.config.tasks import TasksConfig
 from mainspring.config.trainer import Device, TrainerConfig
 from mainspring.ids import CampaignId
 from mainspring.settings import load_settings
-from mainspring.status import CampaignStatus, GroupKind, GroupStatus, StepStatus
+from mainspring.status import CampaignStatus, ExecutionState, GroupKind, GroupStatus, StepStatus
 from mainspring.trajectories.samples import samples_of
 from reports.collect import collect
 from reports.summary import write

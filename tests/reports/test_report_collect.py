@@ -14,7 +14,6 @@ from infra.db import campaigns, groups, policies, rollouts, steps, tasks, turns
 from infra.db.database import Database
 from infra.db.fence import UnknownId
 from infra.db.groups import NewRollout
-from infra.db.models import Sampling
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import (
     CampaignId,
@@ -25,7 +24,7 @@ from mainspring.ids import (
     group_id,
     rollout_id,
 )
-from mainspring.status import CampaignStatus, GroupKind, StopReason, Suspicion, Verdict
+from mainspring.status import CampaignStatus, GroupKind, Sampling, StopReason, Suspicion, Verdict
 from mainspring.step_metrics import TAKEN_NAMES
 from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.turns import Call, Execution, VersionSpan

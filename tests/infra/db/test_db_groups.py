@@ -19,12 +19,11 @@ from infra.db import groups, rollouts, standing, turns
 from infra.db.database import Database
 from infra.db.fence import Fenced, UnknownId
 from infra.db.groups import NewRollout
-from infra.db.models import Sampling
 from mainspring.algorithms.closing import closing_status
 from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId, eval_group_id, group_id, rollout_id
-from mainspring.status import GroupKind, GroupStatus, RolloutPhase, StopReason
+from mainspring.status import GroupKind, GroupStatus, RolloutPhase, Sampling, StopReason
 
 
 async def test_created_once_by_many(db: Database) -> None:

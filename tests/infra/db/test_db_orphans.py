@@ -15,11 +15,10 @@ from store_records import (
 from infra.db import groups, orphans, rollouts, sandboxes, turns
 from infra.db.database import Database
 from infra.db.fence import Fenced
-from infra.db.models import SandboxPurpose
 from infra.db.orphans import Playing
 from mainspring.ids import NodeId, SandboxId
 from mainspring.sandbox_choice import BWRAP
-from mainspring.status import RolloutPhase, StopReason, Verdict
+from mainspring.status import RolloutPhase, SandboxPurpose, StopReason, Verdict
 
 
 async def test_an_ended_rollout_refuses_its_dead_run(db: Database) -> None:
