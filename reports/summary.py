@@ -9,8 +9,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from mainspring.status import Sampling
 from reports import metrics, page
-from reports.data import GREEDY, HELDOUT_TEMPLATES, SAMPLED, ReportData
+from reports.data import HELDOUT_TEMPLATES, ReportData
 
 REPORT_FILE = "report.html"
 SUMMARY_FILE = "summary.json"
@@ -19,9 +20,9 @@ METRICS_FILE = "metrics.jsonl"
 
 def summary(data: ReportData, report: Path | None = None) -> dict[str, Any]:
     """The headline numbers; None where nothing was measured."""
-    solve_before, solve_after = data.before_after(data.main_split, SAMPLED)
-    greedy_before, greedy_after = data.before_after(data.main_split, GREEDY)
-    templates_before, templates_after = data.before_after(HELDOUT_TEMPLATES, SAMPLED)
+    solve_before, solve_after = data.before_after(data.main_split, Sampling.SAMPLED)
+    greedy_before, greedy_after = data.before_after(data.main_split, Sampling.GREEDY)
+    templates_before, templates_after = data.before_after(HELDOUT_TEMPLATES, Sampling.SAMPLED)
     return {
         "campaign": data.campaign,
         "status": data.status.value,

@@ -200,18 +200,6 @@ async def ready_groups(database: Database, campaign: CampaignId) -> list[GroupId
         return [GroupId(id) for id in ids]
 
 
-async def counts(database: Database, campaign: CampaignId) -> dict[GroupStatus, int]:
-    """Training groups by status; every status is there."""
-    async with database.transaction() as connection:
-        rows = await connection.execute(
-            select(GroupRow.status, func.count().label("size"))
-            .where(GroupRow.campaign_id == campaign, GroupRow.kind == GroupKind.TRAIN)
-            .group_by(GroupRow.status)
-        )
-        found = {row.status: row.size for row in rows}
-    return {status: found.get(status, 0) for status in GroupStatus}
-
-
 async def unfinished(database: Database, group: GroupId) -> list[int]:
     """Rollouts of an open group to play, by sample index: not ended, or cut off from outside."""
     cut = RolloutRow.stop_reason.in_((StopReason.CANCELLED, StopReason.TERMINATED))

@@ -1,8 +1,8 @@
 """The tables, as typed declarative models. Every change here needs a migration; a test compares.
 
 Invariants held by the schema itself: one row per (rollout, epoch, turn); a group is in at most one
-step; a status is one of its enum's words. Imported by the modules beside this file and by
-migrations; rows never leave `infra.db`, records do.
+step; a status is one of its enum's words. Imported by the modules of `infra.db` and by migrations
+alone, which a test holds: rows never leave `infra.db`, records and figures do.
 """
 
 from datetime import datetime

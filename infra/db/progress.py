@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import func, select
 
-from infra.db import groups
 from infra.db.database import Database
 from infra.db.models import GroupRow, PolicyVersionRow, RolloutRow, StepRow
+from infra.db.reading.endings import group_counts
 from mainspring.figures import share_of
 from mainspring.ids import CampaignId
 from mainspring.status import GroupKind, GroupStatus, StepStatus, Verdict
@@ -78,7 +78,7 @@ async def read(database: Database, campaign: CampaignId) -> Seen:
             f"{share_of(solved, scored)} of {scored} {split}, {sampling}, version {version}"
             for version, split, sampling, scored, solved in evaluations
         ]
-    replaced = await groups.counts(database, campaign)
+        replaced = await group_counts(connection, campaign)
     of_steps = (m["logprob_gap_max"] for m in metrics if m.get("num_gap_tokens"))
     seen_gaps = [*gaps, *(gap for gap in of_steps if gap is not None)]
     return Seen(

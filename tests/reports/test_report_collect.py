@@ -14,6 +14,8 @@ from infra.db import campaigns, groups, policies, rollouts, steps, tasks, turns
 from infra.db.database import Database
 from infra.db.fence import UnknownId
 from infra.db.groups import NewRollout
+from infra.db.reading.evaluations import CheckedGap, Evaluation
+from infra.db.reading.trained_steps import Composition, Lengths
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import (
     CampaignId,
@@ -31,7 +33,7 @@ from mainspring.trajectories.turns import Call, Execution, VersionSpan
 from migrations import upgrade
 from reports import page
 from reports.collect import collect
-from reports.data import Composition, Evaluation, Lengths, RanCommand, ReportData, Turn
+from reports.data import RanCommand, ReportData, Turn
 from reports.summary import summary, write
 
 NAME = CampaignId("told")
@@ -176,9 +178,9 @@ async def told(db: Database) -> ReportData:
 async def test_a_campaign_is_told_from_its_rows(told: ReportData) -> None:
     assert (told.campaign, told.seed, told.status) == (NAME, 5, CampaignStatus.FINISHED)
     assert told.evaluations == (
-        Evaluation(0, "heldout", "sampled", 4, 1, num_masked=1),
-        Evaluation(0, "heldout", "greedy", 2, 1),
-        Evaluation(1, "heldout", "sampled", 4, 3),
+        Evaluation(0, "heldout", Sampling.SAMPLED, 4, 1, num_masked=1),
+        Evaluation(0, "heldout", Sampling.GREEDY, 2, 1),
+        Evaluation(1, "heldout", Sampling.SAMPLED, 4, 3),
     ), "the unfinished one must not count"
     (step,) = told.steps
     assert (step.solve_rate, step.reward_mean, step.mixed_groups) == (0.5, 0.5, 1)
@@ -278,7 +280,7 @@ async def test_what_a_loss_names_is_drawn_beside_the_rest(told: ReportData) -> N
 
 
 async def test_a_checked_gap_is_drawn_where_no_step_measured_one(told: ReportData) -> None:
-    assert told.checked_gaps == ((0, pytest.approx(3e-5)),)
+    assert told.checked_gaps == (CheckedGap(0, pytest.approx(3e-5), 40),)
     unmeasured = dataclasses.replace(told.steps[0], num_gap_tokens=0, logprob_gap_max=0.0)
     html = page.render(dataclasses.replace(told, steps=(unmeasured,)))
     assert "Log-prob gap" in html and "not measured" not in html
