@@ -49,7 +49,9 @@ class PackedFloats(TypeDecorator[tuple[float, ...]]):
 
 
 def num_packed(column: InstrumentedAttribute[Any]) -> ColumnElement[int]:
-    """How many tokens or log-probs a row holds, without reading them."""
+    """How many tokens or log-probs a row holds, without reading them.
+
+    Whole division: the other one gives Decimals, which floats of a reward cannot be added to."""
     return func.octet_length(column, type_=Integer) // _VALUE_BYTES
 
 
