@@ -44,9 +44,7 @@ _COLUMNS = (
     GroupRow.policy_version,
     GroupRow.size,
     GroupRow.status,
-    GroupRow.sampling,
     GroupRow.split,
-    GroupRow.created_at,
     GroupRow.finished_at,
     GroupRow.note,
 )
@@ -65,9 +63,7 @@ class GroupRecord:
     """The newest version when the group was admitted."""
     size: int
     status: GroupStatus
-    sampling: Sampling
     split: str
-    created_at: datetime
     finished_at: datetime | None
     note: str | None
     """Why an operator discarded it."""
@@ -91,13 +87,9 @@ class NewRollout:
 class Tally:
     """What the finished rollouts of a group came to."""
 
-    num_rollouts: int
-    num_done: int
     num_resolved: int
     num_masked: int
     """Done without a reward."""
-    reward_mean: float | None
-    """Over scored rollouts; None when there is none."""
 
 
 async def create_group(
@@ -161,17 +153,6 @@ async def get(database: Database, group: GroupId) -> GroupRecord:
         return await _get(connection, group)
 
 
-async def rollout_ids(database: Database, group: GroupId) -> list[RolloutId]:
-    """In sample order."""
-    async with database.transaction() as connection:
-        ids = await connection.scalars(
-            select(RolloutRow.id)
-            .where(RolloutRow.group_id == group)
-            .order_by(RolloutRow.sample_index)
-        )
-        return [RolloutId(id) for id in ids]
-
-
 async def list_groups(
     database: Database, campaign: CampaignId, kind: GroupKind | None = None
 ) -> list[GroupRecord]:
@@ -182,22 +163,6 @@ async def list_groups(
     async with database.transaction() as connection:
         rows = await connection.execute(statement.order_by(GroupRow.created_at, GroupRow.id))
         return [_record(row) for row in rows]
-
-
-async def ready_groups(database: Database, campaign: CampaignId) -> list[GroupId]:
-    """Training groups that wait for a step, in the order in which they became ready. Those of a
-    planned, unfinished step are among them."""
-    async with database.transaction() as connection:
-        ids = await connection.scalars(
-            select(GroupRow.id)
-            .where(
-                GroupRow.campaign_id == campaign,
-                GroupRow.kind == GroupKind.TRAIN,
-                GroupRow.status == GroupStatus.READY,
-            )
-            .order_by(GroupRow.finished_at, GroupRow.index)
-        )
-        return [GroupId(id) for id in ids]
 
 
 async def unfinished(database: Database, group: GroupId) -> list[int]:
@@ -270,11 +235,8 @@ async def tally(database: Database, group: GroupId) -> Tally:
         row = (
             await connection.execute(
                 select(
-                    func.count(),
-                    func.count().filter(done),
                     func.count().filter(done, RolloutRow.verdict == Verdict.RESOLVED),
                     func.count().filter(done, RolloutRow.reward.is_(None)),
-                    func.avg(RolloutRow.reward),
                 ).where(RolloutRow.group_id == group)
             )
         ).one()

@@ -39,7 +39,6 @@ class OpenGroup:
     num_playing: int
     is_complete: bool
     """Every rollout came to an end of its own; only the closing is missing."""
-    num_scored: int
 
 
 async def playing_rollouts(database: Database, min_age_s: float) -> list[Playing]:
@@ -96,7 +95,6 @@ async def open_groups(database: Database, min_age_s: float) -> list[OpenGroup]:
                 GroupRow.index,
                 func.count().filter(_PLAYING),
                 func.bool_and(ended & RolloutRow.stop_reason.not_in(_CUT)),
-                func.count(RolloutRow.reward),
             )
             .join(RolloutRow, RolloutRow.group_id == GroupRow.id)
             .where(

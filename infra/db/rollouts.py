@@ -117,7 +117,6 @@ class Claim:
     campaign: CampaignId
     task: TaskId
     epoch: int
-    temperature: float
     player: Player
 
 
@@ -164,9 +163,7 @@ async def claim(database: Database, rollout: RolloutId, run_id: str) -> Claim:
             await connection.execute(
                 update(RolloutRow).where(RolloutRow.id == rollout).values(owner)
             )
-        return Claim(
-            rollout, group.id, row.campaign_id, row.task_id, epoch, row.temperature, row.player
-        )
+        return Claim(rollout, group.id, row.campaign_id, row.task_id, epoch, row.player)
 
 
 async def new_epoch(database: Database, rollout: RolloutId, from_epoch: int, run_id: str) -> int:
@@ -330,7 +327,6 @@ async def _locked(connection: AsyncConnection, rollout: RolloutId) -> Row[Any]:
             select(
                 RolloutRow.campaign_id,
                 RolloutRow.task_id,
-                RolloutRow.temperature,
                 RolloutRow.player,
                 RolloutRow.phase,
                 RolloutRow.epoch,

@@ -28,14 +28,11 @@ _COMPLETE = (GroupStatus.READY, GroupStatus.MASKED)
 class RunTally:
     """What the rollouts of a campaign came to so far."""
 
-    num_rollouts: int
-    """Stored; the parts to come are not."""
     num_done: int
     num_running: int
     num_resolved: int
     num_masked: int
     """Ended without a verdict: an infrastructure fault, or cancelled."""
-    num_turns: int
     wall_s: float
     """From the first claim to the last end."""
 
@@ -85,12 +82,10 @@ async def tally(database: Database, campaign: CampaignId) -> RunTally:
         row = (
             await connection.execute(
                 select(
-                    func.count(),
                     func.count().filter(_DONE),
                     func.count().filter(~_DONE, RolloutRow.started_at.is_not(None)),
                     func.count().filter(_JUDGED, RolloutRow.verdict == Verdict.RESOLVED),
                     func.count().filter(_DONE, ~_JUDGED),
-                    func.coalesce(func.sum(RolloutRow.num_turns), 0),
                     func.coalesce(cast(wall_s, Double), 0.0),
                 ).where(RolloutRow.campaign_id == campaign)
             )

@@ -190,7 +190,7 @@ async def test_a_campaign_is_told_from_its_rows(told: ReportData) -> None:
         *("open", "generate", "grade"),
         *("one reply", "one command", "one step"),
     ]
-    assert told.timings[0].count == 13 and told.timings[0].p95_s == pytest.approx(0.1)
+    assert told.timings[0].p95_s == pytest.approx(0.1)
     assert told.stop_reasons == {"step_limit": 12, "infra_fault": 1}
     assert told.verdicts == {"resolved": 7, "not_resolved": 5, "fault": 1}
     totals = dataclasses.replace(told.totals, wall_s=0.0)

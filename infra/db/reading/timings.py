@@ -26,7 +26,6 @@ class PhaseTiming:
     """How long rollouts spent in one phase."""
 
     phase: str
-    count: int
     p50_s: float
     p95_s: float
 
@@ -35,7 +34,7 @@ async def read(connection: AsyncConnection, campaign: CampaignId) -> tuple[Phase
     """The phases in their order, then one reply, one command, one step, where measured."""
     phase = func.jsonb_each_text(RolloutRow.phase_s).table_valued("key", "value").alias("phase")
     by_phase = await connection.execute(
-        select(phase.c.key, func.count(), *_percentiles(cast(phase.c.value, Float)))
+        select(phase.c.key, *_percentiles(cast(phase.c.value, Float)))
         .select_from(RolloutRow)
         .join(phase, true())
         .where(RolloutRow.campaign_id == campaign, DONE, phase.c.value.is_not(None))
@@ -43,17 +42,17 @@ async def read(connection: AsyncConnection, campaign: CampaignId) -> tuple[Phase
     )
     of_campaign = RolloutRow.campaign_id == campaign
     replies = (
-        select(func.count(), *_percentiles(CallRow.latency_s))
+        select(*_percentiles(CallRow.latency_s))
         .join(RolloutRow, RolloutRow.id == CallRow.rollout_id)
         .where(of_campaign)
     )
     commands = (
-        select(func.count(), *_percentiles(ExecutionRow.wall_s))
+        select(*_percentiles(ExecutionRow.wall_s))
         .join(RolloutRow, RolloutRow.id == ExecutionRow.rollout_id)
         .where(of_campaign, ExecutionRow.state == ExecutionState.DONE)
     )
     step_seconds = StepRow.metrics["seconds"].as_float()
-    step = select(func.count(), *_percentiles(step_seconds)).where(
+    step = select(*_percentiles(step_seconds)).where(
         StepRow.campaign_id == campaign, StepRow.status == StepStatus.DONE
     )
     order = {name: position for position, name in enumerate(_PHASES)}
@@ -62,9 +61,9 @@ async def read(connection: AsyncConnection, campaign: CampaignId) -> tuple[Phase
         key=lambda each: (order.get(each.phase, len(order)), each.phase),
     )
     for name, statement in (("one reply", replies), ("one command", commands), ("one step", step)):
-        count, p50_s, p95_s = (await connection.execute(statement)).one()
+        p50_s, p95_s = (await connection.execute(statement)).one()
         if p50_s is not None:
-            timings.append(PhaseTiming(name, count, p50_s, p95_s))
+            timings.append(PhaseTiming(name, p50_s, p95_s))
     return tuple(timings)
 
 

@@ -29,15 +29,12 @@ class Step:
     """Groups with both solved and unsolved rollouts: the only ones that carry a gradient."""
     entropy: float | None = None
     grad_norm: float | None = None
-    loss: float | None = None
-    kl: float | None = None
     clip_fraction: float | None = None
     logprob_gap_max: float | None = None
     """Largest difference of served and recomputed log-prob under the same weights."""
     num_gap_tokens: int | None = None
     """Tokens the gap was measured on."""
     train_s: float | None = None
-    lr: float | None = None
     staleness_mean: float | None = None
     """Policy versions between sampling and training, token-weighted."""
     all_zero_groups: int | None = None
@@ -190,13 +187,10 @@ def _step(row: Row[Any]) -> Step:
         mixed_groups=whole("mixed_groups"),
         entropy=metrics.get("entropy"),
         grad_norm=metrics.get("grad_norm"),
-        loss=metrics.get("loss"),
-        kl=metrics.get("kl"),
         clip_fraction=metrics.get("clip_fraction"),
         logprob_gap_max=metrics.get("logprob_gap_max"),
         num_gap_tokens=whole("num_gap_tokens"),
         train_s=metrics.get("seconds"),
-        lr=metrics.get("lr"),
         staleness_mean=metrics.get("staleness_mean"),
         all_zero_groups=row.all_zero,
         all_one_groups=row.all_one,
