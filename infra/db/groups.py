@@ -18,6 +18,7 @@ from infra.db import snapshots
 from infra.db.database import Database
 from infra.db.fence import unknown
 from infra.db.models import CampaignRow, GroupRow, RolloutRow
+from infra.db.rollout_ends import DONE
 from mainspring.algorithms.closing import closing_status
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
@@ -171,7 +172,7 @@ async def unfinished(database: Database, group: GroupId) -> list[int]:
     async with database.transaction() as connection:
         found = await connection.scalars(
             select(RolloutRow.sample_index)
-            .where(RolloutRow.group_id == group, (RolloutRow.phase != RolloutPhase.DONE) | cut)
+            .where(RolloutRow.group_id == group, ~DONE | cut)
             .order_by(RolloutRow.sample_index)
         )
         return list(found)
@@ -204,7 +205,7 @@ async def finish_group(
             return row.status
         await connection.execute(
             update(RolloutRow)
-            .where(RolloutRow.group_id == group, RolloutRow.phase != RolloutPhase.DONE)
+            .where(RolloutRow.group_id == group, ~DONE)
             .values(
                 phase=RolloutPhase.DONE,
                 stop_reason=StopReason.CANCELLED if cancelled else StopReason.INFRA_FAULT,
@@ -230,13 +231,12 @@ async def finish_group(
 
 
 async def tally(database: Database, group: GroupId) -> Tally:
-    done = RolloutRow.phase == RolloutPhase.DONE
     async with database.transaction() as connection:
         row = (
             await connection.execute(
                 select(
-                    func.count().filter(done, RolloutRow.verdict == Verdict.RESOLVED),
-                    func.count().filter(done, RolloutRow.reward.is_(None)),
+                    func.count().filter(DONE, RolloutRow.verdict == Verdict.RESOLVED),
+                    func.count().filter(DONE, RolloutRow.reward.is_(None)),
                 ).where(RolloutRow.group_id == group)
             )
         ).one()
