@@ -1,13 +1,12 @@
 """Which rollouts a report shows whole, and one of them turn by turn."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 from infra.db import rollouts, tasks, turns
 from infra.db.database import Database
 from infra.db.reading.evaluations import EvaluatedRollout
 from mainspring.ids import RolloutId
-from mainspring.trajectories.turns import Execution
+from mainspring.trajectories.turns import by_call
 from reports.data import RanCommand, Trajectory, Turn
 
 
@@ -41,9 +40,7 @@ async def trajectory(database: Database, rollout: RolloutId, version: int) -> Tr
     record = await rollouts.get(database, rollout)
     task = await tasks.get_task(database, record.task)
     replies, results = await turns.history(database, rollout, record.epoch)
-    results_of: defaultdict[int, list[Execution]] = defaultdict(list)
-    for result in results:
-        results_of[result.call].append(result)
+    results_of = by_call(results)
     played = [
         Turn(
             reply=reply.text,

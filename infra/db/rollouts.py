@@ -105,6 +105,13 @@ class RolloutRecord:
     finished_at: datetime | None
 
     @property
+    def spent_s(self) -> float | None:
+        """From its first claim to its end."""
+        if self.started_at is None or self.finished_at is None:
+            return None
+        return (self.finished_at - self.started_at).total_seconds()
+
+    @property
     def attempts(self) -> int:
         """Times it was begun: anew after a reset, a retry, or a run that was cut off."""
         return len(self.past_runs) + 1
