@@ -120,7 +120,6 @@ class RolloutRecord:
 @dataclass(frozen=True, slots=True)
 class Claim:
     rollout: RolloutId
-    group: GroupId
     campaign: CampaignId
     task: TaskId
     epoch: int
@@ -170,7 +169,7 @@ async def claim(database: Database, rollout: RolloutId, run_id: str) -> Claim:
             await connection.execute(
                 update(RolloutRow).where(RolloutRow.id == rollout).values(owner)
             )
-        return Claim(rollout, group.id, row.campaign_id, row.task_id, epoch, row.player)
+        return Claim(rollout, row.campaign_id, row.task_id, epoch, row.player)
 
 
 async def new_epoch(database: Database, rollout: RolloutId, from_epoch: int, run_id: str) -> int:
