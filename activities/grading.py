@@ -15,7 +15,6 @@ from activities.implements import implements
 from infra.db import rollouts, sandboxes
 from infra.db.cache import Known
 from infra.db.database import Database
-from infra.db.models import SandboxPurpose
 from infra.environments.grader import MachineBroken, TaskBroken
 from infra.environments.hosted import Environments
 from infra.sandbox.protocol import SandboxBroken, SandboxLost, SandboxRefused
@@ -27,7 +26,7 @@ from mainspring.ids import NodeId, SandboxId
 from mainspring.integrity.exploits import BY_NAME
 from mainspring.protocol.activities import GIVE_PATCH, GRADE
 from mainspring.protocol.rollout import GradeResult, PatchResult, RolloutRef
-from mainspring.status import FaultKind, Player, RolloutPhase, Verdict
+from mainspring.status import FaultKind, Player, RolloutPhase, SandboxPurpose, Verdict
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.swe_task import SweTask
 

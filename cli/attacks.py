@@ -13,7 +13,8 @@ FILE = "exploits.json"
 
 async def read(run: Any, config: Any, campaign: Any) -> dict[str, Any]:
     """What became of each exploit, from the store."""
-    from infra.db import exploited, selections
+    from infra.db import selections
+    from infra.db.reading import exploited
 
     tasks = await selections.task_ids(run.db, config, config.split)
     tried = await exploited.tried(run.db, campaign)

@@ -99,15 +99,16 @@ def _print_places(say: Any, seen: Any) -> None:
 
 def _print_results(console: Any, data: Any) -> None:
     from cli.tables import Table
-    from reports.data import GREEDY, HELDOUT_TEMPLATES, SAMPLED
+    from mainspring.status import Sampling
+    from reports.data import HELDOUT_TEMPLATES
 
     table = Table("resolved", "before", "after", box=None, pad_edge=False)
     for column in (1, 2):
         table.columns[column].justify = "right"
     for label, split, sampling in (
-        ("unseen tasks, sampled", data.main_split, SAMPLED),
-        ("unseen tasks, greedy", data.main_split, GREEDY),
-        ("unseen bug types", HELDOUT_TEMPLATES, SAMPLED),
+        ("unseen tasks, sampled", data.main_split, Sampling.SAMPLED),
+        ("unseen tasks, greedy", data.main_split, Sampling.GREEDY),
+        ("unseen bug types", HELDOUT_TEMPLATES, Sampling.SAMPLED),
     ):
         found = data.evaluated(split, sampling)
         if not found:

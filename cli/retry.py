@@ -62,8 +62,8 @@ def register(rollout: typer.Typer) -> None:
 
         async def go(services: Any) -> Any:
             from cli.operations import retrying
-            from infra.db import rollout_search
             from infra.db.naming import campaign_named, rollout_named
+            from infra.db.reading import rollout_search
 
             db = services.db
             if campaign is None:

@@ -73,7 +73,7 @@ def register(app: typer.Typer) -> None:
         as_json: Json = False,
     ) -> None:
         """List rollouts of a campaign, newest group first."""
-        from infra.db.rollout_search import Order, Wanted
+        from infra.db.reading.rollout_search import Order, Wanted
 
         fewest, most = _turn_bounds(turns)
         wanted = Wanted(
@@ -213,8 +213,8 @@ def register(app: typer.Typer) -> None:
 
 async def _find(db: Any, campaign: str, wanted: Any, order: Any, limit: int) -> Any:
     """Name, rows and number of all that match; a filter that names nothing is an error."""
-    from infra.db import rollout_search
     from infra.db.naming import campaign_named, near_names
+    from infra.db.reading import rollout_search
     from mainspring.errors import UsageError
 
     name = (await campaign_named(db, campaign)).id

@@ -55,7 +55,7 @@ SUSPICIONS = {
 
 
 def print_list(campaign: str, rows: list[Any], total: int, limit: int) -> None:
-    """`rows` are `infra.db.rollout_search.Found`."""
+    """`rows` are `infra.db.reading.rollout_search.Found`."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -182,7 +182,7 @@ def _say_head(say: Any, seen: Any) -> None:
         verdict = VERDICTS.get(record.verdict, "not scored")
         say(f"result     {verdict}; reward {number(record.reward)}")
         ended = ENDS.get(record.stop_reason, "-")
-        say(f"ended by   {ended}, after {record.num_turns} turns, {duration(seen.spent_s)}")
+        say(f"ended by   {ended}, after {record.num_turns} turns, {duration(record.spent_s)}")
     else:
         say(f"phase      {record.phase}, {record.num_turns} turns so far")
     if record.epoch:

@@ -72,7 +72,7 @@ def register(tasks: typer.Typer) -> None:
         from mainspring.ids import campaign_id_at
         from mainspring.integrity.exploits import EXPLOITS
         from mainspring.layout import report
-        from reports.export.whole_file import write_whole
+        from reports.whole_file import write_whole
 
         if (exploit and not adversarial) or (adversarial and times > 1):
             raise UsageError(

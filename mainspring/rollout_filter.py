@@ -4,7 +4,7 @@
     field is null      field is not null
 
 Fields are verdict, stop, fault, split and task; a value may stand in quotes. Pure: the command line
-turns the conditions into a query (`infra.db.rollout_search`).
+turns the conditions into a query (`infra.db.reading.rollout_search`).
 """
 
 import re

@@ -209,6 +209,15 @@ class GroupKind(StrEnum):
     """Measures a policy version on held-out tasks; never trained on."""
 
 
+class Sampling(StrEnum):
+    """How a group's rollouts draw tokens."""
+
+    SAMPLED = "sampled"
+    """At the campaign's temperature."""
+    GREEDY = "greedy"
+    """At temperature 0."""
+
+
 class GroupStatus(StrEnum):
     RUNNING = "running"
     """Rollouts are in flight."""
@@ -246,6 +255,20 @@ class CampaignStatus(StrEnum):
     """Stopped by a person; what is done stays."""
     FAILED = "failed"
     """Ended by an error named in the campaign's row."""
+
+
+class ExecutionState(StrEnum):
+    INTENT = "intent"
+    """About to run, running, or its runner died: a second attempt re-attaches by turn id."""
+    DONE = "done"
+    """Ran; its result is stored."""
+
+
+class SandboxPurpose(StrEnum):
+    AGENT = "agent"
+    """Runs the agent's commands."""
+    GRADE = "grade"
+    """Judges one patch."""
 
 
 class SandboxStatus(StrEnum):

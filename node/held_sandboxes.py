@@ -16,7 +16,6 @@ import structlog
 from infra.db import sandboxes
 from infra.db.cache import Known
 from infra.db.database import Database
-from infra.db.models import SandboxPurpose
 from infra.environments.hosted import Environments, Hosted, HostedWorld
 from infra.sandbox.protocol import BackendUnavailable, SandboxLost
 from infra.temporal.faults import naming
@@ -25,7 +24,7 @@ from mainspring.environments.protocol import Place, WorldLost
 from mainspring.errors import ConfigError
 from mainspring.ids import NodeId, RolloutId, SandboxId
 from mainspring.sandbox_choice import IN_PROCESS
-from mainspring.status import SandboxStatus
+from mainspring.status import SandboxPurpose, SandboxStatus
 
 log = structlog.get_logger()
 

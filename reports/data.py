@@ -1,4 +1,4 @@
-"""What a report shows, as plain values: nothing here knows Postgres, HTML or plots.
+"""What a report shows, as plain values: nothing here asks Postgres or knows HTML or plots.
 
 Invariants: rates are fractions over what could be scored (masked rollouts are in no denominator);
 None means "not measured", never zero; lists are in order of step or version.
@@ -7,96 +7,13 @@ None means "not measured", never zero; lists are in order of step or version.
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from mainspring.status import CampaignStatus, StopReason, Verdict
+from infra.db.reading.evaluations import CheckedGap, Evaluation
+from infra.db.reading.timings import PhaseTiming
+from infra.db.reading.trained_steps import Composition, Lengths, Step
+from mainspring.status import CampaignStatus, Sampling, StopReason, Verdict
 from mainspring.step_metrics import TAKEN_NAMES
 
-SAMPLED = "sampled"
-GREEDY = "greedy"
 HELDOUT_TEMPLATES = "heldout_templates"
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """One policy version on one split, with one way of sampling."""
-
-    version: int
-    split: str
-    sampling: str
-    num_tasks: int
-    num_resolved: int
-    num_masked: int = 0
-    finished_at: datetime | None = field(default=None, compare=False)
-    """When its last rollout ended."""
-
-    @property
-    def solve_rate(self) -> float | None:
-        scored = self.num_tasks - self.num_masked
-        return self.num_resolved / scored if scored > 0 else None
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One optimizer step; step n made policy version n."""
-
-    step: int
-    reward_mean: float | None = None
-    solve_rate: float | None = None
-    """Of the rollouts the step was trained on."""
-    mixed_groups: int | None = None
-    """Groups with both solved and unsolved rollouts: the only ones that carry a gradient."""
-    entropy: float | None = None
-    grad_norm: float | None = None
-    loss: float | None = None
-    kl: float | None = None
-    clip_fraction: float | None = None
-    logprob_gap_max: float | None = None
-    """Largest difference of served and recomputed log-prob under the same weights."""
-    num_gap_tokens: int | None = None
-    """Tokens the gap was measured on."""
-    train_s: float | None = None
-    lr: float | None = None
-    staleness_mean: float | None = None
-    """Policy versions between sampling and training, token-weighted."""
-    all_zero_groups: int | None = None
-    """Groups of the batch none of whose rollouts resolved the task."""
-    all_one_groups: int | None = None
-    """Groups of the batch whose rollouts all resolved it."""
-    masked_rollouts: int | None = None
-    """Rollouts of the batch's groups that could not be scored."""
-    metrics: dict[str, float | None] = field(default_factory=dict)
-    """Everything that the trainer measured, by name."""
-    finished_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """Mean length of the rollouts one step was trained on."""
-
-    step: int
-    num_turns: float
-    num_tokens: float
-    """Sampled tokens of a rollout, over all its turns."""
-
-
-@dataclass(frozen=True, slots=True)
-class Composition:
-    """What the rollouts one step was trained on were rewarded for."""
-
-    step: int
-    parts: dict[str, float]
-    """Mean of each part of the reward, before its weight."""
-    suspicious: float
-    """Share of the rollouts that look like cheating."""
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseTiming:
-    """How long rollouts spent in one phase."""
-
-    phase: str
-    count: int
-    p50_s: float
-    p95_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +84,7 @@ class ReportData:
     timings: tuple[PhaseTiming, ...] = ()
     stop_reasons: dict[str, int] = field(default_factory=dict)
     verdicts: dict[str, int] = field(default_factory=dict)
-    checked_gaps: tuple[tuple[int, float], ...] = ()
-    """(policy version, log-prob gap) of the evaluations that were checked."""
+    checked_gaps: tuple[CheckedGap, ...] = ()
     suspicions: dict[str, int] = field(default_factory=dict)
     """Rollouts by kind; one rollout may be of several."""
     trajectories: tuple[Trajectory, ...] = ()
@@ -184,7 +100,7 @@ class ReportData:
         found = {name for step in self.steps for name in step.metrics}
         return sorted(found - TAKEN_NAMES - {"clip_fraction"})
 
-    def evaluated(self, split: str, sampling: str) -> list[Evaluation]:
+    def evaluated(self, split: str, sampling: Sampling) -> list[Evaluation]:
         """Evaluations of one kind that scored anything, oldest version first."""
         found = [
             each
@@ -193,7 +109,7 @@ class ReportData:
         ]
         return sorted(found, key=lambda each: each.version)
 
-    def before_after(self, split: str, sampling: str) -> tuple[float | None, float | None]:
+    def before_after(self, split: str, sampling: Sampling) -> tuple[float | None, float | None]:
         """Solve rate of the first policy and of the newest evaluated one; None where missing."""
         found = self.evaluated(split, sampling)
         before = found[0].solve_rate if found and found[0].version == 0 else None

@@ -9,7 +9,9 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from reports.data import Evaluation, ReportData, Step
+from infra.db.reading.evaluations import Evaluation
+from infra.db.reading.trained_steps import Step
+from reports.data import ReportData
 
 
 def lines(data: ReportData) -> Iterator[dict[str, Any]]:

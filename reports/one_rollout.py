@@ -3,7 +3,6 @@
 Read only; the numbers are those of the epoch that counts. Used by `mainspring rollout show`.
 """
 
-from collections import defaultdict
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -17,7 +16,7 @@ from mainspring.config.agent import AgentConfig
 from mainspring.ids import RolloutId
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.task import Task
-from mainspring.trajectories.turns import Call, Execution
+from mainspring.trajectories.turns import Call, Execution, by_call
 from reports.export.trajectory import num_completion_tokens, num_prompt_tokens
 
 
@@ -63,11 +62,6 @@ class RolloutView:
     report: GradeReport | None
     grade_output: str | None
     turns: list[TurnView]
-
-    @property
-    def spent_s(self) -> float | None:
-        started, finished = self.record.started_at, self.record.finished_at
-        return (finished - started).total_seconds() if started and finished else None
 
     def as_dict(self) -> dict[str, Any]:
         record = self.record
@@ -115,9 +109,7 @@ def _turns(
     if not replies:
         return []
     agent = agent_for(config, task)
-    ran: defaultdict[int, list[Execution]] = defaultdict(list)
-    for execution in commands:
-        ran[execution.call].append(execution)
+    ran = by_call(commands)
     return [_turn(agent, reply, ran[reply.number]) for reply in replies]
 
 
@@ -128,7 +120,7 @@ def _turn(agent: Agent, reply: Call, ran: list[Execution]) -> TurnView:
         reply=reply.text,
         num_prompt_tokens=num_prompt_tokens(reply),
         num_completion_tokens=num_completion_tokens(reply),
-        policy_versions=sorted({span.version for span in reply.spans}),
+        policy_versions=reply.versions,
         reply_s=reply.latency_s,
         finish_reason=reply.finish_reason,
         not_run=None if ran else _why_not(agent, reply),

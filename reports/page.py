@@ -11,16 +11,14 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from infra.db.reading.evaluations import Evaluation
 from mainspring.figures import duration, percent
 from mainspring.ids import RolloutId, rollout_workflow
 from mainspring.rewards.passk import wilson
-from mainspring.status import Verdict
+from mainspring.status import Sampling, Verdict
 from reports import plots
 from reports.data import (
-    GREEDY,
     HELDOUT_TEMPLATES,
-    SAMPLED,
-    Evaluation,
     ReportData,
     Trajectory,
     Turn,
@@ -69,9 +67,9 @@ def _headlines(data: ReportData) -> list[Headline]:
     totals = data.totals
     gap, limit = totals.max_logprob_gap, data.logprob_gap_limit
     rates = [
-        ("Resolved", data.main_split, SAMPLED, "unseen tasks, sampled"),
-        ("Greedy", data.main_split, GREEDY, "unseen tasks, temperature 0"),
-        ("Unseen bug types", HELDOUT_TEMPLATES, SAMPLED, "never trained on"),
+        ("Resolved", data.main_split, Sampling.SAMPLED, "unseen tasks, sampled"),
+        ("Greedy", data.main_split, Sampling.GREEDY, "unseen tasks, temperature 0"),
+        ("Unseen bug types", HELDOUT_TEMPLATES, Sampling.SAMPLED, "never trained on"),
     ]
     lines = [
         _rate(label, note, *data.before_after(split, sampling), data.evaluated(split, sampling)[-1])

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mainspring.rewards.passk import wilson
-from reports.data import GREEDY, HELDOUT_TEMPLATES, SAMPLED, ReportData
+from mainspring.status import Sampling
+from reports.data import HELDOUT_TEMPLATES, ReportData
 from reports.drawing import AMBER, BLUE, CARD, GREEN, INK, RED, VIOLET, svg
 
 if TYPE_CHECKING:
@@ -143,9 +144,9 @@ def _reward(axes: "Axes", data: ReportData) -> None:
     _line(axes, zip(steps, solved, strict=True), color=BLUE, linewidth=0.8, alpha=0.45)
     _line(axes, zip(steps, smooth, strict=True), color=BLUE, linewidth=2.0, label="training")
     kinds = [
-        (data.main_split, SAMPLED, GREEN, "unseen tasks, sampled"),
-        (data.main_split, GREEDY, AMBER, "unseen tasks, greedy"),
-        (HELDOUT_TEMPLATES, SAMPLED, VIOLET, "unseen bug types, sampled"),
+        (data.main_split, Sampling.SAMPLED, GREEN, "unseen tasks, sampled"),
+        (data.main_split, Sampling.GREEDY, AMBER, "unseen tasks, greedy"),
+        (HELDOUT_TEMPLATES, Sampling.SAMPLED, VIOLET, "unseen bug types, sampled"),
     ]
     shift = max(steps, default=1) * 0.006
     for number, (split, sampling, color, label) in enumerate(kinds):
@@ -206,7 +207,7 @@ def _gap(axes: "Axes", data: ReportData) -> None:
         else math.nan
         for s in data.steps
     ]  # fmt: skip
-    checked = [(version, max(gap, _MIN_GAP)) for version, gap in data.checked_gaps]
+    checked = [(each.version, max(each.gap_max, _MIN_GAP)) for each in data.checked_gaps]
     axes.plot(
         [s.step for s in data.steps], measured, color=BLUE, marker="o", markersize=3, linewidth=0.8
     )

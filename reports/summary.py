@@ -4,13 +4,13 @@ Invariant: a reader never sees half a file; each is written beside its place and
 """
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from mainspring.status import Sampling
 from reports import metrics, page
-from reports.data import GREEDY, HELDOUT_TEMPLATES, SAMPLED, ReportData
+from reports.data import HELDOUT_TEMPLATES, ReportData
+from reports.whole_file import write_whole
 
 REPORT_FILE = "report.html"
 SUMMARY_FILE = "summary.json"
@@ -19,9 +19,9 @@ METRICS_FILE = "metrics.jsonl"
 
 def summary(data: ReportData, report: Path | None = None) -> dict[str, Any]:
     """The headline numbers; None where nothing was measured."""
-    solve_before, solve_after = data.before_after(data.main_split, SAMPLED)
-    greedy_before, greedy_after = data.before_after(data.main_split, GREEDY)
-    templates_before, templates_after = data.before_after(HELDOUT_TEMPLATES, SAMPLED)
+    solve_before, solve_after = data.before_after(data.main_split, Sampling.SAMPLED)
+    greedy_before, greedy_after = data.before_after(data.main_split, Sampling.GREEDY)
+    templates_before, templates_after = data.before_after(HELDOUT_TEMPLATES, Sampling.SAMPLED)
     return {
         "campaign": data.campaign,
         "status": data.status.value,
@@ -54,24 +54,11 @@ def write(data: ReportData, directory: Path) -> tuple[Path, Path]:
     first two."""
     directory.mkdir(parents=True, exist_ok=True)
     report, summary_file = directory / REPORT_FILE, directory / SUMMARY_FILE
-    _replace(report, page.render(data))
+    write_whole(report, page.render(data))
     numbers = json.dumps(summary(data, report), indent=2, allow_nan=False)
-    _replace(
+    write_whole(
         directory / METRICS_FILE,
         "".join(json.dumps(line, allow_nan=False) + "\n" for line in metrics.lines(data)),
     )
-    _replace(summary_file, numbers + "\n")
+    write_whole(summary_file, numbers + "\n")
     return report, summary_file
-
-
-def _replace(path: Path, text: str) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    scratch = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        scratch.chmod(0o644)
-        scratch.replace(path)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise

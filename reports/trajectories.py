@@ -1,79 +1,46 @@
-"""Which rollouts a report shows whole, and reading one of them turn by turn.
+"""Which rollouts a report shows whole, and one of them turn by turn."""
 
-Also owns the three conditions every number of a report is counted by.
-"""
-
-from collections import defaultdict
-
-from sqlalchemy import and_, case, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from collections.abc import Sequence
 
 from infra.db import rollouts, tasks, turns
 from infra.db.database import Database
-from infra.db.models import GroupRow, RolloutRow, Sampling
-from mainspring.ids import CampaignId, RolloutId
-from mainspring.status import GroupKind, RolloutPhase, Verdict
-from mainspring.trajectories.turns import Execution
+from infra.db.reading.evaluations import EvaluatedRollout
+from mainspring.ids import RolloutId
+from mainspring.trajectories.turns import by_call
 from reports.data import RanCommand, Trajectory, Turn
 
-DONE = RolloutRow.phase == RolloutPhase.DONE
-SCORED = and_(DONE, RolloutRow.reward.is_not(None))
-RESOLVED = and_(SCORED, RolloutRow.verdict == Verdict.RESOLVED)
 
-
-async def worth_reading(
-    connection: AsyncConnection, campaign: CampaignId, split: str
-) -> list[tuple[RolloutId, int]]:
+def worth_reading(found: Sequence[EvaluatedRollout]) -> list[tuple[RolloutId, int]]:
     """(rollout, policy version) of up to four: one task that the first policy failed and the newest
-    solves, with both attempts; one the newest fails; the newest one that was masked."""
-    rows = (
-        await connection.execute(
-            select(
-                GroupRow.policy_version,
-                RolloutRow.task_id,
-                RolloutRow.id,
-                case((RESOLVED, 1), (SCORED, 0)).label("solved"),
-            )
-            .join(RolloutRow, RolloutRow.group_id == GroupRow.id)
-            .where(
-                GroupRow.campaign_id == campaign,
-                GroupRow.kind == GroupKind.EVAL,
-                GroupRow.split == split,
-                GroupRow.sampling == Sampling.SAMPLED,
-                DONE,
-            )
-            .order_by(GroupRow.policy_version.desc(), RolloutRow.sample_index)
-        )
-    ).all()
-    if not rows:
+    solves, with both attempts; one the newest fails; the newest one that was masked. `found` has
+    the newest version first."""
+    if not found:
         return []
-    newest = rows[0].policy_version
+    newest = found[0].policy_version
     failed_first = {
-        row.task_id: row.id for row in rows if row.policy_version == 0 and row.solved == 0
+        each.task: each for each in found if each.policy_version == 0 and each.solved is False
     }
-    chosen: list[tuple[RolloutId, int]] = []
     learned = next(
-        (r for r in rows if r.policy_version == newest and r.solved and r.task_id in failed_first),
+        (r for r in found if r.policy_version == newest and r.solved and r.task in failed_first),
         None,
     )
+    chosen: list[EvaluatedRollout] = []
     if learned is not None and newest > 0:
-        chosen += [(failed_first[learned.task_id], 0), (learned.id, newest)]
-    elif (solved := next((r for r in rows if r.solved), None)) is not None:
-        chosen.append((solved.id, solved.policy_version))
-    for wanted in (0, None):
-        other = next((r for r in rows if r.solved == wanted), None)
-        if other is not None and (other.id, other.policy_version) not in chosen:
-            chosen.append((other.id, other.policy_version))
-    return chosen
+        chosen += [failed_first[learned.task], learned]
+    else:
+        chosen += [each for each in found if each.solved][:1]
+    for wanted in (False, None):
+        other = next((each for each in found if each.solved is wanted), None)
+        if other is not None and other not in chosen:
+            chosen.append(other)
+    return [(each.id, each.policy_version) for each in chosen]
 
 
 async def trajectory(database: Database, rollout: RolloutId, version: int) -> Trajectory:
     record = await rollouts.get(database, rollout)
     task = await tasks.get_task(database, record.task)
     replies, results = await turns.history(database, rollout, record.epoch)
-    results_of: defaultdict[int, list[Execution]] = defaultdict(list)
-    for result in results:
-        results_of[result.call].append(result)
+    results_of = by_call(results)
     played = [
         Turn(
             reply=reply.text,

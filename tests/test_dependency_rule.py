@@ -31,6 +31,8 @@ NOT_FOR = {"activities": {"trainer", "workflows"}, "node": {"trainer", "workflow
 
 HEAVY = {"torch", "ray", "temporalio", "docker", "sqlalchemy", "transformers", "megatron"}
 WORKFLOW_LIBRARIES = {"temporalio", "pydantic"}
+ROOMS_WITH_SQL = (ROOT / "infra" / "db", ROOT / "migrations")
+"""Only here are tables and queries: what leaves these rooms is a record or a figure."""
 NAMES_THAT_SAY_NOTHING = re.compile(r"(utils?|helpers?|common|misc|managers?)")
 
 
@@ -108,6 +110,17 @@ def test_workflows_import_nothing_with_side_effects() -> None:
     allowed = {"workflows", "mainspring"} | WORKFLOW_LIBRARIES | sys.stdlib_module_names
     wrong = [found for found in imports_of("workflows") if found.package not in allowed]
     assert not wrong, listed(wrong)
+
+
+def test_rows_never_leave_their_room() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in sources(*PACKAGES)
+        if not any(path.is_relative_to(room) for room in ROOMS_WITH_SQL)
+        for module in sorted(_imported_modules(path) | {each.module for each in imports(path)})
+        if module == "infra.db.models" or module.partition(".")[0] == "sqlalchemy"
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_nothing_imports_the_tests() -> None:

@@ -9,12 +9,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy import select
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import Worker
@@ -28,7 +26,7 @@ from infra.db import campaigns, groups, tasks
 from infra.db.cache import Known
 from infra.db.connect import open_database
 from infra.db.database import Database
-from infra.db.models import CallRow
+from infra.db.reading import timings
 from infra.environments.hosted import Environments
 from infra.policy.protocol import Completion, SamplingParams
 from infra.policy.serving import Served, ServedCampaigns, in_tokens
@@ -318,17 +316,7 @@ class Bench:
     async def _overheads_ms(self, ids: list[RolloutId]) -> list[float]:
         """From one stored reply to the next of the same rollout: a whole turn, all overhead."""
         async with self.db.transaction() as connection:
-            rows = await connection.execute(
-                select(CallRow.rollout_id, CallRow.created_at)
-                .where(CallRow.rollout_id.in_(ids))
-                .order_by(CallRow.rollout_id, CallRow.number)
-            )
-            pairs = pairwise(rows.all())
-        return [
-            (later.created_at - earlier.created_at).total_seconds() * 1000
-            for earlier, later in pairs
-            if earlier.rollout_id == later.rollout_id
-        ]
+            return [1000 * each_s for each_s in await timings.between_replies(connection, ids)]
 
     async def by_temporal(self, group: GroupId, rollout: RolloutId, num_turns: int) -> None:
         campaign = CampaignId(group.split("/")[0])

@@ -16,9 +16,10 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from infra.db import nodes, rollout_search
+from infra.db import nodes
 from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
+from infra.db.reading import rollout_search
 from mainspring.ids import ROLLOUT_QUEUE, campaign_workflow
 from mainspring.waits import (
     ENDED,

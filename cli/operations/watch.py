@@ -25,9 +25,10 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from cli.operations.seen_waits import look
-from infra.db import campaigns, progress, run_plans, runs, verifications
+from infra.db import campaigns, run_plans, runs, verifications
 from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
+from infra.db.reading import progress
 from mainspring.config.any_run import Measurement
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.verification import VerificationConfig

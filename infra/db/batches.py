@@ -14,23 +14,17 @@ from sqlalchemy import Row, and_, select
 
 from infra.db import steps
 from infra.db.database import Database
-from infra.db.models import CallRow, GroupRow, RolloutRow
+from infra.db.models import CallRow, RolloutRow
 from infra.db.turns import CALL
-from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
-from mainspring.status import StopReason
+from mainspring.ids import CampaignId, GroupId, RolloutId
 from mainspring.trajectories.turns import Call
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRollout:
     id: RolloutId
-    task: TaskId
-    sample_index: int
     reward: float | None
     """None: masked."""
-    stop_reason: StopReason | None
-    temperature: float
-    num_turns: int
     calls: list[Call]
     """Of its last epoch, by number."""
 
@@ -38,8 +32,6 @@ class BatchRollout:
 @dataclass(frozen=True, slots=True)
 class BatchGroup:
     id: GroupId
-    policy_version: int
-    """The newest version when the group was admitted."""
     rollouts: list[BatchRollout]
     """In sample order."""
 
@@ -53,18 +45,7 @@ async def load_groups(database: Database, groups: list[GroupId]) -> list[BatchGr
     """In the order given. Unknown groups are left out."""
     async with database.transaction() as connection:
         rollout_rows = await connection.execute(
-            select(
-                RolloutRow.group_id,
-                GroupRow.policy_version,
-                RolloutRow.id,
-                RolloutRow.task_id,
-                RolloutRow.sample_index,
-                RolloutRow.reward,
-                RolloutRow.stop_reason,
-                RolloutRow.temperature,
-                RolloutRow.num_turns,
-            )
-            .join(GroupRow, GroupRow.id == RolloutRow.group_id)
+            select(RolloutRow.group_id, RolloutRow.id, RolloutRow.reward)
             .where(RolloutRow.group_id.in_(groups))
             .order_by(RolloutRow.sample_index)
         )
@@ -90,9 +71,7 @@ def _assemble(
     turns: defaultdict[str, list[Call]] = defaultdict(list)
     for rollout, *fields in turn_rows:
         turns[rollout].append(Call(*fields))
-    versions: dict[str, int] = {}
     rollouts: defaultdict[str, list[BatchRollout]] = defaultdict(list)
-    for group, version, id, *fields in rollout_rows:
-        versions[group] = version
-        rollouts[group].append(BatchRollout(id, *fields, calls=turns[id]))
-    return [BatchGroup(id, versions[id], rollouts[id]) for id in groups if id in versions]
+    for group, id, reward in rollout_rows:
+        rollouts[group].append(BatchRollout(id, reward, turns[id]))
+    return [BatchGroup(id, rollouts[id]) for id in groups if id in rollouts]

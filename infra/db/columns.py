@@ -1,7 +1,8 @@
 """Column types: how the domain's values lie in Postgres.
 
 Owns the packed layout of tokens and log-probs (little-endian, 4 bytes each, no header) and keeps
-characters that Postgres cannot hold out of text. Imported by `models` only.
+characters that Postgres cannot hold out of text. Imported by `models`, and by queries that count
+packed values.
 """
 
 from collections.abc import Mapping
@@ -10,13 +11,15 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
-from sqlalchemy import CheckConstraint, LargeBinary, Text
+from sqlalchemy import CheckConstraint, ColumnElement, Integer, LargeBinary, Text, func
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Dialect
-from sqlalchemy.orm import MappedColumn, mapped_column
+from sqlalchemy.orm import InstrumentedAttribute, MappedColumn, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from mainspring.trajectories.turns import VersionSpan
+
+_VALUE_BYTES = 4
 
 
 class PackedInts(TypeDecorator[tuple[int, ...]]):
@@ -43,6 +46,13 @@ class PackedFloats(TypeDecorator[tuple[float, ...]]):
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> Any:
         return None if value is None else tuple(np.frombuffer(value, "<f4").tolist())
+
+
+def num_packed(column: InstrumentedAttribute[Any]) -> ColumnElement[int]:
+    """How many tokens or log-probs a row holds, without reading them.
+
+    Whole division: the other one gives Decimals, which floats of a reward cannot be added to."""
+    return func.octet_length(column, type_=Integer) // _VALUE_BYTES
 
 
 class Spans(TypeDecorator[tuple[VersionSpan, ...]]):

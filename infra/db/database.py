@@ -89,6 +89,15 @@ class Database:
         ) as error:
             raise classify(error, self.name) from error
 
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[AsyncConnection]:
+        """A transaction that reads only, and whose queries all see the store at one moment."""
+        async with self.transaction() as connection:
+            await connection.execute(
+                text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            )
+            yield connection
+
     async def check(self) -> None:
         """Raises DatabaseError when the server is unreachable or the schema is another one."""
         expected = NEEDED

@@ -22,6 +22,7 @@ from infra.db.models import (
     StepGroupRow,
     StepRow,
 )
+from infra.db.rollout_ends import DONE
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, GroupId
 from mainspring.status import (
@@ -218,7 +219,7 @@ async def _mask(
     ended = RolloutRow.group_id.in_(masked)
     await connection.execute(
         update(RolloutRow)
-        .where(ended, RolloutRow.phase != RolloutPhase.DONE)
+        .where(ended, ~DONE)
         .values(
             phase=RolloutPhase.DONE,
             stop_reason=StopReason.CANCELLED,

@@ -12,13 +12,20 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from infra.db import selections
 from infra.db.campaigns import ENDS
 from infra.db.database import Database
-from infra.db.models import CampaignRow, GroupRow, RolloutRow, SandboxPurpose, SandboxRow
+from infra.db.models import CampaignRow, GroupRow, RolloutRow, SandboxRow
+from infra.db.rollout_ends import DONE
 from mainspring.algorithms.curriculum import task_position
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.stored import read_stored
 from mainspring.ids import CampaignId, NodeId, TaskId
-from mainspring.status import CampaignKind, CampaignStatus, GroupKind, RolloutPhase, SandboxStatus
+from mainspring.status import (
+    CampaignKind,
+    CampaignStatus,
+    GroupKind,
+    SandboxPurpose,
+    SandboxStatus,
+)
 
 NEXT_GROUPS = 2
 """Of each campaign: the next one to start and the one after it."""
@@ -51,7 +58,7 @@ async def _waiting(connection: AsyncConnection, limit: int) -> list[Upcoming]:
         .join(CampaignRow, CampaignRow.id == RolloutRow.campaign_id)
         .where(
             CampaignRow.status.not_in(ENDS),
-            RolloutRow.phase != RolloutPhase.DONE,
+            ~DONE,
             RolloutRow.run_id.is_not(None),
             ~has_sandbox,
         )

@@ -17,7 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from infra.db import snapshots
 from infra.db.database import Database
 from infra.db.fence import unknown
-from infra.db.models import CampaignRow, GroupRow, RolloutRow, Sampling
+from infra.db.models import CampaignRow, GroupRow, RolloutRow
+from infra.db.rollout_ends import DONE
 from mainspring.algorithms.closing import closing_status
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
@@ -30,6 +31,7 @@ from mainspring.status import (
     GroupStatus,
     Player,
     RolloutPhase,
+    Sampling,
     StopReason,
     Verdict,
 )
@@ -43,9 +45,7 @@ _COLUMNS = (
     GroupRow.policy_version,
     GroupRow.size,
     GroupRow.status,
-    GroupRow.sampling,
     GroupRow.split,
-    GroupRow.created_at,
     GroupRow.finished_at,
     GroupRow.note,
 )
@@ -64,9 +64,7 @@ class GroupRecord:
     """The newest version when the group was admitted."""
     size: int
     status: GroupStatus
-    sampling: Sampling
     split: str
-    created_at: datetime
     finished_at: datetime | None
     note: str | None
     """Why an operator discarded it."""
@@ -90,13 +88,9 @@ class NewRollout:
 class Tally:
     """What the finished rollouts of a group came to."""
 
-    num_rollouts: int
-    num_done: int
     num_resolved: int
     num_masked: int
     """Done without a reward."""
-    reward_mean: float | None
-    """Over scored rollouts; None when there is none."""
 
 
 async def create_group(
@@ -160,17 +154,6 @@ async def get(database: Database, group: GroupId) -> GroupRecord:
         return await _get(connection, group)
 
 
-async def rollout_ids(database: Database, group: GroupId) -> list[RolloutId]:
-    """In sample order."""
-    async with database.transaction() as connection:
-        ids = await connection.scalars(
-            select(RolloutRow.id)
-            .where(RolloutRow.group_id == group)
-            .order_by(RolloutRow.sample_index)
-        )
-        return [RolloutId(id) for id in ids]
-
-
 async def list_groups(
     database: Database, campaign: CampaignId, kind: GroupKind | None = None
 ) -> list[GroupRecord]:
@@ -183,41 +166,13 @@ async def list_groups(
         return [_record(row) for row in rows]
 
 
-async def ready_groups(database: Database, campaign: CampaignId) -> list[GroupId]:
-    """Training groups that wait for a step, in the order in which they became ready. Those of a
-    planned, unfinished step are among them."""
-    async with database.transaction() as connection:
-        ids = await connection.scalars(
-            select(GroupRow.id)
-            .where(
-                GroupRow.campaign_id == campaign,
-                GroupRow.kind == GroupKind.TRAIN,
-                GroupRow.status == GroupStatus.READY,
-            )
-            .order_by(GroupRow.finished_at, GroupRow.index)
-        )
-        return [GroupId(id) for id in ids]
-
-
-async def counts(database: Database, campaign: CampaignId) -> dict[GroupStatus, int]:
-    """Training groups by status; every status is there."""
-    async with database.transaction() as connection:
-        rows = await connection.execute(
-            select(GroupRow.status, func.count().label("size"))
-            .where(GroupRow.campaign_id == campaign, GroupRow.kind == GroupKind.TRAIN)
-            .group_by(GroupRow.status)
-        )
-        found = {row.status: row.size for row in rows}
-    return {status: found.get(status, 0) for status in GroupStatus}
-
-
 async def unfinished(database: Database, group: GroupId) -> list[int]:
     """Rollouts of an open group to play, by sample index: not ended, or cut off from outside."""
     cut = RolloutRow.stop_reason.in_((StopReason.CANCELLED, StopReason.TERMINATED))
     async with database.transaction() as connection:
         found = await connection.scalars(
             select(RolloutRow.sample_index)
-            .where(RolloutRow.group_id == group, (RolloutRow.phase != RolloutPhase.DONE) | cut)
+            .where(RolloutRow.group_id == group, ~DONE | cut)
             .order_by(RolloutRow.sample_index)
         )
         return list(found)
@@ -250,7 +205,7 @@ async def finish_group(
             return row.status
         await connection.execute(
             update(RolloutRow)
-            .where(RolloutRow.group_id == group, RolloutRow.phase != RolloutPhase.DONE)
+            .where(RolloutRow.group_id == group, ~DONE)
             .values(
                 phase=RolloutPhase.DONE,
                 stop_reason=StopReason.CANCELLED if cancelled else StopReason.INFRA_FAULT,
@@ -276,16 +231,12 @@ async def finish_group(
 
 
 async def tally(database: Database, group: GroupId) -> Tally:
-    done = RolloutRow.phase == RolloutPhase.DONE
     async with database.transaction() as connection:
         row = (
             await connection.execute(
                 select(
-                    func.count(),
-                    func.count().filter(done),
-                    func.count().filter(done, RolloutRow.verdict == Verdict.RESOLVED),
-                    func.count().filter(done, RolloutRow.reward.is_(None)),
-                    func.avg(RolloutRow.reward),
+                    func.count().filter(DONE, RolloutRow.verdict == Verdict.RESOLVED),
+                    func.count().filter(DONE, RolloutRow.reward.is_(None)),
                 ).where(RolloutRow.group_id == group)
             )
         ).one()

@@ -1,12 +1,11 @@
 """The tables, as typed declarative models. Every change here needs a migration; a test compares.
 
 Invariants held by the schema itself: one row per (rollout, epoch, turn); a group is in at most one
-step; a status is one of its enum's words. Imported by the modules beside this file and by
-migrations; rows never leave `infra.db`, records do.
+step; a status is one of its enum's words. Imported by the modules of `infra.db` and by migrations
+alone, which a test holds: rows never leave `infra.db`, records and figures do.
 """
 
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import (
@@ -31,11 +30,14 @@ from infra.db.columns import Numbers, PackedFloats, PackedInts, PlainText, Spans
 from mainspring.status import (
     CampaignKind,
     CampaignStatus,
+    ExecutionState,
     GroupKind,
     GroupStatus,
     Player,
     Refusal,
     RolloutPhase,
+    Sampling,
+    SandboxPurpose,
     SandboxStatus,
     StepStatus,
     StopReason,
@@ -43,29 +45,6 @@ from mainspring.status import (
     Verification,
 )
 from mainspring.trajectories.turns import VersionSpan
-
-
-class Sampling(StrEnum):
-    """How a group's rollouts draw tokens."""
-
-    SAMPLED = "sampled"
-    """At the campaign's temperature."""
-    GREEDY = "greedy"
-    """At temperature 0."""
-
-
-class ExecutionState(StrEnum):
-    INTENT = "intent"
-    """About to run, running, or its runner died: a second attempt re-attaches by turn id."""
-    DONE = "done"
-    """Ran; its result is here."""
-
-
-class SandboxPurpose(StrEnum):
-    AGENT = "agent"
-    """Runs the agent's commands."""
-    GRADE = "grade"
-    """Judges one patch."""
 
 
 class Base(DeclarativeBase):

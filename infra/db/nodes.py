@@ -13,10 +13,10 @@ from sqlalchemy import Double, any_, cast, delete, exists, func, literal, or_, s
 from sqlalchemy.dialects.postgresql import insert
 
 from infra.db.database import Database
-from infra.db.models import NodeRow, SandboxPurpose, SandboxRow
+from infra.db.models import NodeRow, SandboxRow
 from mainspring.errors import UsageError
 from mainspring.ids import NodeId
-from mainspring.status import NodeStatus, Refusal, SandboxStatus
+from mainspring.status import NodeStatus, Refusal, SandboxPurpose, SandboxStatus
 from mainspring.timeouts import NODE_LOST_AFTER_S
 
 FORGOTTEN_AFTER = timedelta(days=7)

@@ -13,10 +13,11 @@ from sqlalchemy import func, null, select, update
 from infra.db import snapshots
 from infra.db.database import Database
 from infra.db.models import CallRow, GroupRow, RolloutRow
+from infra.db.rollout_ends import DONE
 from mainspring.ids import CampaignId, GroupId, RolloutId
 from mainspring.status import GroupKind, GroupStatus, RolloutPhase, StopReason
 
-_PLAYING = (RolloutRow.phase != RolloutPhase.DONE) & RolloutRow.run_id.is_not(None)
+_PLAYING = ~DONE & RolloutRow.run_id.is_not(None)
 _CUT = (StopReason.CANCELLED, StopReason.TERMINATED)
 
 
@@ -39,7 +40,6 @@ class OpenGroup:
     num_playing: int
     is_complete: bool
     """Every rollout came to an end of its own; only the closing is missing."""
-    num_scored: int
 
 
 async def playing_rollouts(database: Database, min_age_s: float) -> list[Playing]:
@@ -68,7 +68,7 @@ async def end_rollout(database: Database, seen: Playing, fault: str) -> bool:
                 RolloutRow.id == seen.rollout,
                 RolloutRow.epoch == seen.epoch,
                 RolloutRow.run_id == seen.run_id,
-                RolloutRow.phase != RolloutPhase.DONE,
+                ~DONE,
             )
             .values(
                 phase=RolloutPhase.DONE,
@@ -87,7 +87,6 @@ async def end_rollout(database: Database, seen: Playing, fault: str) -> bool:
 
 async def open_groups(database: Database, min_age_s: float) -> list[OpenGroup]:
     """Made at least `min_age_s` ago, oldest first."""
-    ended = RolloutRow.phase == RolloutPhase.DONE
     async with database.transaction() as connection:
         rows = await connection.execute(
             select(
@@ -95,8 +94,7 @@ async def open_groups(database: Database, min_age_s: float) -> list[OpenGroup]:
                 GroupRow.campaign_id,
                 GroupRow.index,
                 func.count().filter(_PLAYING),
-                func.bool_and(ended & RolloutRow.stop_reason.not_in(_CUT)),
-                func.count(RolloutRow.reward),
+                func.bool_and(DONE & RolloutRow.stop_reason.not_in(_CUT)),
             )
             .join(RolloutRow, RolloutRow.group_id == GroupRow.id)
             .where(

@@ -6,16 +6,15 @@ Invariant: one statement, for every rollout's end reads it. Nothing here is writ
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ARRAY, Integer, Text, bindparam, case, func, null, select
+from sqlalchemy import ARRAY, Text, bindparam, case, func, null, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
+from infra.db.columns import num_packed
 from infra.db.database import Database
 from infra.db.models import CallRow, RolloutRow
 from mainspring.ids import CampaignId, RolloutId, TaskId
 from mainspring.status import Player
 from mainspring.tasks.criterion import GradeReport
-
-_BYTES_PER_TOKEN = 4  # infra.db.columns packs tokens as int32
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +31,6 @@ class Played:
     """Of the whole sequence; None likewise."""
 
 
-def _num_tokens(packed: Any) -> Any:
-    return func.octet_length(packed, type_=Integer) / _BYTES_PER_TOKEN
-
-
 def _unless_unknown(total: Any, counted: Any) -> Any:
     """Over the replies; null where `counted` is unknown of one: a part is no total."""
     is_reply = CallRow.number.is_not(None)  # else the outer join's row of none
@@ -46,11 +41,11 @@ def _unless_unknown(total: Any, counted: Any) -> Any:
 # Replies in text have no tokens of their own, only the endpoint's count, where it counts.
 _IN_TOKENS = func.octet_length(CallRow.completion_ids) > 0
 _COMPLETION = case(
-    (_IN_TOKENS, _num_tokens(CallRow.completion_ids)),
+    (_IN_TOKENS, num_packed(CallRow.completion_ids)),
     else_=CallRow.num_completion_tokens,
 )
 _PROMPT = case(
-    (_IN_TOKENS, CallRow.prompt_start + _num_tokens(CallRow.prompt_ids)),
+    (_IN_TOKENS, CallRow.prompt_start + num_packed(CallRow.prompt_ids)),
     else_=CallRow.num_prompt_tokens,
 )
 _READ = (

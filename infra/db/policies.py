@@ -5,7 +5,6 @@ only.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from sqlalchemy import Double, Select, cast, func, select, update
 from sqlalchemy.dialects.postgresql import insert
@@ -25,7 +24,6 @@ _COLUMNS = (
     PolicyVersionRow.checkpoint,
     PolicyVersionRow.logprob_gap_max,
     PolicyVersionRow.num_gap_tokens,
-    PolicyVersionRow.created_at,
 )
 
 
@@ -45,7 +43,6 @@ class PolicyRecord:
     """Largest gap between served and recomputed log-probs; None before it was measured."""
     num_gap_tokens: int | None
     """Tokens it was measured on."""
-    created_at: datetime
 
 
 async def put_first_policy(

@@ -105,6 +105,13 @@ class RolloutRecord:
     finished_at: datetime | None
 
     @property
+    def spent_s(self) -> float | None:
+        """From its first claim to its end."""
+        if self.started_at is None or self.finished_at is None:
+            return None
+        return (self.finished_at - self.started_at).total_seconds()
+
+    @property
     def attempts(self) -> int:
         """Times it was begun: anew after a reset, a retry, or a run that was cut off."""
         return len(self.past_runs) + 1
@@ -113,11 +120,9 @@ class RolloutRecord:
 @dataclass(frozen=True, slots=True)
 class Claim:
     rollout: RolloutId
-    group: GroupId
     campaign: CampaignId
     task: TaskId
     epoch: int
-    temperature: float
     player: Player
 
 
@@ -164,9 +169,7 @@ async def claim(database: Database, rollout: RolloutId, run_id: str) -> Claim:
             await connection.execute(
                 update(RolloutRow).where(RolloutRow.id == rollout).values(owner)
             )
-        return Claim(
-            rollout, group.id, row.campaign_id, row.task_id, epoch, row.temperature, row.player
-        )
+        return Claim(rollout, row.campaign_id, row.task_id, epoch, row.player)
 
 
 async def new_epoch(database: Database, rollout: RolloutId, from_epoch: int, run_id: str) -> int:
@@ -330,7 +333,6 @@ async def _locked(connection: AsyncConnection, rollout: RolloutId) -> Row[Any]:
             select(
                 RolloutRow.campaign_id,
                 RolloutRow.task_id,
-                RolloutRow.temperature,
                 RolloutRow.player,
                 RolloutRow.phase,
                 RolloutRow.epoch,

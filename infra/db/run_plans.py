@@ -15,7 +15,8 @@ from sqlalchemy import Select, func, select
 from infra.db import selections
 from infra.db.database import Database
 from infra.db.groups import NewRollout
-from infra.db.models import GroupRow, RolloutRow, Sampling
+from infra.db.models import GroupRow, RolloutRow
+from infra.db.rollout_ends import DONE
 from mainspring.config.any_run import AnyRun, Measurement
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig
@@ -31,7 +32,7 @@ from mainspring.ids import (
     run_group_id,
 )
 from mainspring.protocol.run import MAX_GROUP_SIZE, PolicyEvaluation
-from mainspring.status import Player, RolloutPhase
+from mainspring.status import Player, Sampling
 
 _Way = tuple[Player, str | None]
 """Who makes a patch, and the exploit's name."""
@@ -165,6 +166,6 @@ def _given_patches(campaign: str) -> Select[tuple[str, str, float]]:
     """What ended without a patch has nothing to grade."""
     return select(RolloutRow.id, RolloutRow.task_id, RolloutRow.temperature).where(
         RolloutRow.campaign_id == campaign,
-        RolloutRow.phase == RolloutPhase.DONE,
+        DONE,
         RolloutRow.patch.is_not(None),
     )

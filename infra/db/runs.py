@@ -6,20 +6,14 @@ are played when the run is resumed. What the parts of a run hold is in `run_plan
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Double, cast, func, select, update
+from sqlalchemy import Double, cast, func, select, update
 
 from infra.db.database import Database
 from infra.db.models import GroupRow, RolloutRow
+from infra.db.rollout_ends import DONE, JUDGED
 from mainspring.ids import CampaignId, GroupId
-from mainspring.status import MASKED_ENDS, GroupStatus, RolloutPhase, Verdict
+from mainspring.status import GroupStatus, Verdict
 
-_DONE = RolloutRow.phase == RolloutPhase.DONE
-_JUDGED: ColumnElement[bool] = (
-    _DONE
-    & RolloutRow.stop_reason.not_in(MASKED_ENDS)
-    & RolloutRow.verdict.is_not(None)
-    & (RolloutRow.verdict != Verdict.FAULT)
-)
 _COMPLETE = (GroupStatus.READY, GroupStatus.MASKED)
 """Of groups that measure."""
 
@@ -28,14 +22,11 @@ _COMPLETE = (GroupStatus.READY, GroupStatus.MASKED)
 class RunTally:
     """What the rollouts of a campaign came to so far."""
 
-    num_rollouts: int
-    """Stored; the parts to come are not."""
     num_done: int
     num_running: int
     num_resolved: int
     num_masked: int
     """Ended without a verdict: an infrastructure fault, or cancelled."""
-    num_turns: int
     wall_s: float
     """From the first claim to the last end."""
 
@@ -62,7 +53,7 @@ async def take_up(
         unfinished = list(
             await connection.scalars(
                 select(RolloutRow.sample_index)
-                .where(RolloutRow.group_id == group, ~_JUDGED)
+                .where(RolloutRow.group_id == group, ~JUDGED)
                 .order_by(RolloutRow.sample_index)
             )
         )
@@ -85,12 +76,10 @@ async def tally(database: Database, campaign: CampaignId) -> RunTally:
         row = (
             await connection.execute(
                 select(
-                    func.count(),
-                    func.count().filter(_DONE),
-                    func.count().filter(~_DONE, RolloutRow.started_at.is_not(None)),
-                    func.count().filter(_JUDGED, RolloutRow.verdict == Verdict.RESOLVED),
-                    func.count().filter(_DONE, ~_JUDGED),
-                    func.coalesce(func.sum(RolloutRow.num_turns), 0),
+                    func.count().filter(DONE),
+                    func.count().filter(~DONE, RolloutRow.started_at.is_not(None)),
+                    func.count().filter(JUDGED, RolloutRow.verdict == Verdict.RESOLVED),
+                    func.count().filter(DONE, ~JUDGED),
                     func.coalesce(cast(wall_s, Double), 0.0),
                 ).where(RolloutRow.campaign_id == campaign)
             )

@@ -15,10 +15,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
 from infra.db.fence import fenced_insert, refuse_finished, refuse_older
-from infra.db.models import NodeRow, RolloutRow, SandboxPurpose, SandboxRow
+from infra.db.models import NodeRow, RolloutRow, SandboxRow
+from infra.db.rollout_ends import DONE
 from mainspring.errors import SandboxError
 from mainspring.ids import NodeId, RolloutId, SandboxId
-from mainspring.status import FaultKind, RolloutPhase, SandboxStatus
+from mainspring.status import FaultKind, RolloutPhase, SandboxPurpose, SandboxStatus
 from mainspring.timeouts import LEASE_GONE_AFTER_S
 
 _COLUMNS = (
@@ -163,7 +164,7 @@ async def leases_without_live_rollout(
     return await _leases(
         database,
         node,
-        or_(RolloutRow.phase == RolloutPhase.DONE, RolloutRow.epoch != SandboxRow.epoch),
+        or_(DONE, RolloutRow.epoch != SandboxRow.epoch),
     )
 
 

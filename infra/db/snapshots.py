@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from infra.db.database import Database
 from infra.db.fence import fenced_insert, refuse_older
 from infra.db.models import RolloutRow, SnapshotRow
+from infra.db.rollout_ends import DONE
 from mainspring.ids import RolloutId
-from mainspring.status import RolloutPhase
 
 _COLUMNS = ["rollout_id", "epoch", "num_turns", "data"]
 _PUT = fenced_insert(
@@ -67,5 +67,5 @@ async def drop(database: Database, rollout: RolloutId) -> None:
 
 async def drop_of_ended(connection: AsyncConnection, *which: ColumnElement[bool]) -> None:
     """For those of the rollouts `which` that have ended; in the transaction that ends them."""
-    ended = select(RolloutRow.id).where(RolloutRow.phase == RolloutPhase.DONE, *which)
+    ended = select(RolloutRow.id).where(DONE, *which)
     await connection.execute(delete(SnapshotRow).where(SnapshotRow.rollout_id.in_(ended)))

@@ -7,7 +7,7 @@ cancelled, terminated, failed or reset anywhere can be started again and look he
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
@@ -43,8 +43,7 @@ class Standing:
 
 async def read(database: Database, campaign: CampaignId, since: float = 0.0) -> Standing:
     """What was masked or flat before `since`, in unix seconds, does not count as in a row."""
-    async with database.transaction() as connection:
-        await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
+    async with database.snapshot() as connection:
         newest = (
             await connection.execute(
                 select(PolicyVersionRow.version, PolicyVersionRow.num_gap_tokens)

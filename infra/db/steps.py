@@ -7,7 +7,6 @@ the groups it consumed. What a batch holds is in `batches`.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Select, func, insert, select, update
@@ -27,8 +26,6 @@ _COLUMNS = (
     StepRow.status,
     StepRow.policy_version_before,
     StepRow.metrics,
-    StepRow.planned_at,
-    StepRow.finished_at,
 )
 
 
@@ -44,8 +41,6 @@ class StepRecord:
     policy_version_before: int
     metrics: dict[str, float | None]
     """None where the number was not finite."""
-    planned_at: datetime
-    finished_at: datetime | None
 
 
 async def plan_step(

@@ -28,7 +28,6 @@ class TrainerLease:
     process: str
     released: bool
     since: datetime
-    seen_at: datetime
 
 
 _COLUMNS = (
@@ -38,7 +37,6 @@ _COLUMNS = (
     TrainerLeaseRow.process,
     TrainerLeaseRow.released,
     TrainerLeaseRow.since,
-    TrainerLeaseRow.seen_at,
 )
 
 

@@ -14,8 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
 from infra.db.fence import fenced_insert, refuse_finished, refuse_older
-from infra.db.models import CallRow, ExecutionRow, ExecutionState
+from infra.db.models import CallRow, ExecutionRow
 from mainspring.ids import RolloutId
+from mainspring.status import ExecutionState
 from mainspring.trajectories.turns import Call, Execution
 
 CALL = (
@@ -99,17 +100,6 @@ async def get_call(database: Database, rollout: RolloutId, epoch: int, number: i
         return await _call(connection, rollout, epoch, number)
 
 
-async def calls(database: Database, rollout: RolloutId, epoch: int) -> list[Call]:
-    """By number."""
-    async with database.transaction() as connection:
-        rows = await connection.execute(
-            select(*CALL)
-            .where(CallRow.rollout_id == rollout, CallRow.epoch == epoch)
-            .order_by(CallRow.number)
-        )
-        return [Call(*row) for row in rows]
-
-
 async def put_intent(
     database: Database, rollout: RolloutId, epoch: int, call: int, index: int, command: str
 ) -> Execution | None:
@@ -153,21 +143,6 @@ async def put_execution(
         if stored is None or stored[0] is not ExecutionState.DONE:
             refuse_finished(rollout)
         return Execution(*stored[1:])
-
-
-async def executions(database: Database, rollout: RolloutId, epoch: int) -> list[Execution]:
-    """Commands that have run, in their order."""
-    async with database.transaction() as connection:
-        rows = await connection.execute(
-            select(*_EXECUTION)
-            .where(
-                ExecutionRow.rollout_id == rollout,
-                ExecutionRow.epoch == epoch,
-                ExecutionRow.state == ExecutionState.DONE,
-            )
-            .order_by(ExecutionRow.call, ExecutionRow.index)
-        )
-        return [Execution(*row) for row in rows]
 
 
 async def history(

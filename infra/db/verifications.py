@@ -12,8 +12,9 @@ from sqlalchemy import func, select, text
 
 from infra.db.database import Database
 from infra.db.models import CampaignRow, RolloutRow, TaskRow
+from infra.db.rollout_ends import DONE, HAS_VERDICT
 from mainspring.ids import CampaignId, TaskId
-from mainspring.status import CampaignKind, Player, RolloutPhase, Verdict, Verification
+from mainspring.status import CampaignKind, Player, Verdict, Verification
 
 
 async def verification_of(
@@ -21,10 +22,7 @@ async def verification_of(
 ) -> dict[TaskId, Verification]:
     """Every task of the source (and split), in listing order."""
     gold, empty = (
-        (RolloutRow.player == player)
-        & RolloutRow.verdict.is_not(None)
-        & (RolloutRow.verdict != Verdict.FAULT)
-        for player in (Player.GOLD, Player.EMPTY)
+        (RolloutRow.player == player) & HAS_VERDICT for player in (Player.GOLD, Player.EMPTY)
     )
     resolved = RolloutRow.verdict == Verdict.RESOLVED
     judged = (
@@ -40,7 +38,7 @@ async def verification_of(
             # As in the index ix_rollouts_given, which a parameter would not match.
             text("rollouts.player <> 'policy'"),
             CampaignRow.kind == CampaignKind.VERIFY,
-            RolloutRow.phase == RolloutPhase.DONE,
+            DONE,
         )
         .group_by(RolloutRow.task_id, CampaignRow.id)
         .having(func.count().filter(gold) > 0, func.count().filter(empty) > 0)
@@ -69,7 +67,7 @@ async def faults(database: Database, campaign: CampaignId) -> dict[TaskId, str]:
             select(RolloutRow.task_id, func.min(RolloutRow.fault))
             .where(
                 RolloutRow.campaign_id == campaign,
-                RolloutRow.phase == RolloutPhase.DONE,
+                DONE,
                 RolloutRow.fault.is_not(None),
             )
             .group_by(RolloutRow.task_id)
@@ -96,9 +94,8 @@ async def passes(database: Database, campaign: CampaignId) -> dict[Player, Passe
             )
             .where(
                 RolloutRow.campaign_id == campaign,
-                RolloutRow.phase == RolloutPhase.DONE,
-                RolloutRow.verdict.is_not(None),
-                RolloutRow.verdict != Verdict.FAULT,
+                DONE,
+                HAS_VERDICT,
             )
             .group_by(RolloutRow.player)
         )

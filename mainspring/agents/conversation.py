@@ -4,13 +4,12 @@ The same turns give the same messages, so an endpoint that takes text is asked t
 a crash, and an exported trajectory has what the policy was told. Imported by policies and exports.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mainspring.agents.protocol import Agent, Message
 from mainspring.tasks.task import Task
-from mainspring.trajectories.turns import Call, Execution
+from mainspring.trajectories.turns import Call, Execution, by_call
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +32,7 @@ class Conversation:
         return self.agent.after(last, [ran for ran in self.executions if ran.call == last.number])
 
     def messages(self) -> list[Message]:
-        ran: defaultdict[int, list[Execution]] = defaultdict(list)
-        for execution in self.executions:
-            ran[execution.call].append(execution)
+        ran = by_call(self.executions)
         messages = list(self.opening())
         for reply in self.replies:
             messages.append({"role": "assistant", "content": reply.text})

@@ -5,6 +5,8 @@ tokens that are new since its parent, so the sequence of a branch is the concate
 of `prompt_ids` + `completion_ids`. `tree` puts calls together and proves that nothing is missing.
 """
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mainspring.errors import MainspringError
@@ -58,6 +60,11 @@ class Call:
     def end(self) -> int:
         return self.prompt_start + len(self.prompt_ids) + len(self.completion_ids)
 
+    @property
+    def versions(self) -> list[int]:
+        """Policy versions that its tokens were sampled under, oldest first."""
+        return sorted({span.version for span in self.spans})
+
 
 @dataclass(frozen=True, slots=True)
 class Execution:
@@ -76,3 +83,11 @@ class Execution:
     """More was written than the cap keeps."""
     timed_out: bool
     wall_s: float
+
+
+def by_call(executions: Iterable[Execution]) -> defaultdict[int, list[Execution]]:
+    """What the commands of each call did, in the order given; an empty list for other calls."""
+    ran: defaultdict[int, list[Execution]] = defaultdict(list)
+    for execution in executions:
+        ran[execution.call].append(execution)
+    return ran

@@ -13,7 +13,7 @@ from mainspring import __version__
 from mainspring.agents.protocol import FormatError
 from mainspring.trajectories.turns import Call
 from reports.export.trajectory import Trajectory, num_completion_tokens, num_prompt_tokens
-from reports.export.whole_file import write_whole
+from reports.whole_file import write_whole
 
 SCHEMA_VERSION = "ATIF-v1.4"
 """The oldest with every field used here, so that readers of any later one take it too."""

@@ -20,7 +20,7 @@ from mainspring.rewards.passk import pass_at_each_k
 from mainspring.status import Verdict
 from reports.export.folders import write_folder
 from reports.export.trajectory import Progress, Trajectory, attempts, read
-from reports.export.whole_file import write_whole
+from reports.whole_file import write_whole
 
 Result = dict[str, Any]
 NOT_GRADED = "not_graded"
@@ -99,7 +99,7 @@ def summarise(results: list[Result], *, num_unfinished: int = 0) -> dict[str, An
 
 def _result(trajectory: Trajectory, folder: str) -> Result:
     return trajectory.outcome() | {
-        "elapsed_s": trajectory.attempt.elapsed_s,
+        "elapsed_s": trajectory.rollout.spent_s,
         "n_attempts": trajectory.rollout.attempts,
         "phase_s": {k: v for k, v in trajectory.rollout.phase_s.items() if v is not None},
         "patch_bytes": len(trajectory.patch),

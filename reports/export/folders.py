@@ -11,7 +11,7 @@ from mainspring import __version__
 from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.turns import Call
 from reports.export.trajectory import Trajectory, num_completion_tokens, num_prompt_tokens
-from reports.export.whole_file import write_whole
+from reports.whole_file import write_whole
 
 FORMAT = "mainspring-1"
 
@@ -48,7 +48,7 @@ def _step(trajectory: Trajectory, reply: Call) -> dict[str, Any]:
         "reply_s": reply.latency_s,
         "n_prompt_tokens": num_prompt_tokens(reply),
         "n_completion_tokens": num_completion_tokens(reply),
-        "policy_versions": sorted({span.version for span in reply.spans}),
+        "policy_versions": reply.versions,
         "commands": [
             {
                 "command": ran.command,
@@ -86,7 +86,7 @@ def _meta(trajectory: Trajectory) -> dict[str, Any]:
         "n_completion_tokens": trajectory.num_completion_tokens,
         "started_at": rollout.started_at and rollout.started_at.isoformat(),
         "finished_at": rollout.finished_at and rollout.finished_at.isoformat(),
-        "elapsed_s": trajectory.attempt.elapsed_s,
+        "elapsed_s": rollout.spent_s,
         "phase_s": rollout.phase_s,
     }
 

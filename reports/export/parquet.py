@@ -13,7 +13,7 @@ from mainspring.errors import UsageError
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.turns import Call
 from reports.export.trajectory import Trajectory
-from reports.export.whole_file import whole_file
+from reports.whole_file import whole_file
 
 ROWS_AT_ONCE = 64
 """Held in memory before they are written as one row group."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mainspring.trajectories.turns import Call
 from reports.export.trajectory import Trajectory
-from reports.export.whole_file import whole_file
+from reports.whole_file import whole_file
 
 
 async def write_sft(trajectories: AsyncIterator[Trajectory], out: Path) -> int:

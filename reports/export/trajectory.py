@@ -7,7 +7,7 @@ the formats beside this file.
 """
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +27,7 @@ from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.task import Task
 from mainspring.trajectories.samples import Sample, samples_of
 from mainspring.trajectories.tree import branches
-from mainspring.trajectories.turns import Call, Execution
+from mainspring.trajectories.turns import Call, Execution, by_call
 
 _GIVEN = (Player.GOLD, Player.EMPTY, Player.EXPLOIT)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -60,11 +60,6 @@ class Attempt:
     def is_masked(self) -> bool:
         """Something else than the agent failed: neither resolved nor unresolved."""
         return is_masked(self.rollout.stop_reason, self.rollout.verdict)
-
-    @property
-    def elapsed_s(self) -> float | None:
-        started, finished = self.rollout.started_at, self.rollout.finished_at
-        return (finished - started).total_seconds() if started and finished else None
 
 
 @dataclass(frozen=True)
@@ -128,7 +123,11 @@ class Trajectory:
 
     def ran(self, reply: Call) -> list[Execution]:
         """What the reply's commands did, in their order."""
-        return [each for each in self.executions if each.call == reply.number]
+        return self._by_call[reply.number]
+
+    @cached_property
+    def _by_call(self) -> defaultdict[int, list[Execution]]:
+        return by_call(self.executions)
 
     @property
     def num_prompt_tokens(self) -> int | None:
@@ -141,7 +140,7 @@ class Trajectory:
 
     @property
     def policy_versions(self) -> list[int]:
-        return sorted({span.version for reply in self.replies for span in reply.spans})
+        return sorted({version for reply in self.replies for version in reply.versions})
 
     def outcome(self) -> dict[str, Any]:
         """How it ended, in plain words and numbers, as several formats hold it."""

@@ -5,8 +5,7 @@ import numpy as np
 from activities.step_batch import step_batch
 from infra.db.batches import BatchGroup, BatchRollout
 from mainspring.config.trainer import TrainerConfig
-from mainspring.ids import GroupId, RolloutId, TaskId
-from mainspring.status import StopReason
+from mainspring.ids import GroupId, RolloutId
 from mainspring.step_metrics import TAKEN_NAMES
 from mainspring.trajectories.turns import Call, VersionSpan
 
@@ -26,18 +25,13 @@ def rollout(index: int, reward: float | None, *versions: int) -> BatchRollout:
     )
     return BatchRollout(
         id=RolloutId(f"c/g0/{index}"),
-        task=TaskId("t"),
-        sample_index=index,
         reward=reward,
-        stop_reason=StopReason.SUBMITTED,
-        temperature=1.0,
-        num_turns=1,
         calls=[reply],
     )
 
 
 def group(*rollouts: BatchRollout) -> BatchGroup:
-    return BatchGroup(GroupId("c/g0"), 0, list(rollouts))
+    return BatchGroup(GroupId("c/g0"), list(rollouts))
 
 
 OLD = group(rollout(0, 1.0, 9, 9, 8, 8), rollout(1, 0.0, 6, 7, 9, 3), rollout(2, None, 0, 0))

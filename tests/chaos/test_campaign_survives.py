@@ -19,9 +19,9 @@ from cli.operations import campaign_launch as launch
 from cli.operations.embedded_stack import StackInfo
 from cli.operations.fleet import Fleet
 from cli.operations.local_campaign import members
-from infra.db import batches, campaigns, groups, policies, sandboxes, steps
+from infra.db import batches, campaigns, groups, policies, rollouts, sandboxes, steps
 from infra.db.database import Database
-from infra.db.models import CallRow, ExecutionRow, ExecutionState, RolloutRow
+from infra.db.models import CallRow, ExecutionRow, RolloutRow
 from infra.stack import ports
 from infra.temporal.connection import connect
 from mainspring.config.agent import AgentConfig
@@ -33,7 +33,7 @@ from mainspring.config.tasks import TasksConfig
 from mainspring.config.trainer import Device, TrainerConfig
 from mainspring.ids import CampaignId
 from mainspring.settings import load_settings
-from mainspring.status import CampaignStatus, GroupKind, GroupStatus, StepStatus
+from mainspring.status import CampaignStatus, ExecutionState, GroupKind, GroupStatus, StepStatus
 from mainspring.trajectories.samples import samples_of
 from reports.collect import collect
 from reports.summary import write
@@ -135,9 +135,10 @@ async def check_everything_happened_once(db: Database, campaign: CampaignId) -> 
     assert len(batch_groups) == len(set(batch_groups)) == len(consumed)
     for group in await batches.load_groups(db, batch_groups):
         for rollout in group.rollouts:
-            assert rollout.reward is not None, f"{rollout.id} was masked: {rollout.stop_reason}"
+            stored = await rollouts.get(db, rollout.id)
+            assert rollout.reward is not None, f"{rollout.id} was masked: {stored.stop_reason}"
             samples_of(rollout.id, rollout.calls)
-            assert len(rollout.calls) == rollout.num_turns
+            assert len(rollout.calls) == stored.num_turns
     async with db.transaction() as connection:
         ours = select(RolloutRow.id).where(RolloutRow.campaign_id == campaign)
         # One life each: no turn was generated or run a second time in another epoch.

@@ -30,12 +30,12 @@ from temporalio.client import WorkflowHandle
 from cli.operations.embedded_stack import StackInfo
 from infra.db import sandboxes, turns
 from infra.db.cache import Known
-from infra.db.models import SandboxPurpose
 from infra.environments.hosted import Environments
 from infra.sandbox.backends import available_backends
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.ids import NodeId, RolloutId
 from mainspring.protocol.rollout import RolloutResult
+from mainspring.status import SandboxPurpose
 from node.held_sandboxes import HeldSandboxes
 from node.reaper import Reaper
 from tests.dockerd import Dockerd, own_dockerd, reason_for_none

@@ -14,12 +14,11 @@ from cli import node
 from cli.operations import drain
 from infra.db import nodes, sandboxes
 from infra.db.database import Database
-from infra.db.models import SandboxPurpose
 from infra.db.nodes import NodeBeat
 from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import NodeId, RolloutId, SandboxId
 from mainspring.sandbox_choice import BWRAP
-from mainspring.status import Refusal
+from mainspring.status import Refusal, SandboxPurpose
 
 BUSY, EMPTY = NodeId("containers-17.rack-4"), NodeId("b")
 

@@ -3,19 +3,11 @@
 import random
 from datetime import UTC, datetime
 
-from mainspring.status import CampaignStatus, StopReason, Verdict
-from reports.data import (
-    Composition,
-    Evaluation,
-    Lengths,
-    PhaseTiming,
-    RanCommand,
-    ReportData,
-    Step,
-    Totals,
-    Trajectory,
-    Turn,
-)
+from infra.db.reading.evaluations import CheckedGap, Evaluation
+from infra.db.reading.timings import PhaseTiming
+from infra.db.reading.trained_steps import Composition, Lengths, Step
+from mainspring.status import CampaignStatus, Sampling, StopReason, Verdict
+from reports.data import RanCommand, ReportData, Totals, Trajectory, Turn
 
 NUM_STEPS = 60
 MODULE = "def total_above(values, limit):\n    total = 0\n    for value in values:\n"
@@ -42,14 +34,14 @@ def report_data() -> ReportData:
         ),
         logprob_gap_limit=1e-3,
         evaluations=(
-            Evaluation(0, "heldout", "sampled", 128, 22),
-            Evaluation(0, "heldout", "greedy", 128, 51),
-            Evaluation(0, "heldout_templates", "sampled", 64, 9),
-            Evaluation(20, "heldout", "sampled", 128, 55, num_masked=1),
-            Evaluation(40, "heldout", "sampled", 128, 74),
-            Evaluation(60, "heldout", "sampled", 128, 81),
-            Evaluation(60, "heldout", "greedy", 128, 90),
-            Evaluation(60, "heldout_templates", "sampled", 64, 14),
+            Evaluation(0, "heldout", Sampling.SAMPLED, 128, 22),
+            Evaluation(0, "heldout", Sampling.GREEDY, 128, 51),
+            Evaluation(0, "heldout_templates", Sampling.SAMPLED, 64, 9),
+            Evaluation(20, "heldout", Sampling.SAMPLED, 128, 55, num_masked=1),
+            Evaluation(40, "heldout", Sampling.SAMPLED, 128, 74),
+            Evaluation(60, "heldout", Sampling.SAMPLED, 128, 81),
+            Evaluation(60, "heldout", Sampling.GREEDY, 128, 90),
+            Evaluation(60, "heldout_templates", Sampling.SAMPLED, 64, 14),
         ),
         steps=tuple(_step(draw, step) for step in range(1, NUM_STEPS + 1)),
         lengths=tuple(
@@ -58,16 +50,16 @@ def report_data() -> ReportData:
         ),
         compositions=tuple(_composition(draw, step) for step in range(1, NUM_STEPS + 1)),
         timings=(
-            PhaseTiming("open", 4672, 0.031, 0.120),
-            PhaseTiming("generate", 13_590, 0.210, 0.690),
-            PhaseTiming("execute", 12_810, 0.014, 0.061),
-            PhaseTiming("grade", 4672, 0.180, 0.540),
-            PhaseTiming("train step", NUM_STEPS, 1.2, 2.9),
+            PhaseTiming("open", 0.031, 0.120),
+            PhaseTiming("generate", 0.210, 0.690),
+            PhaseTiming("execute", 0.014, 0.061),
+            PhaseTiming("grade", 0.180, 0.540),
+            PhaseTiming("train step", 1.2, 2.9),
         ),
         stop_reasons={"submitted": 4391, "step_limit": 120, "format_errors": 153, "cancelled": 8},
         verdicts={"resolved": 2310, "not_resolved": 2201, "no_patch": 140, "fault": 13},
         suspicions={"searched_history": 30, "edited_tests": 2},
-        checked_gaps=((0, 2e-6), (NUM_STEPS, 4.3e-5)),
+        checked_gaps=(CheckedGap(0, 2e-6, 900), CheckedGap(NUM_STEPS, 4.3e-5, 900)),
         trajectories=(_solved(), _hostile(), _masked()),
     )
 
@@ -94,13 +86,10 @@ def _step(draw: random.Random, step: int) -> Step:
         masked_rollouts=int(step % 9 == 0),
         entropy=0.42 * 0.985**step + abs(draw.gauss(0, 0.01)),
         grad_norm=0.5 + abs(draw.gauss(0, 0.15)),
-        loss=draw.gauss(0, 0.02),
-        kl=abs(draw.gauss(0, 1e-3)),
         clip_fraction=abs(draw.gauss(0.004, 0.002)),
         logprob_gap_max=10 ** draw.uniform(-6, -4.4),
         num_gap_tokens=0 if step % 3 else 6_900,
         train_s=abs(draw.gauss(1.2, 0.3)),
-        lr=1e-3,
         staleness_mean=abs(draw.gauss(0.6, 0.1)),
     )
 

@@ -221,7 +221,8 @@ async def test_parquet_has_every_token(db: Database, tmp_path: Path) -> None:
             assert row["token_ids"] is None
             continue
         id = RolloutId(row["rollout"])
-        [sample] = samples_of(id, await turns.calls(db, id, 0))
+        replies, _ = await turns.history(db, id, 0)
+        [sample] = samples_of(id, replies)
         np.testing.assert_array_equal(row["token_ids"], sample.token_ids)
         np.testing.assert_array_equal(row["action_mask"], sample.action_mask)
         np.testing.assert_array_equal(row["logprobs"], sample.logprobs)

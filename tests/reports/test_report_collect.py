@@ -14,7 +14,8 @@ from infra.db import campaigns, groups, policies, rollouts, steps, tasks, turns
 from infra.db.database import Database
 from infra.db.fence import UnknownId
 from infra.db.groups import NewRollout
-from infra.db.models import Sampling
+from infra.db.reading.evaluations import CheckedGap, Evaluation
+from infra.db.reading.trained_steps import Composition, Lengths
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import (
     CampaignId,
@@ -25,14 +26,14 @@ from mainspring.ids import (
     group_id,
     rollout_id,
 )
-from mainspring.status import CampaignStatus, GroupKind, StopReason, Suspicion, Verdict
+from mainspring.status import CampaignStatus, GroupKind, Sampling, StopReason, Suspicion, Verdict
 from mainspring.step_metrics import TAKEN_NAMES
 from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.turns import Call, Execution, VersionSpan
 from migrations import upgrade
 from reports import page
 from reports.collect import collect
-from reports.data import Composition, Evaluation, Lengths, RanCommand, ReportData, Turn
+from reports.data import RanCommand, ReportData, Turn
 from reports.summary import summary, write
 
 NAME = CampaignId("told")
@@ -177,9 +178,9 @@ async def told(db: Database) -> ReportData:
 async def test_a_campaign_is_told_from_its_rows(told: ReportData) -> None:
     assert (told.campaign, told.seed, told.status) == (NAME, 5, CampaignStatus.FINISHED)
     assert told.evaluations == (
-        Evaluation(0, "heldout", "sampled", 4, 1, num_masked=1),
-        Evaluation(0, "heldout", "greedy", 2, 1),
-        Evaluation(1, "heldout", "sampled", 4, 3),
+        Evaluation(0, "heldout", Sampling.SAMPLED, 4, 1, num_masked=1),
+        Evaluation(0, "heldout", Sampling.GREEDY, 2, 1),
+        Evaluation(1, "heldout", Sampling.SAMPLED, 4, 3),
     ), "the unfinished one must not count"
     (step,) = told.steps
     assert (step.solve_rate, step.reward_mean, step.mixed_groups) == (0.5, 0.5, 1)
@@ -189,7 +190,7 @@ async def test_a_campaign_is_told_from_its_rows(told: ReportData) -> None:
         *("open", "generate", "grade"),
         *("one reply", "one command", "one step"),
     ]
-    assert told.timings[0].count == 13 and told.timings[0].p95_s == pytest.approx(0.1)
+    assert told.timings[0].p95_s == pytest.approx(0.1)
     assert told.stop_reasons == {"step_limit": 12, "infra_fault": 1}
     assert told.verdicts == {"resolved": 7, "not_resolved": 5, "fault": 1}
     totals = dataclasses.replace(told.totals, wall_s=0.0)
@@ -279,7 +280,7 @@ async def test_what_a_loss_names_is_drawn_beside_the_rest(told: ReportData) -> N
 
 
 async def test_a_checked_gap_is_drawn_where_no_step_measured_one(told: ReportData) -> None:
-    assert told.checked_gaps == ((0, pytest.approx(3e-5)),)
+    assert told.checked_gaps == (CheckedGap(0, pytest.approx(3e-5), 40),)
     unmeasured = dataclasses.replace(told.steps[0], num_gap_tokens=0, logprob_gap_max=0.0)
     html = page.render(dataclasses.replace(told, steps=(unmeasured,)))
     assert "Log-prob gap" in html and "not measured" not in html

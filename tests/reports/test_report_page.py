@@ -11,9 +11,11 @@ from html.parser import HTMLParser
 import pytest
 from report_data import report_data
 
-from mainspring.status import CampaignStatus
+from infra.db.reading.evaluations import Evaluation
+from infra.db.reading.trained_steps import Step
+from mainspring.status import CampaignStatus, Sampling
 from reports import page, plots, summary
-from reports.data import Evaluation, ReportData, Step, Totals
+from reports.data import ReportData, Totals
 
 FILES = {"report.html", "summary.json", "metrics.jsonl"}
 
@@ -129,7 +131,7 @@ def test_one_step_is_enough_for_the_plots() -> None:
     data = dataclasses.replace(
         empty_data(),
         steps=(Step(1, reward_mean=0.0, mixed_groups=0, logprob_gap_max=0.0, entropy=0.1),),
-        evaluations=(Evaluation(0, "heldout", "sampled", 4, 0),),
+        evaluations=(Evaluation(0, "heldout", Sampling.SAMPLED, 4, 0),),
     )
     assert page.render(data).count("<svg") == 4
 
@@ -168,19 +170,19 @@ def test_summary_has_exactly_its_keys() -> None:
 
 
 def test_solve_rate_leaves_masked_rollouts_out() -> None:
-    assert Evaluation(0, "heldout", "sampled", 10, 3, num_masked=4).solve_rate == 0.5
-    assert Evaluation(0, "heldout", "sampled", 4, 0, num_masked=4).solve_rate is None
+    assert Evaluation(0, "heldout", Sampling.SAMPLED, 10, 3, num_masked=4).solve_rate == 0.5
+    assert Evaluation(0, "heldout", Sampling.SAMPLED, 4, 0, num_masked=4).solve_rate is None
 
 
 def test_before_needs_version_zero_and_after_a_later_one() -> None:
     only_first = dataclasses.replace(
-        empty_data(), evaluations=(Evaluation(0, "heldout", "sampled", 4, 1),)
+        empty_data(), evaluations=(Evaluation(0, "heldout", Sampling.SAMPLED, 4, 1),)
     )
-    assert only_first.before_after("heldout", "sampled") == (0.25, None)
+    assert only_first.before_after("heldout", Sampling.SAMPLED) == (0.25, None)
     only_later = dataclasses.replace(
-        empty_data(), evaluations=(Evaluation(5, "heldout", "sampled", 4, 3),)
+        empty_data(), evaluations=(Evaluation(5, "heldout", Sampling.SAMPLED, 4, 3),)
     )
-    assert only_later.before_after("heldout", "sampled") == (None, 0.75)
+    assert only_later.before_after("heldout", Sampling.SAMPLED) == (None, 0.75)
 
 
 def test_write_replaces_both_files_and_leaves_no_scratch(tmp_path) -> None:
@@ -197,8 +199,8 @@ def test_nothing_is_drawn_where_nothing_was_measured() -> None:
     data = dataclasses.replace(
         empty_data(),
         evaluations=(
-            Evaluation(0, "heldout", "sampled", 128, 24),
-            Evaluation(15, "heldout", "sampled", 128, 68),
+            Evaluation(0, "heldout", Sampling.SAMPLED, 128, 24),
+            Evaluation(15, "heldout", Sampling.SAMPLED, 128, 68),
         ),
     )
     [(_, _, drawn)] = plots.draw(data)

@@ -87,7 +87,7 @@ async def test_generations_round_trip_through_postgres(db: Database) -> None:
     draw()
     for one in drawn:
         assert await turns.put_call(db, rollout, 0, one) == one
-    assert await turns.calls(db, rollout, 0) == drawn
+    assert await turns.history(db, rollout, 0) == (drawn, [])
 
 
 async def test_nul_and_surrogates_from_a_model_or_a_program_are_data(db: Database) -> None:

@@ -19,22 +19,23 @@ from infra.db import groups, rollouts, standing, turns
 from infra.db.database import Database
 from infra.db.fence import Fenced, UnknownId
 from infra.db.groups import NewRollout
-from infra.db.models import Sampling
+from infra.db.reading.endings import group_counts
 from mainspring.algorithms.closing import closing_status
 from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId, eval_group_id, group_id, rollout_id
-from mainspring.status import GroupKind, GroupStatus, RolloutPhase, StopReason
+from mainspring.status import GroupKind, GroupStatus, RolloutPhase, Sampling, StopReason
 
 
 async def test_created_once_by_many(db: Database) -> None:
     await begin_campaign(db)
     made = await asyncio.gather(*(add_group(db, 3, 4) for _ in range(5)))
     group, ids = made[0]
-    assert await groups.rollout_ids(db, group) == ids
+    assert [each.id for each in await rollouts.list_rollouts(db, group=group)] == ids
     record = await groups.get(db, group)
     assert (record.index, record.size, record.status) == (3, 4, GroupStatus.RUNNING)
-    assert (await groups.counts(db, CAMPAIGN))[GroupStatus.RUNNING] == 1
+    async with db.snapshot() as connection:
+        assert (await group_counts(connection, CAMPAIGN))[GroupStatus.RUNNING] == 1
 
 
 async def test_a_failure_halfway_leaves_no_group(db: Database) -> None:
@@ -81,10 +82,8 @@ async def test_a_step_gets_only_groups_that_teach_something(db: Database) -> Non
             await finish(db, id, 0, reward)
         ended = await asyncio.gather(*(groups.finish_group(db, group) for _ in range(4)))
         assert set(ended) == {status}
-    assert await groups.ready_groups(db, CAMPAIGN) == [group_id(CAMPAIGN, 0)]
     tally = await groups.tally(db, group_id(CAMPAIGN, 0))
-    assert (tally.num_rollouts, tally.num_done, tally.num_resolved) == (4, 4, 1)
-    assert (tally.num_masked, tally.reward_mean) == (2, 0.5)
+    assert (tally.num_resolved, tally.num_masked) == (1, 2)
     stands = await standing.read(db, CAMPAIGN)
     assert (stands.num_ready, stands.running, stands.next_index) == (1, [], 5)
     # Newest last: the two flat ones ended the row of masked ones.
@@ -170,7 +169,7 @@ async def test_evaluations_are_apart(db: Database) -> None:
     await rollouts.claim(db, rollout, RUN)
     await finish(db, rollout, 0, None)
     assert await groups.finish_group(db, group) is GroupStatus.MASKED
-    assert await groups.ready_groups(db, CAMPAIGN) == [group_id(CAMPAIGN, 0)]
+    assert (await standing.read(db, CAMPAIGN)).num_ready == 1
     assert [g.id for g in await groups.list_groups(db, CAMPAIGN, GroupKind.EVAL)] == [group]
     # An evaluation's rollout may be tried again by a person: nobody trains on it.
     assert (await rollouts.claim(db, rollout, "run-b")).epoch == 1

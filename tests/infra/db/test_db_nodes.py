@@ -8,12 +8,12 @@ from store_records import add_claimed_rollout
 
 from infra.db import nodes, sandboxes
 from infra.db.database import Database
-from infra.db.models import NodeRow, SandboxPurpose
+from infra.db.models import NodeRow
 from infra.db.nodes import FORGOTTEN_AFTER, NodeBeat, NodeRecord
 from mainspring.errors import UsageError
 from mainspring.ids import NodeId, SandboxId
 from mainspring.sandbox_choice import BWRAP
-from mainspring.status import NodeStatus, Refusal
+from mainspring.status import NodeStatus, Refusal, SandboxPurpose
 from mainspring.timeouts import NODE_LOST_AFTER_S
 
 A, B = NodeId("a"), NodeId("b")

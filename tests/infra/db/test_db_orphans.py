@@ -15,11 +15,10 @@ from store_records import (
 from infra.db import groups, orphans, rollouts, sandboxes, turns
 from infra.db.database import Database
 from infra.db.fence import Fenced
-from infra.db.models import SandboxPurpose
 from infra.db.orphans import Playing
 from mainspring.ids import NodeId, SandboxId
 from mainspring.sandbox_choice import BWRAP
-from mainspring.status import RolloutPhase, StopReason, Verdict
+from mainspring.status import RolloutPhase, SandboxPurpose, StopReason, Verdict
 
 
 async def test_an_ended_rollout_refuses_its_dead_run(db: Database) -> None:
@@ -91,10 +90,10 @@ async def test_a_group_is_complete_when_every_rollout_ended_by_itself(db: Databa
     await rollouts.claim(db, second, RUN)
     await finish(db, first, 0, 1.0)
     [seen] = await orphans.open_groups(db, 0.0)
-    assert (seen.num_playing, seen.is_complete, seen.num_scored) == (1, False, 1)
+    assert (seen.num_playing, seen.is_complete) == (1, False)
     await finish(db, second, 0, None)
     [seen] = await orphans.open_groups(db, 0.0)
-    assert (seen.num_playing, seen.is_complete, seen.num_scored) == (0, True, 1)
+    assert (seen.num_playing, seen.is_complete) == (0, True)
     await groups.finish_group(db, group)
     assert await orphans.open_groups(db, 0.0) == []
 
@@ -108,4 +107,4 @@ async def test_a_group_with_a_rollout_that_was_cut_is_not_complete(db: Database)
     [playing] = await orphans.playing_rollouts(db, 0.0)
     assert await orphans.end_rollout(db, playing, "terminated")
     [seen] = await orphans.open_groups(db, 0.0)
-    assert (seen.num_playing, seen.is_complete, seen.num_scored) == (0, False, 1)
+    assert (seen.num_playing, seen.is_complete) == (0, False)

@@ -6,10 +6,9 @@ from store_records import add_claimed_rollout, finish
 from infra.db import rollouts, sandboxes
 from infra.db.database import Database
 from infra.db.fence import Fenced
-from infra.db.models import SandboxPurpose
 from mainspring.ids import NodeId, RolloutId, SandboxId
 from mainspring.sandbox_choice import BWRAP
-from mainspring.status import SandboxStatus
+from mainspring.status import SandboxPurpose, SandboxStatus
 
 SANDBOX = SandboxId("first.g000000.000.e0.s0")
 NODE_A, NODE_B = NodeId("a"), NodeId("b")

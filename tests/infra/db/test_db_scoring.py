@@ -123,6 +123,12 @@ async def test_what_was_played_is_one_read(db: Database) -> None:
     assert (found.num_completion_tokens, found.num_tokens) == (15, 36)
 
 
+async def test_a_length_in_tokens_is_scored(db: Database) -> None:
+    rollout = await rollout_of(db, RewardPart(name="length", options={"free_tokens": 10.0}))
+    await play(db, rollout)
+    assert await finish(db, end(rollout)) == pytest.approx(-26 / (config().policy.max_context - 10))
+
+
 async def reply_in_text(
     db: Database, rollout: RolloutId, *counts: tuple[int | None, int | None]
 ) -> None:

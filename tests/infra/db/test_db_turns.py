@@ -26,7 +26,7 @@ async def test_two_attempts_with_different_tokens_both_get_the_first(db: Databas
         assert stored == [stored[0]] * 4
         assert await turns.get_call(db, rollout, 0, turn) == stored[0]
         start = stored[0].end
-    recorded = await turns.calls(db, rollout, 0)
+    recorded, _ = await turns.history(db, rollout, 0)
     check_tree(rollout, recorded)
     assert len(recorded) == 12
 
@@ -46,7 +46,8 @@ async def test_a_stale_epoch_is_refused_even_for_a_turn_it_wrote(db: Database) -
         with pytest.raises(Fenced, match="epoch 0 is over, epoch 1 has begun"):
             await write
     assert await turns.history(db, rollout, 1) == ([], [])
-    assert len(await turns.calls(db, rollout, 0)) == 2
+    kept, _ = await turns.history(db, rollout, 0)
+    assert len(kept) == 2
 
 
 async def test_a_finished_rollout_gives_what_it_has_and_takes_nothing(db: Database) -> None:
@@ -72,11 +73,12 @@ async def test_an_unknown_rollout_is_named(db: Database) -> None:
 
 async def test_an_intent_without_a_result_means_run_or_re_attach(db: Database) -> None:
     rollout = await add_claimed_rollout(db)
+    reply = await turns.put_call(db, rollout, 0, call(0, 0))
     asked = await asyncio.gather(
         *(turns.put_intent(db, rollout, 0, 0, 0, "echo 0") for _ in range(3))
     )
     assert asked == [None, None, None]
-    assert await turns.executions(db, rollout, 0) == []
+    assert await turns.history(db, rollout, 0) == ([reply], [])
     attempts = [execution(0, output=b"\0\xff" * n) for n in range(1, 5)]
     stored = await asyncio.gather(
         *(turns.put_execution(db, rollout, 0, attempt) for attempt in attempts)
@@ -84,7 +86,7 @@ async def test_an_intent_without_a_result_means_run_or_re_attach(db: Database) -
     assert stored[0] in attempts
     assert stored == [stored[0]] * 4
     assert await turns.put_intent(db, rollout, 0, 0, 0, "echo 0") == stored[0]
-    assert await turns.executions(db, rollout, 0) == [stored[0]]
+    assert await turns.history(db, rollout, 0) == ([reply], [stored[0]])
 
 
 async def test_a_result_without_an_intent_is_kept(db: Database) -> None:
@@ -108,7 +110,6 @@ async def test_history_is_every_reply_and_every_result_in_order(db: Database) ->
             results.append(execution(turn, output=b"x" * turn))
             await turns.put_execution(db, rollout, 0, results[-1])
     assert await turns.history(db, rollout, 0) == (replies, results)
-    assert await turns.executions(db, rollout, 0) == results
     assert (await rollouts.claim(db, rollout, RUN)).epoch == 0
 
 
@@ -126,6 +127,5 @@ async def test_branches_and_several_commands_of_a_call_are_read_back(db: Databas
         await turns.put_intent(db, rollout, 0, each.call, each.index, each.command)
         await turns.put_execution(db, rollout, 0, each)
     assert await turns.history(db, rollout, 0) == (made, ran)
-    assert await turns.executions(db, rollout, 0) == ran
     assert await turns.put_intent(db, rollout, 0, 0, 1, "echo 0") == ran[1]
     assert [[each.number for each in path] for path in branches(made)] == [[0, 1], [0, 2]]

@@ -104,7 +104,7 @@ async def test_no_reply_is_of_discarded_weights(db: Database, tmp_path: Path) ->
         await ActivityEnvironment().run(ReplyActivities(db, Known(db), served).generate, ask)
         assert await digest_of(engine) == weights_digest(path)
         await served.close()
-    [reply] = await turns.calls(db, rollout, 0)
+    [reply], _ = await turns.history(db, rollout, 0)
     ids = list(reply.completion_ids)
     assert reply.spans == (VersionSpan(1, 0, len(ids)),)
     prompt = list(reply.prompt_ids)
@@ -130,7 +130,7 @@ async def test_a_discarded_version_is_not_taken_for_a_later_one(
         ask = GenerateInput(rollout=rollout, epoch=0, turn=0, min_policy_version=0)
         await ActivityEnvironment().run(ReplyActivities(db, Known(db), served).generate, ask)
         await served.close()
-    [reply] = await turns.calls(db, rollout, 0)
+    [reply], _ = await turns.history(db, rollout, 0)
     assert [span.version for span in reply.spans] == [0]
 
 

@@ -77,7 +77,7 @@ async def test_it_takes_the_weights_that_are_served(
         again = await ActivityEnvironment().run(activities.generate, ask)
         await campaigns_served.close()
     assert first == again
-    [reply] = await turns.calls(db, rollout, 0)
+    [reply], _ = await turns.history(db, rollout, 0)
     check_tree(rollout, [reply])
     assert reply.spans == (VersionSpan(0, 0, len(reply.completion_ids)),)
     assert first.num_completion_tokens == len(reply.completion_ids) > 0

@@ -15,6 +15,7 @@ from sqlalchemy.sql.elements import UnaryExpression
 
 from infra.db.database import Database
 from infra.db.models import GroupRow, RolloutRow, StepGroupRow
+from infra.db.rollout_ends import DONE, MASKED
 from mainspring.ids import (
     CampaignId,
     GroupId,
@@ -26,7 +27,6 @@ from mainspring.ids import (
 )
 from mainspring.rollout_filter import Condition, Field, Op
 from mainspring.status import (
-    MASKED_ENDS,
     GroupKind,
     GroupStatus,
     Player,
@@ -35,12 +35,6 @@ from mainspring.status import (
     Verdict,
 )
 
-_DONE = RolloutRow.phase == RolloutPhase.DONE
-_MASKED = _DONE & (
-    RolloutRow.stop_reason.in_(MASKED_ENDS)
-    | RolloutRow.verdict.is_(None)
-    | (RolloutRow.verdict == Verdict.FAULT)
-)
 _SPENT_S = func.extract("epoch", RolloutRow.finished_at - RolloutRow.started_at)
 _COLUMNS = (
     RolloutRow.id,
@@ -188,7 +182,7 @@ async def oldest_running(database: Database, campaign: CampaignId, limit: int) -
             await connection.scalars(
                 select(RolloutRow.id)
                 .where(
-                    RolloutRow.campaign_id == campaign, ~_DONE, RolloutRow.started_at.is_not(None)
+                    RolloutRow.campaign_id == campaign, ~DONE, RolloutRow.started_at.is_not(None)
                 )
                 .order_by(RolloutRow.started_at, RolloutRow.id)
                 .limit(limit)
@@ -211,9 +205,9 @@ async def oldest_running(database: Database, campaign: CampaignId, limit: int) -
 def _conditions(campaign: CampaignId, wanted: Wanted) -> Sequence[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = []
     if wanted.failed:
-        found += [_DONE, ~_MASKED, RolloutRow.verdict != Verdict.RESOLVED]
+        found += [DONE, ~MASKED, RolloutRow.verdict != Verdict.RESOLVED]
     if wanted.masked:
-        found.append(_MASKED)
+        found.append(MASKED)
     if wanted.suspicious:
         found.append(func.cardinality(RolloutRow.suspicions) > 0)
     if wanted.verdict is not None:

@@ -1,5 +1,8 @@
-"""Files that appear under their name only when they are complete. Used by every format."""
+"""Files that appear under their name only when they are complete. Used by every export and by the
+report, which several commands may write at the same time: each writes beside the place under a name
+of its own."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +12,7 @@ from pathlib import Path
 def whole_file(path: Path) -> Iterator[Path]:
     """Where to write; it becomes `path` when the block ends, and goes away when it fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         yield partial
         partial.replace(path)

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import func, select
 
-from infra.db import groups
 from infra.db.database import Database
-from infra.db.models import GroupRow, PolicyVersionRow, RolloutRow, StepRow
+from infra.db.models import GroupRow, RolloutRow, StepRow
+from infra.db.reading.endings import group_counts
+from infra.db.reading.evaluations import checked_gaps
 from mainspring.figures import share_of
 from mainspring.ids import CampaignId
 from mainspring.status import GroupKind, GroupStatus, StepStatus, Verdict
@@ -31,7 +32,7 @@ class Seen:
 
 async def read(database: Database, campaign: CampaignId) -> Seen:
     finished = RolloutRow.finished_at.is_not(None)
-    async with database.transaction() as connection:
+    async with database.snapshot() as connection:
         done, running, turns, masked = (
             await connection.execute(
                 select(
@@ -49,14 +50,7 @@ async def read(database: Database, campaign: CampaignId) -> Seen:
                 .order_by(StepRow.step)
             )
         ).all()
-        gaps = (
-            await connection.scalars(
-                select(PolicyVersionRow.logprob_gap_max).where(
-                    PolicyVersionRow.campaign_id == campaign,
-                    PolicyVersionRow.logprob_gap_max.is_not(None),
-                )
-            )
-        ).all()
+        checked = await checked_gaps(connection, campaign)
         evaluations = await connection.execute(
             select(
                 GroupRow.policy_version,
@@ -78,9 +72,9 @@ async def read(database: Database, campaign: CampaignId) -> Seen:
             f"{share_of(solved, scored)} of {scored} {split}, {sampling}, version {version}"
             for version, split, sampling, scored, solved in evaluations
         ]
-    replaced = await groups.counts(database, campaign)
+        replaced = await group_counts(connection, campaign)
     of_steps = (m["logprob_gap_max"] for m in metrics if m.get("num_gap_tokens"))
-    seen_gaps = [*gaps, *(gap for gap in of_steps if gap is not None)]
+    seen_gaps = [*(each.gap_max for each in checked), *(gap for gap in of_steps if gap is not None)]
     return Seen(
         num_steps=len(metrics),
         num_rollouts=done,
@@ -88,7 +82,7 @@ async def read(database: Database, campaign: CampaignId) -> Seen:
         num_turns=turns,
         num_masked=masked,
         rewards=[m["reward_mean"] or 0.0 for m in metrics],
-        max_logprob_gap=max(seen_gaps) if seen_gaps else None,
+        max_logprob_gap=max(seen_gaps, default=None),
         evaluations=lines,
         num_groups_masked=replaced[GroupStatus.MASKED],
         num_groups_flat=replaced[GroupStatus.FLAT],

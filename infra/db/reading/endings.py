@@ -1,0 +1,99 @@
+"""How a campaign's rollouts and training groups ended, and which rollouts look like cheating.
+
+Owns the counts that a report's headlines, a live display and a summary share.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm import InstrumentedAttribute
+
+from infra.db.models import GroupRow, RolloutRow
+from infra.db.rollout_ends import DONE, RESOLVED, SUSPICIOUS
+from mainspring.ids import CampaignId, RolloutId
+from mainspring.status import GroupKind, GroupStatus, Suspicion
+
+
+@dataclass(frozen=True, slots=True)
+class Endings:
+    """Of the rollouts that ended, by the words of `mainspring.status`."""
+
+    num_rollouts: int
+    num_turns: int
+    stop_reasons: dict[str, int]
+    verdicts: dict[str, int]
+    num_suspicious: int
+    """Rollouts that look like cheating."""
+    suspicions: dict[str, int]
+    """Rollouts by kind; one rollout may be of several."""
+
+
+async def read(connection: AsyncConnection, campaign: CampaignId) -> Endings:
+    of_campaign = RolloutRow.campaign_id == campaign
+    num_rollouts, num_turns, num_suspicious = (
+        await connection.execute(
+            select(
+                func.count().filter(DONE),
+                func.coalesce(func.sum(RolloutRow.num_turns).filter(DONE), 0),
+                func.count().filter(SUSPICIOUS),
+            ).where(of_campaign)
+        )
+    ).one()
+    kind = func.unnest(RolloutRow.suspicions).label("kind")
+    each = select(kind).where(of_campaign, SUSPICIOUS).subquery()
+    rows = await connection.execute(
+        select(each.c.kind, func.count().label("size")).group_by(each.c.kind)
+    )
+    kinds = {row.kind: row.size for row in rows}
+    return Endings(
+        num_rollouts=num_rollouts,
+        num_turns=num_turns,
+        stop_reasons=await _counts(connection, campaign, RolloutRow.stop_reason),
+        verdicts=await _counts(connection, campaign, RolloutRow.verdict),
+        num_suspicious=num_suspicious,
+        suspicions={kind.value: kinds[kind] for kind in Suspicion if kind in kinds},
+    )
+
+
+async def group_counts(connection: AsyncConnection, campaign: CampaignId) -> dict[GroupStatus, int]:
+    """Training groups by status; every status is there."""
+    rows = await connection.execute(
+        select(GroupRow.status, func.count().label("size"))
+        .where(GroupRow.campaign_id == campaign, GroupRow.kind == GroupKind.TRAIN)
+        .group_by(GroupRow.status)
+    )
+    found = {row.status: row.size for row in rows}
+    return {status: found.get(status, 0) for status in GroupStatus}
+
+
+async def suspects(
+    connection: AsyncConnection, campaign: CampaignId, limit: int
+) -> list[tuple[RolloutId, int]]:
+    """(rollout, policy version) of the first `limit` suspicious ones: those that were resolved
+    lead."""
+    rows = await connection.execute(
+        select(RolloutRow.id, GroupRow.policy_version)
+        .join(GroupRow, GroupRow.id == RolloutRow.group_id)
+        .where(RolloutRow.campaign_id == campaign, SUSPICIOUS)
+        .order_by(
+            RESOLVED.desc(),
+            func.cardinality(RolloutRow.suspicions).desc(),
+            RolloutRow.finished_at,
+            RolloutRow.id,
+        )
+        .limit(limit)
+    )
+    return [(rollout, version) for rollout, version in rows]
+
+
+async def _counts(
+    connection: AsyncConnection, campaign: CampaignId, column: InstrumentedAttribute[Any]
+) -> dict[str, int]:
+    rows = await connection.execute(
+        select(column, func.count())
+        .where(RolloutRow.campaign_id == campaign, column.is_not(None))
+        .group_by(column)
+    )
+    return {word.value: number for word, number in rows}
