@@ -1,10 +1,12 @@
 """One node's cluster for the tests of a module, and a policy that has said nothing yet."""
 
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from cluster import Cluster, Host, bwrap_or_skip, cluster_of
+from guessing import EXAMPLE
 
 from cli.operations.embedded_stack import StackInfo
 from mainspring.ids import NodeId
@@ -33,3 +35,12 @@ async def cluster(workers: Cluster) -> AsyncIterator[Cluster]:
 @pytest.fixture
 def side_effects(tmp_path: Path) -> Path:
     return tmp_path / "side-effects"
+
+
+@pytest.fixture
+def guess_importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The example environment, and classes of test modules, can be named by path."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    yield
+    sys.modules.pop("guess", None)

@@ -1,18 +1,16 @@
-"""The example environment plays rollouts on a real node, and whatever breaks it is survived."""
+"""The example environment plays rollouts on a real node, and its worlds can be lost."""
 
 import asyncio
 import json
-import sys
 import uuid
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster import Cluster
+from guessing import EXAMPLE, GUESSES, make, play
 
 from cli.operations import campaign_launch as launch
-from infra.db import campaigns, groups, rollouts, sandboxes, tasks, turns
+from infra.db import campaigns, rollouts, sandboxes, tasks, turns
 from infra.db.cache import Known
 from infra.environments.hosted import Environments
 from infra.sandbox.backends import Backends
@@ -20,81 +18,21 @@ from infra.sources.importing import import_rows
 from infra.sources.protocol import ImportOptions
 from infra.sources.resolve import open_source
 from mainspring.config.agent import AgentConfig
-from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.reading import load_campaign
 from mainspring.config.tasks import TasksConfig
 from mainspring.config.verification import VerificationConfig
 from mainspring.environments.choice import check_environments
-from mainspring.environments.protocol import CommandResult, Finished, WorldLost
-from mainspring.errors import ConfigError, UsageError
-from mainspring.ids import CampaignId, RolloutId, TaskId, group_id, rollout_id
-from mainspring.protocol.rollout import RolloutResult
+from mainspring.errors import UsageError
+from mainspring.ids import CampaignId, group_id
 from mainspring.sandbox_choice import IN_PROCESS
-from mainspring.status import GroupKind, StopReason, Verdict
+from mainspring.status import StopReason, Verdict
 from mainspring.tasks.own_task import OwnTask
 from node.held_sandboxes import HeldSandboxes
 from node.reaper import Reaper
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "own-environment"
-AGENT = "guess:GuessAgent"
-ENVIRONMENT = "guess:GuessEnvironment"
-GUESSES = ("50", "what?", "25", "42")
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.syspath_prepend(str(EXAMPLE))
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    yield
-    sys.modules.pop("guess", None)
-
-
-def config_of(name: str, environment: str = ENVIRONMENT, **agent: Any) -> CampaignConfig:
-    return CampaignConfig(
-        name=name,
-        agent=AgentConfig(kind=AGENT, step_limit=8, **agent),
-        environments={"guess": environment},
-        policy=PolicyConfig(model="scripted", max_context=100_000, max_new_tokens=1000),
-    )
-
-
-async def make(
-    cluster: Cluster, environment: str = ENVIRONMENT, **agent: Any
-) -> tuple[CampaignId, RolloutId]:
-    """A campaign with one task, the number 42, and one rollout."""
-    name = f"guess-{uuid.uuid4().hex[:8]}"
-    campaign, group = CampaignId(name), group_id(CampaignId(name), 0)
-    task = OwnTask(
-        id=TaskId(name),
-        kind="guess",
-        source="tests",
-        split="train",
-        issue="It is below 100.",
-        data={"secret": 42},
-    )
-    await campaigns.create(cluster.db, config_of(name, environment, **agent))
-    await tasks.put_tasks(cluster.db, [task])
-    rollout = rollout_id(group, 0)
-    await groups.create_group(
-        cluster.db,
-        group,
-        campaign,
-        GroupKind.TRAIN,
-        policy_version=0,
-        split="train",
-        index=0,
-        task=task.id,
-        rollouts=[groups.NewRollout(rollout, task.id, 0, 1.0)],
-    )
-    return campaign, rollout
-
-
-async def play(cluster: Cluster, environment: str = ENVIRONMENT, **agent: Any) -> RolloutResult:
-    campaign, rollout = await make(cluster, environment, **agent)
-    handle = await cluster.start(rollout, campaign, group_id(campaign, 0))
-    return await handle.result()
+pytestmark = pytest.mark.usefixtures("guess_importable")
 
 
 async def test_the_example_environment_plays_a_rollout(cluster: Cluster) -> None:
@@ -165,143 +103,11 @@ async def test_the_next_process_of_a_node_knows_that_its_worlds_are_lost(cluster
         await ours.held.release_all()
 
 
-class _World:
-    def __init__(self, step: Callable[[str], Awaitable[Any]]) -> None:
-        self._step = step
-
-    async def step(self, step_id: str, command: str, timeout_s: float) -> Any:
-        return await self._step(command)
-
-    async def finish(self) -> Any:
-        return b"no Finished"
-
-    async def close(self) -> None:
-        pass
-
-
-def _environment(step: Callable[[str], Awaitable[Any]]) -> type:
-    class Made:
-        def __init__(self, backends: Any) -> None:
-            pass
-
-        async def open(self, task: Any, place: Any) -> _World:
-            return _World(step)
-
-        async def grade(self, task: Any, result: bytes, place: Any) -> Any:
-            raise AssertionError("nothing is graded")
-
-    return Made
-
-
-async def _raises(command: str) -> CommandResult:
-    raise KeyError("secret")
-
-
-async def _gives_text(command: str) -> str:
-    return "higher"
-
-
-async def _times_out_by_itself(command: str) -> CommandResult:
-    raise TimeoutError("its own")
-
-
-async def _gives_long_text(command: str) -> CommandResult:
-    return CommandResult(0, b"correct" if command == "9" else b"x" * (2 << 20))
-
-
-async def _never_ends(command: str) -> CommandResult:
-    await asyncio.sleep(3600)
-    raise AssertionError("it was cancelled")
-
-
-async def _is_lost(command: str) -> CommandResult:
-    raise WorldLost("the game's server has ended")
-
-
-Raises = _environment(_raises)
-GivesText = _environment(_gives_text)
-TimesOutByItself = _environment(_times_out_by_itself)
-GivesLongText = _environment(_gives_long_text)
-NeverEnds = _environment(_never_ends)
-IsLost = _environment(_is_lost)
-
-
-class WorldNotClosed(_World):
-    async def finish(self) -> Finished:
-        return Finished(b"")
-
-    async def close(self) -> None:
-        raise OSError("its socket is gone")
-
-
-class NotClosed(Raises):
-    async def open(self, task: Any, place: Any) -> Any:
-        return WorldNotClosed(_gives_long_text)
-
-
-class NoWorld(Raises):
-    async def open(self, task: Any, place: Any) -> Any:
-        return None
-
-
 class NotMade:
     open = grade = None
 
     def __init__(self) -> None:
         pass
-
-
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        ("Raises", "step raised KeyError: 'secret'"),
-        ("GivesText", "step gave a str, expected CommandResult"),
-        ("TimesOutByItself", "step raised TimeoutError: its own"),
-        ("GivesLongText", "finish gave a bytes, expected Finished"),
-        ("NoWorld", "open gave a world without step, finish, close"),
-    ],
-)
-async def test_one_that_breaks_its_protocol_ends_the_campaign(
-    cluster: Cluster, name: str, problem: str
-) -> None:
-    cluster.policy.say = lambda rollout, turn: "8" if turn == 0 else "9"
-    result = await play(cluster, f"test_own_environment:{name}")
-    assert result.stop_reason is StopReason.INFRA_FAULT and result.reward is None
-    assert result.broken is not None
-    _, ran = await turns.history(cluster.db, result.rollout, 0)
-    assert [(len(each.output), each.truncated) for each in ran if each.truncated] == (
-        [(1 << 20, True)] if name == "GivesLongText" else []
-    )
-    assert f"environment 'test_own_environment:{name}': {problem}" in result.broken
-
-
-async def test_a_node_that_cannot_import_it_ends_the_campaign_by_name(cluster: Cluster) -> None:
-    result = await play(cluster, "nowhere_at_all:Game")
-    assert result.stop_reason is StopReason.INFRA_FAULT and result.reward is None
-    assert result.broken is not None
-    assert "environment 'nowhere_at_all:Game' cannot be imported" in result.broken
-    assert await sandboxes.rollout_leases(cluster.db, result.rollout) == []
-
-
-async def test_a_step_that_takes_too_long_is_cancelled_and_reported(cluster: Cluster) -> None:
-    cluster.policy.say = lambda rollout, turn: "8"
-    result = await play(cluster, "test_own_environment:NeverEnds", command_timeout_s=0.2)
-    _, ran = await turns.history(cluster.db, result.rollout, 0)
-    assert all(each.timed_out and each.returncode == -1 for each in ran) and len(ran) == 8
-
-
-async def test_a_world_that_cannot_be_closed_disturbs_no_other(cluster: Cluster) -> None:
-    cluster.policy.say = lambda rollout, turn: "9"
-    result = await play(cluster, "test_own_environment:NotClosed")
-    assert (result.stop_reason, result.verdict) == (StopReason.SUBMITTED, Verdict.NO_PATCH)
-    assert (await sandboxes.rollout_leases(cluster.db, result.rollout))[0].status.value == "closed"
-
-
-async def test_a_world_that_is_always_lost_is_given_up(cluster: Cluster) -> None:
-    cluster.policy.say = lambda rollout, turn: "8"
-    result = await play(cluster, "test_own_environment:IsLost")
-    assert result.stop_reason is StopReason.INFRA_FAULT and result.broken is None
-    assert result.fault is not None and "the game's server has ended" in result.fault
 
 
 async def imported(cluster: Cluster, name: str) -> None:
@@ -379,21 +185,6 @@ async def test_its_tasks_are_not_verified(cluster: Cluster) -> None:
     with pytest.raises(UsageError, match="3 tasks are of the kind 'guess'"):
         await launch.create(cluster.db, config)
     assert await campaigns.find(cluster.db, CampaignId(name)) is None
-
-
-def test_a_class_that_cannot_be_made_is_refused_by_the_node(cluster: Cluster) -> None:
-    config = config_of("c", "test_own_environment:Made")
-    task = OwnTask(id=TaskId("t"), kind="guess", source="s", split="train", issue="x")
-    with pytest.raises(ConfigError, match="cannot be made: TypeError"):
-        Environments(cluster.backends).of(config, task)
-
-
-class Made:
-    """It takes no argument."""
-
-    async def open(self, task: Any, place: Any) -> None: ...
-
-    async def grade(self, task: Any, result: bytes, place: Any) -> None: ...
 
 
 def test_the_example_is_checked(cluster: Cluster) -> None:
