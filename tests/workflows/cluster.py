@@ -102,6 +102,7 @@ class Cluster:
         sandbox: SandboxConfig | None = None,
         policy: PolicyConfig | None = None,
         agent: str = "bash",
+        environments: Mapping[str, str] | None = None,
     ) -> tuple[CampaignId, GroupId, list[RolloutId]]:
         """A campaign of its own with one task (a wrong operator) and one group."""
         name = f"t-{uuid.uuid4().hex[:8]}"
@@ -119,6 +120,7 @@ class Cluster:
                 model="scripted", max_context=max_context, max_new_tokens=max_context // 4
             ),
             sandbox=sandbox or SandboxConfig(),
+            environments=dict(environments or {}),
         )
         task = SweTask(
             id=TaskId(name),

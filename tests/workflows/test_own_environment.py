@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from cluster import Cluster
 from guessing import EXAMPLE, GUESSES, make, play
+from scripted import SUBMIT, bash
 
 from cli.operations import campaign_launch as launch
 from infra.db import campaigns, rollouts, sandboxes, tasks, turns
 from infra.db.cache import Known
 from infra.environments.hosted import Environments
+from infra.environments.swe import SweEnvironment
 from infra.sandbox.backends import Backends
 from infra.sources.importing import import_rows
 from infra.sources.protocol import ImportOptions
@@ -24,11 +26,14 @@ from mainspring.config.reading import load_campaign
 from mainspring.config.tasks import TasksConfig
 from mainspring.config.verification import VerificationConfig
 from mainspring.environments.choice import check_environments
+from mainspring.environments.protocol import Judged, Place
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, group_id
-from mainspring.sandbox_choice import IN_PROCESS
+from mainspring.sandbox_choice import BWRAP, IN_PROCESS
 from mainspring.status import StopReason, Verdict
+from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.own_task import OwnTask
+from mainspring.tasks.swe_task import SweTask
 from node.held_sandboxes import HeldSandboxes
 from node.reaper import Reaper
 
@@ -101,6 +106,27 @@ async def test_the_next_process_of_a_node_knows_that_its_worlds_are_lost(cluster
         await handle.terminate()
         cluster.policy.gate = None
         await ours.held.release_all()
+
+
+class ByItsText(SweEnvironment):
+    """In the place of Mainspring's: sandboxes as ever, and no test decides."""
+
+    async def grade(self, task: SweTask, result: bytes, place: Place) -> Judged:
+        verdict = Verdict.RESOLVED if b"+    return b + a" in result else Verdict.NOT_RESOLVED
+        return Judged(verdict, report=GradeReport(score=0.5))
+
+
+@pytest.mark.parametrize(("fix", "verdict"), [("b + a", "resolved"), ("a + b", "not_resolved")])
+async def test_one_that_extends_mainsprings_has_sandboxes(
+    cluster: Cluster, fix: str, verdict: str
+) -> None:
+    said = (bash(f"sed -i 's/a - b/{fix}/' calc.py"), SUBMIT)
+    cluster.policy.say = lambda rollout, turn: said[turn]
+    rollout, result = await cluster.play(environments={"swe": "test_own_environment:ByItsText"})
+    assert (result.stop_reason, result.verdict) == (StopReason.SUBMITTED, verdict)
+    # One lease, of the agent's sandbox: this grading needs none.
+    [lease] = await sandboxes.rollout_leases(cluster.db, rollout)
+    assert (lease.backend, lease.status.value) == (BWRAP, "closed")
 
 
 class NotMade:
