@@ -102,11 +102,15 @@ async def train(
     """The whole campaign, or what is left of it. Raises MainspringErrors. With `as_stored` a stored
     campaign of this name continues with the configuration that it was made with."""
     configured = configured_settings(home)
-    with Supervisor(configured.home, config.name).holding(), _ends_on_sigterm():
-        hardware = this_machine()
+    supervisor = Supervisor(configured.home, config.name)
+    hardware = this_machine()
+    # Before the home folder is made. Another process that trains it is named by `holding`: the
+    # checklist would name its ports.
+    if supervisor.pid() is None:
         items = await checklist.of_this_machine(config, configured, hardware)
         telling.show(items)
         checklist.require(config.name, items)
+    with supervisor.holding(), _ends_on_sigterm():
         telling.say("starting Temporal and Postgres")
         info = await up(configured.home)
         settings = load_settings(info.home)

@@ -83,6 +83,15 @@ async def test_a_wrong_evaluation(
     assert not home.exists()
 
 
+@pytest.mark.parametrize("how", [[], ["--dry-run"], ["--detach"]])
+async def test_what_the_checklist_refuses_leaves_nothing(tmp_path: Path, how: list[str]) -> None:
+    file, home = tmp_path / "campaign.toml", tmp_path / "home"
+    file.write_text(f'{FILE}[agent]\nkind = "nope"\n')
+    ended = await run("train", str(file), *how, "--home", str(home))
+    expect(ended, 2, "no agent is called 'nope'", "choose from bash, bundled")
+    assert not home.exists()
+
+
 async def test_what_the_store_refuses_is_not_stored(stack: StackInfo, tmp_path: Path) -> None:
     file = tmp_path / "campaign.toml"
     common = ["campaign", "start", str(file), "--home", str(stack.home), "--force"]
