@@ -9,12 +9,15 @@ STORE_TIMEOUT_S = 20.0
 """One attempt of a database call."""
 SHORT_S = 60.0
 """Work on a sandbox whose length no command decides."""
+COLLECT_TIMEOUT_S = 120.0
+"""A patch is made, what it lacks is listed, and the sandbox is closed."""
 SHELL_GRACE_S = 30.0
 """A command's timeout is enforced by its sandbox; this is what that may take on top."""
 OPEN_TIMEOUT_S = 1800.0
 """One attempt at opening a sandbox, an image pull included."""
-GRADE_GRACE_S = 120.0
-"""Opening a sandbox, applying the patch and closing, on top of the tests' own timeout."""
+GRADE_GRACE_S = 600.0
+"""Opening a sandbox, applying patches, the canary and closing, on top of the tests' own timeout.
+Also a pull of the image, where another node played the rollout."""
 
 # Inside a sandbox: what its shell is given for one answer.
 ANSWER_GRACE_S = 20.0

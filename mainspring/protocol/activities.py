@@ -51,6 +51,7 @@ from mainspring.protocol.rollout import (
 )
 from mainspring.protocol.run import RunGroupInput, RunGroupResult
 from mainspring.timeouts import (
+    COLLECT_TIMEOUT_S,
     GRADE_GRACE_S,
     OPEN_TIMEOUT_S,
     SHELL_GRACE_S,
@@ -134,11 +135,11 @@ OPEN_SANDBOX = QueueCall(
     "open_sandbox", OpenInput, SandboxRef, OPEN_TIMEOUT_S, queue=_sandbox_queue
 )
 """Open a sandbox on any node with room, or on the node that is preferred."""
-EXECUTE = NodeCall("execute", ExecuteInput, ExecuteResult, SHELL_GRACE_S + SHORT_S)
+EXECUTE = NodeCall("execute", ExecuteInput, ExecuteResult, SHELL_GRACE_S + COLLECT_TIMEOUT_S)
 """Run the reply's command in the rollout's sandbox, once. Own share: the command."""
 RESTORE_SANDBOX = NodeCall("restore_sandbox", SandboxInput, RolloutRef, SHELL_GRACE_S)
 """Replay the recorded commands in a new sandbox, checking each. Own share: the commands."""
-COLLECT_PATCH = NodeCall("collect_patch", SandboxInput, PatchResult)
+COLLECT_PATCH = NodeCall("collect_patch", SandboxInput, PatchResult, COLLECT_TIMEOUT_S)
 """Store the working tree's difference from the base commit, then remove the sandbox."""
 CLOSE_SANDBOX = NodeCall("close_sandbox", SandboxInput, RolloutRef)
 """Remove the sandbox."""

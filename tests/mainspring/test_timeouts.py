@@ -14,20 +14,22 @@ from mainspring.protocol.activities import (
 from workers.polling import HEARTBEAT_THROTTLE
 from workflows import activity_calls
 
+COLLECTING_S = t.PATCH_TIMEOUT_S + 2 * t.ANSWER_GRACE_S
+"""The patch, the list of what it lacks, and the end of the sandbox."""
 RULES = (
     # A turn, beyond its command's own timeout.
     (t.ANSWER_GRACE_S < t.SHELL_GRACE_S, "a wedged shell is noticed before the attempt ends"),
     (
-        EXECUTE.timeout_s - t.SHELL_GRACE_S >= t.PACK_TIMEOUT_S,
-        "a snapshot is packed in what a turn has left when its command took all its time",
+        EXECUTE.timeout_s >= 2 * t.ANSWER_GRACE_S + t.PACK_TIMEOUT_S,
+        "a snapshot is packed after an answer and an end of long output that are both late",
     ),
     (
-        EXECUTE.timeout_s >= 2 * t.ANSWER_GRACE_S,
-        "the command's answer and the end of long output may both be late",
+        EXECUTE.timeout_s >= 2 * t.ANSWER_GRACE_S + COLLECTING_S,
+        "a submission's patch is collected after an answer that is late",
     ),
     (t.PACK_CPU_S < t.PACK_TIMEOUT_S, "too long a snapshot costs itself and not the sandbox"),
     (t.UNPACK_CPU_S < t.FILES_TIMEOUT_S, "a snapshot that is too long is refused by its limit"),
-    (COLLECT_PATCH.timeout_s >= t.PATCH_TIMEOUT_S, "a slow diff is refused as such"),
+    (COLLECT_PATCH.timeout_s > COLLECTING_S, "a slow diff is refused as such"),
     (CLOSE_SANDBOX.timeout_s > t.ANSWER_GRACE_S, "a sandbox that answers late can be closed"),
     # Opening and grading.
     (
@@ -36,8 +38,9 @@ RULES = (
         "a start that hangs is reported as such, and leaves time for a pull",
     ),
     (
-        GRADE.timeout_s > t.APPLY_TIMEOUT_S + t.CANARY_TIMEOUT_S,
-        "a patch that applies slowly still gets its canary",
+        GRADE.timeout_s
+        > t.DOCKER_BOOT_TIMEOUT_S + 3 * t.APPLY_TIMEOUT_S + t.CANARY_TIMEOUT_S + t.FILES_TIMEOUT_S,
+        "a slow start, three patches that apply slowly and the canary end within one attempt",
     ),
     # Heartbeats.
     (3 * t.ACTIVITY_BEAT_S < t.HEARTBEAT_TIMEOUT_S, "two lost beats are no dead worker"),
