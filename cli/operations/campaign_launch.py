@@ -28,7 +28,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from cli.operations.named_parts import check_named
 from cli.operations.sandboxes_here import require_backends
-from cli.operations.task_checks import check_can_be_verified, check_tasks
+from cli.operations.task_checks import check_backend_fits, check_can_be_verified, check_tasks
 from infra.db import campaigns, run_plans, selections, tasks
 from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
@@ -96,6 +96,7 @@ async def create(db: Database, config: AnyRun, here: Backends | None = None) -> 
             used = await _used(db, await _check_regrade(db, config))
         case _:
             assert_never(config)
+    await check_backend_fits(db, config, used)
     if here is not None:
         await require_backends(db, config, used, here)
     await campaigns.create(db, config, selected)

@@ -1,6 +1,6 @@
-"""Whether a run can play its tasks: their agents and their environments, asked before it is stored.
+"""Whether a run can play its tasks: agents, environments and backend, asked before it is stored.
 
-Invariant: no task silently gets another agent or environment than it asks for.
+Invariant: no task silently gets another agent, environment or backend than it asks for.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from mainspring.config.run import RunConfig
 from mainspring.environments.choice import environment_of
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId
+from mainspring.sandbox_choice import BWRAP
 from mainspring.tasks.swe_task import SWE
 
 
@@ -43,3 +44,16 @@ async def check_can_be_verified(db: Database, config: RunConfig, used: Sequence[
                 f"is {found.example}; only tasks of the kind {SWE!r} can be verified",
                 remedy="they need no verification: campaigns use them without it",
             )
+
+
+async def check_backend_fits(db: Database, config: RunConfig, used: Sequence[TaskId]) -> None:
+    """Raises UsageError for tasks that the configured backend can never run."""
+    if config.sandbox.backend != BWRAP:
+        return
+    if with_image := await selections.num_with_image(db, used):
+        raise UsageError(
+            f"campaign {config.name}: {with_image} of its {len(used)} tasks have an image, and "
+            f"sandbox.backend = {BWRAP!r} runs none",
+            remedy="leave sandbox.backend out: then a task with an image runs in Docker, and one "
+            f"without in {BWRAP}",
+        )

@@ -7,11 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from cli.operations.campaign_launch import create
 from cli.operations.embedded_stack import StackInfo
 from infra.db import campaigns, tasks
 from infra.db.database import Database
 from mainspring.bundled.gold import make_gold_tasks
+from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.sandbox import SandboxConfig
+from mainspring.config.tasks import TasksConfig
+from mainspring.config.verification import VerificationConfig
+from mainspring.errors import UsageError
 from mainspring.ids import CampaignId
+from mainspring.status import Unverified
 
 SOURCE = "missing-backend"
 NAME = CampaignId("missing-backend-run")
@@ -46,3 +53,24 @@ async def test_tasks_with_images_are_refused_without_docker(
             "  start Docker (or Podman's socket), or set DOCKER_HOST to where it listens",
         ]
         assert await campaigns.find(db, NAME) is None
+
+
+@pytest.mark.parametrize("kind", [EvaluationConfig, VerificationConfig])
+async def test_a_backend_that_runs_no_images_is_refused_for_tasks_with_images(
+    stack: StackInfo, kind: type[EvaluationConfig] | type[VerificationConfig]
+) -> None:
+    async with Database.open(stack.database_url) as db:
+        source = f"images-for-bwrap-{kind.__name__}"
+        plain, imaged = make_gold_tasks(2, source, 2)
+        image = {"image": "images-for-bwrap:1", "files": {}}
+        await tasks.put_tasks(db, [plain, imaged.model_copy(update=image)])
+        config = kind(
+            name=source.lower(),
+            split=plain.split,
+            tasks=TasksConfig(source=source, unverified=Unverified.USE),
+            sandbox=SandboxConfig(backend="bwrap"),
+        )
+        with pytest.raises(UsageError, match="1 of its 2 tasks have an image") as refused:
+            await create(db, config)
+        assert "leave sandbox.backend out" in refused.value.remedy
+        assert await campaigns.find(db, CampaignId(config.name)) is None
