@@ -6,6 +6,7 @@ weights in the dtype its config names, so any engine that served the source serv
 
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError
@@ -13,7 +14,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, PretrainedConfig
 
 from mainspring.errors import ModelError
-from trainer.convert import StateDict
+
+if TYPE_CHECKING:  # it imports Megatron, which only ranks need: seconds of CPU for every trainer
+    from trainer.convert import StateDict
 
 BASE_IDENTITY = ".mainspring.json"
 """End of the name of the file by which a base model made on the spot is known again."""
@@ -31,7 +34,7 @@ def load_config(model_dir: Path) -> PretrainedConfig:
         ) from None
 
 
-def load_weights(model_dir: Path) -> StateDict:
+def load_weights(model_dir: Path) -> "StateDict":
     """All weights as float32. Raises ModelError when there are none or a file is damaged."""
     files = sorted(model_dir.glob("*.safetensors"))
     if not files:
@@ -48,7 +51,7 @@ def load_weights(model_dir: Path) -> StateDict:
     return {name: weight.float() for name, weight in state.items()}
 
 
-def save_model(directory: Path, state: StateDict, source: Path) -> None:
+def save_model(directory: Path, state: "StateDict", source: Path) -> None:
     """Write `state` with the config and tokenizer files of `source` into a new directory."""
     directory.mkdir()  # no parents: another trainer may have removed them, and that must be seen
     for file in source.iterdir():

@@ -1,7 +1,7 @@
-"""`mainspring eval run` twice on the same tasks: undisturbed, and under kills.
+"""`mainspring eval run` under kills, of tasks whose verdicts are known: each is fixed or it is not.
 
-A tenth of the sandboxes are killed while they work, and the engine dies twice. What must hold: the
-same verdict for every task, every rollout scored, and each command started once in each sandbox.
+A tenth of the sandboxes are killed while they work, and the engine dies twice. What must hold: its
+own verdict for every task, every rollout scored, and each command started once in each sandbox.
 """
 
 import asyncio
@@ -129,7 +129,7 @@ def kill_a_sandbox(home: Path, dice: random.Random) -> bool:
 
 
 @pytest.mark.chaos
-@pytest.mark.timeout(2 * TIMEOUT_S)
+@pytest.mark.timeout(TIMEOUT_S + 60)
 async def test_kills_change_no_verdict(
     stack: StackInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,8 +150,6 @@ async def test_kills_change_no_verdict(
     ]
     async with Database.open(stack.database_url) as db, engine_running() as engine:
         await tasks.put_tasks(db, made)
-        async with asyncio.timeout(TIMEOUT_S):
-            quiet = await evaluate(stack, engine, "chaos-eval-quiet", tmp_path / "quiet")
         campaign = CampaignId("chaos-eval-killed")
         killing = asyncio.create_task(disturb(stack, db, engine, campaign))
         try:
@@ -161,6 +159,7 @@ async def test_kills_change_no_verdict(
             killing.cancel()
             await asyncio.wait([killing])
         assert killing.result() == NUM_SANDBOX_KILLS, "the evaluation ended before the kills"
-    verdicts = {task: result["verdict"] for task, result in quiet.items()}
-    assert {task: result["verdict"] for task, result in killed.items()} == verdicts
-    assert sorted(verdicts.values()) == ["not_resolved"] * 20 + ["resolved"] * 20
+    # The engine's reply depends on the task alone (scripted_engine.py).
+    assert {task: result["verdict"] for task, result in killed.items()} == {
+        task.id: "not_resolved" if number % 2 else "resolved" for number, task in enumerate(made)
+    }

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import ray
@@ -27,6 +28,7 @@ from trainer import checkpoint, rank_pulse
 from trainer.checkpoint import HF_DIRECTORY, Identity
 from trainer.driver import TrainerDriver
 from trainer.hf_directory import load_weights
+from trainer.rank import TrainerRank
 
 ORIGIN = Origin(campaign="t", uid="uid-of-old", config_digest="0123456789abcdef")
 
@@ -145,20 +147,6 @@ async def test_a_failed_step_leaves_the_ranks_usable(driver, make_model, make_co
     assert driver.train_step(batch, step=4, current_version=0).grad_norm > 0
 
 
-async def test_a_killed_rank_is_an_error_that_shows_its_log(
-    driver, make_model, make_config, batch, tmp_path
-):
-    driver.start(make_config(data_parallel=2), make_model()[1], tmp_path / "logs")
-    shout = lambda _: os.write(2, b"NCCL WARN the last words of a rank\n")  # noqa: E731
-    ray.get(driver._actors[1].__ray_call__.remote(shout))
-    pids = ray.get([actor.__ray_call__.remote(lambda _: os.getpid()) for actor in driver._actors])
-    os.kill(pids[1], signal.SIGKILL)
-    with pytest.raises(TrainerLost, match=r"rank1\.log:\n(.*\n)*.*the last words of a rank"):
-        driver.train_step(batch, step=5, current_version=0)
-    with pytest.raises(TrainerLost, match="no ranks"):
-        driver.logprobs(batch)
-
-
 async def test_a_rank_that_does_not_answer_is_ended(
     driver, make_model, make_config, batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -168,8 +156,6 @@ async def test_a_rank_that_does_not_answer_is_ended(
             sum(range(100_000))
 
     begun, enough = tmp_path / "begun", tmp_path / "enough"
-    source = make_model()[1]
-    driver.start(make_config(data_parallel=2), source)
     pids = ray.get([actor.__ray_call__.remote(lambda _: os.getpid()) for actor in driver._actors])
     # One that computes answers all the same.
     busy = driver._actors[0].__ray_call__.remote(compute)
@@ -186,5 +172,34 @@ async def test_a_rank_that_does_not_answer_is_ended(
             driver.train_step(batch, step=1, current_version=0)
     psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=30)
     assert not any(psutil.pid_exists(pid) for pid in pids)
-    driver.start(make_config(data_parallel=2), source)
-    assert driver.train_step(batch, step=1, current_version=0).grad_norm > 0
+    driver.start(make_config(data_parallel=2), make_model()[1], tmp_path / "logs")
+
+
+async def test_a_rank_without_a_micro_batch_does_not_hold_up_the_others(
+    driver: TrainerDriver, make_model, make_config, batch
+) -> None:
+    """The two were started just now, in place of ranks that did not answer."""
+    found = driver.train_step([batch[0]], step=0, current_version=0)
+    single = TrainerRank(make_config(), make_model()[1])
+    alone = single.train_step([batch[0]], step=0, current_version=0)
+    assert found.values.keys() == {"clip_fraction"}
+    assert found.values["clip_fraction"] == alone.values["clip_fraction"]
+    assert found.loss == pytest.approx(alone.loss, abs=1e-6)
+    flat = driver.train_step(
+        [replace(batch[0], advantages=np.zeros_like(batch[0].advantages))],
+        step=1,
+        current_version=0,
+    )
+    assert (flat.loss, flat.kl, flat.values) == (None, None, {})
+    assert driver.train_step(batch, step=2, current_version=0).grad_norm > 0
+
+
+async def test_a_killed_rank_is_an_error_that_shows_its_log(driver, batch):
+    shout = lambda _: os.write(2, b"NCCL WARN the last words of a rank\n")  # noqa: E731
+    ray.get(driver._actors[1].__ray_call__.remote(shout))
+    pids = ray.get([actor.__ray_call__.remote(lambda _: os.getpid()) for actor in driver._actors])
+    os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(TrainerLost, match=r"rank1\.log:\n(.*\n)*.*the last words of a rank"):
+        driver.train_step(batch, step=5, current_version=0)
+    with pytest.raises(TrainerLost, match="no ranks"):
+        driver.logprobs(batch)

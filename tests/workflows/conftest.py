@@ -10,16 +10,19 @@ from guessing import EXAMPLE
 
 from cli.operations.embedded_stack import StackInfo
 from mainspring.ids import NodeId
+from tests.sandboxed import SANDBOXED
 
 NODE = NodeId("test-node")
 
 
 @pytest.fixture(scope="module")
 async def workers(
-    stack: StackInfo, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, stack: StackInfo, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Cluster]:
+    """A module that replays what it runs names another `RUNNER` of workflows than the sandbox."""
     backends = await bwrap_or_skip(tmp_path_factory.mktemp("sandboxes"))
-    async with cluster_of(stack, {NODE: Host(backends, capacity=16)}) as cluster:
+    runner = getattr(request.module, "RUNNER", SANDBOXED)
+    async with cluster_of(stack, {NODE: Host(backends, capacity=16)}, runner) as cluster:
         yield cluster
 
 

@@ -40,13 +40,16 @@ async def has_ended(cluster, campaign: CampaignId) -> bool:
     return (await campaigns.get(cluster.db, campaign)).status in campaigns.ENDS
 
 
-async def replay(cluster, workflow_id: str) -> None:
-    """The newest run of a campaign's workflow, once it has closed."""
-    handle = cluster.client.get_workflow_handle(workflow_id)
-    await handle.result()
+async def replay(cluster, workflow_id: str, earlier: list[str]) -> None:
+    """The newest run of a campaign's workflow, once it has closed, and these earlier runs."""
+    newest = cluster.client.get_workflow_handle(workflow_id)
+    await newest.result()
     replayer = Replayer(
         workflows=[CampaignWorkflow],
         data_converter=pydantic_data_converter,
         workflow_runner=SANDBOXED,
     )
-    await replayer.replay_workflow(await handle.fetch_history())
+    for run in earlier:
+        handle = cluster.client.get_workflow_handle(workflow_id, run_id=run)
+        await replayer.replay_workflow(await handle.fetch_history())
+    await replayer.replay_workflow(await newest.fetch_history())

@@ -57,6 +57,12 @@ class Hold:
             self.reached.set()
             await self.released.wait()
 
+    def move(self, point: str) -> None:
+        """Let go of what is held, and hold the campaign at another point from now on."""
+        released = self.released
+        self.point, self.reached, self.released = point, asyncio.Event(), asyncio.Event()
+        released.set()
+
 
 class Untrainable(WorkFailed):
     fault = FaultKind.NON_FINITE_STEP

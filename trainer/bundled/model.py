@@ -12,16 +12,20 @@ import random
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast
 
 from mainspring.agents.bash_block import SUBMIT_SENTINEL
 from mainspring.bundled.generator import Split, draw_instance
 from mainspring.bundled.trajectories import warm_start_messages
 from mainspring.training_faults import CheckpointUnusable
 from trainer.hf_directory import BASE_IDENTITY
+
+if TYPE_CHECKING:
+    from transformers import Qwen3ForCausalLM
 
 END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 VOCAB_SIZE = 600
@@ -124,8 +128,11 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
+def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> "Qwen3ForCausalLM":
     """Random weights; torch's global generator is left as it was."""
+    # Seconds of CPU, which only the process pays that makes the model.
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=128,
