@@ -10,6 +10,7 @@ import typer
 from cli.options import Home, Json, hint, with_database, with_services
 
 Name = Annotated[str, typer.Argument(help="Name of the campaign.")]
+RunName = Annotated[str, typer.Argument(help="Name of the campaign or other run.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
     @campaign.command("list")
     def list_(home: Home = None, as_json: Json = False) -> None:
-        """List all campaigns: training, evaluations, verifications and regrades."""
+        """List all runs: campaigns, evaluations, verifications and regrades."""
         from infra.db import campaigns
         from infra.db.reading import progress
 
@@ -55,8 +56,8 @@ def register(app: typer.Typer) -> None:
         campaign_screen.print_list(rows)
 
     @campaign.command()
-    def show(name: Name, home: Home = None, as_json: Json = False) -> None:
-        """Show one campaign: results, what it waits for, steps and totals."""
+    def show(name: RunName, home: Home = None, as_json: Json = False) -> None:
+        """Show one campaign or other run: results, what it waits for, steps and totals."""
         from cli import campaign_screen
         from cli.operations.campaign_view import read
         from mainspring.settings import load_settings
@@ -80,7 +81,7 @@ def register(app: typer.Typer) -> None:
         campaign_screen.print_one(seen)
 
     @campaign.command()
-    def watch(name: Name, home: Home = None) -> None:
+    def watch(name: RunName, home: Home = None) -> None:
         """Follow a campaign until it ends. Ctrl-C leaves the campaign running."""
         from cli.operations.watch import follow
 
@@ -126,9 +127,9 @@ def register(app: typer.Typer) -> None:
 
     @campaign.command()
     def rollback(name: Name, home: Home = None) -> None:
-        """Discard the newest policy version and its step. Training resumes from the one before.
+        """Discard the newest policy version and its step. Training resumes from the previous one.
 
-        The campaign must not run. Groups that may contain tokens of the discarded
+        The campaign must not be running. Groups that may contain tokens of the discarded
         weights are masked.
         """
         from cli.operations import campaign_control
@@ -142,7 +143,7 @@ def register(app: typer.Typer) -> None:
 
     @campaign.command()
     def report(
-        name: Name,
+        name: RunName,
         out: Annotated[
             Path | None,
             typer.Option(help="Folder for the files (default: <home>/reports/<name>)."),

@@ -24,7 +24,7 @@ Retry = Annotated[
     bool, typer.Option("--retry", help="In a finished run, retry the masked rollouts.")
 ]
 Concurrency = Annotated[
-    int | None, typer.Option(min=1, help="Number of rollouts that run at once.")
+    int | None, typer.Option(min=1, help="Number of rollouts that run at once (default: 32).")
 ]
 
 OPTIONS = {"engines": "--base-url", "samples": "--n", "step_limit": "--step-limit"}
@@ -134,14 +134,17 @@ def register(app: typer.Typer) -> None:
         campaign: Annotated[
             str, typer.Argument(help="Name of an evaluation or campaign that has ended.")
         ],
-        name: Name = None,
+        name: Annotated[
+            str | None,
+            typer.Option(help="Name of the run. Reuse it to resume. Default: CAMPAIGN and time."),
+        ] = None,
         output: Output = None,
         retry: Retry = False,
         workers: Workers = True,
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """Grade the stored patches of a campaign again, without the model."""
+        """Grade the stored patches of an evaluation or campaign again, without the model."""
         from mainspring.ids import campaign_id_at
 
         chosen = name or campaign_id_at("regrade", campaign, datetime.now())

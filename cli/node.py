@@ -59,7 +59,7 @@ def register(app: typer.Typer) -> None:
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """Stop scheduling on a node; running sandboxes finish.
+        """Let a node open no new sandboxes; open ones finish.
 
         A node that restarts stays drained until you use --undo.
         """

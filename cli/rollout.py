@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
     @rollout.command("list")
     def list_(
-        campaign: Annotated[str, typer.Argument(help="Name of the campaign.")],
+        campaign: Annotated[str, typer.Argument(help="Name of the campaign or other run.")],
         failed: Annotated[
             bool, typer.Option("--failed", help="Only rollouts that were graded and not resolved.")
         ] = False,
@@ -164,7 +164,7 @@ def register(app: typer.Typer) -> None:
         out: Annotated[
             Path, typer.Argument(help="Folder (folders, atif) or file (sft, parquet) to write.")
         ],
-        campaign: Annotated[str, typer.Option(help="Name of the campaign.")],
+        campaign: Annotated[str, typer.Option(help="Name of the campaign or other run.")],
         format: Annotated[
             TrajectoryFormat, typer.Option(help="Format of the files.")
         ] = TrajectoryFormat.FOLDERS,

@@ -8,10 +8,22 @@ import typer
 
 from cli.options import Home, Json, hint
 
-Port = Annotated[
+PostgresPort = Annotated[
     int | None,
     typer.Option(
-        min=1, max=65535, help="Port of the service; fails if it is taken (default: a free one)."
+        min=1, max=65535, help="Port of Postgres; fails if it is taken (default: a free one)."
+    ),
+]
+TemporalPort = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=65535, help="Port of Temporal; fails if it is taken (default: a free one)."
+    ),
+]
+UiPort = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=65535, help="Port of Temporal's UI; fails if it is taken (default: a free one)."
     ),
 ]
 
@@ -20,9 +32,9 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def up(
         home: Home = None,
-        postgres_port: Port = None,
-        temporal_port: Port = None,
-        ui_port: Port = None,
+        postgres_port: PostgresPort = None,
+        temporal_port: TemporalPort = None,
+        ui_port: UiPort = None,
         as_json: Json = False,
     ) -> None:
         """Start local Postgres and Temporal. Does nothing if they are running."""

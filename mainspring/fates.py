@@ -132,7 +132,7 @@ RULES: Mapping[FaultKind, Rule] = {
         "their dtypes and versions",
     ),
     FaultKind.NON_FINITE_STEP: Rule(
-        Fate.END, f"lower trainer.lr or look at the batch's rewards, {_AGAIN}"
+        Fate.END, f"lower trainer.optimizer.lr or look at the batch's rewards, {_AGAIN}"
     ),
     FaultKind.BROKEN_TRAJECTORY: Rule(
         Fate.END, "this is a bug: please report it with the rollout's id"

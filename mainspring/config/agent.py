@@ -1,4 +1,4 @@
-"""Section [agent]: who plays, and its limits."""
+"""Section [agent]: which agent plays, and its limits."""
 
 from pydantic import Field
 
@@ -8,18 +8,20 @@ from mainspring.config.section import Section
 
 class AgentConfig(Section):
     preset: Preset | None = None
-    """Limits of another program, for figures that compare; fields given beside it win."""
+    """Limits of another program, for comparable scores. Fields set beside it override it."""
     step_limit: int = Field(default=20, ge=1, le=500)
-    """Turns a rollout may take."""
+    """Maximum number of turns of a rollout."""
     max_format_errors: int = Field(default=3, ge=1)
-    """Replies in a row without exactly one bash block before the rollout ends."""
+    """Malformed replies in a row that end the rollout. For the bash agent a reply is malformed
+    without exactly one bash block."""
     command_timeout_s: float = Field(default=60.0, gt=0, le=3600)
-    """Wall time of one command; then its whole process group is killed."""
+    """Time limit of one command; then its whole process group is killed."""
     observation_chars: int = Field(default=10_000, ge=200)
-    """Longer outputs are shown as head and tail of half this size."""
+    """Maximum number of characters that the agent sees of an output. Of a longer one it sees the
+    beginning and the end, half of this number each."""
     rollout_timeout_s: float = Field(default=1800.0, gt=0)
-    """Time that a rollout's replies and commands may take together; then what the tree holds is
+    """Time that a rollout's replies and commands may take together; then the working tree is
     graded. Waiting for an engine, a node or a retry does not count."""
     kind: str = "bash"
     """The agent: "bash", "bundled" (its prompts are short, for the bundled model), or a class of
-    your own as "package.module:Class". A task's own `agent_name` comes first."""
+    your own as "package.module:Class". A task's own `agent_name` overrides it."""

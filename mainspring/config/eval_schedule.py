@@ -11,8 +11,8 @@ class EvalSchedule(Section):
     splits: tuple[str, ...] = ("heldout",)
     """Splits for the first and the last evaluation; in between only the first one, sampled."""
     greedy: bool = True
-    """Also at temperature 0, before and after."""
+    """Whether the first and the last evaluation also run the first split at temperature 0."""
     greedy_tasks: int | None = Field(default=None, ge=1)
-    """Number of tasks, from the start of the split, that are played greedily; unset: all."""
+    """Number of tasks, from the start of the split, in a greedy evaluation. Unset: all."""
     concurrency: int = Field(default=CONCURRENCY, ge=1)
-    """Rollouts of one evaluation in flight at once."""
+    """Number of rollouts of one evaluation that run at once."""

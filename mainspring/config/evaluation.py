@@ -13,4 +13,4 @@ from mainspring.status import CampaignKind
 class EvaluationConfig(TaskSlice, RunConfig):
     kind: Literal[CampaignKind.EVAL] = Field(default=CampaignKind.EVAL, exclude=True)
     concurrency: int = Field(default=CONCURRENCY, ge=1)
-    """Rollouts in flight at once."""
+    """Number of rollouts that run at once."""

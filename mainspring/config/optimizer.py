@@ -16,7 +16,7 @@ class OptimizerName(StrEnum):
 
 class OptimizerConfig(Section):
     name: OptimizerName = OptimizerName.ADAMW
-    """Which optimizer."""
+    """Name of the optimizer."""
     lr: float = Field(default=1e-6, gt=0)
     """AdamW's learning rate."""
     muon_lr: float = Field(default=0.005, gt=0)
@@ -26,9 +26,9 @@ class OptimizerConfig(Section):
     muon_momentum: float = Field(default=0.9, ge=0, lt=1)
     """Muon's momentum."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """Decoupled, on all weights."""
+    """Decoupled weight decay, on all weights."""
     warmup_steps: int = Field(default=3, ge=0)
-    """Linear warm-up, then linear decay to `final_lr_fraction` at the last step."""
+    """Steps of linear warm-up. The rate also falls linearly, to `final_lr_fraction` at the end."""
     final_lr_fraction: float = Field(default=0.3, ge=0, le=1)
     """Learning rate of the last step, as a share of the full one."""
     max_grad_norm: float = Field(default=1.0, gt=0)
@@ -39,18 +39,18 @@ class WarmStartConfig(Section):
     """Supervised warm start on generated trajectories whose edits are drawn at random."""
 
     copy_steps: int = Field(default=200, ge=0)
-    """Steps on random segments that recur: without copying nothing else is learned."""
+    """Steps on repeated random segments, which teach copying: without it nothing is learned."""
     copy_batch_size: int = Field(default=16, ge=1)
-    """Segments in a copy step."""
+    """Number of segments in a copy step."""
     steps: int = Field(default=500, ge=0)
     """Supervised steps after the copy steps."""
     batch_size: int = Field(default=8, ge=1)
-    """Trajectories in a supervised step."""
+    """Number of trajectories in a supervised step."""
     lr: float = Field(default=4e-3, gt=0)
     """AdamW's learning rate."""
     muon_lr: float = Field(default=0.02, gt=0)
     """Muon's learning rate (hidden matrices)."""
     context_loss_weight: float = Field(default=0.2, ge=0, le=1)
-    """Weight of tokens the model will not have to write (prompts and observations)."""
+    """Loss weight of tokens that the model does not write (prompts and observations)."""
     threads_per_rank: int = Field(default=1, ge=1)
-    """OMP threads of each rank on CPU meanwhile: no rollouts want the cores yet."""
+    """OMP threads of each rank on CPU in the warm start, when no rollouts need the cores."""

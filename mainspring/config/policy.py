@@ -11,22 +11,22 @@ from mainspring.status import PolicyApi
 
 class PolicyConfig(Section):
     api: PolicyApi = PolicyApi.SGLANG
-    """What the engines speak."""
+    """API of the engines."""
     model: str = BUNDLED
     """"bundled" (made and warm-started by the campaign), a Hugging Face model directory (absolute,
-    or relative to the campaign file), or with the OpenAI API the model's name there."""
+    or relative to the campaign file), or with the OpenAI API the model's name at the endpoint."""
     engines: tuple[str, ...] = Field(default=("http://127.0.0.1:30000",), min_length=1)
-    """Base URLs of the engines. Port 0 lets `mainspring train` take a free one."""
+    """Base URLs of the engines. With port 0 `mainspring train` chooses a free port."""
     dtype: Dtype = Dtype.FLOAT32
-    """What the engines compute in; the bounds of [trainer.gap] follow it."""
+    """Precision of the engines; the default bounds of [trainer.gap] depend on it."""
     max_context: int = Field(default=32_768, ge=64)
     """Prompt plus reply never exceed this many tokens."""
     max_new_tokens: int = Field(default=4096, ge=1)
-    """Longest reply of one turn."""
+    """Maximum number of tokens of one reply."""
     temperature: float = Field(default=1.0, ge=0, le=2)
-    """For training rollouts; greedy evaluations use 0."""
+    """Sampling temperature; greedy evaluations use 0."""
     request_timeout_s: float = Field(default=600.0, gt=0)
-    """For one reply; then it is asked for again."""
+    """Time limit of one reply; then the request is repeated."""
 
     @field_validator("engines")
     @classmethod

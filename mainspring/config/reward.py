@@ -7,13 +7,13 @@ from mainspring.config.section import Section
 
 class RewardPart(Section):
     name: str
-    """A registered part, or a function of your own as "package.module:function"."""
+    """Name of a part (docs/rewards.md), or a function of your own as "package.module:function"."""
     weight: float = 1.0
-    """Parts are added up with their weights."""
+    """Factor of the part in the sum of all parts."""
     options: dict[str, float] = Field(default_factory=dict)
-    """Numbers that the part takes; an unknown one is refused."""
+    """Options of the part, all numbers; an unknown option is refused."""
 
 
 class RewardConfig(Section):
     parts: tuple[RewardPart, ...] = Field(default=(RewardPart(name="outcome"),), min_length=1)
-    """What a rollout's reward is made of; each part's value is stored with it."""
+    """Parts of a rollout's reward; each part's value is stored with the rollout."""

@@ -22,16 +22,16 @@ class RunConfig(Section):
     """A run of any kind."""
 
     name: Annotated[str, Field(min_length=1)]
-    """Its id, in every id made of it: a-z, 0-9 and '-', at most 48."""
+    """Name of the run, a part of all its ids: a-z, 0-9 and '-', at most 48 characters."""
     seed: int = Field(default=0, ge=0, lt=2**31)
-    """Of tasks, model, order and sampling."""
+    """Seed of tasks, model, order and sampling."""
     tasks: TasksConfig = TasksConfig()
     agent: AgentConfig = AgentConfig()
     policy: PolicyConfig = PolicyConfig()
     sandbox: SandboxConfig = SandboxConfig()
     environments: dict[str, str] = Field(default_factory=dict)
     """Environments of your own, as "package.module:Class" by kind of task. Tasks of the kind "swe"
-    have one without it: a sandbox, a patch and hidden tests."""
+    need none: they have a sandbox, a patch and hidden tests."""
     reward: RewardConfig = RewardConfig()
 
     @field_validator("name")

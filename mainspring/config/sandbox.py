@@ -7,22 +7,23 @@ from mainspring.config.section import Section
 
 class SandboxConfig(Section):
     backend: str | None = Field(default=None, min_length=1)
-    """What isolates commands: "docker", "bwrap", or a class of your own as "package.module:Class"
-    (docs/extending.md). Unset: Docker for tasks with an image, bubblewrap for the others."""
+    """Backend that isolates commands: "docker", "bwrap", or a class of your own as
+    "package.module:Class" (docs/extending.md). Unset: Docker for tasks with an image, bubblewrap
+    for the others."""
     memory_mb: int = Field(default=1024, ge=16)
     """Memory of one sandbox."""
     max_pids: int = Field(default=256, ge=4)
     """Processes and threads alive at once in one sandbox."""
     cpus: float = Field(default=1.0, gt=0)
-    """Cores one sandbox may use, where the backend can limit them."""
+    """Cores that one sandbox may use, if the backend can limit them."""
     disk_mb: int = Field(default=2048, ge=1)
-    """Disk one sandbox may fill, where the backend can limit it."""
+    """Disk that one sandbox may fill, if the backend can limit it."""
     output_bytes: int = Field(default=1 << 20, ge=1024)
-    """Most that is kept of one command's output."""
+    """Maximum number of bytes kept of one command's output."""
     max_open: int | None = Field(default=None, ge=1)
-    """Sandboxes of this campaign alive at once over all nodes; unset: as many as the nodes hold."""
+    """Maximum number of open sandboxes of the run on all nodes. Unset: what the nodes hold."""
     snapshot_every_turns: int | None = Field(default=None, ge=1)
     """Number of turns between two snapshots of a sandbox's files. A lost sandbox is rebuilt from
     the newest one, and only later commands run again; unset: all run again."""
     snapshot_mb: int = Field(default=16, ge=1, le=30)
-    """Most one rollout's kept files may hold, compressed. Larger ones are not kept."""
+    """Maximum size of one snapshot, compressed. Larger ones are not kept."""

@@ -16,15 +16,15 @@ _SLICE = re.compile(r"(\d*):(\d*)")
 
 class TaskSlice(Section):
     """The tasks that an evaluation goes over. Only files for `mainspring eval run` have this
-    section. The options `--split`, `--slice` and `--n` come first; without a split the task set's
-    only one is taken."""
+    section. The options `--split`, `--slice` and `--n` override it. Without a split, the only
+    split of the task set is used."""
 
     split: str = "test"
     """Split of the tasks."""
     slice: str = ""
-    """Only these tasks of the split, as "0:5" or "100:", in listing order; empty: all."""
+    """Positions of the tasks in the split, as "0:5" or "100:", in listing order. Empty: all."""
     samples: int = Field(default=1, ge=1, le=MAX_SAMPLES)
-    """Rollouts of each task."""
+    """Number of rollouts of each task."""
 
     @field_validator("slice")
     @classmethod

@@ -10,10 +10,11 @@ class TasksConfig(Section):
     source: str = BUNDLED
     """"bundled" for the generated tasks, else the name of an imported task source."""
     num_train: int = Field(default=2048, ge=1)
-    """Size of the train split (bundled tasks only)."""
+    """Size of the split "train" (bundled tasks only)."""
     num_heldout: int = Field(default=128, ge=1)
-    """Size of the held-out split: fresh instances of the training templates."""
+    """Size of the split "heldout": new instances of the training templates (bundled tasks only)."""
     num_heldout_templates: int = Field(default=64, ge=0)
-    """Size of the held-out split made of templates that never occur in training."""
+    """Size of the split "heldout_templates": templates that never occur in training (bundled tasks
+    only)."""
     unverified: Unverified = Unverified.SKIP
     """What to do with tasks that are not verified (bundled ones need no verification)."""

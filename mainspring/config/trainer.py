@@ -21,52 +21,51 @@ class Aggregation(StrEnum):
 
 class Device(StrEnum):
     CUDA = "cuda"
-    """One GPU for each rank; the campaign fails where there are fewer."""
+    """One GPU for each rank; with fewer GPUs the campaign fails."""
     CPU = "cpu"
-    """No GPU, also where there is one."""
+    """The CPU, also where there is a GPU."""
 
 
 class TrainerConfig(Section):
     num_steps: int = Field(default=100, ge=1)
-    """Optimizer steps of the whole campaign."""
+    """Steps of the whole campaign."""
     groups_per_step: int = Field(default=8, ge=1)
-    """Groups, so tasks, in the batch of a step."""
+    """Groups in the batch of a step, one task each."""
     group_size: int = Field(default=8, ge=2)
-    """Rollouts of each task, compared with each other."""
+    """Rollouts in a group; their rewards are compared with each other."""
     min_scored: int | None = Field(default=None, ge=1)
-    """Scored rollouts that a group needs; with fewer it is masked and replaced. Unset: half of
-    `group_size`, at least 2."""
+    """Minimum number of scored rollouts in a group; with fewer it is masked and replaced. Unset:
+    half of `group_size`, at least 2."""
     filter: str = "mixed"
     """Which groups a step may use; others are flat and replaced. "mixed": those whose rewards
-    differ, as others teach nothing. "none": all with enough scored rollouts. Or a function of your
-    own as "package.module:function"."""
+    differ, because others teach nothing. "none": all with enough scored rollouts. Or a function of
+    your own as "package.module:function"."""
     max_flat_groups: int | None = Field(default=None, ge=1)
-    """Flat groups in a row before the campaign fails. Unset: 20 for each group of a
-    step."""
+    """Number of flat groups in a row that end the campaign. Unset: 20 for each group of a step."""
     updates_per_step: int = Field(default=1, ge=1)
-    """Passes over a step's batch, an optimizer update each (PPO's epochs); the clip bounds them."""
+    """Passes over a step's batch, with one optimizer update each (PPO's epochs)."""
     max_staleness: int = Field(default=1, ge=0)
-    """Steps that groups in flight and ready may be ahead of training, which bounds how many there
-    are: 0 waits for each step, 1 overlaps with it. It does not bound the age of a token."""
+    """Number of steps that rollouts may be ahead of training: 0 waits for each step, 1 overlaps
+    with it. It bounds the groups in flight and ready, not the age of a token."""
     max_token_staleness: int | None = Field(default=None, ge=0)
-    """Older tokens, in policy versions, are kept as context and masked from the loss; unset: none
-    are."""
+    """Tokens older than this number of policy versions are kept as context and masked from the
+    loss. Unset: no token is masked."""
     advantage: str = "grpo"
     """How rewards of a group become advantages. "grpo": minus the group's mean, divided by its
     standard deviation. "dr_grpo": minus the mean only. Or a function of your own as
     "package.module:function"."""
     normalize_std: bool = True
-    """Whether the advantage "grpo" divides by the group's standard deviation; off, it is
+    """Whether the advantage "grpo" divides by the group's standard deviation. If false, it is
     "dr_grpo"."""
     loss: str = "clip"
     """The loss of a token. "clip": PPO's clipped objective with an entropy bonus. Or a function of
     your own as "package.module:function"."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """The probability ratio is clipped below at 1 - this."""
+    """The probability ratio is clipped below at 1 - `clip_low`."""
     clip_high: float = Field(default=0.28, gt=0)
-    """Asymmetric PPO clip ("clip higher", DAPO)."""
+    """The probability ratio is clipped above at 1 + `clip_high` ("clip higher", DAPO)."""
     aggregation: Aggregation = Aggregation.TOKEN_MEAN
-    """How losses of tokens become one number."""
+    """How the losses of all tokens become one number."""
     entropy_coef: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""
     micro_batch_tokens: int = Field(default=8192, ge=64)
@@ -74,18 +73,18 @@ class TrainerConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     warm_start: WarmStartConfig | None = None
     engine: str = "plain"
-    """What computes steps. "plain": Megatron-core in float32, for CPUs and small models. Or a class
+    """Step engine. "plain": Megatron-core in float32, for CPUs and small models. Or a class
     of your own as "package.module:Class"."""
     device: Device = Device.CUDA
-    """Where the ranks compute."""
+    """Device of the ranks."""
     tensor_parallel: int = Field(default=1, ge=1)
-    """Ranks that share one copy of the model."""
+    """Number of ranks that share one copy of the model."""
     data_parallel: int = Field(default=1, ge=1)
-    """Copies of the model that share a batch."""
+    """Number of copies of the model that share a batch."""
     threads_per_rank: int = Field(default=1, ge=1)
     """OMP threads of each rank on CPU."""
     keep_checkpoints: int = Field(default=2, ge=1)
-    """Newest checkpoints kept on disk."""
+    """Number of newest checkpoints kept on disk."""
     gap: GapConfig = GapConfig()
 
     @property

@@ -45,7 +45,7 @@ def test_a_campaign_keeps_all_but_the_section_that_it_did_not_use() -> None:
     new = CampaignConfig(name="a", policy={"model": "/models/m"}).model_dump(mode="json")
     for section, fields in now.items():
         if isinstance(fields, dict):
-            for key in fields.keys() - before[section].keys():
+            for key in fields.keys() - before.get(section, {}).keys():
                 assert fields[key] == new[section][key], (section, key)
 
 

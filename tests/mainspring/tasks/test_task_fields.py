@@ -9,7 +9,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "tasks.md"
 
 
 def test_the_page_has_every_field_of_a_task() -> None:
-    section = PAGE.read_text().partition("### Rows of one's own")[2].partition("\n### ")[0]
+    section = PAGE.read_text().partition("### Your own rows")[2].partition("\n### ")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", section, re.MULTILINE))
     assert set(rows) == set(SweTask.model_fields)
     needed = {name for name, word in rows.items() if word == "yes"}
