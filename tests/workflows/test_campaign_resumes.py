@@ -3,7 +3,7 @@
 Each is held at one point after the other, interrupted there, and started again (a reset one runs by
 itself). One campaign for each point would play its rollouts ten times over, and show no more: what
 an interruption loses, repeats or leaves behind is in the store when the campaign has finished, and
-the next point is reached only by a campaign that goes on.
+the next point is reached only by a campaign that continues.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ async def interrupted_and_resumed(
                 raise AssertionError(f"{way}: {point} is never reached") from error
             runs.append((await handle.describe()).run_id)
             await interrupt(cluster, way, handle, point, trainer)
-            # What is left of the ended run may go on too, but does nothing of a later point.
+            # What is left of the ended run may continue too, but does nothing of a later point.
             hold.move(following)
             if way.startswith("reset"):
                 continue
