@@ -49,6 +49,7 @@ from mainspring.protocol.rollout import RolloutInput, RolloutResult
 from mainspring.sandbox_choice import BWRAP
 from mainspring.settings import load_settings
 from mainspring.status import GroupKind
+from mainspring.tasks.any_task import AnyTask
 from mainspring.tasks.swe_task import SweTask
 from node import beat as node_beat
 from node.held_sandboxes import HeldSandboxes
@@ -134,9 +135,15 @@ class Cluster:
             tests={"hidden_test.py": TEST},
             test_command="python3 hidden_test.py",
         )
+        return await self.store(config, task, size)
+
+    async def store(
+        self, config: CampaignConfig, task: AnyTask, size: int = 1
+    ) -> tuple[CampaignId, GroupId, list[RolloutId]]:
+        """A campaign with one task and one group."""
         await campaigns.create(self.db, config)
         await tasks.put_tasks(self.db, [task])
-        campaign = CampaignId(name)
+        campaign = CampaignId(config.name)
         group = group_id(campaign, 0)
         ids = [rollout_id(group, n) for n in range(size)]
         await groups.create_group(

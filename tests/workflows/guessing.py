@@ -6,13 +6,11 @@ from typing import Any
 
 from cluster import Cluster
 
-from infra.db import campaigns, groups, tasks
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
-from mainspring.ids import CampaignId, RolloutId, TaskId, group_id, rollout_id
+from mainspring.ids import CampaignId, RolloutId, TaskId, group_id
 from mainspring.protocol.rollout import RolloutResult
-from mainspring.status import GroupKind
 from mainspring.tasks.own_task import OwnTask
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-environment"
@@ -35,7 +33,6 @@ async def make(
 ) -> tuple[CampaignId, RolloutId]:
     """A campaign with one task, the number 42, and one rollout."""
     name = f"guess-{uuid.uuid4().hex[:8]}"
-    campaign, group = CampaignId(name), group_id(CampaignId(name), 0)
     task = OwnTask(
         id=TaskId(name),
         kind="guess",
@@ -44,20 +41,7 @@ async def make(
         issue="It is below 100.",
         data={"secret": 42},
     )
-    await campaigns.create(cluster.db, config_of(name, environment, **agent))
-    await tasks.put_tasks(cluster.db, [task])
-    rollout = rollout_id(group, 0)
-    await groups.create_group(
-        cluster.db,
-        group,
-        campaign,
-        GroupKind.TRAIN,
-        policy_version=0,
-        split="train",
-        index=0,
-        task=task.id,
-        rollouts=[groups.NewRollout(rollout, task.id, 0, 1.0)],
-    )
+    campaign, _, [rollout] = await cluster.store(config_of(name, environment, **agent), task)
     return campaign, rollout
 
 
