@@ -23,7 +23,9 @@ def start_campaign(file: Path, dry_run: bool, force: bool, home: Path | None) ->
     console = Console()
 
     async def go(services: Any) -> str:
-        items = await checklist.of_the_fleet(config, services.settings, services.client)
+        items = await checklist.of_the_fleet(
+            config, services.settings, services.client, services.db
+        )
         items += await checklist.of_the_tasks(config, services.db)
         print_items(items, console)
         is_new = await campaigns.find(services.db, campaign_id(config.name)) is None

@@ -83,6 +83,16 @@ def node_queue(node: NodeId) -> str:
     return f"sandbox/{node}"
 
 
+def worker_queue(identity: str) -> str:
+    """The queue only the rollout worker of this Temporal identity polls."""
+    return f"worker/{identity}"
+
+
+def waiting_trainer_queue(campaign: CampaignId) -> str:
+    """The queue of a trainer whose campaign is not stored yet."""
+    return f"waiting-trainer/{campaign}"
+
+
 def trainer_queue(campaign: CampaignId) -> str:
     return f"trainer/{campaign}"
 

@@ -74,5 +74,9 @@ TRAINER_RENEW_S = 4.0
 """Between two renewals of a campaign's trainer."""
 TRAINER_SILENT_S = 20.0
 """Without a renewal for this long an owner counts as gone, and another trainer takes over."""
+SILENT_WORKER_S = 5.0
+"""A process that is asked for its extensions and does not take the question by then is left out."""
+EXTENSIONS_TIMEOUT_S = 30.0
+"""Importing a run's extensions in one process; one that imports torch takes seconds."""
 POLLER_SILENT_S = 75.0
 """A worker that has not polled for this long has left: a poll ends after a minute at the latest."""

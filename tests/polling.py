@@ -1,11 +1,11 @@
-"""A rollout worker's process in a home of its own, and where on a server it polls."""
+"""Worker processes in a home of their own, and where on a server a rollout worker polls."""
 
 import asyncio
 import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 from temporalio.api.enums.v1 import TaskQueueType
@@ -19,16 +19,16 @@ ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("MAINSPRI
 
 
 @asynccontextmanager
-async def rollout_worker(
-    home: Path, **configured: str
+async def worker(
+    home: Path, *words: str, **configured: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """With these variables, without `MAINSPRING_`, and no others of ours; its log is
-    `<home>/logs/worker.log`."""
+    """`mainspring worker WORDS` with these variables, without `MAINSPRING_`, and no others of ours;
+    its log is `<home>/logs/worker.log`."""
     variables = {f"MAINSPRING_{name}": value for name, value in configured.items()}
-    (home / "logs").mkdir(exist_ok=True)
+    (home / "logs").mkdir(parents=True, exist_ok=True)
     with (home / "logs" / "worker.log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "mainspring", "worker", "rollout", "--home", str(home)),
+            *(sys.executable, "-m", "mainspring", "worker", *words, "--home", str(home)),
             env=ENVIRONMENT | variables,
             stdout=log,
             stderr=log,
@@ -39,6 +39,12 @@ async def rollout_worker(
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+def rollout_worker(
+    home: Path, **configured: str
+) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
+    return worker(home, "rollout", **configured)
 
 
 async def pollers(address: str, pid: int) -> set[str]:

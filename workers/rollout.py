@@ -6,6 +6,7 @@ from pathlib import Path
 from temporalio.worker import Worker
 
 from activities.campaigns import CampaignActivities
+from activities.extensions import ExtensionActivities
 from activities.publishing import PublishingActivities
 from activities.replies import ReplyActivities
 from activities.rollouts import RolloutActivities
@@ -15,7 +16,7 @@ from infra.db.connect import open_database
 from infra.log_setup import set_up
 from infra.policy.serving import ServedCampaigns, serve_over_http
 from infra.temporal.faults import Faults
-from mainspring.ids import ROLLOUT_QUEUE
+from mainspring.ids import ROLLOUT_QUEUE, worker_queue
 from mainspring.settings import Settings, load_settings
 from workers.polling import (
     GRACE,
@@ -28,6 +29,7 @@ from workers.polling import (
 from workers.service_link import ServiceLink
 from workers.sweeping import Sweeping
 from workflows.campaign import CampaignWorkflow
+from workflows.extensions import ExtensionsWorkflow
 from workflows.group import GroupWorkflow
 from workflows.rollout import RolloutWorkflow
 from workflows.run import RunWorkflow
@@ -61,6 +63,7 @@ async def _run(settings: Settings) -> None:
                 GroupWorkflow,
                 CampaignWorkflow,
                 RunWorkflow,
+                ExtensionsWorkflow,
             ],
             workflow_runner=workflow_runner(),
             interceptors=[Faults()],
@@ -87,8 +90,14 @@ async def _run(settings: Settings) -> None:
             max_concurrent_workflow_task_polls=NUM_POLLERS,
             max_concurrent_activity_task_polls=NUM_POLLERS,
         )
+        own = Worker(
+            client,
+            task_queue=worker_queue(client.identity),
+            activities=[ExtensionActivities().check_extensions],
+            max_concurrent_activity_task_polls=1,
+        )
         link.announce("rollout worker", ROLLOUT_QUEUE)
         try:
-            await poll_until_stopped(link, [worker], Sweeping(db, client).run_forever)
+            await poll_until_stopped(link, [worker, own], Sweeping(db, client).run_forever)
         finally:
             await served.close()

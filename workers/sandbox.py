@@ -17,6 +17,7 @@ import structlog
 from temporalio.client import Client
 from temporalio.worker import Worker
 
+from activities.extensions import ExtensionActivities
 from activities.grading import GradingActivities
 from activities.sandbox import SandboxActivities
 from infra.db import nodes
@@ -141,6 +142,7 @@ def make_node(
             sandboxes.restore_sandbox,
             sandboxes.collect_patch,
             sandboxes.close_sandbox,
+            ExtensionActivities().check_extensions,
         ],
         max_concurrent_activities=capacity * 4,
     )

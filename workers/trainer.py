@@ -11,6 +11,7 @@ from pathlib import Path
 
 from temporalio.worker import Worker
 
+from activities.extensions import ExtensionActivities
 from activities.training import TrainingActivities
 from infra.db import campaigns, trainers
 from infra.db.connect import open_database
@@ -18,7 +19,7 @@ from infra.db.database import Database
 from infra.log_setup import set_up
 from infra.temporal.faults import Faults
 from mainspring.errors import DatabaseError
-from mainspring.ids import CampaignId, campaign_id, trainer_queue
+from mainspring.ids import CampaignId, campaign_id, trainer_queue, waiting_trainer_queue
 from mainspring.settings import Settings, load_settings
 from mainspring.training_faults import TrainerFenced, TrainerLost
 from trainer.backend import RayTrainer
@@ -51,8 +52,14 @@ def main(home: Path | None, name: str) -> None:
 async def _run(settings: Settings, name: str) -> None:
     campaign = campaign_id(name)
     async with open_database(settings) as db:
-        await _stored(db, campaign)
         link = await ServiceLink.open(settings, db)
+        async with Worker(
+            link.client,
+            task_queue=waiting_trainer_queue(campaign),
+            activities=[ExtensionActivities().check_extensions],
+            max_concurrent_activity_task_polls=1,
+        ):
+            await _stored(db, campaign)
         lease = await trainer_lease.take(db, campaign, link.check_addresses)
         backend = RayTrainer(settings.home)
         training = TrainingActivities(db, settings.home, backend, lease.epoch)

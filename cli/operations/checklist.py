@@ -8,7 +8,6 @@ processes itself, and by `mainspring campaign start`, which does not.
 import importlib.util
 import re
 import shutil
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +15,9 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from temporalio.api.enums.v1 import TaskQueueType
-from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client
 
-from cli.operations import local_engines
+from cli.operations import fleet_extensions, local_engines
 from cli.operations.local_engines import EngineKind, Hardware
 from cli.operations.named_parts import unusable
 from cli.operations.sandboxes_here import backends_here, probe_here
@@ -40,11 +36,11 @@ from mainspring.ids import (
     SANDBOX_QUEUE,
     campaign_id,
     trainer_queue,
+    waiting_trainer_queue,
 )
 from mainspring.sandbox_choice import backend_name
 from mainspring.settings import Settings
 from mainspring.status import PolicyApi, Unverified, Verification
-from mainspring.timeouts import POLLER_SILENT_S
 
 SPARE_BYTES = 2 << 30
 """Postgres, Temporal, logs and reports of a campaign of some hours."""
@@ -119,7 +115,9 @@ def _named_items(config: CampaignConfig) -> list[Item]:
     ]
 
 
-async def of_the_fleet(config: CampaignConfig, settings: Settings, client: Client) -> list[Item]:
+async def of_the_fleet(
+    config: CampaignConfig, settings: Settings, client: Client, db: Database
+) -> list[Item]:
     """What `mainspring campaign start` can see of engines and workers elsewhere."""
     model = model_item(config)
     items = [model, *_named_items(config)]
@@ -133,17 +131,39 @@ async def of_the_fleet(config: CampaignConfig, settings: Settings, client: Clien
             fix = f"start it: mainspring serve --model {config.policy.model}"
             asked = Item(f"engine {url}", State.WARNING, "does not answer to this machine", fix)
         items.append(asked)
-    trainer = trainer_queue(campaign_id(config.name))
+    campaign = campaign_id(config.name)
+    trainer = trainer_queue(campaign)
     for what, queue, kind, command in (
         ("rollout worker", ROLLOUT_QUEUE, "workflow", "mainspring worker rollout"),
         ("sandbox node", SANDBOX_QUEUE, "activity", "mainspring worker sandbox"),
         ("grading", GRADE_QUEUE, "activity", "mainspring worker sandbox"),
         ("trainer", trainer, "activity", f"mainspring worker trainer --campaign {config.name}"),
     ):
-        if await is_polled(client, queue, kind):
+        if await fleet_extensions.pollers(client, queue, kind):
             items.append(Item(what, State.OK, f"polls queue {queue}"))
+        elif queue == trainer and await fleet_extensions.pollers(
+            client, waiting_trainer_queue(campaign), "activity"
+        ):
+            items.append(Item(what, State.OK, "waits for this campaign to be started"))
         else:
             items.append(Item(what, State.WARNING, f"nothing polls queue {queue}", command))
+    return items + await _extension_items(config, client, db)
+
+
+async def _extension_items(config: CampaignConfig, client: Client, db: Database) -> list[Item]:
+    """Extensions of your own, as the processes of the fleet can import them."""
+    asked = await fleet_extensions.ask(client, db, config)
+    items: list[Item] = []
+    for each in asked:
+        for problem in each.problems or ():
+            found = f"{each.who}: {problem}"
+            items.append(Item("extensions", State.MISSING, found, fleet_extensions.INSTALL))
+        if each.problems is None:
+            fix = "if it still runs, look at its log"
+            items.append(Item("extensions", State.WARNING, f"{each.who} does not answer", fix))
+    if num_fit := sum(each.problems == [] for each in asked):
+        who = "1 process" if num_fit == 1 else f"{num_fit} processes"
+        items.append(Item("extensions", State.OK, f"imported by {who}"))
     return items
 
 
@@ -319,19 +339,3 @@ def _checkpoint_bytes(config: CampaignConfig) -> int:
 
 def _size(directory: Path) -> int:
     return sum(file.stat().st_size for file in directory.glob("*.safetensors"))
-
-
-async def is_polled(client: Client, queue: str, kind: str) -> bool:
-    kinds = {
-        "workflow": TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-        "activity": TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
-    }
-    described = await client.workflow_service.describe_task_queue(
-        DescribeTaskQueueRequest(
-            namespace=client.namespace,
-            task_queue=TaskQueue(name=queue),
-            task_queue_type=kinds[kind],
-        )
-    )
-    since = time.time() - POLLER_SILENT_S  # Temporal lists one that left for five minutes
-    return any(poller.last_access_time.ToSeconds() > since for poller in described.pollers)

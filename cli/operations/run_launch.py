@@ -16,8 +16,10 @@ import httpx
 from temporalio.client import Client
 
 from cli.operations import campaign_launch as launch
+from cli.operations import fleet_extensions
 from cli.operations.embedded_stack import up
 from cli.operations.fleet import Fleet, Member, keep_until, rollout_member, sandbox_member
+from cli.operations.named_parts import check_named
 from cli.operations.sandboxes_here import backends_here
 from cli.operations.split_choice import chosen_split
 from cli.operations.watch import Watch
@@ -68,6 +70,9 @@ class Conductor:
         asks_policy = isinstance(config, EvaluationConfig)
         if asks_policy and self.own_workers and not await self._is_done(config):
             await _check_policy(config.policy, self.settings)
+        if not self.own_workers and await campaigns.find(self.db, campaign_id(config.name)) is None:
+            check_named(config)
+            await fleet_extensions.require(self.client, self.db, config)
         here = await backends_here() if self.own_workers else None
         campaign = await launch.create(self.db, config, here)
         if left_out := await launch.left_out(self.db, campaign):

@@ -32,6 +32,7 @@ from mainspring.protocol.campaign import (
     Survey,
     SurveyInput,
 )
+from mainspring.protocol.extensions import ExtensionsInput, ExtensionsResult
 from mainspring.protocol.rollout import (
     BeginInput,
     BeginResult,
@@ -52,6 +53,7 @@ from mainspring.protocol.rollout import (
 from mainspring.protocol.run import RunGroupInput, RunGroupResult
 from mainspring.timeouts import (
     COLLECT_TIMEOUT_S,
+    EXTENSIONS_TIMEOUT_S,
     GRADE_GRACE_S,
     OPEN_TIMEOUT_S,
     SHELL_GRACE_S,
@@ -181,3 +183,13 @@ CHECK_LOGPROBS = QueueCall(
     "check_logprobs", CheckInput, CheckResult, STEP_TIMEOUT_S, queue=_trainer_queue
 )
 """Recompute an evaluation's log-probs under the same weights."""
+
+# Before a run is stored.
+CHECK_EXTENSIONS = QueueCall(
+    "check_extensions",
+    ExtensionsInput,
+    ExtensionsResult,
+    EXTENSIONS_TIMEOUT_S,
+    queue=lambda ask: ask.queue,
+)
+"""Try to import a run's extensions in one process."""

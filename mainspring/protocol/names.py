@@ -8,3 +8,4 @@ class Workflow(StrEnum):
     GROUP = "group"
     CAMPAIGN = "campaign"
     RUN = "run"
+    EXTENSIONS = "extensions"

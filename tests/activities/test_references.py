@@ -8,6 +8,7 @@ from temporalio import activity
 
 from activities import (
     campaigns,
+    extensions,
     grading,
     publishing,
     replies,
@@ -19,7 +20,7 @@ from activities import (
 from mainspring.protocol import activities
 from mainspring.protocol.activities import ActivityRef
 
-MODULES = (campaigns, grading, publishing, replies, rollouts, runs, sandbox, training)
+MODULES = (campaigns, extensions, grading, publishing, replies, rollouts, runs, sandbox, training)
 REFS = [value for value in vars(activities).values() if isinstance(value, ActivityRef)]
 
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 from cli.main import app
 from cli.operations import campaign_launch as launch
-from cli.operations.checklist import is_polled
 from cli.operations.embedded_stack import StackInfo
+from cli.operations.fleet_extensions import pollers
 from cli.operations.supervisor import Supervisor
 from infra.db import campaigns, groups
 from infra.db.database import Database
@@ -233,7 +233,7 @@ async def test_a_trainer_waits_for_its_campaign(stack: StackInfo, file: Path) ->
         client = await connect(load_settings(stack.home))
         async with Database.open(stack.database_url) as db:
             campaign = await launch.create(db, config)
-        await until(lambda: is_polled(client, trainer_queue(campaign), "activity"))
+        await until(lambda: pollers(client, trainer_queue(campaign), "activity"))
     finally:
         trainer.terminate()
         await trainer.wait()

@@ -1,0 +1,141 @@
+"""Asks every running process of a fleet to import the extensions that a new run names.
+
+Invariants: nothing is stored; a process that cannot import one is named and the run is refused; one
+that does not answer is a warning, because it may have just ended. Used by `mainspring campaign
+start`, and by runs whose workers are elsewhere.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+from temporalio.client import Client, WorkflowFailureError
+
+from infra.db import nodes
+from infra.db.database import Database
+from mainspring.config.any_run import AnyRun
+from mainspring.errors import UsageError
+from mainspring.extensions import Extension, Role, extensions_of
+from mainspring.ids import (
+    ROLLOUT_QUEUE,
+    campaign_id,
+    node_queue,
+    waiting_trainer_queue,
+    worker_queue,
+)
+from mainspring.protocol.extensions import ExtensionsInput, ExtensionsResult
+from mainspring.protocol.names import Workflow
+from mainspring.status import NodeStatus
+from mainspring.timeouts import EXTENSIONS_TIMEOUT_S, POLLER_SILENT_S, SILENT_WORKER_S
+
+ANSWER_TIMEOUT_S = SILENT_WORKER_S + EXTENSIONS_TIMEOUT_S
+INSTALL = "install its package there and restart the process"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of the fleet."""
+
+    role: Role
+    name: str
+    """The node's id, or the process and host that Temporal's UI shows."""
+    queue: str
+    """Polled by this process only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    process: Process
+    problems: list[str] | None
+    """None: no answer."""
+
+    @property
+    def who(self) -> str:
+        return f"{self.process.role} {self.process.name}"
+
+
+async def ask(client: Client, db: Database, config: AnyRun) -> list[Asked]:
+    """Every process that would import something, with what it cannot import. Empty when the run
+    names no extension, or no rollout worker runs that could ask."""
+    named = {role: extensions_of(config, role) for role in Role}
+    if not any(named.values()) or not await pollers(client, ROLLOUT_QUEUE, "workflow"):
+        return []
+    processes = [each for each in await _processes(client, db, config) if named[each.role]]
+    answers = await asyncio.gather(*(_ask(client, each, named[each.role]) for each in processes))
+    return [Asked(*each) for each in zip(processes, answers, strict=True)]
+
+
+async def require(client: Client, db: Database, config: AnyRun) -> None:
+    """Raises UsageError naming every process that cannot import what it needs."""
+    lacking = [each for each in await ask(client, db, config) if each.problems]
+    if lacking:
+        raise UsageError(
+            f"{config.kind} {config.name} cannot start, nothing was stored:\n"
+            + "\n".join(
+                f"  {each.who}: {problem}" for each in lacking for problem in each.problems or ()
+            ),
+            remedy=INSTALL,
+        )
+
+
+async def pollers(client: Client, queue: str, kind: str) -> list[str]:
+    """The identities of the processes that poll the queue for work of the kind "workflow" or
+    "activity"."""
+    kinds = {
+        "workflow": TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        "activity": TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
+    }
+    described = await client.workflow_service.describe_task_queue(
+        DescribeTaskQueueRequest(
+            namespace=client.namespace,
+            task_queue=TaskQueue(name=queue),
+            task_queue_type=kinds[kind],
+        )
+    )
+    since = time.time() - POLLER_SILENT_S  # Temporal lists one that left for five minutes
+    return [
+        each.identity for each in described.pollers if each.last_access_time.ToSeconds() > since
+    ]
+
+
+async def _processes(client: Client, db: Database, config: AnyRun) -> list[Process]:
+    found = [
+        Process(Role.ROLLOUT_WORKER, identity, worker_queue(identity))
+        for identity in await pollers(client, ROLLOUT_QUEUE, "workflow")
+    ]
+    found += [
+        Process(Role.NODE, each.said.id, node_queue(each.said.id))
+        for each in await nodes.list_nodes(db)
+        if each.status in (NodeStatus.UP, NodeStatus.DRAINING)
+    ]
+    waiting = waiting_trainer_queue(campaign_id(config.name))
+    found += [
+        Process(Role.TRAINER, identity, waiting)
+        for identity in (await pollers(client, waiting, "activity"))[:1]
+    ]
+    return found
+
+
+async def _ask(
+    client: Client, process: Process, extensions: Sequence[Extension]
+) -> list[str] | None:
+    question = ExtensionsInput(queue=process.queue, extensions=list(extensions))
+    try:
+        answer = await client.execute_workflow(
+            Workflow.EXTENSIONS,
+            question,
+            id=f"extensions/{process.queue}/{uuid.uuid4()}",
+            task_queue=ROLLOUT_QUEUE,
+            result_type=ExtensionsResult,
+            execution_timeout=timedelta(seconds=ANSWER_TIMEOUT_S),
+            static_summary=f"can {process.role} {process.name} import a run's extensions?",
+        )
+    except WorkflowFailureError:
+        return None
+    return answer.problems

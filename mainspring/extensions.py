@@ -1,0 +1,55 @@
+"""Which extensions of your own a configuration names, and which processes import them.
+
+Invariant: the same table as in docs/extending.md. Pure. Imported by commands, which ask each
+process whether it can import its share before a run is stored.
+"""
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+from pydantic import BaseModel
+
+from mainspring.config.any_run import AnyRun
+from mainspring.config.campaign import CampaignConfig
+from mainspring.named import is_path
+
+
+class Role(StrEnum):
+    ROLLOUT_WORKER = "rollout worker"
+    """Plays the agent's side of a rollout, filters groups and computes rewards."""
+    NODE = "node"
+    """Holds sandboxes, or worlds of an environment of your own."""
+    TRAINER = "trainer"
+    """Computes advantages, losses and gradients."""
+
+
+class Extension(BaseModel):
+    what: str
+    """The extension point, for messages."""
+    path: str
+    """As "package.module:attribute"."""
+
+
+def extensions_of(config: AnyRun, role: Role) -> list[Extension]:
+    """What a process of `role` imports for a run; what Mainspring brings is left out."""
+    return [
+        Extension(what=what, path=name)
+        for what, name, roles in _named(config)
+        if role in roles and is_path(name)
+    ]
+
+
+def _named(config: AnyRun) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
+    yield "agent", config.agent.kind, (Role.ROLLOUT_WORKER, Role.NODE)
+    for part in config.reward.parts:
+        yield "reward", part.name, (Role.ROLLOUT_WORKER,)
+    for path in config.environments.values():
+        yield "environment", path, (Role.NODE,)
+    if config.sandbox.backend is not None:
+        yield "sandbox backend", config.sandbox.backend, (Role.NODE,)
+    if isinstance(config, CampaignConfig):
+        trainer = config.trainer
+        yield "filter", trainer.filter, (Role.ROLLOUT_WORKER,)
+        yield "advantage", trainer.advantage, (Role.TRAINER,)
+        yield "loss", trainer.loss, (Role.TRAINER,)
+        yield "engine", trainer.engine, (Role.TRAINER,)
