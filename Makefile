@@ -11,6 +11,10 @@ STAMP := $(VENV)/.installed
 # The requirement pip gets first: naming it alone lets a CPU build from your index win over CUDA's.
 TORCH ?= torch==2.13.0
 
+# Some images set it. Then each of the hundreds of processes that the tests start would compile every
+# module again: a quarter of their time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install quickstart test pytest lint fmt clean distclean constraints
 
 help: ## this list
