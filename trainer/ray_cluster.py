@@ -9,6 +9,7 @@ calls would wait without end.
 import contextlib
 import logging
 import os
+import re
 import shutil
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from typing import Any
 
 import psutil
 import ray
+import structlog
 
 from mainspring.training_faults import TrainerLost
 
@@ -33,6 +35,10 @@ OBJECT_STORE_BYTES = 256 << 20
 """Batches of a local cluster are a few megabytes; Ray would take 30 % of the memory."""
 SERVERS = ("raylet", "gcs_server")
 """Without one of these no call to a rank returns."""
+_WARNING = re.compile(r"\[[^\]]* [WEF] [^\]]*\] \S+: (.*)")
+"""A line of Ray's logs: time, level and process in brackets, then the place in its code."""
+
+log = structlog.get_logger()
 
 
 class RayCluster:
@@ -49,7 +55,8 @@ class RayCluster:
             return
         options: dict[str, Any] = {}
         if self.address == LOCAL:
-            _remove_leftovers()
+            for pid, reason in end_leftovers().items():
+                log.warning("Ray ended the trainer before this one", pid=pid, reason=reason)
             prefix = f"{TEMP_PREFIX}{os.getpid()}-"
             self._temp_dir = Path(tempfile.mkdtemp(prefix=prefix, dir=SOCKET_ROOT))
             options = {
@@ -150,12 +157,28 @@ def _naming(temp_dir: Path) -> list[psutil.Process]:
     return found
 
 
-def _remove_leftovers() -> None:
-    """End the processes and delete the temporary directories of trainers that were killed."""
+def end_leftovers() -> dict[int, str]:
+    """End the processes and delete the temporary directories of trainers that were killed. By
+    process id, what Ray wrote when it ended one itself.
+
+    It does so without a word when a call meets a dead raylet before `check` does."""
+    reasons: dict[int, str] = {}
     for path in Path(SOCKET_ROOT).glob(f"{TEMP_PREFIX}*-*"):
-        pid = path.name.removeprefix(TEMP_PREFIX).split("-")[0]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+        name = path.name.removeprefix(TEMP_PREFIX).split("-")[0]
+        if name.isdigit() and not psutil.pid_exists(pid := int(name)):
             for process in _naming(path):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
+            if reason := _last_words(path, pid):
+                reasons[pid] = reason
             shutil.rmtree(path, ignore_errors=True)
+    return reasons
+
+
+def _last_words(temp_dir: Path, pid: int) -> str:
+    """Of the log that Ray keeps of this driver, when its last line is a warning or an error."""
+    for log_file in temp_dir.glob(f"session_latest/logs/python-core-driver-*_{pid}.log"):
+        lines = log_file.read_text(errors="replace").splitlines()
+        if lines and (found := _WARNING.match(lines[-1])):
+            return found[1]
+    return ""

@@ -89,13 +89,15 @@ async def test_a_trainer_survives_the_end_of_ray_and_its_own(
             first_pid = pid_of(fleet)
             os.kill(ray_process(first_pid, "raylet").pid, signal.SIGKILL)
             await until(lambda: len(restarted) == 1, TIMEOUT_S)
-            assert restarted == [3]
-            lines = fleet.log("trainer").read_text().splitlines()
-            last = max(n for n, line in enumerate(lines) if "the trainer ends" in line)
-            assert "the trainer ends: Ray's raylet (pid " in lines[last]
-            assert not of_ray(first_pid)
             # The next one continues; killed outright, it leaves Ray to the one after it.
             await until(lambda: trains(handle, fleet), TIMEOUT_S)
+            # Ray's own code may meet the dead raylet first: it ends the process without a word.
+            named = {
+                3: "the trainer ends: Ray's raylet (pid ",
+                1: f'"pid": {first_pid}, "reason": "The connection to the plasma store is failed',
+            }
+            assert named[restarted[0]] in text(fleet, "trainer")
+            assert not of_ray(first_pid)
             second_pid = pid_of(fleet)
             assert second_pid != first_pid
             os.kill(second_pid, signal.SIGKILL)

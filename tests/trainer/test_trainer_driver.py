@@ -3,8 +3,10 @@
 Starting ranks costs seconds, so each layout is started once and its tests build on one another.
 """
 
+import asyncio
 import os
 import signal
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +26,7 @@ from mainspring.training_faults import (
     TrainerLost,
 )
 from tests.waiting import until
-from trainer import checkpoint, rank_pulse
+from trainer import checkpoint, rank_pulse, ray_cluster
 from trainer.checkpoint import HF_DIRECTORY, Identity
 from trainer.driver import TrainerDriver
 from trainer.hf_directory import load_weights
@@ -203,3 +205,16 @@ async def test_a_killed_rank_is_an_error_that_shows_its_log(driver, batch):
         driver.train_step(batch, step=5, current_version=0)
     with pytest.raises(TrainerLost, match="no ranks"):
         driver.logprobs(batch)
+
+
+async def test_a_trainer_that_ray_ended_is_named_by_the_next(tmp_path):
+    program = """if True:
+        import ray, trainer.ray_cluster as ours
+        cluster = ours.RayCluster(ours.LOCAL)
+        cluster.connect("ended")
+        dict(cluster._servers)["raylet"].kill()
+        while True: ray.put(b"")"""
+    ended = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
+    assert await ended.wait() == 1
+    assert "plasma store" in ray_cluster.end_leftovers()[ended.pid]
+    assert not list(Path(ray_cluster.SOCKET_ROOT).glob(f"ms-ray-{ended.pid}-*"))
