@@ -9,13 +9,16 @@ import asyncio
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
-from temporalio.client import Client, WorkflowFailureError
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.service import RPCError
 
 from infra.db import nodes
 from infra.db.database import Database
@@ -34,6 +37,8 @@ from mainspring.protocol.names import Workflow
 from mainspring.status import NodeStatus
 from mainspring.timeouts import EXTENSIONS_TIMEOUT_S, POLLER_SILENT_S, SILENT_WORKER_S
 
+NUM_EVENTS_UNTAKEN = 2
+"""In the history of a workflow that no worker has begun: it is started, its task is scheduled."""
 ANSWER_TIMEOUT_S = SILENT_WORKER_S + EXTENSIONS_TIMEOUT_S
 INSTALL = "install its package there and restart the process"
 
@@ -126,16 +131,27 @@ async def _ask(
     client: Client, process: Process, extensions: Sequence[Extension]
 ) -> list[str] | None:
     question = ExtensionsInput(queue=process.queue, extensions=list(extensions))
+    handle = await client.start_workflow(
+        Workflow.EXTENSIONS,
+        question,
+        id=f"extensions/{process.queue}/{uuid.uuid4()}",
+        task_queue=ROLLOUT_QUEUE,
+        result_type=ExtensionsResult,
+        execution_timeout=timedelta(seconds=ANSWER_TIMEOUT_S),
+        static_summary=f"can {process.role} {process.name} import a run's extensions?",
+    )
     try:
-        answer = await client.execute_workflow(
-            Workflow.EXTENSIONS,
-            question,
-            id=f"extensions/{process.queue}/{uuid.uuid4()}",
-            task_queue=ROLLOUT_QUEUE,
-            result_type=ExtensionsResult,
-            execution_timeout=timedelta(seconds=ANSWER_TIMEOUT_S),
-            static_summary=f"can {process.role} {process.name} import a run's extensions?",
-        )
+        if not await _is_taken(handle):
+            with suppress(RPCError):  # it was taken just now, and may have completed
+                await handle.terminate("no rollout worker takes it")
+        return (await handle.result()).problems
     except WorkflowFailureError:
         return None
-    return answer.problems
+
+
+async def _is_taken(handle: WorkflowHandle[Any, ExtensionsResult]) -> bool:
+    """Whether a rollout worker has begun to ask: those that Temporal lists may all have ended."""
+    with suppress(TimeoutError, WorkflowFailureError):
+        async with asyncio.timeout(SILENT_WORKER_S):
+            await handle.result()
+    return (await handle.describe()).history_length > NUM_EVENTS_UNTAKEN

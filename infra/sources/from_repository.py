@@ -180,9 +180,11 @@ def _git(repository: Path, *arguments: str) -> bytes:
     except FileNotFoundError:
         raise UsageError("git is not installed", remedy="install git") from None
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["failed"]
+        # What comes after it is advice, as of a path at the edge of a file system.
+        fatal = next((line for line in lines if line.startswith("fatal: ")), lines[-1])
         raise UsageError(
-            f"git {arguments[0]} in {repository}: {said[-1] if said else 'failed'}",
+            f"git {arguments[0]} in {repository}: {fatal}",
             remedy="check the path of the repository and the names of its commits",
         )
     return done.stdout

@@ -44,7 +44,7 @@ from workflows.group import GroupWorkflow
 from workflows.rollout import RolloutWorkflow
 from workflows.run import RunWorkflow
 
-NUM_STEPS = 4
+NUM_STEPS = 3
 GROUPS_PER_STEP = 2
 GROUP_SIZE = 4
 TIMEOUT_S = 900.0

@@ -47,7 +47,7 @@ def tiny_campaign(name: str) -> CampaignConfig:
             "trainer": {
                 "device": "cpu",
                 "optimizer": {"name": "muon"},
-                "warm_start": {"copy_steps": 150, "copy_batch_size": 8, "steps": 60},
+                "warm_start": {"copy_steps": 60, "copy_batch_size": 8, "steps": 20},
             },
         }
     )

@@ -2,7 +2,6 @@
 
 import pytest
 
-from cli.operations.embedded_stack import StackInfo
 from cli.operations.split_choice import chosen_split
 from infra.db import tasks
 from infra.db.database import Database
@@ -12,22 +11,21 @@ from mainspring.errors import UsageError
 ONE, TWO = "one-split", "two-splits"
 
 
-async def test_the_only_split_is_meant_and_several_are_listed(stack: StackInfo) -> None:
-    async with Database.open(stack.database_url) as db:
-        await tasks.put_tasks(db, make_gold_tasks(1, ONE, 2))
-        made = make_gold_tasks(2, TWO, 3)
-        test = [task.model_copy(update={"split": "test"}) for task in made[1:]]
-        await tasks.put_tasks(db, [made[0], *test])
+async def test_the_only_split_is_meant_and_several_are_listed(db: Database) -> None:
+    await tasks.put_tasks(db, make_gold_tasks(1, ONE, 2))
+    made = make_gold_tasks(2, TWO, 3)
+    test = [task.model_copy(update={"split": "test"}) for task in made[1:]]
+    await tasks.put_tasks(db, [made[0], *test])
 
-        [only] = {task.split for task in make_gold_tasks(1, ONE, 2)}
-        assert await chosen_split(db, ONE, None) == only
-        assert await chosen_split(db, TWO, "test") == "test"
-        with pytest.raises(UsageError, match=rf"several splits: test 2, {only} 1") as several:
-            await chosen_split(db, TWO, None)
-        assert "--split" in several.value.remedy
-        with pytest.raises(UsageError, match="no tasks in split 'dev'; splits: test 2"):
-            await chosen_split(db, TWO, "dev")
-        with pytest.raises(UsageError, match=f"'nowhere' are stored; stored sources: .*{ONE}"):
-            await chosen_split(db, "nowhere", None)
-        with pytest.raises(UsageError, match="train, heldout, heldout_templates"):
-            await chosen_split(db, "bundled", None)
+    [only] = {task.split for task in make_gold_tasks(1, ONE, 2)}
+    assert await chosen_split(db, ONE, None) == only
+    assert await chosen_split(db, TWO, "test") == "test"
+    with pytest.raises(UsageError, match=rf"several splits: test 2, {only} 1") as several:
+        await chosen_split(db, TWO, None)
+    assert "--split" in several.value.remedy
+    with pytest.raises(UsageError, match="no tasks in split 'dev'; splits: test 2"):
+        await chosen_split(db, TWO, "dev")
+    with pytest.raises(UsageError, match=f"'nowhere' are stored; stored sources: .*{ONE}"):
+        await chosen_split(db, "nowhere", None)
+    with pytest.raises(UsageError, match="train, heldout, heldout_templates"):
+        await chosen_split(db, "bundled", None)

@@ -150,7 +150,13 @@ async def test_a_failed_step_leaves_the_ranks_usable(driver, make_model, make_co
 
 
 async def test_a_rank_that_does_not_answer_is_ended(
-    driver, make_model, make_config, batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    driver,
+    make_model,
+    make_config,
+    batch,
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     def compute(_: object) -> None:
         begun.touch()
@@ -174,7 +180,8 @@ async def test_a_rank_that_does_not_answer_is_ended(
             driver.train_step(batch, step=1, current_version=0)
     psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=30)
     assert not any(psutil.pid_exists(pid) for pid in pids)
-    driver.start(make_config(data_parallel=2), make_model()[1], tmp_path / "logs")
+    logs = tmp_path_factory.mktemp("logs")  # the tests after this one use these ranks
+    driver.start(make_config(data_parallel=2), make_model()[1], logs)
 
 
 async def test_a_rank_without_a_micro_batch_does_not_hold_up_the_others(
@@ -207,7 +214,7 @@ async def test_a_killed_rank_is_an_error_that_shows_its_log(driver, batch):
         driver.logprobs(batch)
 
 
-async def test_a_trainer_that_ray_ended_is_named_by_the_next(tmp_path):
+async def test_a_trainer_that_ray_ended_is_named_by_the_next() -> None:
     program = """if True:
         import ray, trainer.ray_cluster as ours
         cluster = ours.RayCluster(ours.LOCAL)
