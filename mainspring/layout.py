@@ -11,6 +11,9 @@ from pathlib import Path
 
 from mainspring.ids import CampaignId
 
+BASE_IDENTITY = ".mainspring.json"
+"""End of the name of the file by which a base model made on the spot is known again."""
+
 
 def base_model(home: Path, campaign: CampaignId) -> Path:
     return _campaign(home, campaign) / "base"

@@ -18,6 +18,7 @@ ORDER = (
     {"activities"},
     {"node", "reports", "engine", "migrations"},
     {"infra", "trainer", "workflows"},
+    {"bundled"},
     {"mainspring"},
 )
 """Each package imports itself and what stands in a later row. Packages of one row are strangers."""

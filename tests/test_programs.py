@@ -18,7 +18,7 @@ PACKAGES = (
     *("activities", "cli", "engine", "infra", "mainspring", "migrations", "node", "reports"),
     *("trainer", "workers", "workflows"),
 )
-DATA = ("mainspring/bundled/", "mainspring/agents/bash_prompts.py")
+DATA = ("bundled/", "mainspring/agents/bash_prompts.py")
 """A generator's templates of tasks, and prompts."""
 MAX_LINES = 5
 SHELLS = (

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from bundled.model import make_bundled_model
+from bundled.warm_start_data import copy_batch, supervised_batch
 from mainspring import layout
 from mainspring.algorithms.gap import LogprobGap
 from mainspring.config.campaign import CampaignConfig
@@ -22,12 +24,10 @@ from mainspring.ids import campaign_id
 from mainspring.step_metrics import StepMetrics, TrainerJob
 from mainspring.training_faults import TrainerLost
 from mainspring.trajectories.samples import Sample
-from trainer.bundled.model import make_bundled_model
-from trainer.bundled.warm_start_data import copy_batch, supervised_batch
+from mainspring.trajectories.sequences import WeightedSequence
 from trainer.checkpoint import Identity
 from trainer.driver import TrainerDriver
 from trainer.schedule import copy_scale, warm_start_scale
-from trainer.sequences import WeightedSequence
 
 SAVE_EVERY = 100
 """Warm-start steps between checkpoints: a crash repeats about 15 s of work."""

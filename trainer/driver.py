@@ -29,13 +29,13 @@ from mainspring.training_faults import (
     TrainerLost,
 )
 from mainspring.trajectories.samples import Sample
+from mainspring.trajectories.sequences import WeightedSequence
 from trainer import checkpoint, rank_pulse
 from trainer.actor import PULSE_GROUP, RankActor
 from trainer.checkpoint import Identity, Manifest
 from trainer.rank_log import rank_log, tails
 from trainer.rank_pulse import RankPulse
 from trainer.ray_cluster import LOCAL, RayCluster
-from trainer.sequences import WeightedSequence
 
 POLL_S = 2.0
 """Between two looks at the cluster while ranks compute."""

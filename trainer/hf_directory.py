@@ -14,12 +14,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, PretrainedConfig
 
 from mainspring.errors import ModelError
+from mainspring.layout import BASE_IDENTITY
 
 if TYPE_CHECKING:  # it imports Megatron, which only ranks need: seconds of CPU for every trainer
     from trainer.convert import StateDict
 
-BASE_IDENTITY = ".mainspring.json"
-"""End of the name of the file by which a base model made on the spot is known again."""
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".safetensors.index.json")
 
 

@@ -21,8 +21,8 @@ from mainspring.training_faults import AlgorithmBroken, algorithm_broken
 from mainspring.trajectories.samples import Sample
 from trainer.losses.aggregation import token_weights
 from trainer.losses.protocol import ActionTokens, Loss, LossOutput
+from trainer.packed import packed
 from trainer.processes import Processes
-from trainer.sequences import packed
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
+from bundled.muon import Muon
 from mainspring.config.optimizer import OptimizerConfig, OptimizerName, WarmStartConfig
-from trainer.bundled.muon import Muon
 from trainer.convert import GATE_UP, QKV, qkv_rows
 from trainer.gradients import clip_gradients, reduce_gradients
 from trainer.processes import Processes

@@ -25,17 +25,18 @@ from mainspring.errors import ModelError
 from mainspring.step_metrics import StepMetrics
 from mainspring.training_faults import AlgorithmBroken, NonFiniteStep, gap_too_large
 from mainspring.trajectories.samples import Sample
+from mainspring.trajectories.sequences import MaskedSequence, WeightedSequence
 from trainer.checkpoint import rank_file
 from trainer.engines.protocol import EngineClass, StepOptimizer
 from trainer.loss_pass import LossPass, PassFigures
 from trainer.losses.protocol import Loss
 from trainer.optimizer import warm_start_optimizer
+from trainer.packed import packed
 from trainer.processes import (
     Store,  # pyright: ignore[reportPrivateImportUsage]
     join,
 )
 from trainer.schedule import lr_scale
-from trainer.sequences import MaskedSequence, WeightedSequence, packed
 
 
 class Phase(StrEnum):

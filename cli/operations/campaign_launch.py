@@ -26,6 +26,7 @@ from temporalio.common import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from bundled.generator import Split, make_tasks
 from cli.operations.named_parts import check_named
 from cli.operations.sandboxes_here import require_backends
 from cli.operations.task_checks import check_backend_fits, check_can_be_verified, check_tasks
@@ -34,7 +35,6 @@ from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
 from infra.db.selections import OverTasks, Selected
 from infra.sandbox.backends import Backends
-from mainspring.bundled.generator import Split, make_tasks
 from mainspring.config.any_run import AnyRun, Measurement
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig

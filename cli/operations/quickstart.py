@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-import mainspring.bundled
+import bundled
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.reading import load_campaign
 from mainspring.ids import campaign_id
 
-TEMPLATE = Path(mainspring.bundled.__file__).parent / "quickstart.toml"
+TEMPLATE = Path(bundled.__file__).parent / "quickstart.toml"
 
 
 def bundled_campaign(seed: int) -> CampaignConfig:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from bundled.gold import make_gold_tasks
 from cli.operations.embedded_stack import temporary
 from infra.db import nodes, rollouts, runs, tasks
 from infra.db.database import Database
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
-from mainspring.bundled.gold import make_gold_tasks
 from mainspring.ids import CampaignId, NodeId
 from mainspring.status import NodeStatus
 from node.lock import NodeLock

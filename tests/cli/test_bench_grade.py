@@ -2,11 +2,11 @@
 
 import pytest
 
+from bundled.generator import make_tasks
+from bundled.gold import make_gold_tasks
 from cli.operations.bench_grade import measure
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
-from mainspring.bundled.generator import make_tasks
-from mainspring.bundled.gold import make_gold_tasks
 
 
 async def test_figures_of_a_few_gradings(tmp_path) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bundled.gold import make_gold_tasks
 from cli.operations.embedded_stack import StackInfo
 from infra.db import campaigns, rollouts, runs, tasks
 from infra.db.database import Database
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
-from mainspring.bundled.gold import make_gold_tasks
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus
 from tests.waiting import until

@@ -41,7 +41,7 @@ def make(model: Path, batch: Path) -> None:
     any tree can read."""
     import numpy as np
 
-    from trainer.bundled.model import make_bundled_model
+    from bundled.model import make_bundled_model
 
     make_bundled_model(model, seed=0)
     vocab_size = json.loads((model / "config.json").read_text())["vocab_size"]

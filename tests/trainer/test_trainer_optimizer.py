@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from bundled.muon import orthogonalize
 from mainspring.config.optimizer import OptimizerConfig, OptimizerName
-from trainer.bundled.muon import orthogonalize
 from trainer.convert import hf_to_mcore, mcore_to_hf
 from trainer.model import build_model
 from trainer.optimizer import PolicyOptimizer

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 
 from mainspring.training_faults import LogprobGapTooLarge, NonFiniteStep
+from mainspring.trajectories.sequences import WeightedSequence
 from mainspring.trajectories.turns import BrokenTrajectory
 from trainer.hf_directory import load_weights
 from trainer.rank import TrainerRank
-from trainer.sequences import WeightedSequence
 
 
 def weights_of(rank: TrainerRank, directory: Path) -> dict[str, torch.Tensor]:

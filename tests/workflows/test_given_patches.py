@@ -14,6 +14,7 @@ from cluster import bwrap_or_skip
 from temporalio.testing import ActivityEnvironment
 
 from activities.grading import MAX_ATTEMPTS, MAX_EMPTY_RUNS, GradingActivities
+from bundled.gold import git_patch
 from cli.operations.embedded_stack import StackInfo
 from infra.db import campaigns, groups, rollouts, sandboxes, tasks
 from infra.db.cache import Known
@@ -22,7 +23,6 @@ from infra.db.groups import NewRollout
 from infra.environments.hosted import Environments
 from infra.sandbox.protocol import SandboxBroken, SandboxRefused
 from infra.verdicts import swebench
-from mainspring.bundled.gold import git_patch
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.ids import CampaignId, NodeId, RolloutId, TaskId, group_id, rollout_id

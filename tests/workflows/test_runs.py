@@ -12,10 +12,10 @@ from temporalio.client import WorkflowFailureError
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
+from bundled.gold import git_patch
 from cli.operations import campaign_launch as launch
 from infra.db import campaigns, groups, rollouts, run_plans, runs, tasks
 from infra.db.verifications import faults, verification_of
-from mainspring.bundled.gold import git_patch
 from mainspring.config.agent import AgentConfig
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig

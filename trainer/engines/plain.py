@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import OptimizerConfig
+from mainspring.trajectories.sequences import MaskedSequence
 from mainspring.trajectories.turns import BrokenTrajectory
 from trainer import hf_directory
 from trainer.batching import pack
@@ -22,7 +23,6 @@ from trainer.logprobs import logprob_entropy
 from trainer.model import build_model
 from trainer.optimizer import PolicyOptimizer
 from trainer.processes import Processes
-from trainer.sequences import MaskedSequence
 from trainer.weights import Weights
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import OptimizerConfig
+from mainspring.trajectories.sequences import MaskedSequence
 from trainer.processes import Processes
-from trainer.sequences import MaskedSequence
 from trainer.weights import Weights
 
 MicroBatchLoss = Callable[[list[int], Tensor, Tensor], Tensor]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import mainspring.bundled
+import bundled
 from mainspring.algorithms.choice import advantages_of
 from mainspring.algorithms.gap import GapBounds, GapConfig
 from mainspring.config.any_run import training
@@ -115,7 +115,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_the_bundled_campaign_is_valid() -> None:
-    config = load_campaign(Path(mainspring.bundled.__file__).parent / "quickstart.toml")
+    config = load_campaign(Path(bundled.__file__).parent / "quickstart.toml")
     assert isinstance(config, CampaignConfig)
     assert config.split_size("heldout") == 128
     assert config.task_source == "bundled-s0"

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
+from bundled.generator import make_instances
+from bundled.trajectories import warm_start_messages
 from mainspring.agents.bash_block import parse_bash_block
 from mainspring.agents.protocol import Command
-from mainspring.bundled.generator import make_instances
-from mainspring.bundled.trajectories import warm_start_messages
 from mainspring.ids import TaskId
 from mainspring.integrity.shell_words import commands
 from mainspring.integrity.suspicion import suspicions

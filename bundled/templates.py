@@ -2,7 +2,7 @@
 
 Invariants: every name of HELDOUT_TEMPLATES is absent from TRAIN_TEMPLATES; no function has a blank
 line inside (edits address it as "from its def to the next blank line"); no code can loop for
-ever under any edit of mainspring.bundled.bugs. Only mainspring.bundled imports it.
+ever under any edit of bundled.bugs. Only bundled imports it.
 
 Placeholders: {fn} the function, {num} and {other} its numbers, {items} a list, {out} a local.
 """

@@ -6,7 +6,7 @@ that knows its answer. Pure; benches and tests import it.
 
 import difflib
 
-from mainspring.bundled.generator import TaskInstance, make_instances
+from bundled.generator import TaskInstance, make_instances
 from mainspring.ids import TaskId
 from mainspring.tasks.swe_task import SweTask
 

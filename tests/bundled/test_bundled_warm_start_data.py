@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from bundled.generator import make_instances
+from bundled.model import make_tokenizer
+from bundled.trajectories import rollout_messages
+from bundled.warm_start_data import copy_batch, encode_rollout, supervised_batch
 from mainspring.agents.bash_block import SUBMIT_SENTINEL, parse_bash_block
 from mainspring.agents.protocol import Command
-from mainspring.bundled.generator import make_instances
-from mainspring.bundled.trajectories import rollout_messages
-from trainer.bundled.model import make_tokenizer
-from trainer.bundled.warm_start_data import copy_batch, encode_rollout, supervised_batch
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,11 @@ import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from bundled.generator import Split, draw_instance
+from bundled.trajectories import warm_start_messages
 from mainspring.agents.bash_block import SUBMIT_SENTINEL
-from mainspring.bundled.generator import Split, draw_instance
-from mainspring.bundled.trajectories import warm_start_messages
+from mainspring.layout import BASE_IDENTITY
 from mainspring.training_faults import CheckpointUnusable
-from trainer.hf_directory import BASE_IDENTITY
 
 if TYPE_CHECKING:
     from transformers import Qwen3ForCausalLM

@@ -2,7 +2,7 @@
 
 An edit replaces one short text by another, on each line of a module, first occurrence only:
 exactly what `sed -i 's/old/new/' module.py` does. A bug is an edit and its fix the
-reverse one. Pure; only mainspring.bundled imports it.
+reverse one. Pure; only bundled imports it.
 """
 
 import re

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from bundled.generator import draw_instance
+from bundled.trajectories import warm_start_messages
 from mainspring.agents.protocol import Message
-from mainspring.bundled.generator import draw_instance
-from mainspring.bundled.trajectories import warm_start_messages
-from trainer.sequences import WeightedSequence
+from mainspring.trajectories.sequences import WeightedSequence
 
 NUM_SPECIAL_TOKENS = 3
 """Ids below are end of text and ChatML's marks; they never occur in copied segments."""

@@ -7,12 +7,12 @@ observations are the very ones a rollout shows. Pure.
 
 import random
 
+from bundled.bugs import Edit
+from bundled.generator import TaskInstance
 from mainspring.agents.bash_block import SUBMIT_SENTINEL
 from mainspring.agents.bundled import BundledAgent
 from mainspring.agents.observation import render_observation
 from mainspring.agents.protocol import Message
-from mainspring.bundled.bugs import Edit
-from mainspring.bundled.generator import TaskInstance
 from mainspring.config.agent import AgentConfig
 
 AGENT = BundledAgent(AgentConfig(kind="bundled"))

@@ -1,12 +1,9 @@
-"""Sequences as a step takes them, and their masked values as tensors."""
+"""Token sequences as a step and a warm start take them. Pure."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +36,3 @@ class WeightedSequence:
         return MaskedSequence(
             self.token_ids, (self.weights > 0) & (np.arange(len(self.weights)) > 0)
         )
-
-
-def packed(
-    values: Sequence[NDArray], masks: Sequence[NDArray[np.bool_]], device: torch.device
-) -> Tensor:
-    """The masked values of all rows, one after the other: [N]."""
-    picked = [value[mask] for value, mask in zip(values, masks, strict=True)]
-    return torch.from_numpy(np.concatenate(picked)).to(device)

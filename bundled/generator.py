@@ -10,8 +10,8 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from mainspring.bundled.bugs import EDITS, Edit
-from mainspring.bundled.templates import (
+from bundled.bugs import EDITS, Edit
+from bundled.templates import (
     HELDOUT_TEMPLATES,
     PLACEHOLDERS,
     TRAIN_TEMPLATES,

@@ -3,10 +3,10 @@
 import random
 from collections import Counter
 
+from bundled.generator import draw_instance, make_instances
+from bundled.trajectories import rollout_messages, warm_start_messages
 from mainspring.agents.bash_block import SUBMIT_SENTINEL, parse_bash_block
 from mainspring.agents.protocol import Command
-from mainspring.bundled.generator import draw_instance, make_instances
-from mainspring.bundled.trajectories import rollout_messages, warm_start_messages
 
 
 def commands(messages: list) -> list[Command]:

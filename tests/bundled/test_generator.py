@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.bundled.bugs import EDITS, Edit
-from mainspring.bundled.generator import Split, TaskInstance, make_instances, make_tasks
-from mainspring.bundled.templates import HELDOUT_TEMPLATES, PLACEHOLDERS, TRAIN_TEMPLATES
+from bundled.bugs import EDITS, Edit
+from bundled.generator import Split, TaskInstance, make_instances, make_tasks
+from bundled.templates import HELDOUT_TEMPLATES, PLACEHOLDERS, TRAIN_TEMPLATES
 
 WAIT_S = 120.0
 SPLITS: tuple[Split, ...] = ("train", "heldout", "heldout_templates")

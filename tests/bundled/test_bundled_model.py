@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from bundled.generator import make_instances
+from bundled.model import IM_END, make_bundled_model, make_tokenizer
+from bundled.trajectories import warm_start_messages
 from mainspring.agents.bundled import SYSTEM
-from mainspring.bundled.generator import make_instances
-from mainspring.bundled.trajectories import warm_start_messages
 from mainspring.training_faults import CheckpointUnusable
-from trainer.bundled.model import IM_END, make_bundled_model, make_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,0 @@
-"""Generated tasks: small Python modules with one seeded bug each, for a first campaign.
-
-Pure and deterministic: the same seed gives the same tasks on every machine.
-"""
