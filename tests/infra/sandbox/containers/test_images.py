@@ -83,7 +83,9 @@ def pushed(client: docker.DockerClient, front: Front, folder: str = "team") -> s
 
 
 def names_here(client: docker.DockerClient, part: str) -> list[str]:
-    return [tag for image in client.images.list() for tag in image.tags if part in tag]
+    # Not `client.images.list`: it inspects each image, and other tests remove theirs meanwhile.
+    listed = client.api.images()
+    return [tag for each in listed for tag in each["RepoTags"] or () if part in tag]
 
 
 @pytest.mark.docker
