@@ -1,0 +1,59 @@
+"""Which processes are asked for an extension: those that docs/extending.md lists."""
+
+from pathlib import Path
+
+from mainspring.config.campaign import CampaignConfig
+from mainspring.extensions import Role, extensions_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
+IN_COMMANDS_ONLY = "task source"
+WORDS = {
+    Role.ROLLOUT_WORKER: "rollout workers",
+    Role.NODE: "sandbox nodes",
+    Role.TRAINER: "trainer",
+}
+ROWS = {"group filter": "filter", "step engine": "engine"}
+"""Where the page's word is longer than the message's."""
+CONFIG = CampaignConfig.model_validate(
+    {
+        "name": "own",
+        "agent": {"kind": "own:Agent"},
+        "reward": {"parts": [{"name": "outcome"}, {"name": "own:reward"}]},
+        "environments": {"game": "own:Environment"},
+        "sandbox": {"backend": "own:Backend"},
+        "trainer": {
+            "device": "cpu",
+            "advantage": "own:advantage",
+            "filter": "own:filter",
+            "loss": "own:loss",
+            "engine": "own:Engine",
+            "warm_start": {},
+        },
+    }
+)
+
+
+def documented() -> dict[str, set[Role]]:
+    """By extension point, the roles in the table's last column."""
+    found = {}
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| a") and len(cells) == 4:
+            what = cells[0].partition(" ")[2]
+            found[ROWS.get(what, what)] = {role for role in Role if WORDS[role] in cells[3]}
+    return found
+
+
+def test_the_processes_asked_are_those_of_the_page() -> None:
+    asked: dict[str, set[Role]] = {}
+    for role in Role:
+        for extension in extensions_of(CONFIG, role):
+            asked.setdefault(extension.what, set()).add(role)
+    listed = documented()
+    assert listed.pop(IN_COMMANDS_ONLY) == set()
+    assert asked == listed
+
+
+def test_what_mainspring_brings_is_left_out() -> None:
+    plain = CampaignConfig.model_validate({"name": "plain", "trainer": {"warm_start": {}}})
+    assert not any(extensions_of(plain, role) for role in Role)
