@@ -42,7 +42,7 @@ test: install ## linters, types, and every test
 
 # The longest files first (tests/conftest.py); tests of a file share a process.
 pytest: install
-	TMPDIR=$$(.ci/memory-folder) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	TMPDIR=$$(.ci/memory-folder noexec) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: install ## ruff and pyright
 	$(BIN)/ruff check .
