@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 TORCH ?= torch==2.13.0
 
 # Some images set it. Then each of the hundreds of processes that the tests start would compile every
-# module again: a quarter of their time.
+# module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install quickstart test pytest lint fmt clean distclean constraints

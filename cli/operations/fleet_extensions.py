@@ -69,9 +69,13 @@ async def ask(client: Client, db: Database, config: AnyRun) -> list[Asked]:
     """Every process that would import something, with what it cannot import. Empty when the run
     names no extension, or no rollout worker runs that could ask."""
     named = {role: extensions_of(config, role) for role in Role}
-    if not any(named.values()) or not await pollers(client, ROLLOUT_QUEUE, "workflow"):
+    if not any(named.values()):
         return []
-    processes = [each for each in await _processes(client, db, config) if named[each.role]]
+    workers = await pollers(client, ROLLOUT_QUEUE, "workflow")
+    if not workers:
+        return []
+    running = await _processes(client, db, config, workers)
+    processes = [each for each in running if named[each.role]]
     answers = await asyncio.gather(*(_ask(client, each, named[each.role]) for each in processes))
     return [Asked(*each) for each in zip(processes, answers, strict=True)]
 
@@ -109,11 +113,11 @@ async def pollers(client: Client, queue: str, kind: str) -> list[str]:
     ]
 
 
-async def _processes(client: Client, db: Database, config: AnyRun) -> list[Process]:
-    found = [
-        Process(Role.ROLLOUT_WORKER, identity, worker_queue(identity))
-        for identity in await pollers(client, ROLLOUT_QUEUE, "workflow")
-    ]
+async def _processes(
+    client: Client, db: Database, config: AnyRun, workers: Sequence[str]
+) -> list[Process]:
+    """`workers`: the identities of the rollout workers."""
+    found = [Process(Role.ROLLOUT_WORKER, identity, worker_queue(identity)) for identity in workers]
     found += [
         Process(Role.NODE, each.said.id, node_queue(each.said.id))
         for each in await nodes.list_nodes(db)
