@@ -8,7 +8,9 @@ from activities.rollouts import make_group
 from infra.db import campaigns, rollouts, standing
 from infra.db.cache import Known
 from infra.db.database import Database
+from infra.db.standing import Standing
 from mainspring.algorithms.admission import num_admissible_groups
+from mainspring.config.any_run import training
 from mainspring.protocol.activities import ADMIT_GROUPS, READ_OUTCOME, SURVEY_CAMPAIGN
 from mainspring.protocol.campaign import (
     AdmitInput,
@@ -33,7 +35,8 @@ class CampaignActivities:
     @implements(SURVEY_CAMPAIGN)
     async def survey_campaign(self, ask: SurveyInput) -> Survey:
         """Also corrects the row, which may have the end of a run before this one was reset."""
-        found = await standing.read(self._db, ask.campaign, ask.since)
+        batches = training(await self._known.config(ask.campaign)).batches
+        found = await standing.read(self._db, ask.campaign, ask.since, batches)
         status = CampaignStatus.WARMING_UP if found.version is None else ask.status
         if (await campaigns.get(self._db, ask.campaign)).status is not status:
             await campaigns.set_status(self._db, ask.campaign, status)
@@ -46,15 +49,19 @@ class CampaignActivities:
             num_flat_in_a_row=found.num_flat_in_a_row,
             evaluated=found.evaluated,
             is_checked=found.is_checked,
+            served=None if found.served == found.version else found.served,
         )
 
     @implements(ADMIT_GROUPS)
     async def admit_groups(self, ask: AdmitInput) -> AdmitResult:
         """Stored before they are started: two that ask at once store the same groups, because an
         index follows from what one look saw."""
-        seen = await standing.read(self._db, ask.campaign)
-        if seen.version != ask.policy_version:
+        batches = training(await self._known.config(ask.campaign)).batches
+        seen = await standing.read(self._db, ask.campaign, batches=batches)
+        if seen.served != ask.policy_version:
             return AdmitResult(running=seen.running)
+        if batches is not None:
+            return AdmitResult(running=[*seen.running, *await self._draw(ask, seen)])
         number = num_admissible_groups(
             num_steps=ask.num_steps,
             steps_done=ask.policy_version,
@@ -68,6 +75,14 @@ class CampaignActivities:
             ref = GroupInput(campaign=ask.campaign, index=index, policy_version=ask.policy_version)
             await make_group(self._db, self._known, ref)
         return AdmitResult(running=[*seen.running, *made])
+
+    async def _draw(self, ask: AdmitInput, seen: Standing) -> range:
+        made = range(seen.next_index, seen.next_index + len(seen.due))
+        for index, draw in zip(made, seen.due, strict=True):
+            version = ask.policy_version
+            ref = GroupInput(campaign=ask.campaign, index=index, policy_version=version, draw=draw)
+            await make_group(self._db, self._known, ref)
+        return made
 
     @implements(READ_OUTCOME)
     async def read_outcome(self, ask: OutcomeInput) -> OutcomeResult:

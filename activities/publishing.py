@@ -23,8 +23,10 @@ class PublishingActivities:
         async with heartbeating() as beat:
             served = await self._served.of(ref.campaign)
             assert served.publisher is not None, "publish_policy called for a text endpoint"
-            # Not always the version asked for: a campaign that was reset asks for an older one.
-            newest = await policies.latest_policy(self._db, ref.campaign)
+            newest = None
+            if not served.is_reproducible:
+                # Not always the version asked for: a campaign that was reset asks for an older one.
+                newest = await policies.latest_policy(self._db, ref.campaign)
             policy = newest or await policies.get_policy(self._db, ref.campaign, ref.version)
             for engine in served.config.policy.engines:
                 beat.note = engine

@@ -11,13 +11,14 @@ from activities.implements import implements
 from infra.db import turns
 from infra.db.cache import Known
 from infra.db.database import Database
-from infra.policy.protocol import ContextFull, NoEngineAnswered, ReplyRequest
+from infra.policy.protocol import ContextFull, NoEngineAnswered, ReplyRequest, Versions
 from infra.policy.serving import ServedCampaigns
 from infra.temporal.heartbeat import heartbeating
 from mainspring.agents.conversation import Conversation
 from mainspring.agents.protocol import Agent, FormatError
 from mainspring.protocol.activities import GENERATE
 from mainspring.protocol.rollout import GenerateInput, GenerateResult, ReplyKind
+from mainspring.trajectories.seeds import call_seed
 from mainspring.trajectories.tree import path_to
 from mainspring.trajectories.turns import Call
 
@@ -52,7 +53,8 @@ class ReplyActivities:
                 request_id=f"{ask.rollout}.e{ask.epoch}.t{ask.turn}.{activity.info().attempt}",
                 conversation=Conversation(agent, task, path, executions),
                 temperature=about.temperature,
-                min_version=ask.min_policy_version,
+                versions=Versions(ask.min_policy_version, only=served.is_reproducible),
+                seed=None if about.seed is None else call_seed(about.seed, ask.turn),
                 num_closed=closed if isinstance(closed, int) else 0,
             )
             try:

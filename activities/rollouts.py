@@ -38,13 +38,15 @@ from mainspring.protocol.rollout import (
 )
 from mainspring.status import GroupKind, Player
 from mainspring.tasks.swe_task import SweTask
+from mainspring.trajectories.seeds import draw_seed
 
 
 async def make_group(db: Database, known: Known, ask: GroupInput) -> GroupRecord:
     """Store a training group with its rollouts; the one that is there already."""
     config = training(await known.config(ask.campaign))
     ids = await selections.task_ids(db, config, "train")
-    task = ids[task_position(config.seed, ask.index, len(ids))]
+    draw = ask.draw
+    task = ids[task_position(config.seed, ask.index if draw is None else draw, len(ids))]
     group = group_id(ask.campaign, ask.index)
     return await groups.create_group(
         db,
@@ -52,11 +54,18 @@ async def make_group(db: Database, known: Known, ask: GroupInput) -> GroupRecord
         ask.campaign,
         GroupKind.TRAIN,
         index=ask.index,
+        draw=draw,
         task=task,
         policy_version=ask.policy_version,
         split="train",
         rollouts=[
-            groups.NewRollout(rollout_id(group, i), task, i, config.policy.temperature)
+            groups.NewRollout(
+                rollout_id(group, i),
+                task,
+                i,
+                config.policy.temperature,
+                seed=None if draw is None else draw_seed(config.seed, task, draw, i),
+            )
             for i in range(config.trainer.group_size)
         ],
     )
@@ -148,5 +157,6 @@ class RolloutActivities:
 
     @implements(PLAN_STEP)
     async def plan_step(self, ask: StepInput) -> PlanResult:
-        planned = await steps.plan_step(self._db, ask.campaign, ask.step, ask.num_groups)
+        batches = training(await self._known.config(ask.campaign)).batches
+        planned = await steps.plan_step(self._db, ask.campaign, ask.step, ask.num_groups, batches)
         return PlanResult(groups=planned)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.options import Home, Json, hint
+from mainspring.algorithms.schedule import Schedule
 
 Detach = Annotated[
     bool, typer.Option("--detach", help="Keep the campaign's processes in the background.")
@@ -46,6 +47,13 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def quickstart(
         seed: Annotated[int, typer.Option(min=0, help="Seed of tasks, model and sampling.")] = 0,
+        schedule: Annotated[
+            Schedule,
+            typer.Option(
+                help="Order of groups: by time (fastest), or by number, so that the same seed "
+                "gives the same weights (reproducible)."
+            ),
+        ] = Schedule.FASTEST,
         detach: Detach = False,
         stop: Stop = False,
         dry_run: DryRun = False,
@@ -59,8 +67,8 @@ def register(app: typer.Typer) -> None:
         """
         from cli.operations.quickstart import bundled_campaign
 
-        command = ["quickstart", "--seed", str(seed)]
-        config = bundled_campaign(seed)
+        command = ["quickstart", "--seed", str(seed), "--schedule", schedule]
+        config = bundled_campaign(seed, schedule)
         _perform(config, command, home, detach, stop, dry_run, as_json, as_stored=True)
 
 

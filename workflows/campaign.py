@@ -3,7 +3,9 @@
 Invariants: what to do next is read from the store before each thing that is done (`Survey`), so a
 campaign that was cancelled, terminated, failed or reset anywhere resumes at its next step; step n
 is planned in Postgres before it is trained and makes policy version n; groups of a version are
-admitted once it is published; every wait has a name and an owner. State is one model.
+admitted once it is published; a reproducible campaign publishes a version once the groups that need
+the one before are in (`algorithms.schedule`); every wait has a name and an owner. State is one
+model.
 """
 
 import asyncio
@@ -100,20 +102,26 @@ class CampaignWorkflow:
         activity_calls.raise_if_cancelled()
         state, plan = self._state, self._state.plan
         seen = await self._look()
-        if seen.version is None:
+        served = seen.version if seen.served is None else seen.served
+        if seen.version is None or served is None:
             await self._prepare()
-        elif seen.version != state.published_version:
-            await self._publish(seen.version)
-        elif seen.version != state.measured_version:
-            if seen.version > 0:
+        elif served != state.published_version:
+            await self._publish(served)
+        elif served != state.measured_version:
+            if served > 0:
                 self._admission.open()
             await measure(state, seen, self._waits)
-            state.measured_version = seen.version
-        elif seen.version >= plan.num_steps:
+            state.measured_version = served
+        elif served >= plan.num_steps:
             return False
         else:
             self._admission.open()
-            await self._one_step(seen.version + 1)
+            if state.paused:
+                await self._stay_paused()
+            elif served < seen.version:
+                await self._wait_for_groups()
+            else:
+                await self._one_step(seen.version + 1)
         return True
 
     async def _look(self) -> Survey:
@@ -168,12 +176,13 @@ class CampaignWorkflow:
         self._state.published_version = version
         self._admission.look()
 
+    async def _stay_paused(self) -> None:
+        state = self._state
+        with self._wait("paused: waiting for `mainspring campaign resume`"):
+            await workflow.wait_condition(lambda: not state.paused or self._must_look())
+
     async def _one_step(self, number: int) -> None:
         state, plan = self._state, self._state.plan
-        if state.paused:
-            with self._wait("paused: waiting for `mainspring campaign resume`"):
-                await workflow.wait_condition(lambda: not state.paused or self._must_look())
-            return
         step = StepInput(campaign=state.campaign, step=number, num_groups=plan.groups_per_step)
         planned = PlanResult(groups=[])
         if self._seen.planned_step == number or self._seen.num_ready >= plan.groups_per_step:

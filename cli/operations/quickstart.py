@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import bundled
+from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.reading import load_campaign
 from mainspring.ids import campaign_id
@@ -10,6 +11,9 @@ from mainspring.ids import campaign_id
 TEMPLATE = Path(bundled.__file__).parent / "quickstart.toml"
 
 
-def bundled_campaign(seed: int) -> CampaignConfig:
-    name = campaign_id(f"quickstart-s{seed}")
-    return load_campaign(TEMPLATE).model_copy(update={"name": name, "seed": seed})
+def bundled_campaign(seed: int, schedule: Schedule = Schedule.FASTEST) -> CampaignConfig:
+    """A schedule other than the fastest is part of the name: one home may hold both."""
+    suffix = "" if schedule is Schedule.FASTEST else f"-{schedule}"
+    name = campaign_id(f"quickstart-s{seed}{suffix}")
+    changed = {"name": name, "seed": seed, "schedule": schedule}
+    return load_campaign(TEMPLATE).model_copy(update=changed)

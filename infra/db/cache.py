@@ -28,6 +28,7 @@ class RolloutFacts:
     campaign: CampaignId
     task: TaskId
     temperature: float
+    seed: int | None
 
 
 class Known:
@@ -60,7 +61,7 @@ class Known:
 
     async def _load_rollout(self, rollout: RolloutId) -> RolloutFacts:
         record = await rollouts.get(self._db, rollout)
-        return RolloutFacts(record.campaign, record.task, record.temperature)
+        return RolloutFacts(record.campaign, record.task, record.temperature, record.seed)
 
 
 class _Bounded(Generic[K, V]):

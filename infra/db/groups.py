@@ -82,6 +82,8 @@ class NewRollout:
     """Whose patch is graded again."""
     exploit: str | None = None
     """Name of the exploit that is tried."""
+    seed: int | None = None
+    """Of its sampling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,7 @@ async def create_group(
     sampling: Sampling = Sampling.SAMPLED,
     index: int | None = None,
     task: TaskId | None = None,
+    draw: int | None = None,
 ) -> GroupRecord:
     """Store a group with its rollouts. A group that is there already is returned as it is, with the
     policy version of its first admission. Raises UsageError without rollouts."""
@@ -115,6 +118,7 @@ async def create_group(
         "campaign_id": campaign,
         "kind": kind,
         "index": index,
+        "draw": draw,
         "task_id": task,
         "policy_version": policy_version,
         "size": len(rollouts),
@@ -137,6 +141,7 @@ async def create_group(
                         "task_id": rollout.task,
                         "sample_index": rollout.sample_index,
                         "temperature": rollout.temperature,
+                        "seed": rollout.seed,
                         "player": rollout.player,
                         "source_rollout_id": rollout.source_rollout,
                         "exploit": rollout.exploit,

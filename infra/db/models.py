@@ -143,6 +143,10 @@ class PolicyVersionRow(Base):
     logprob_gap_max: Mapped[float | None]
     """Served against recomputed log-probs under these very weights."""
     num_gap_tokens: Mapped[int | None]
+    fingerprint: Mapped[dict[str, Any] | None]
+    """SHA-256 of these weights and of what made them; null: not recorded."""
+    stamp: Mapped[dict[str, Any] | None]
+    """What bits depend on beside the data: library versions, CPU, sizes; null: not recorded."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
@@ -180,6 +184,8 @@ class GroupRow(Base):
     status: Mapped[GroupStatus] = word("status", GroupStatus)
     sampling: Mapped[Sampling] = word("sampling", Sampling)
     split: Mapped[str]
+    draw: Mapped[int | None]
+    """Which draw of the campaign's tasks it is (schedule "reproducible"); null: its index."""
     note: Mapped[str | None]
     """Why an operator discarded it."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
@@ -205,6 +211,8 @@ class RolloutRow(Base):
     exploit: Mapped[str | None]
     """Name of the exploit that was tried (player "exploit")."""
     temperature: Mapped[float]
+    seed: Mapped[int | None]
+    """Of its sampling; null: none is sent."""
     phase: Mapped[RolloutPhase] = word("phase", RolloutPhase)
     epoch: Mapped[int] = mapped_column(server_default=text("0"))
     run_id: Mapped[str | None]

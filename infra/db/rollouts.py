@@ -39,6 +39,7 @@ _COLUMNS = (
     RolloutRow.source_rollout_id,
     RolloutRow.exploit,
     RolloutRow.temperature,
+    RolloutRow.seed,
     RolloutRow.phase,
     RolloutRow.epoch,
     RolloutRow.run_id,
@@ -86,6 +87,8 @@ class RolloutRecord:
     source_rollout: RolloutId | None
     exploit: str | None
     temperature: float
+    seed: int | None
+    """Of its sampling; None: none is sent."""
     phase: RolloutPhase
     epoch: int
     run_id: str | None

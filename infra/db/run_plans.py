@@ -17,6 +17,7 @@ from infra.db.database import Database
 from infra.db.groups import NewRollout
 from infra.db.models import GroupRow, RolloutRow
 from infra.db.rollout_ends import DONE
+from mainspring.algorithms.schedule import Schedule
 from mainspring.config.any_run import AnyRun, Measurement
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig
@@ -33,6 +34,7 @@ from mainspring.ids import (
 )
 from mainspring.protocol.run import MAX_GROUP_SIZE, PolicyEvaluation
 from mainspring.status import Player, Sampling
+from mainspring.trajectories.seeds import evaluation_seed
 
 _Way = tuple[Player, str | None]
 """Who makes a patch, and the exploit's name."""
@@ -109,11 +111,22 @@ async def _of_policy(
     limit = config.evaluation.greedy_tasks if evaluation.greedy else None
     ids = await selections.task_ids(database, config, evaluation.split, number=limit)
     temperature = 0.0 if evaluation.greedy else 1.0
+    version = evaluation.policy_version
+    seeded = config.schedule is Schedule.REPRODUCIBLE
     return Part(
         evaluation.split,
         Sampling.GREEDY if evaluation.greedy else Sampling.SAMPLED,
-        [NewRollout(rollout_id(group, i), task, i, temperature) for i, task in enumerate(ids)],
-        policy_version=evaluation.policy_version,
+        [
+            NewRollout(
+                rollout_id(group, i),
+                task,
+                i,
+                temperature,
+                seed=evaluation_seed(config.seed, task, version, i) if seeded else None,
+            )
+            for i, task in enumerate(ids)
+        ],
+        policy_version=version,
     )
 
 

@@ -10,8 +10,10 @@ from datetime import UTC, datetime
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from infra.db import draws
 from infra.db.database import Database
 from infra.db.models import GroupRow, PolicyVersionRow, StepRow
+from mainspring.algorithms.schedule import Batches
 from mainspring.ids import CampaignId, GroupId
 from mainspring.status import GroupKind, GroupStatus, StepStatus
 
@@ -36,22 +38,40 @@ class Standing:
     num_flat_in_a_row: int
     """Newest groups with equal rewards, without one in between that a step could use."""
     evaluated: list[GroupId]
-    """Complete evaluations of the newest version."""
+    """Complete evaluations of the served version."""
     is_checked: bool
-    """The newest version's served log-probs were compared with recomputed ones."""
+    """The served version's log-probs were compared with recomputed ones."""
+    served: int | None
+    """The version that engines are to serve now: the newest, unless groups of a reproducible
+    campaign still need the one before."""
+    due: list[int]
+    """Draws that a reproducible campaign is to start under the served version."""
 
 
-async def read(database: Database, campaign: CampaignId, since: float = 0.0) -> Standing:
-    """What was masked or flat before `since`, in unix seconds, does not count as in a row."""
+async def read(
+    database: Database,
+    campaign: CampaignId,
+    since: float = 0.0,
+    batches: Batches | None = None,
+) -> Standing:
+    """What was masked or flat before `since`, in unix seconds, does not count as in a row.
+    `batches`: of a reproducible campaign."""
     async with database.snapshot() as connection:
-        newest = (
-            await connection.execute(
-                select(PolicyVersionRow.version, PolicyVersionRow.num_gap_tokens)
-                .where(PolicyVersionRow.campaign_id == campaign)
-                .order_by(PolicyVersionRow.version.desc())
-                .limit(1)
+        newest = await connection.scalar(
+            select(func.max(PolicyVersionRow.version)).where(
+                PolicyVersionRow.campaign_id == campaign
             )
-        ).one_or_none()
+        )
+        served, due = newest, []
+        if batches is not None and newest is not None:
+            drawn = await draws.of_steps_after(connection, campaign, batches, newest)
+            served = batches.servable(newest, drawn)
+            due = batches.due(drawn, first_step=newest + 1, published=served)
+        gap_tokens = await connection.scalar(
+            select(PolicyVersionRow.num_gap_tokens).where(
+                PolicyVersionRow.campaign_id == campaign, PolicyVersionRow.version == served
+            )
+        )
         planned = await connection.scalar(
             select(func.max(StepRow.step)).where(
                 StepRow.campaign_id == campaign, StepRow.status == StepStatus.PLANNED
@@ -72,14 +92,14 @@ async def read(database: Database, campaign: CampaignId, since: float = 0.0) -> 
             .where(
                 GroupRow.campaign_id == campaign,
                 GroupRow.kind == GroupKind.EVAL,
-                GroupRow.policy_version == (newest.version if newest else -1),
+                GroupRow.policy_version == (-1 if served is None else served),
                 GroupRow.status.in_((GroupStatus.READY, GroupStatus.MASKED)),
                 GroupRow.note.is_(None),
             )
             .order_by(GroupRow.id)
         )
         return Standing(
-            version=newest.version if newest else None,
+            version=newest,
             planned_step=planned,
             running=sorted(running or ()),
             num_ready=num_ready,
@@ -87,7 +107,9 @@ async def read(database: Database, campaign: CampaignId, since: float = 0.0) -> 
             num_masked_in_a_row=masked,
             num_flat_in_a_row=flat,
             evaluated=[GroupId(id) for id in evaluated],
-            is_checked=newest is not None and newest.num_gap_tokens is not None,
+            is_checked=gap_tokens is not None,
+            served=served,
+            due=due,
         )
 
 

@@ -12,10 +12,12 @@ from typing import Any
 from sqlalchemy import Select, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from infra.db import draws
 from infra.db.database import Database
 from infra.db.fence import unknown
 from infra.db.models import CampaignRow, GroupRow, PolicyVersionRow, StepGroupRow, StepRow
 from infra.db.trainers import refuse_fenced
+from mainspring.algorithms.schedule import Batches
 from mainspring.errors import MainspringError
 from mainspring.ids import CampaignId, GroupId
 from mainspring.status import GroupKind, GroupStatus, StepStatus
@@ -44,11 +46,16 @@ class StepRecord:
 
 
 async def plan_step(
-    database: Database, campaign: CampaignId, step: int, num_groups: int
+    database: Database,
+    campaign: CampaignId,
+    step: int,
+    num_groups: int,
+    batches: Batches | None = None,
 ) -> list[GroupId]:
     """Fix the batch of a step: of the ready groups those that were admitted first, whose tokens are
-    the oldest. A planned step keeps its groups; an empty list, and nothing planned, when fewer than
-    `num_groups` are ready. Raises StepOutOfOrder when the step before is not done."""
+    the oldest; of a reproducible campaign (`batches`) those of the step's own places. A planned
+    step keeps its groups; an empty list, and nothing planned, when fewer than `num_groups` are
+    ready. Raises StepOutOfOrder when the step before is not done."""
     async with database.transaction() as connection:
         # Two plans of one campaign take turns: the second one sees what the first one took.
         locked = await connection.scalar(
@@ -69,19 +76,10 @@ async def plan_step(
                 f"campaign {campaign}: step {step} needs policy version {step - 1} to be the "
                 f"newest, found {newest}"
             )
-        taken = select(StepGroupRow.group_id).where(StepGroupRow.campaign_id == campaign)
-        chosen = await connection.scalars(
-            select(GroupRow.id)
-            .where(
-                GroupRow.campaign_id == campaign,
-                GroupRow.kind == GroupKind.TRAIN,
-                GroupRow.status == GroupStatus.READY,
-                GroupRow.id.not_in(taken),
-            )
-            .order_by(GroupRow.index)
-            .limit(num_groups)
-        )
-        groups = [GroupId(id) for id in chosen]
+        if batches is None:
+            groups = await _admitted_first(connection, campaign, num_groups)
+        else:
+            groups = await draws.ready_for(connection, campaign, batches, step)
         if len(groups) < num_groups:
             return []
         key = {"campaign_id": campaign, "step": step}
@@ -185,6 +183,24 @@ async def _commit(
         .where(StepRow.campaign_id == campaign, StepRow.step == step)
         .values(status=StepStatus.DONE, metrics=metrics, finished_at=func.now())
     )
+
+
+async def _admitted_first(
+    connection: AsyncConnection, campaign: CampaignId, num_groups: int
+) -> list[GroupId]:
+    taken = select(StepGroupRow.group_id).where(StepGroupRow.campaign_id == campaign)
+    ids = await connection.scalars(
+        select(GroupRow.id)
+        .where(
+            GroupRow.campaign_id == campaign,
+            GroupRow.kind == GroupKind.TRAIN,
+            GroupRow.status == GroupStatus.READY,
+            GroupRow.id.not_in(taken),
+        )
+        .order_by(GroupRow.index)
+        .limit(num_groups)
+    )
+    return [GroupId(id) for id in ids]
 
 
 async def groups_of(connection: AsyncConnection, campaign: CampaignId, step: int) -> list[GroupId]:

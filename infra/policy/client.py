@@ -24,12 +24,14 @@ from infra.policy.balancer import Balancer
 from infra.policy.model_files import check_servable
 from infra.policy.partial import Partial, UnknownWeights
 from infra.policy.protocol import (
+    ANY,
     ClosesConnections,
     Completion,
     MalformedReply,
     NoEngineAnswered,
     SamplingParams,
     TokenOutOfVocabulary,
+    Versions,
 )
 from infra.policy.pulse import Pulse
 from infra.policy.weight_files import check_same_weights, weights_digest
@@ -121,11 +123,11 @@ class SGLangClient:
         *,
         request_id: str,
         sticky: str,
-        min_version: int | None = None,
+        versions: Versions = ANY,
         num_closed: int = 0,
     ) -> Completion:
-        """See protocol.Engines. Raises UnknownWeights also when the engine serves a version below
-        `min_version`, or weights that the campaign discarded."""
+        """See protocol.Engines. Raises UnknownWeights also when the engine serves weights that the
+        campaign discarded."""
         self._check_ids(input_ids, request_id)
         partial = Partial(self._any_weights)
         for _ in range(MAX_RESUMES):
@@ -143,11 +145,12 @@ class SGLangClient:
                     "top_k": -1,
                     "min_p": 0.0,
                     "stop_token_ids": list(params.stop_token_ids),
+                    **({} if params.seed is None else {"sampling_seed": params.seed}),
                 },
                 "return_logprob": True,
             }
             served, num_closed = await self._post_generate(body, sticky, request_id, num_closed)
-            finish = partial.add(served.engine, served.answer, min_version, served.silent_s)
+            finish = partial.add(served.engine, served.answer, versions, served.silent_s)
             await self._refuse_unknown(served.engine, partial.labels)
             if finish != "abort":
                 return partial.completion(finish)
@@ -164,7 +167,7 @@ class SGLangClient:
             return
         for label in labels:
             if not await self._is_known(label):
-                raise UnknownWeights(engine, str(label), None)
+                raise UnknownWeights(engine, str(label), ANY)
 
     def _check_ids(self, input_ids: list[int], request_id: str) -> None:
         size = self._vocab_size

@@ -6,7 +6,7 @@ Invariant: exactly one log-prob and one version per token. Used by the client be
 from dataclasses import dataclass, field
 from typing import Any
 
-from infra.policy.protocol import Completion, MalformedReply
+from infra.policy.protocol import Completion, MalformedReply, Versions
 from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError
 from mainspring.trajectories.turns import VersionSpan
@@ -19,10 +19,9 @@ class UnknownWeights(EngineError):
     """The engine does not serve the campaign's weights (most likely it was restarted): publish the
     current version to `engine` (see SGLangClient.reconcile) and ask again."""
 
-    def __init__(self, engine: str, served: str, min_version: int | None) -> None:
-        expected = "a policy version" if min_version is None else f"version {min_version} or later"
+    def __init__(self, engine: str, served: str, versions: Versions) -> None:
         super().__init__(
-            f"policy engine {engine} serves weights {served!r}, expected {expected}",
+            f"policy engine {engine} serves weights {served!r}, expected {versions}",
             remedy="publish the campaign's current weights to it",
         )
         self.engine = engine
@@ -41,9 +40,7 @@ class Partial:
     labels: set[WeightLabel] = field(default_factory=set)
     """Of the weights under which tokens were sampled, and of those served at the end."""
 
-    def add(
-        self, engine: str, answer: dict[str, Any], min_version: int | None, silent_s: float
-    ) -> str:
+    def add(self, engine: str, answer: dict[str, Any], versions: Versions, silent_s: float) -> str:
         """Append one answer of `engine`, which was silent so long; returns its finish type."""
         try:
             meta = answer["meta_info"]
@@ -64,17 +61,17 @@ class Partial:
         if ended == "abort" and (finish.get("status_code") or 0) // 100 == 4:
             raise EngineError(f"policy engine {engine} refused the request: {finish['message']}")
         for version, start, end in spans:
-            self._extend(self._version(engine, version, None), end - start)
-        self._version(engine, served, min_version)
+            self._extend(self._version(engine, version, versions.of_earlier_tokens), end - start)
+        self._version(engine, served, versions)
         self.output_ids += ids
         self.logprobs += logprobs
         self.latency_s += max(0.0, float(meta.get("e2e_latency") or 0.0) - silent_s)
         return ended
 
-    def _version(self, engine: str, served: str, min_version: int | None) -> int:
+    def _version(self, engine: str, served: str, versions: Versions) -> int:
         if self.any_weights:
             return ANY_VERSION
-        label = weight_label(engine, served, min_version)
+        label = weight_label(engine, served, versions)
         self.labels.add(label)
         return label.version
 
@@ -96,9 +93,9 @@ class Partial:
         )
 
 
-def weight_label(engine: str, served: str, min_version: int | None) -> WeightLabel:
-    """Raises UnknownWeights unless `served` is a policy version, and recent enough."""
+def weight_label(engine: str, served: str, versions: Versions) -> WeightLabel:
+    """Raises UnknownWeights unless `served` is a policy version, one of `versions`."""
     label = WeightLabel.parse(served)
-    if label is None or (min_version is not None and label.version < min_version):
-        raise UnknownWeights(engine, served, min_version)
+    if label is None or not versions.admit(label.version):
+        raise UnknownWeights(engine, served, versions)
     return label

@@ -47,11 +47,42 @@ class NoEngineAnswered(EngineUnreachable):
 
 
 @dataclass(frozen=True, slots=True)
+class Versions:
+    """Policy versions under which a reply may be sampled."""
+
+    at_least: int | None = None
+    """None: any."""
+    only: bool = False
+    """Whether later versions than `at_least` are refused as well."""
+
+    def admit(self, version: int) -> bool:
+        if self.at_least is None:
+            return True
+        return version == self.at_least if self.only else version >= self.at_least
+
+    @property
+    def of_earlier_tokens(self) -> "Versions":
+        """What holds for tokens that were sampled before the newest weights came."""
+        return self if self.only else ANY
+
+    def __str__(self) -> str:
+        if self.at_least is None:
+            return "a policy version"
+        return f"version {self.at_least}" + ("" if self.only else " or later")
+
+
+ANY = Versions()
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     max_new_tokens: int
     temperature: float = 1.0
     """0 is greedy."""
     stop_token_ids: tuple[int, ...] = ()
+    seed: int | None = None
+    """None: the engine draws as it likes. With a seed each token follows from the seed, its
+    position and the distribution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +109,10 @@ class ReplyRequest:
     """Of this attempt."""
     conversation: Conversation
     temperature: float
-    min_version: int
-    """Engines that serve an older policy version are brought up to date before they are asked."""
+    versions: Versions
+    """Engines that serve another policy version are given the right one before they are asked."""
+    seed: int | None = None
+    """Of this reply's sampling; None: the engine draws as it likes."""
     num_closed: int = 0
     """What NoEngineAnswered told of an earlier attempt, so that a request that kills engines is not
     handed to all of them."""
@@ -117,13 +150,13 @@ class Engines(Publisher, Protocol):
         *,
         request_id: str,
         sticky: str,
-        min_version: int | None = None,
+        versions: Versions = ANY,
         num_closed: int = 0,
     ) -> Completion:
         """Sample one completion; requests with the same `sticky` prefer the same engine. A request
         cut off by an abort continues from its partial tokens, so a completion may span versions.
         Raises EngineError when the request is refused for good, NoEngineAnswered when no engine can
-        be reached, UnknownWeights when an engine serves no known version from `min_version` on."""
+        be reached, UnknownWeights when an engine serves no known version among `versions`."""
         ...
 
     async def reconcile(self, engine: str, weights: Path, label: WeightLabel) -> bool:

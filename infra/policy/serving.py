@@ -25,6 +25,7 @@ from infra.policy.text_policy import TextPolicy
 from infra.policy.token_policy import TokenPolicy
 from infra.policy.tokenizer import ChatTokenizer
 from infra.policy.weight_label import WeightLabel
+from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.run import RunConfig
 from mainspring.ids import CampaignId
@@ -39,6 +40,12 @@ class Served:
     policy: Policy
     publisher: Publisher | None
     """None: an endpoint whose weights are not ours."""
+
+    @property
+    def is_reproducible(self) -> bool:
+        """Whether each group has one policy version, neither an older nor a newer one."""
+        config = self.config
+        return isinstance(config, CampaignConfig) and config.batches is not None
 
 
 Serve = Callable[[Database, CampaignId], Coroutine[Any, Any, Served]]
@@ -67,7 +74,7 @@ def in_tokens(
     db: Database, campaign: CampaignId, config: RunConfig, engines: Engines, text: ChatText
 ) -> Served:
     """From engines, whose weights are brought up to date from the store."""
-    policy = TokenPolicy(config.policy, engines, text, partial(_newest, db, campaign))
+    policy = TokenPolicy(config.policy, engines, text, partial(_weights, db, campaign))
     return Served(config, policy, engines)
 
 
@@ -106,7 +113,12 @@ async def serve_over_http(
     return in_tokens(db, campaign, record.config, engines, tokenizer)
 
 
-async def _newest(db: Database, campaign: CampaignId) -> tuple[Path, WeightLabel]:
-    newest = await policies.latest_policy(db, campaign)
-    assert newest is not None, "rollouts start after version 0 is stored"
-    return Path(newest.path), label_of(newest)
+async def _weights(
+    db: Database, campaign: CampaignId, version: int | None
+) -> tuple[Path, WeightLabel]:
+    if version is None:
+        found = await policies.latest_policy(db, campaign)
+        assert found is not None, "rollouts start after version 0 is stored"
+    else:
+        found = await policies.get_policy(db, campaign, version)
+    return Path(found.path), label_of(found)

@@ -24,18 +24,18 @@ from mainspring.trajectories.turns import Call
 MIN_REPLY_TOKENS = 8
 """Less room than this for a reply ends the rollout: no command fits."""
 
-Newest = Callable[[], Awaitable[tuple[Path, WeightLabel]]]
-"""The campaign's newest policy version."""
+WeightsOf = Callable[[int | None], Awaitable[tuple[Path, WeightLabel]]]
+"""A policy version of the campaign; the newest for None."""
 
 
 class TokenPolicy:
     def __init__(
-        self, config: PolicyConfig, engines: Engines, tokenizer: ChatText, newest: Newest
+        self, config: PolicyConfig, engines: Engines, tokenizer: ChatText, weights_of: WeightsOf
     ) -> None:
         self._config = config
         self._engines = engines
         self._tokenizer = tokenizer
-        self._newest = newest
+        self._weights_of = weights_of
 
     async def aclose(self) -> None:
         await self._engines.aclose()
@@ -73,11 +73,12 @@ class TokenPolicy:
         return self._tokenizer.next_prompt_ids(conversation.newest(), closed=closed)
 
     async def _sample(self, ask: ReplyRequest, input_ids: list[int], room: int) -> Completion:
-        """One completion under the asked-for version or later; stale engines are updated first."""
+        """One completion under a version that was asked for; other engines are given one first."""
         params = SamplingParams(
             max_new_tokens=min(room, self._config.max_new_tokens),
             temperature=ask.temperature,
             stop_token_ids=self._tokenizer.stop_token_ids,
+            seed=ask.seed,
         )
         while True:
             try:
@@ -86,9 +87,11 @@ class TokenPolicy:
                     params,
                     request_id=ask.request_id,
                     sticky=ask.rollout,
-                    min_version=ask.min_version,
+                    versions=ask.versions,
                     num_closed=ask.num_closed,
                 )
             except UnknownWeights as stale:
-                weights, label = await self._newest()
+                weights, label = await self._weights_of(
+                    ask.versions.at_least if ask.versions.only else None
+                )
                 await self._engines.reconcile(stale.engine, weights, label)

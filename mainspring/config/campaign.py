@@ -8,17 +8,49 @@ from typing import Literal, Self
 from pydantic import Field, ValidationInfo, model_validator
 
 from mainspring.algorithms.gap import GapBounds, bounds
+from mainspring.algorithms.schedule import Batches, Schedule
 from mainspring.config.eval_schedule import EvalSchedule
 from mainspring.config.run import RunConfig
 from mainspring.config.section import BUNDLED, STORED
-from mainspring.config.trainer import TrainerConfig
-from mainspring.status import CampaignKind
+from mainspring.config.trainer import Device, TrainerConfig
+from mainspring.status import CampaignKind, PolicyApi
 
 
 class CampaignConfig(RunConfig):
     kind: Literal[CampaignKind.TRAIN] = Field(default=CampaignKind.TRAIN, exclude=True)
     trainer: TrainerConfig = TrainerConfig()
     evaluation: EvalSchedule = EvalSchedule()
+    schedule: Schedule = Schedule.FASTEST
+    """Order of groups. "fastest": by time. "reproducible": by number, so that the same seed gives
+    the same weights on CPU, whatever was killed and whenever."""
+
+    @model_validator(mode="after")
+    def _can_be_reproduced(self) -> Self:
+        if self.schedule is not Schedule.REPRODUCIBLE:
+            return self
+        trainer = self.trainer
+        for what, is_fit, change in (
+            ("trainer.max_staleness", trainer.max_staleness <= 1, "0 or 1"),
+            ("trainer.keep_checkpoints", trainer.keep_checkpoints >= 2, "2 or more"),
+            ("trainer.device", trainer.device is Device.CPU, '"cpu"'),
+            ("trainer.tensor_parallel", trainer.tensor_parallel == 1, "1"),
+            ("trainer.data_parallel", trainer.data_parallel == 1, "1"),
+            ("policy.api", self.policy.api is PolicyApi.SGLANG, '"sglang"'),
+        ):
+            if not is_fit:
+                raise ValueError(
+                    f'schedule = "reproducible" needs {what} = {change}, or set schedule = '
+                    '"fastest"'
+                )
+        return self
+
+    @property
+    def batches(self) -> Batches | None:
+        """Of a reproducible campaign."""
+        if self.schedule is not Schedule.REPRODUCIBLE:
+            return None
+        trainer = self.trainer
+        return Batches(trainer.num_steps, trainer.groups_per_step, trainer.max_staleness)
 
     @model_validator(mode="after")
     def _bundled_model_needs_a_warm_start(self) -> Self:

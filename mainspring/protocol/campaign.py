@@ -12,6 +12,8 @@ class GroupInput(BaseModel):
     index: int
     policy_version: int
     """The newest version when the group was admitted."""
+    draw: int | None = None
+    """Which draw of the tasks it is, in a reproducible campaign; None: its index."""
 
 
 class CreateGroupResult(BaseModel):
@@ -152,9 +154,11 @@ class Survey(BaseModel):
     num_masked_in_a_row: int = 0
     num_flat_in_a_row: int = 0
     evaluated: list[GroupId] = []
-    """Evaluations of the newest version that are complete."""
+    """Evaluations of the served version that are complete."""
     is_checked: bool = False
-    """The newest version's log-probs were compared on an evaluation."""
+    """The served version's log-probs were compared on an evaluation."""
+    served: int | None = None
+    """The version that engines are to serve now, where it is not the newest."""
 
 
 class AdmitInput(BaseModel):

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from infra.policy.protocol import Completion, SamplingParams
+from infra.policy.protocol import ANY, Completion, SamplingParams, Versions
 from infra.policy.weight_label import WeightLabel
 from mainspring.trajectories.turns import VersionSpan
 
@@ -39,7 +39,7 @@ class ScriptedPolicy:
         *,
         request_id: str,
         sticky: str,
-        min_version: int | None = None,
+        versions: Versions = ANY,
         num_closed: int = 0,
     ) -> Completion:
         if self.gate is not None:
@@ -50,7 +50,7 @@ class ScriptedPolicy:
         self.asked.append(f"{sticky}.t{turn}")
         self.prompts[f"{sticky}.t{turn}"] = list(input_ids)
         ids = (*self.say(sticky, turn).encode(), END)
-        span = VersionSpan(min_version or 0, 0, len(ids))
+        span = VersionSpan(versions.at_least or 0, 0, len(ids))
         return Completion(ids, (LOGPROB,) * len(ids), (span,), "stop", 0.0)
 
     async def publish(self, engine: str, weights: Path, label: WeightLabel) -> None:

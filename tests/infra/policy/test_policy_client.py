@@ -16,6 +16,7 @@ from infra.policy.protocol import (
     NoEngineAnswered,
     SamplingParams,
     TokenOutOfVocabulary,
+    Versions,
 )
 from infra.policy.weight_files import SINGLE, weights_digest
 from infra.policy.weight_label import WeightLabel
@@ -309,6 +310,6 @@ async def test_unknown_weights_are_reported_and_reconciled(models: tuple[Path, P
                 *(client.reconcile(engine, models[1], WeightLabel(3)) for _ in range(5))
             )
             assert sorted(loads) == [False] * 4 + [True]
-            assert (await ask(client, "a", min_version=3)).spans == (VersionSpan(3, 0, 4),)
+            assert (await ask(client, "a", versions=Versions(3))).spans == (VersionSpan(3, 0, 4),)
             with pytest.raises(UnknownWeights, match="serves weights '3', expected version 4"):
-                await ask(client, "a", min_version=4)
+                await ask(client, "a", versions=Versions(4))

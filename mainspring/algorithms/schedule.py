@@ -1,0 +1,107 @@
+"""In which order groups are admitted, trained and replaced: by time, or by number alone. Pure.
+
+Under Schedule.REPRODUCIBLE nothing that a step takes depends on time. The groups of a campaign are
+numbered draws of its tasks: step n trains the draws of its own G places, and each place is filled
+by the first draw that a step can use. A version is served until all groups under it are in, so that
+each group has one version, `max_staleness` steps behind the weights it is trained on.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mainspring.status import GroupStatus
+
+MAX_REPEATS = 1
+"""Times a masked draw is played again, as it was, before its place takes another one."""
+_USABLE = (GroupStatus.READY, GroupStatus.CONSUMED)
+
+
+class Schedule(StrEnum):
+    FASTEST = "fastest"
+    """Groups are trained in the order in which they end, and new ones start as soon as there is
+    room."""
+    REPRODUCIBLE = "reproducible"
+    """The same seed gives the same weights on CPU, whatever was killed and whenever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A group that is there."""
+
+    draw: int
+    status: GroupStatus
+    is_discarded: bool = False
+    """An operator masked it: it is not wanted a second time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Which draws a step is made of, and under which policy version they are played."""
+
+    num_steps: int
+    groups_per_step: int
+    max_staleness: int
+
+    @property
+    def stride(self) -> int:
+        """Draws of a place are this far apart: its second is the first one's number plus this."""
+        return self.num_steps * self.groups_per_step
+
+    def place_of(self, draw: int) -> int:
+        """0-based, over all steps."""
+        return draw % self.stride
+
+    def places(self, step: int) -> range:
+        """Of a step, which counts from 1."""
+        return range((step - 1) * self.groups_per_step, step * self.groups_per_step)
+
+    def version_of(self, step: int) -> int:
+        """The policy version that plays the groups of a step."""
+        return max(0, step - 1 - self.max_staleness)
+
+    def next_draw(self, place: int, earlier: Sequence[Drawn]) -> int | None:
+        """What fills `place` next; None when it is filled, or a group is under way.
+
+        A flat draw gives way to the next one. What was cancelled or masked tells nothing of its
+        task and is played again under the same number, a masked one at most MAX_REPEATS times."""
+        if any(each.status in (*_USABLE, GroupStatus.RUNNING) for each in earlier):
+            return None
+        newest = max((each.draw for each in earlier), default=place)
+        statuses = [each.status for each in earlier if each.draw == newest]
+        is_over = (
+            GroupStatus.FLAT in statuses
+            or statuses.count(GroupStatus.MASKED) > MAX_REPEATS
+            or any(each.is_discarded for each in earlier if each.draw == newest)
+        )
+        return newest + self.stride if is_over else newest
+
+    def due(self, groups: Iterable[Drawn], *, first_step: int, published: int) -> list[int]:
+        """Draws to start now, in order: of the steps from `first_step` on whose policy version is
+        served. `groups`: at least all of these steps."""
+        at = self._by_place(groups)
+        last_step = min(self.num_steps, published + 1 + self.max_staleness)
+        steps = range(first_step, last_step + 1)
+        places = (place for step in steps for place in self.places(step))
+        draws = (self.next_draw(place, at.get(place, ())) for place in places)
+        return [draw for draw in draws if draw is not None]
+
+    def servable(self, newest: int, groups: Iterable[Drawn]) -> int:
+        """The latest version, at most `newest`, that no group needs an earlier one than. `groups`:
+        at least those of the steps after `newest`."""
+        at = self._by_place(groups)
+        for step in range(newest + 1, min(self.num_steps, newest + self.max_staleness) + 1):
+            if not all(self._is_filled(at.get(place, ())) for place in self.places(step)):
+                return self.version_of(step)
+        return newest
+
+    def _by_place(self, groups: Iterable[Drawn]) -> Mapping[int, list[Drawn]]:
+        found: defaultdict[int, list[Drawn]] = defaultdict(list)
+        for group in groups:
+            found[self.place_of(group.draw)].append(group)
+        return found
+
+    @staticmethod
+    def _is_filled(groups: Sequence[Drawn]) -> bool:
+        return any(group.status in _USABLE for group in groups)
