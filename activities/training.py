@@ -19,14 +19,17 @@ import structlog
 
 from activities.implements import implements
 from activities.step_batch import step_batch
-from infra.db import batches, campaigns, policies, steps, trainers
+from infra.db import batches, campaigns, fingerprints, policies, steps, trainers
 from infra.db.batches import BatchGroup
 from infra.db.database import Database
 from infra.db.policies import PolicyRecord
+from infra.policy.weight_files import weights_digest
 from infra.temporal.heartbeat import heartbeating
 from mainspring import layout
 from mainspring.algorithms.gap import GapMode, LogprobGap
 from mainspring.config.any_run import training
+from mainspring.config.campaign import CampaignConfig
+from mainspring.fingerprint import Fingerprint
 from mainspring.ids import CampaignId
 from mainspring.protocol.activities import CHECK_LOGPROBS, PREPARE_POLICY, TRAIN_STEP
 from mainspring.protocol.campaign import (
@@ -37,10 +40,11 @@ from mainspring.protocol.campaign import (
     StepInput,
     StepResult,
 )
+from mainspring.stamp import Stamp
 from mainspring.status import StepStatus
 from mainspring.step_metrics import Origin, StepMetrics, TrainerJob
-from mainspring.training_faults import gap_too_large
-from mainspring.trajectories.samples import Sample, samples_of
+from mainspring.training_faults import gap_too_large, stamp_differs
+from mainspring.trajectories.samples import Sample, content_digest, samples_of
 
 HF_DIRECTORY = "hf"
 """Where a saved version keeps the weights that engines load."""
@@ -72,6 +76,10 @@ class TrainerBackend(Protocol):
 
     def logprob_gap(self, samples: list[Sample], version: int) -> LogprobGap: ...
 
+    def stamp(self) -> Stamp:
+        """What the bits of this trainer depend on; after `prepare` or `load`."""
+        ...
+
 
 class TrainingActivities:
     def __init__(self, db: Database, home: Path, backend: TrainerBackend, epoch: int) -> None:
@@ -101,6 +109,8 @@ class TrainingActivities:
                 str(directory / HF_DIRECTORY),
                 str(directory),
                 trainer_epoch=self._epoch,
+                stamp=self._backend.stamp(),
+                fingerprint=await self._fingerprint(job.config, directory),
             )
         return PolicyRef(campaign=ref.campaign, version=0)
 
@@ -118,6 +128,7 @@ class TrainingActivities:
             batch = await asyncio.to_thread(step_batch, groups, trainer, version=before.version)
             beat.note = "loading the checkpoint"
             await self._run(self._backend.load, job, _checkpoint(before), before.version)
+            await self._refuse_other_bits(ask.campaign, job.config, before.version)
             beat.note = f"{len(batch.samples)} samples"
             measured = await self._run(self._backend.train_step, batch.samples, ask.step)
             beyond = measured.gap.beyond(job.config.gap_bounds)
@@ -137,6 +148,10 @@ class TrainingActivities:
                 checkpoint=str(directory),
                 groups=[group.id for group in groups],
                 trainer_epoch=self._epoch,
+                stamp=self._backend.stamp(),
+                fingerprint=await self._fingerprint(
+                    job.config, directory, batch.samples, measured.gradient
+                ),
             )
             await self._prune(ask.campaign, ask.step, trainer.keep_checkpoints)
         return _result(ask.step, metrics)
@@ -159,6 +174,31 @@ class TrainingActivities:
                 raise fault
             log.warning("log-prob gap", campaign=ask.campaign, version=ask.version, beyond=beyond)
         return CheckResult(logprob_gap_max=gap.max, num_tokens=gap.num_tokens)
+
+    async def _refuse_other_bits(
+        self, campaign: CampaignId, config: CampaignConfig, version: int
+    ) -> None:
+        """Raises StampDiffers where a step would break what a reproducible campaign promises."""
+        if config.batches is None:
+            return
+        stamp = await fingerprints.stamp_of(self._db, campaign, version)
+        differences = [] if stamp is None else stamp.differences(self._backend.stamp())
+        if stamp is not None and differences:
+            raise stamp_differs(campaign, version, stamp, differences)
+
+    async def _fingerprint(
+        self,
+        config: CampaignConfig,
+        directory: Path,
+        samples: list[Sample] | None = None,
+        gradient: str | None = None,
+    ) -> Fingerprint | None:
+        """Of the version at `directory`; None of a campaign that promises no bits."""
+        if config.batches is None:
+            return None
+        weights = await asyncio.to_thread(weights_digest, directory / HF_DIRECTORY)
+        batch = None if samples is None else await asyncio.to_thread(content_digest, samples)
+        return Fingerprint(batch=batch, gradient=gradient, weights=weights)
 
     async def _run(self, function: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)

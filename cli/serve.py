@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from cli.options import Home
+from mainspring import batch_invariance
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -69,6 +70,14 @@ def register(app: typer.Typer) -> None:
                 help="Bearer token to require.",
             ),
         ] = "",
+        reproducible: Annotated[
+            bool,
+            typer.Option(
+                "--reproducible",
+                help="Replies whose bits do not depend on other requests, as schedule = "
+                '"reproducible" needs them; slower (CPU engine only).',
+            ),
+        ] = False,
         home: Home = None,
     ) -> None:
         """Serve a policy over SGLang's native HTTP API, until interrupted."""
@@ -80,6 +89,8 @@ def register(app: typer.Typer) -> None:
                 "set: anyone who reaches it can replace the weights"
             )
         if engine is Engine.SGLANG:
+            if reproducible:
+                raise typer.BadParameter("--reproducible is an option of the CPU engine")
             from infra.policy.sglang_command import sglang_command
 
             command = sglang_command(
@@ -104,6 +115,8 @@ def register(app: typer.Typer) -> None:
         # Idle OpenMP threads must not spin: the machine is shared with sandboxes and a trainer.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+        if reproducible:
+            os.environ.update(batch_invariance.environment())
         from engine.server import EngineOptions, EngineServer
 
         server = EngineServer(
@@ -117,6 +130,7 @@ def register(app: typer.Typer) -> None:
                 step_interval_s=step_interval_ms / 1000,
                 context_length=context_length,
                 api_key=api_key,
+                reproducible=reproducible,
             )
         )
         console.print(

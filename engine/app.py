@@ -12,7 +12,6 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -22,6 +21,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from engine.bodies import AbortBody, GenerateBody, PauseBody, UpdateBody, VersionBody
 from engine.scheduler import PauseMode, Scheduler
 from engine.sequences import (
     InvalidRequest,
@@ -40,40 +40,6 @@ HEALTH_GENERATE_TIMEOUT_S = 20.0
 """As long as SGLang waits for its own probe token."""
 OPEN_PATHS = frozenset({"/health", "/health_generate", "/ready"})
 """Probes carry no key."""
-
-
-class GenerateBody(BaseModel):
-    """Unknown keys are accepted and ignored, as SGLang does."""
-
-    input_ids: list[int] | list[list[int]] | None = None
-    text: str | list[str] | None = None
-    sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None
-    rid: str | list[str] | None = None
-    return_logprob: bool = False
-    logprob_start_len: int = -1
-    top_logprobs_num: int = 0
-    stream: bool = False
-
-
-class PauseBody(BaseModel):
-    mode: PauseMode = PauseMode.ABORT
-
-
-class UpdateBody(BaseModel):
-    model_path: Path
-    weight_version: str | None = None
-    flush_cache: bool = True
-    abort_all_requests: bool = False
-
-
-class VersionBody(BaseModel):
-    new_version: str
-    abort_all_requests: bool = True
-
-
-class AbortBody(BaseModel):
-    rid: str = ""
-    abort_all: bool = False
 
 
 class Routes:
@@ -151,6 +117,11 @@ class Routes:
             raise InvalidRequest(
                 f"Requested token count exceeds the model's maximum context length of {limit} "
                 f"tokens: {len(ids)} in the prompt and {options.max_new_tokens} for the completion"
+            )
+        if self._model.is_reproducible and not options.is_greedy and options.sampling_seed is None:
+            raise InvalidRequest(
+                "a reproducible engine draws no token at random: give sampling_params.sampling_seed"
+                ", or temperature 0"
             )
         stops = frozenset(options.stop_token_ids or ()) | self._model.end_ids
         return Sequence(
@@ -277,10 +248,17 @@ class Routes:
             "vocab_size": self._model.vocab_size,
             "weights_digest": self._model.weights_digest,
             "context_length": self._model.context_length,
+            "reproducible": self._model.is_reproducible,
+            "stamp": self._model.stamp.model_dump(),
         }
 
     async def pause_generation(self, request: Request) -> Response:
         mode = (await _parse(request, PauseBody)).mode
+        if mode is PauseMode.IN_PLACE and self._model.is_reproducible:
+            raise InvalidRequest(
+                "a reproducible engine does not pause in place: requests would continue under new "
+                "weights on keys and values of the old ones; pause with mode retract"
+            )
         await self._engine.call(lambda s: s.pause(mode))
         return JSONResponse({"message": "Generation paused successfully.", "status": "ok"})
 

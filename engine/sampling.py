@@ -11,7 +11,7 @@ from collections.abc import Sequence as Rows
 
 import torch
 
-from engine.sequences import Sequence
+from engine.sequences import SamplingOptions, Sequence
 
 
 @torch.inference_mode()
@@ -28,8 +28,9 @@ def sample(logits: torch.Tensor, rows: Rows[Sequence]) -> tuple[list[int], list[
         chosen = logits.argmax(-1)
     else:
         probs = logprobs.exp()
-        if any(option.cuts_vocabulary for option in options):
-            probs = _cut(probs, rows)
+        # Those alone that ask for it: a row that cuts nothing does not depend on its neighbours.
+        if cutting := [n for n, option in enumerate(options) if option.cuts_vocabulary]:
+            probs[cutting] = _cut(probs[cutting], [options[n] for n in cutting])
         chosen = torch.where(greedy, logits.argmax(-1), _draw(probs, rows))
     return chosen.tolist(), logprobs.gather(1, chosen[:, None])[:, 0].tolist()
 
@@ -47,15 +48,15 @@ def _draw(probs: torch.Tensor, rows: Rows[Sequence]) -> torch.Tensor:
     return torch.searchsorted(cdf, target[:, None], right=True)[:, 0]
 
 
-def _cut(probs: torch.Tensor, rows: Rows[Sequence]) -> torch.Tensor:
+def _cut(probs: torch.Tensor, options: Rows[SamplingOptions]) -> torch.Tensor:
     """Zero what top-k, top-p and min-p exclude; each looks at the whole distribution."""
-    options = [row.options for row in rows]
     vocabulary = probs.shape[-1]
     top_k = torch.tensor([o.top_k if o.top_k > 0 else vocabulary for o in options])
-    top_p = torch.tensor([o.top_p for o in options])
+    top_p = torch.tensor([o.top_p for o in options])[:, None]
     min_p = torch.tensor([o.min_p for o in options])
     ordered, order = probs.sort(-1, descending=True)
-    keep = ordered.cumsum(-1) - ordered < top_p[:, None]
+    # A float32 sum reaches 1 before the least likely tokens: top_p = 1 keeps them all the same.
+    keep = (ordered.cumsum(-1) - ordered < top_p) | (top_p >= 1)
     keep &= torch.arange(vocabulary) < top_k[:, None]
     keep &= ordered >= min_p[:, None] * ordered[:, :1]
     return torch.zeros_like(probs).scatter(-1, order, ordered * keep)

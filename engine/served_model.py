@@ -1,7 +1,8 @@
 """The transformers model behind the engine: loading, the ragged forward pass, new weights in place.
 
 Weights are fp32. Loading checks everything before the first tensor is touched: a directory that
-does not fit leaves the served weights as they are.
+does not fit leaves the served weights as they are. A reproducible model gives a request the same
+bits whatever runs beside it and however its tokens were cut into passes: its passes are padded.
 """
 
 import hashlib
@@ -15,14 +16,18 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from engine.attention import IMPLEMENTATION, plan
+from engine.padding import NONE, WHOLE, padded
 from engine.slots import KvShape, SlotPool
 from infra.policy.model_files import check_servable
 from infra.policy.weight_files import add_to_digest, read_weights
 from mainspring.errors import ModelError
+from mainspring.stamp import machine_stamp
 
 
 class PolicyModel:
-    def __init__(self, directory: Path, context_length: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, context_length: int | None = None, *, is_reproducible: bool = False
+    ) -> None:
         """Raises ModelError when the directory cannot be served."""
         check_servable(directory)
         transformers_logging.disable_progress_bar()
@@ -51,6 +56,8 @@ class PolicyModel:
                 remedy="serve it with SGLang: mainspring serve --engine sglang",
             )
         self._model.eval().set_attn_implementation(IMPLEMENTATION)
+        self.padding = WHOLE if is_reproducible else NONE
+        self.stamp = machine_stamp(torch.__version__, torch.backends.cpu.get_cpu_capability())
         self.directory = directory
         self.vocab_size: int = self.config.vocab_size
         self.context_length = context_length or int(self.config.max_position_embeddings)
@@ -78,33 +85,51 @@ class PolicyModel:
             ) from error
 
     def kv_shape(self, max_length: int | None = None) -> KvShape:
-        heads = self.config.num_attention_heads
+        heads = self.num_heads
         head_dim = getattr(self.config, "head_dim", None) or self.config.hidden_size // heads
+        length = max_length or self.context_length
         return KvShape(
             num_layers=self.config.num_hidden_layers,
             num_kv_heads=getattr(self.config, "num_key_value_heads", None) or heads,
             head_dim=head_dim,
-            max_length=max_length or self.context_length,
+            max_length=self.padding.of_keys(length),
         )
+
+    @property
+    def is_reproducible(self) -> bool:
+        return self.padding is not NONE
+
+    @property
+    def num_heads(self) -> int:
+        """Of queries."""
+        return self.config.num_attention_heads
+
+    def linear_weights(self) -> list[torch.Tensor]:
+        """[outputs, inputs] of every product in a pass."""
+        modules = self._model.modules()
+        return [module.weight for module in modules if isinstance(module, torch.nn.Linear)]
 
     @torch.inference_mode()
     def forward(self, pool: SlotPool, new_ids: list[list[int]], num_decoding: int) -> torch.Tensor:
         """Run `new_ids[i]` behind what slot i holds; the logits after each one's last, [R, V]."""
         counts = [len(ids) for ids in new_ids]
-        ragged = plan(pool, counts, num_decoding)
+        ragged = plan(pool, counts, num_decoding, self.padding)
         ids = torch.tensor([token for ids in new_ids for token in ids])
         last = torch.tensor(counts).cumsum(0) - 1
         output = self._model(
-            input_ids=ids[None],
-            position_ids=ragged.positions[None],
+            input_ids=self._rows(ids)[None],
+            position_ids=self._rows(ragged.positions)[None],
             use_cache=False,
-            logits_to_keep=last,
+            logits_to_keep=self._rows(last),
             ragged=ragged,
         )
         pool.record(ragged.slots, ragged.positions, ids)
         for slot, count in enumerate(counts):
             pool.lengths[slot] += count
-        return output.logits[0].float()
+        return output.logits[0, : len(counts)].float()
+
+    def _rows(self, values: torch.Tensor) -> torch.Tensor:
+        return padded(values, self.padding.of_rows(len(values)))
 
     def load_weights(self, directory: Path) -> None:
         """Replace all weights in place. Raises ModelError, and then nothing has changed."""

@@ -6,9 +6,11 @@ Imported by `mainspring serve`; tests run it in a thread. `serve` returns after 
 import socket
 from pathlib import Path
 
+import torch
 import uvicorn
 from pydantic import BaseModel, ConfigDict, Field
 
+from engine import self_test
 from engine.app import make_app
 from engine.scheduler import Scheduler
 from engine.served_model import PolicyModel
@@ -38,13 +40,20 @@ class EngineOptions(BaseModel):
     context_length: int | None = Field(None, ge=2)
     """None: the model's own."""
     api_key: str = ""
+    reproducible: bool = False
+    """A reply's bits depend on its own request alone; tested before it is served."""
 
 
 class EngineServer:
     """Raises ModelError or EngineError when made; serves until `should_exit`."""
 
     def __init__(self, options: EngineOptions) -> None:
-        model = PolicyModel(options.model, options.context_length)
+        model = PolicyModel(
+            options.model, options.context_length, is_reproducible=options.reproducible
+        )
+        if options.reproducible:
+            torch.set_num_threads(options.threads)  # as in the engine's thread
+            self_test.check(model)
         self.context_length = model.context_length
         self.max_batch = options.max_batch or fitting_batch(model.kv_shape())
         scheduler = Scheduler(

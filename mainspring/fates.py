@@ -146,6 +146,9 @@ RULES: Mapping[FaultKind, Rule] = {
     FaultKind.DEVICE_MISSING: Rule(
         Fate.END, "run the trainer on a machine with the device, or ask for another one"
     ),
+    FaultKind.STAMP_DIFFERS: Rule(
+        Fate.END, f"start the trainer on the same kind of machine as before, {_AGAIN}"
+    ),
     FaultKind.CONFIG_UNUSABLE: Rule(Fate.END, f"correct the field, {_AGAIN}"),
 }
 

@@ -187,6 +187,8 @@ class FaultKind(StrEnum):
     """A checkpoint is missing, damaged, or another one than the store names."""
     DEVICE_MISSING = "DeviceMissing"
     """The accelerator that the campaign asks for is not there."""
+    STAMP_DIFFERS = "StampDiffers"
+    """A reproducible campaign's trainer is on another kind of machine or library than before."""
     CONFIG_UNUSABLE = "ConfigUnusable"
     """A field of the campaign cannot be used as it is."""
 

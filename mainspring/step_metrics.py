@@ -69,11 +69,14 @@ class StepMetrics:
     seconds: float
     values: dict[str, float | None] = field(default_factory=dict)
     """What the loss names, such as `clip_fraction`; means as above, none of TAKEN_NAMES."""
+    gradient: str | None = None
+    """See `mainspring.fingerprint`; None unless the campaign is reproducible. Not a figure."""
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """Everything by name, as the store keeps it."""
+        """Every figure by name, as the store keeps it."""
         fixed = asdict(self)
+        del fixed["gradient"]
         return fixed | fixed.pop("values")
 
     @property

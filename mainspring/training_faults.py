@@ -7,6 +7,7 @@ training live where others need them too: `mainspring.trajectories.turns.BrokenT
 
 from mainspring.algorithms.gap import LogprobGap
 from mainspring.errors import ServiceError, WorkFailed
+from mainspring.stamp import Stamp
 from mainspring.status import FaultKind
 
 
@@ -43,6 +44,13 @@ class DeviceMissing(ServiceError):
     fault = FaultKind.DEVICE_MISSING
 
 
+class StampDiffers(ServiceError):
+    """A reproducible campaign's trainer would compute other bits than the one before it. Nothing
+    was trained."""
+
+    fault = FaultKind.STAMP_DIFFERS
+
+
 class TrainerLost(ServiceError):
     """A rank, or the Ray cluster under the ranks, ended. What was computed since the last
     checkpoint is lost; another attempt computes it again."""
@@ -62,6 +70,19 @@ def algorithm_broken(what: str, problem: str) -> AlgorithmBroken:
     return AlgorithmBroken(
         f"{what} {problem}",
         remedy="correct it where workers and trainer run, then start the campaign again",
+    )
+
+
+def stamp_differs(
+    campaign: str, version: int, recorded: Stamp, differences: list[str]
+) -> StampDiffers:
+    """`recorded`: of the version; `differences`: what this trainer has instead."""
+    return StampDiffers(
+        f"campaign {campaign}: its policy version {version} was made by a trainer on "
+        f"{recorded.cpu} with torch {recorded.torch}; this trainer would compute other bits: "
+        f"{', '.join(differences)}",
+        remedy="start the trainer where these are as they were, then start the campaign again: it "
+        'resumes where it ended; or start a new campaign with schedule = "fastest"',
     )
 
 

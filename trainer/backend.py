@@ -21,6 +21,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import WarmStartConfig
 from mainspring.config.section import BUNDLED
 from mainspring.ids import campaign_id
+from mainspring.stamp import Stamp
 from mainspring.step_metrics import StepMetrics, TrainerJob
 from mainspring.training_faults import TrainerLost
 from mainspring.trajectories.samples import Sample
@@ -81,6 +82,9 @@ class RayTrainer:
 
     def logprob_gap(self, samples: list[Sample], version: int) -> LogprobGap:
         return self._driver.logprob_gap(samples, version)
+
+    def stamp(self) -> Stamp:
+        return self._driver.stamp
 
     def check(self) -> None:
         """Raises TrainerLost when no call can succeed in this process any more."""

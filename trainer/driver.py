@@ -17,10 +17,13 @@ import ray
 from numpy.typing import NDArray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
+from mainspring import batch_invariance
 from mainspring.algorithms.gap import LogprobGap, measure
+from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.trainer import Device
 from mainspring.errors import MainspringError, ServiceError
+from mainspring.stamp import Stamp
 from mainspring.step_metrics import Origin, StepMetrics
 from mainspring.training_faults import (
     CheckpointUnusable,
@@ -59,6 +62,7 @@ class TrainerDriver:
         self._actors: list[Any] = []
         self._pids: list[int] = []
         self._logs: Path | None = None
+        self._stamp: Stamp | None = None
 
     def start(self, config: CampaignConfig, model_dir: Path, logs: Path | None = None) -> None:
         """Make the ranks, each with the weights of `model_dir`, each printing to a file in `logs`.
@@ -86,13 +90,17 @@ class TrainerDriver:
                 remedy="start `mainspring worker trainer` on a machine with enough GPUs (see "
                 "CUDA_VISIBLE_DEVICES), or start a campaign with trainer.device = 'cpu'",
             )
-        threads = {"OMP_NUM_THREADS": str(trainer.threads_per_rank)}
+        environment = {"OMP_NUM_THREADS": str(trainer.threads_per_rank)}
+        if not on_gpu:
+            environment |= CPU_ENV
+        if config.schedule is Schedule.REPRODUCIBLE:
+            environment |= batch_invariance.environment()
         # Ray's overloads lack this option.
         remote = ray.remote(concurrency_groups={PULSE_GROUP: 1})  # pyright: ignore[reportCallIssue]
         actor = remote(RankActor).options(
             num_cpus=num_cpus,
             num_gpus=1 if on_gpu else 0,
-            runtime_env={"env_vars": threads | ({} if on_gpu else CPU_ENV)},
+            runtime_env={"env_vars": environment},
         )
         self._actors = [actor.remote(rank, world_size) for rank in range(world_size)]
         self._tensor_parallel = trainer.tensor_parallel
@@ -105,9 +113,16 @@ class TrainerDriver:
                 [a.start.remote(config, source, host, port, f) for a, f in starts]
             )
             self._cluster.own(self._pids)
+            self._stamp = self._get([self._actors[0].call.remote("stamp")])[0]
         except BaseException:
             self._stop_actors()
             raise
+
+    @property
+    def stamp(self) -> Stamp:
+        """Of the ranks that were started last."""
+        assert self._stamp is not None, "the ranks were never started"
+        return self._stamp
 
     def supervised_step(self, sequences: Sequence[WeightedSequence], scale: float) -> float:
         """One warm-start step at `scale` times the configured rates; returns the loss before."""

@@ -12,12 +12,18 @@ from torch.distributed import ProcessGroup
 
 
 def logprob_entropy(
-    logits_shard: Tensor, targets: Tensor, tp_group: ProcessGroup | None = None, vocab_size: int = 0
+    logits_shard: Tensor,
+    targets: Tensor,
+    tp_group: ProcessGroup | None = None,
+    vocab_size: int = 0,
+    *,
+    as_served: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Log-prob of each target and entropy of each distribution: ([T], [T]) from [T, V / tp].
 
     Ranks hold consecutive columns. Columns from `vocab_size` on (0: none) are padding: the
-    softmax does not see them.
+    softmax does not see them. `as_served`: with the bits of the CPU engine's log-probs for equal
+    logits; of whole rows only.
     """
     rank = tp_group.rank() if tp_group else 0
     start = rank * logits_shard.shape[1]
@@ -25,7 +31,9 @@ def logprob_entropy(
         logits_shard = logits_shard[:, : max(0, vocab_size - start)]
     if tp_group is not None and tp_group.size() == 1:
         tp_group = None
-    return _LogprobEntropy.apply(logits_shard.float(), targets - start, tp_group)  # type: ignore[return-value]
+    assert tp_group is None or not as_served, "the engine's log-softmax needs whole rows"
+    function = _ServedLogprobEntropy if as_served else _LogprobEntropy
+    return function.apply(logits_shard.float(), targets - start, tp_group)  # type: ignore[return-value]
 
 
 class _LogprobEntropy(torch.autograd.Function):
@@ -73,3 +81,21 @@ class _LogprobEntropy(torch.autograd.Function):
             surprise = shifted - log_total[:, None] + entropy[:, None]
             grad -= grad_entropy[:, None] * probs * surprise
         return grad, None, None
+
+
+class _ServedLogprobEntropy(_LogprobEntropy):
+    """Forward through torch.log_softmax, which the engine uses: sums of exponentials in another
+    order have other bits. The gradient is the same formula."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, local_targets: Tensor, group: ProcessGroup | None
+    ) -> tuple[Tensor, Tensor]:
+        logprobs = torch.log_softmax(logits, dim=1)
+        probs = logprobs.exp()
+        entropy = -torch.linalg.vecdot(probs, logprobs)
+        here = torch.ones_like(local_targets, dtype=torch.bool)
+        log_total = logprobs.new_zeros(len(logprobs))
+        ctx.save_for_backward(probs, logprobs, log_total, entropy, here, local_targets)
+        ctx.set_materialize_grads(False)
+        return logprobs.gather(1, local_targets[:, None])[:, 0], entropy

@@ -4,6 +4,7 @@ Invariant: Muon orthogonalises the matrices Hugging Face has (q, k, v, gate, up 
 so a recipe measured there carries over although Megatron stores them fused.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +68,8 @@ class PolicyOptimizer:
         self._model = model
         self._config = config
         self._processes = processes
+        self.watch: Callable[[nn.Module], None] | None = None
+        """See `trainer.engines.protocol.WatchedOptimizer`."""
         self._fused: list[_FusedMatrix] = []
         matrices: list[Tensor] = []
         others: list[nn.Parameter] = []
@@ -97,6 +100,8 @@ class PolicyOptimizer:
     def reduce_and_clip(self) -> float:
         """Make this rank's gradients the batch's; returns their norm before clipping."""
         reduce_gradients(self._model, self._processes)
+        if self.watch is not None:
+            self.watch(self._model)
         return clip_gradients(self._model, self._config.max_grad_norm, self._processes)
 
     @torch.no_grad()

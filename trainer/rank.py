@@ -3,8 +3,8 @@
 A plain class: `trainer.actor` runs it in a Ray actor, tests run it in their own process. How a step
 is computed is the engine's matter (`trainer.engines`). All ranks get the same calls with the same
 arguments; engines pick their shares, deterministically. Invariants: a step that fails leaves
-weights and optimizer as they were; equal calls give equal weights on a machine (no dropout, no
-random state).
+weights and optimizer as they were; equal calls under an equal stamp give equal weights (no dropout,
+no random state) in a reproducible campaign, and in any with one thread.
 """
 
 import math
@@ -20,14 +20,17 @@ from torch import Tensor
 
 from mainspring.algorithms.choice import find_engine, find_loss
 from mainspring.algorithms.gap import GapMode, measure
+from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import ModelError
+from mainspring.stamp import Stamp, machine_stamp
 from mainspring.step_metrics import StepMetrics
 from mainspring.training_faults import AlgorithmBroken, NonFiniteStep, gap_too_large
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import MaskedSequence, WeightedSequence
 from trainer.checkpoint import rank_file
-from trainer.engines.protocol import EngineClass, StepOptimizer
+from trainer.engines.protocol import EngineClass, StepOptimizer, WatchedOptimizer
+from trainer.gradient_digest import GradientDigest
 from trainer.loss_pass import LossPass, PassFigures
 from trainer.losses.protocol import Loss
 from trainer.optimizer import warm_start_optimizer
@@ -59,6 +62,7 @@ class TrainerRank:
         """Build the shard and load the weights of `model_dir`. Raises ModelError."""
         self._config = config.trainer
         self._campaign = config.name
+        self._is_reproducible = config.schedule is Schedule.REPRODUCIBLE
         self._gap_bounds = config.gap_bounds
         self._loss: Loss = find_loss(self._config)
         torch.set_num_threads(self._config.threads_per_rank)
@@ -70,6 +74,14 @@ class TrainerRank:
         self._weights = self._engine.weights
         self._phase: Phase | None = None
         self._optimizer: StepOptimizer | None = None
+
+    def stamp(self) -> Stamp:
+        machine = machine_stamp(torch.__version__, torch.backends.cpu.get_cpu_capability())
+        return Stamp(
+            **machine.model_dump(),
+            micro_batch_tokens=self._config.micro_batch_tokens,
+            threads_per_rank=self._config.threads_per_rank,
+        )
 
     def load_hf(self, model_dir: Path) -> None:
         """Take the weights of a Hugging Face directory; the optimizer starts anew."""
@@ -159,6 +171,9 @@ class TrainerRank:
         )
         kept = [s for s in samples if s.carries_advantage]
         optimizer = self._enter(Phase.POLICY)
+        gradient = GradientDigest()
+        if self._is_reproducible and isinstance(optimizer, WatchedOptimizer):
+            optimizer.watch = gradient.add
         flat = [
             s for s in samples if not s.carries_advantage and (s.versions == current_version).any()
         ]
@@ -193,6 +208,7 @@ class TrainerRank:
             num_gap_tokens=gap.num_tokens,
             seconds=time.monotonic() - started,
             values=last.values,
+            gradient=gradient.sha256,
         )
 
     def _accumulate(

@@ -26,6 +26,7 @@ from infra.db.database import Database
 from infra.policy.engine_check import check_engine
 from infra.policy.model_files import check_model_directory, read_facts
 from infra.sandbox.protocol import BackendUnavailable
+from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import BUNDLED
 from mainspring.config.trainer import Device
@@ -128,7 +129,7 @@ async def of_the_fleet(
             continue
         asked = await engine_item(config, url, settings)
         if asked is None:
-            fix = f"start it: mainspring serve --model {config.policy.model}"
+            fix = f"start it: {_by_hand(config)}"
             asked = Item(f"engine {url}", State.WARNING, "does not answer to this machine", fix)
         items.append(asked)
     campaign = campaign_id(config.name)
@@ -246,6 +247,10 @@ async def engine_item(config: CampaignConfig, url: str, settings: Settings) -> I
     if served.mismatch:
         fix = "start an engine with policy.model, or correct policy.engines"
         return Item(what, State.MISSING, served.mismatch, fix)
+    if config.schedule is Schedule.REPRODUCIBLE and not served.reproducible:
+        found = "its replies depend on which requests run together"
+        fix = f'start it again: {_by_hand(config)}; or set schedule = "fastest"'
+        return Item(what, State.MISSING, found, fix)
     kind = served.architectures[0] if served.architectures else served.model_type
     return Item(what, State.OK, f"answers, serves {kind} from {served.model_path}")
 
@@ -256,7 +261,7 @@ async def _engine_here(
     what = f"engine {url}"
     if urlsplit(url).port != 0 and (answered := await engine_item(config, url, settings)):
         return answered
-    by_hand = f"mainspring serve --model {config.policy.model}"
+    by_hand = _by_hand(config)
     if not local_engines.is_here(url) or config.policy.api is not PolicyApi.SGLANG:
         return Item(what, State.MISSING, "does not answer", f"start it: {by_hand}", True)
     if local_engines.kind_for(config, hardware) is EngineKind.SGLANG:
@@ -264,17 +269,28 @@ async def _engine_here(
     why = "no GPU here" if not hardware.gpus else "SGLang is not installed in this environment"
     if config.policy.model == BUNDLED:
         why = "bundled model"
+    elif config.schedule is Schedule.REPRODUCIBLE:
+        why = "reproducible schedule"
     size = 0 if config.policy.model == BUNDLED else _size(Path(config.policy.model))
     if size > local_engines.MAX_CPU_BYTES:
+        fix = f"start SGLang from its own environment: {by_hand} --engine sglang"
+        if config.schedule is Schedule.REPRODUCIBLE:
+            fix = 'take a smaller model, or set schedule = "fastest" and start SGLang'
         return Item(
             what,
             State.MISSING,
             f"does not answer ({why}), and a model of {size / 1e9:.0f} GB is too large for the "
             "CPU engine",
-            f"start SGLang from its own environment: {by_hand} --engine sglang",
+            fix,
             True,
         )
     return Item(what, State.STARTS, f"the CPU engine ({why})")
+
+
+def _by_hand(config: CampaignConfig) -> str:
+    """The command that starts an engine for the campaign."""
+    option = " --reproducible" if config.schedule is Schedule.REPRODUCIBLE else ""
+    return f"mainspring serve --model {config.policy.model}{option}"
 
 
 async def _sandbox_item(config: CampaignConfig, settings: Settings) -> Item:

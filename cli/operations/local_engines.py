@@ -22,7 +22,8 @@ import psutil
 
 from cli.operations.fleet import ONE_THREAD, Member
 from infra.policy.model_files import read_facts
-from mainspring import layout
+from mainspring import batch_invariance, layout
+from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import BUNDLED
 from mainspring.config.trainer import Device
@@ -92,6 +93,8 @@ def visible_gpus() -> tuple[str, ...]:
 
 def kind_for(config: CampaignConfig, hardware: Hardware) -> EngineKind:
     if config.policy.model == BUNDLED:  # its shapes are too small for SGLang's kernels
+        return EngineKind.CPU
+    if config.schedule is Schedule.REPRODUCIBLE:  # which SGLang is not
         return EngineKind.CPU
     return EngineKind.SGLANG if hardware.gpus and hardware.has_sglang else EngineKind.CPU
 
@@ -168,6 +171,9 @@ def _cpu(
 ) -> Member:
     member = _serve(name, settings, config, url)
     member.environment = dict(ONE_THREAD)
+    if config.schedule is Schedule.REPRODUCIBLE:
+        member.arguments.append("--reproducible")
+        member.environment |= batch_invariance.environment()
     if config.policy.model == BUNDLED:
         member.arguments += ["--step-interval-ms", STEP_INTERVAL_MS]
         return member

@@ -11,9 +11,12 @@ from sqlalchemy.dialects.postgresql import insert
 
 from infra.db.database import Database
 from infra.db.fence import unknown
+from infra.db.fingerprints import recorded
 from infra.db.models import PolicyVersionRow
 from infra.db.trainers import refuse_fenced
+from mainspring.fingerprint import Fingerprint
 from mainspring.ids import CampaignId
+from mainspring.stamp import Stamp
 
 _COLUMNS = (
     PolicyVersionRow.campaign_id,
@@ -52,10 +55,13 @@ async def put_first_policy(
     checkpoint: str | None = None,
     *,
     trainer_epoch: int | None = None,
+    stamp: Stamp | None = None,
+    fingerprint: Fingerprint | None = None,
 ) -> PolicyRecord:
     """Store version 0; the one that stands, this or an earlier attempt's. Raises TrainerFenced for
     an older epoch; None is for those who are no trainer."""
     row = {"campaign_id": campaign, "version": 0, "path": path, "checkpoint": checkpoint}
+    row |= recorded(stamp, fingerprint)
     async with database.transaction() as connection:
         if trainer_epoch is not None:
             await refuse_fenced(connection, campaign, trainer_epoch)

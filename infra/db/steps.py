@@ -15,11 +15,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from infra.db import draws
 from infra.db.database import Database
 from infra.db.fence import unknown
+from infra.db.fingerprints import recorded
 from infra.db.models import CampaignRow, GroupRow, PolicyVersionRow, StepGroupRow, StepRow
 from infra.db.trainers import refuse_fenced
 from mainspring.algorithms.schedule import Batches
 from mainspring.errors import MainspringError
+from mainspring.fingerprint import Fingerprint
 from mainspring.ids import CampaignId, GroupId
+from mainspring.stamp import Stamp
 from mainspring.status import GroupKind, GroupStatus, StepStatus
 
 _COLUMNS = (
@@ -105,6 +108,8 @@ async def commit_step(
     checkpoint: str,
     groups: Sequence[GroupId] | None = None,
     trainer_epoch: int | None = None,
+    stamp: Stamp | None = None,
+    fingerprint: Fingerprint | None = None,
 ) -> StepRecord:
     """Make the step, its consumed groups and policy version `step` visible together. A step that is
     done stays as the first attempt committed it. Raises StepOutOfOrder for an unplanned step, and
@@ -126,7 +131,8 @@ async def commit_step(
                 raise StepOutOfOrder(
                     f"campaign {campaign}: step {step} was trained on groups that were dropped"
                 )
-            await _commit(connection, campaign, step, metrics, policy_path, checkpoint)
+            made = {"path": policy_path, "checkpoint": checkpoint}
+            await _commit(connection, campaign, step, metrics, made | recorded(stamp, fingerprint))
         return await _one(connection, _of(campaign).where(StepRow.step == step))
 
 
@@ -155,8 +161,7 @@ async def _commit(
     campaign: CampaignId,
     step: int,
     metrics: Mapping[str, float | None],
-    policy_path: str,
-    checkpoint: str,
+    version: Mapping[str, Any],
 ) -> None:
     groups = await groups_of(connection, campaign, step)
     consumed = await connection.execute(
@@ -171,11 +176,7 @@ async def _commit(
         )
     await connection.execute(
         insert(PolicyVersionRow).values(
-            campaign_id=campaign,
-            version=step,
-            step=step,
-            path=policy_path,
-            checkpoint=checkpoint,
+            {"campaign_id": campaign, "version": step, "step": step, **version}
         )
     )
     await connection.execute(

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from pydantic import ValidationError
 
 from infra.policy.model_files import ModelFacts, read_facts
 from mainspring.errors import EngineError, ModelError
+from mainspring.stamp import MachineStamp
 
 TIMEOUT_S = 10.0
 SGLANG_SPARE_TOKENS = 2
@@ -35,6 +37,10 @@ class EngineReport:
     weight_version: str
     paused: bool
     """It answers, and generates when it is continued."""
+    reproducible: bool
+    """Its replies do not depend on other requests: `mainspring serve --reproducible`."""
+    stamp: MachineStamp | None
+    """What its bits depend on."""
     mismatch: str | None
     """One sentence on how it differs from what was expected; None when it fits."""
 
@@ -72,6 +78,8 @@ async def check_engine(
         context_length=context_length,
         weight_version=str(info["weight_version"]),
         paused=paused,
+        reproducible=info.get("reproducible") is True,
+        stamp=_stamp(info.get("stamp")),
         mismatch=None,
     )
     return replace(report, mismatch=_mismatch(report, expected, model_dir, max_context))
@@ -101,6 +109,13 @@ def _mismatch(
             "lower policy.max_context"
         )
     return None
+
+
+def _stamp(told: object) -> MachineStamp | None:
+    try:
+        return MachineStamp.model_validate(told)
+    except ValidationError:  # another version's, or none
+        return None
 
 
 async def _sglang_context_length(http: httpx.AsyncClient, url: str) -> int | None:

@@ -105,10 +105,20 @@ def without_tokens_before(sample: Sample, version: int) -> Sample:
 
 
 def digest(samples: Iterable[Sample]) -> str:
-    """Of everything that training takes from them, in their order."""
+    """Of everything that training takes from them, in their order, and of whose they are."""
+    return _digest((f"{sample.rollout} {sample.branch}", sample) for sample in samples)
+
+
+def content_digest(samples: Iterable[Sample]) -> str:
+    """Of everything that training takes from them, in their order: equal in two campaigns whose
+    rollouts have other ids and numbers, and the same content."""
+    return _digest(("", sample) for sample in samples)
+
+
+def _digest(samples: Iterable[tuple[str, Sample]]) -> str:
     found = hashlib.sha256()
-    for sample in samples:
-        found.update(f"{sample.rollout} {sample.branch} {len(sample.token_ids)}".encode())
+    for name, sample in samples:
+        found.update(f"{name} {len(sample.token_ids)}".encode())
         arrays = (sample.token_ids, sample.action_mask, sample.logprobs, sample.versions)
         for values in (*arrays, sample.advantages):
             found.update(np.ascontiguousarray(values).tobytes())

@@ -1,7 +1,8 @@
 """The plain engine: a Megatron-core model in float32, one backward pass a micro-batch.
 
 For CPUs and small models. Rows of a micro-batch are padded to the longest
-(`trainer.batching`); the gradients stay in the parameters' `.grad`.
+(`trainer.batching`); the gradients stay in the parameters' `.grad`. Of a reproducible campaign rows
+are padded to whole blocks of keys, and log-probs have the bits of the CPU engine's.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mainspring.algorithms.schedule import Schedule
+from mainspring.batch_invariance import whole_blocks
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import OptimizerConfig
 from mainspring.trajectories.sequences import MaskedSequence
@@ -31,6 +34,7 @@ class PlainEngine:
         self._processes = processes
         self._micro_batch_tokens = config.trainer.micro_batch_tokens
         self._temperature = config.policy.temperature or 1.0
+        self._is_reproducible = config.schedule is Schedule.REPRODUCIBLE
         self._hf = hf_directory.load_config(model_dir)
         self._model = build_model(self._hf, processes.tp_size, processes.device)
         self.weights = Weights(self._model, self._hf, processes, model_dir)
@@ -59,17 +63,21 @@ class PlainEngine:
     def _micro_batches(self, sequences: Sequence[MaskedSequence]) -> Iterator[list[int]]:
         """Of this rank's share: indices of sequences."""
         shares = pack(
-            [len(sequence.token_ids) for sequence in sequences],
+            [self._padded(len(sequence.token_ids)) for sequence in sequences],
             max_tokens=self._micro_batch_tokens,
             num_ranks=self._processes.dp_size,
         )
         return (share for share in shares[self._processes.dp_rank] if share)
 
+    def _padded(self, num_tokens: int) -> int:
+        """Tokens of a row. The model sees all but the last one, which predicts nothing."""
+        return whole_blocks(num_tokens - 1) + 1 if self._is_reproducible else num_tokens
+
     def _forward(self, rows: list[MaskedSequence]) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies of the masked tokens, sequence after sequence: [T], [T]."""
         if any(row.mask[0] for row in rows):
             raise BrokenTrajectory("the first token of a sequence cannot be an action")
-        length = max(len(row.token_ids) for row in rows)
+        length = self._padded(max(len(row.token_ids) for row in rows))
         ids = torch.zeros(len(rows), length, dtype=torch.int64)
         wanted = torch.zeros(len(rows), length, dtype=torch.bool)
         for n, row in enumerate(rows):
@@ -79,4 +87,10 @@ class PlainEngine:
         logits = self._model(ids[:, :-1], None, None)[wanted[:, 1:]]
         if self._temperature != 1.0:
             logits = logits / self._temperature
-        return logprob_entropy(logits, ids[wanted], self._processes.tp_group, self._hf.vocab_size)
+        return logprob_entropy(
+            logits,
+            ids[wanted],
+            self._processes.tp_group,
+            self._hf.vocab_size,
+            as_served=self._is_reproducible,
+        )

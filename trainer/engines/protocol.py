@@ -9,11 +9,11 @@ Imported by the rank and by the engines.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import OptimizerConfig
@@ -40,6 +40,15 @@ class StepOptimizer(Protocol):
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@runtime_checkable
+class WatchedOptimizer(StepOptimizer, Protocol):
+    """One that shows its gradients, for the fingerprint of a reproducible campaign's versions."""
+
+    watch: Callable[[nn.Module], None] | None
+    """Called in `reduce_and_clip` with the model, whose `.grad` are the batch's, before they are
+    clipped."""
 
 
 class StepEngine(Protocol):

@@ -1,29 +1,49 @@
-"""The training activities of two trainers on one store: the older one makes nothing visible."""
+"""The training activities on one store: an older trainer makes nothing visible, and a reproducible
+campaign's versions tell what they are made of and refuse a trainer of other bits."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from store_records import CAMPAIGN, add_ready_group, begin_campaign
+from safetensors.numpy import save_file
+from store_records import CAMPAIGN, add_ready_group, begin_campaign, config, task
 from temporalio.testing import ActivityEnvironment
 
-from activities.training import Progress, TrainingActivities
-from infra.db import campaigns, policies, steps, trainers
+from activities.training import HF_DIRECTORY, Progress, TrainingActivities
+from infra.db import campaigns, fingerprints, policies, steps, tasks, trainers
 from infra.db.database import Database
+from infra.policy.weight_files import weights_digest
 from mainspring.algorithms.gap import LogprobGap
+from mainspring.config.campaign import CampaignConfig
+from mainspring.fingerprint import Fingerprint
 from mainspring.protocol.campaign import StepInput
+from mainspring.stamp import Stamp
 from mainspring.status import StepStatus
 from mainspring.step_metrics import StepMetrics, TrainerJob
-from mainspring.training_faults import TrainerFenced
-from mainspring.trajectories.samples import Sample
+from mainspring.training_faults import StampDiffers, TrainerFenced
+from mainspring.trajectories.samples import Sample, content_digest, digest
 
 STEP = StepInput(campaign=CAMPAIGN, step=1, num_groups=1)
+
+
+MADE_BY = Stamp(
+    torch="2.0",
+    mkl_cbwr="AVX2,STRICT",
+    cpu_capability="AVX2",
+    cpu="GenuineIntel-avx2",
+    micro_batch_tokens=8192,
+    threads_per_rank=1,
+)
 
 
 class Backend:
     """Trains nothing; notes what it was asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, made_by: Stamp = MADE_BY) -> None:
+        self.made_by = made_by
+        self.num_steps = 0
         self.saved: list[tuple[TrainerJob, int, str]] = []
         self.samples: list[Sample] = []
 
@@ -35,6 +55,7 @@ class Backend:
 
     def train_step(self, samples: list[Sample], step: int) -> StepMetrics:
         self.samples = samples
+        self.num_steps += 1
         return StepMetrics(
             loss=None,
             grad_norm=None,
@@ -52,10 +73,17 @@ class Backend:
             num_gap_tokens=0,
             seconds=0.0,
             values={"own_figure": 0.25},
+            gradient="f" * 64,
         )
 
     def save(self, job: TrainerJob, directory: Path, version: int, batch: str) -> None:
         self.saved.append((job, version, batch))
+        weights = directory / HF_DIRECTORY
+        weights.mkdir(parents=True, exist_ok=True)
+        save_file({"w": np.full(3, version, np.float32)}, weights / "model.safetensors")
+
+    def stamp(self) -> Stamp:
+        return self.made_by
 
     def logprob_gap(self, samples: list[Sample], version: int) -> LogprobGap:
         raise AssertionError("no evaluation here")
@@ -112,3 +140,62 @@ async def test_what_was_not_measured_is_stored_as_unknown(db: Database, tmp_path
     assert len(backend.samples) == 2
     with pytest.raises(TrainerFenced):
         await trainers.check(db, CAMPAIGN, 2)
+
+
+async def planned_reproducible(db: Database) -> None:
+    await tasks.put_tasks(db, [task(0)])
+    fields = config().model_dump(exclude_unset=True) | {"schedule": "reproducible"}
+    fields["trainer"]["device"] = "cpu"
+    await campaigns.create(db, CampaignConfig.model_validate(fields))
+    first = Fingerprint(weights="0" * 64)
+    await policies.put_first_policy(
+        db, CAMPAIGN, "/models/v0", "/checkpoints/v0", stamp=MADE_BY, fingerprint=first
+    )
+    await add_ready_group(db, 0)
+    await steps.plan_step(db, CAMPAIGN, 1, 1)
+    await trainers.take(db, CAMPAIGN, owner="a", process="pa")
+
+
+async def test_a_version_keeps_its_fingerprint_and_stamp(db: Database, tmp_path: Path) -> None:
+    await planned_reproducible(db)
+    backend = Backend()
+    await ActivityEnvironment().run(TrainingActivities(db, tmp_path, backend, 1).train_step, STEP)
+    first, second = await fingerprints.of_campaign(db, CAMPAIGN)
+    assert (first.version, first.stamp) == (0, MADE_BY)
+    assert first.fingerprint == Fingerprint(weights="0" * 64)
+    assert (second.version, second.stamp) == (1, MADE_BY)
+    version = await policies.get_policy(db, CAMPAIGN, 1)
+    assert second.fingerprint == Fingerprint(
+        batch=content_digest(backend.samples),
+        gradient="f" * 64,
+        weights=weights_digest(Path(version.path)),
+    )
+    step = await steps.get_step(db, CAMPAIGN, 1)
+    assert step is not None and "gradient" not in step.metrics
+
+
+async def test_a_trainer_of_other_bits_ends_a_reproducible_campaign(
+    db: Database, tmp_path: Path
+) -> None:
+    await planned_reproducible(db)
+    backend = Backend(MADE_BY.model_copy(update={"cpu": "AuthenticAMD-avx512", "torch": "2.1"}))
+    activities = TrainingActivities(db, tmp_path, backend, 1)
+    with pytest.raises(StampDiffers, match=r"torch '2\.1' instead of '2\.0', cpu ") as caught:
+        await ActivityEnvironment().run(activities.train_step, STEP)
+    assert 'schedule = "fastest"' in caught.value.remedy
+    assert (backend.num_steps, backend.saved) == (0, [])
+
+
+def test_the_content_of_a_batch_does_not_depend_on_names() -> None:
+    ids = np.arange(4, dtype=np.int32)
+    floats = np.zeros(4, np.float32)
+    sample = Sample("a-g00000-r0", 1, ids, ids > 1, floats, ids, floats)
+    other = replace(sample, rollout="b-g00007-r0", branch=3)
+    assert content_digest([sample]) == content_digest([other]) and digest([sample]) != digest(
+        [other]
+    )
+    for field in ("token_ids", "action_mask", "logprobs", "versions", "advantages"):
+        changed = getattr(sample, field).copy()
+        changed[-1] = not changed[-1]
+        assert content_digest([replace(sample, **{field: changed})]) != content_digest([sample])
+    assert content_digest([sample, other]) != content_digest([sample])

@@ -42,19 +42,22 @@ def make_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
 
 
 def save_tiny_model(
-    directory: Path, *, seed: int = 0, max_length: int = 2048, vocab_size: int | None = None
+    directory: Path,
+    *,
+    seed: int = 0,
+    max_length: int = 2048,
+    vocab_size: int | None = None,
+    **sizes: int,
 ) -> Path:
-    """Weights large enough that the tokens of two seeds differ and logits are not flat."""
+    """Weights large enough that the tokens of two seeds differ and logits are not flat. `sizes`:
+    fields of the model's configuration."""
     tokenizer = make_tokenizer()
     torch.manual_seed(seed)
+    shape: dict[str, int] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8} | sizes
     config = Qwen3Config(
+        **shape,
         vocab_size=vocab_size or len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
         max_position_embeddings=max_length,
         initializer_range=0.3,
         tie_word_embeddings=True,

@@ -1,0 +1,53 @@
+"""How far a pass of the engine is padded, so that a row's bits do not depend on the rows beside it.
+
+A library may choose another kernel for few rows than for many, and attention adds keys in blocks.
+Padding to where its choice no longer changes gives every request the bits that it has in a large
+batch, and that the trainer computes. Imported by the engine's model, attention and self-test.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from mainspring.batch_invariance import KEY_BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    rows: int = 1
+    """Least rows of a product."""
+    queries: int = 1
+    """A head of keys and values attends with a multiple of so many queries."""
+    keys: int = 1
+    """A query attends over a multiple of so many keys."""
+
+    def of_keys(self, num_keys: int) -> int:
+        return _multiple(num_keys, self.keys)
+
+    def of_queries(self, num_queries: int) -> int:
+        return _multiple(num_queries, self.queries)
+
+    def of_rows(self, num_rows: int) -> int:
+        return max(num_rows, self.rows)
+
+
+NONE = Padding()
+MAX_ROWS = 16
+"""No CPU library was seen to change its kernel for float32 between more rows than these."""
+WHOLE = Padding(rows=MAX_ROWS, queries=MAX_ROWS, keys=KEY_BLOCK)
+"""Enough on every processor that was tried. Which fewer rows are enough on a machine is found by
+`engine.self_test`."""
+
+
+def padded(values: torch.Tensor, length: int, dim: int = 0) -> torch.Tensor:
+    """With zeros behind, up to `length` of dimension `dim`."""
+    missing = length - values.shape[dim]
+    if not missing:
+        return values
+    shape = list(values.shape)
+    shape[dim] = missing
+    return torch.cat([values, values.new_zeros(shape)], dim)
+
+
+def _multiple(number: int, of: int) -> int:
+    return -(-number // of) * of

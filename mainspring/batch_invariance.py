@@ -1,0 +1,36 @@
+"""What makes the bits of a row independent of the rows computed beside it, for engine and trainer.
+
+Two things of a CPU's float32 results depend on company: MKL chooses another kernel for another
+number of rows, and attention adds its keys in blocks, so that its sum depends on the length to
+which keys are padded. The engine pads its passes (`engine.padding`), the trainer its rows: served
+log-probs are then equal to recomputed ones in all bits. Pure but for the environment; imported by
+engine, trainer and the commands that start them.
+"""
+
+import os
+from collections.abc import Mapping
+
+from mainspring.cpu import Cpu, this_cpu
+
+KEY_BLOCK = 512
+"""Keys that torch's CPU attention takes at once: whole blocks are added in the same order, however
+many masked ones are behind."""
+MKL_VARIABLE = "MKL_CBWR"
+"""Read by MKL at its first call: it must be in the environment before torch is imported."""
+
+
+def whole_blocks(length: int) -> int:
+    """`length` keys, rounded up."""
+    return -(-length // KEY_BLOCK) * KEY_BLOCK
+
+
+def mkl_branch(cpu: Cpu) -> str:
+    """One kernel for every number of rows and threads, the fastest that the CPU has. MKL ignores
+    the choice on processors that are not Intel's."""
+    return "AVX512,STRICT" if cpu.has_avx512 else "AVX2,STRICT"
+
+
+def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """For a process whose bits must not depend on company. A value that is set already stands:
+    AVX2,STRICT lets machines with and without AVX-512 agree."""
+    return {MKL_VARIABLE: given.get(MKL_VARIABLE) or mkl_branch(this_cpu())}

@@ -1,0 +1,53 @@
+"""The stamp of a process: what the bits of its results depend on, beside the data.
+
+Equal data under equal stamps give equal bits; under different ones nothing is promised. The trainer
+stores its stamp with each policy version, the CPU engine shows its own. Pure; imported by engine,
+trainer, activities and the store.
+"""
+
+import os
+
+from pydantic import BaseModel, ConfigDict
+
+from mainspring.batch_invariance import MKL_VARIABLE
+from mainspring.cpu import this_cpu
+
+
+class MachineStamp(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    torch: str
+    """Its version."""
+    mkl_cbwr: str
+    """MKL's branch, as the environment asks for it; "": MKL's own choice."""
+    cpu_capability: str
+    """The instructions that ATen uses."""
+    cpu: str
+    """The processor's vendor and widest instructions."""
+
+    def differences(self, other: "MachineStamp") -> list[str]:
+        """What of `other` is not the same, as "name VALUE instead of VALUE"."""
+        mine, theirs = self.model_dump(), other.model_dump()
+        return [
+            f"{name} {theirs.get(name)!r} instead of {value!r}"
+            for name, value in mine.items()
+            if theirs.get(name) != value
+        ]
+
+
+class Stamp(MachineStamp):
+    """Of a trainer."""
+
+    micro_batch_tokens: int
+    """How a batch is cut, and so the order of its sums."""
+    threads_per_rank: int
+
+
+def machine_stamp(torch_version: str, cpu_capability: str) -> MachineStamp:
+    """Of this process; what torch tells is given by those who import it."""
+    return MachineStamp(
+        torch=torch_version,
+        mkl_cbwr=os.environ.get(MKL_VARIABLE, ""),
+        cpu_capability=cpu_capability,
+        cpu=this_cpu().word,
+    )
