@@ -37,6 +37,7 @@ with workflow.unsafe.imports_passed_through():
         RolloutResult,
     )
     from mainspring.status import FaultKind, Player, RolloutPhase, StopReason, Verdict
+    from mainspring.tally import Tally, TurnLimits
     from workflows import activity_calls, search
     from workflows.sandbox_life import SandboxLife
 
@@ -152,41 +153,43 @@ class RolloutWorkflow:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _take_turns(self, begin: BeginResult) -> StopReason:
-        """Its time is what replies and commands took: waiting for engines, nodes, retries or
-        Temporal is no fault of the agent, and is bounded by `activity_calls.OUTAGE`."""
-        spent_s = 0.0
-        format_errors = 0
-        for turn in range(begin.step_limit):
-            self._turns = turn
-            reply = await self._generate(turn, begin.request_timeout_s)
-            if reply.kind is ReplyKind.CONTEXT_FULL:
-                return StopReason.CONTEXT_FULL
-            self._turns = turn + 1
-            spent_s += reply.spent_s
-            if reply.kind is ReplyKind.FORMAT_ERROR:
-                format_errors += 1
-                if format_errors == begin.max_format_errors:
-                    return StopReason.FORMAT_ERRORS
-            else:
-                format_errors = 0
-                for index in range(reply.num_commands):
-                    done = await self._sandbox.execute(
-                        self._epoch,
-                        turn,
-                        index,
-                        timeout_s=begin.command_timeout_s,
-                        summary=f"turn {turn + 1}: {_about(reply, index)}",
-                    )
-                    workflow.set_current_details(
-                        f"turn **{turn + 1}** of {begin.step_limit}, return code "
-                        f"{done.returncode}, {_num_tokens(reply)}{self._sandbox.backend}"
-                    )
-                    spent_s += done.spent_s
-                    if done.submitted:
-                        return StopReason.SUBMITTED
-            if spent_s > begin.rollout_timeout_s:
-                return StopReason.WALL_TIME
-        return StopReason.STEP_LIMIT
+        tally = Tally(
+            limits=TurnLimits(
+                step_limit=begin.step_limit,
+                max_format_errors=begin.max_format_errors,
+                rollout_timeout_s=begin.rollout_timeout_s,
+            )
+        )
+        self._turns = 0
+        while tally.stop is None:
+            await self._take_turn(begin, tally)
+        return tally.stop
+
+    async def _take_turn(self, begin: BeginResult, tally: Tally) -> None:
+        turn = tally.num_turns
+        reply = await self._generate(turn, begin.request_timeout_s)
+        if reply.kind is ReplyKind.CONTEXT_FULL:
+            tally.context_is_full()
+            return
+        in_format = reply.kind is ReplyKind.COMMAND
+        tally.replied(reply.spent_s, in_format=in_format)
+        self._turns = tally.num_turns
+        for index in range(reply.num_commands if in_format else 0):
+            done = await self._sandbox.execute(
+                self._epoch,
+                turn,
+                index,
+                timeout_s=begin.command_timeout_s,
+                summary=f"turn {turn + 1}: {_about(reply, index)}",
+            )
+            workflow.set_current_details(
+                f"turn **{turn + 1}** of {begin.step_limit}, return code "
+                f"{done.returncode}, {_num_tokens(reply)}{self._sandbox.backend}"
+            )
+            tally.ran(done.spent_s, submitted=done.submitted)
+            if tally.stop is not None:
+                return
+        tally.end_turn()
 
     async def _generate(self, turn: int, request_timeout_s: float) -> GenerateResult:
         started = workflow.time()
