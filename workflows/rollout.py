@@ -1,7 +1,8 @@
 """One rollout: an agent fixes one issue in one sandbox, turn by turn, and is graded.
 
-A turn is one activity for the reply and one for each of its commands. Then come patch (a
-submission's is collected by the command that submits), grade and reward. Where no model plays, the
+A turn is one activity for the reply and one for each of its commands, or several turns are one
+activity (`rollout.turns_per_activity`). Then come patch (a submission's is collected by the command
+that submits), grade and reward. Where no model plays, the
 patch is given and there are no turns. Every end is a StopReason; an infrastructure fault ends
 masked (invariant 5), the sandbox is closed on every path but `terminate` (invariant 7). State that
 matters is in Postgres; this workflow holds counters.
@@ -21,6 +22,7 @@ with workflow.unsafe.imports_passed_through():
         GRADE,
         NEW_EPOCH,
         READ_OUTCOME,
+        play_s,
     )
     from mainspring.protocol.campaign import OutcomeInput
     from mainspring.protocol.names import Workflow
@@ -31,6 +33,7 @@ with workflow.unsafe.imports_passed_through():
         GenerateInput,
         GenerateResult,
         NewEpochInput,
+        PlayInput,
         ReplyKind,
         RolloutInput,
         RolloutRef,
@@ -53,6 +56,8 @@ class RolloutWorkflow:
         self._sandbox = SandboxLife(start)
         self._epoch = 0
         self._turns = 0
+        self._num_closed = 0
+        """Connections that closed under the request of the next turn."""
         self._generate_s = 0.0
         self._tests_passed: float | None = None
 
@@ -162,8 +167,40 @@ class RolloutWorkflow:
         )
         self._turns = 0
         while tally.stop is None:
-            await self._take_turn(begin, tally)
+            if begin.turns_per_activity > 1:
+                tally = await self._take_turns_together(begin, tally)
+            else:
+                await self._take_turn(begin, tally)
         return tally.stop
+
+    async def _take_turns_together(self, begin: BeginResult, tally: Tally) -> Tally:
+        """In one activity, as many as the campaign allows."""
+        num_turns = min(begin.turns_per_activity, begin.step_limit - tally.num_turns)
+        played = await self._sandbox.play(
+            lambda sandbox: PlayInput(
+                rollout=self._start.rollout,
+                epoch=self._epoch,
+                sandbox=sandbox,
+                tally=tally,
+                num_turns=num_turns,
+                min_policy_version=self._start.min_policy_version,
+                request_timeout_s=begin.request_timeout_s,
+                command_timeout_s=begin.command_timeout_s,
+                num_closed=self._num_closed,
+            ),
+            own_s=play_s(num_turns, begin.request_timeout_s, begin.command_timeout_s),
+            summary=f"turns {tally.num_turns + 1} to {tally.num_turns + num_turns}",
+        )
+        self._turns = played.tally.num_turns
+        self._num_closed = played.num_closed
+        told = "" if played.num_tokens is None else f"{played.num_tokens} tokens, "
+        workflow.set_current_details(
+            f"turn **{self._turns}** of {begin.step_limit}, return code "
+            f"{played.returncode}, {told}{self._sandbox.backend}"
+        )
+        if played.retry_s is not None:
+            await asyncio.sleep(played.retry_s)
+        return played.tally
 
     async def _take_turn(self, begin: BeginResult, tally: Tally) -> None:
         turn = tally.num_turns
@@ -224,6 +261,8 @@ class RolloutWorkflow:
             ),
             summary=f"end: {stop_reason.value}",
         )
+        if finished.num_turns is not None:
+            self._turns = finished.num_turns
         result = RolloutResult(
             rollout=self._start.rollout,
             stop_reason=stop_reason,
