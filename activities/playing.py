@@ -51,14 +51,18 @@ class Play:
     result: PlayResult
     """Of the turns that are over."""
     started: float = field(default_factory=time.monotonic)
+    num_steps: int = 0
 
-    def is_over(self, step_s: float) -> bool:
-        """Whether no step of `step_s` seconds may begin."""
+    def may_begin(self, step_s: float) -> bool:
+        """A step that may take `step_s`: not on a node that stops, and not when it may outlast the
+        attempt, unless it is the first: what is stored is no step, so every attempt has one."""
+        self.num_steps += 1
         if activity.is_worker_shutdown():
-            return True
+            return False
         limit = activity.info().start_to_close_timeout
-        spent_s = time.monotonic() - self.started
-        return limit is not None and spent_s + step_s > limit.total_seconds()
+        if limit is None or self.num_steps == 1:
+            return True
+        return time.monotonic() - self.started + step_s < limit.total_seconds()
 
 
 class PlayingActivities:
@@ -109,7 +113,8 @@ class PlayingActivities:
     async def _play_turn(self, play: Play, tally: Tally) -> bool:
         """Whether it was played to its end."""
         ask, turn = play.ask, tally.num_turns
-        if play.is_over(reply_s(ask.request_timeout_s)):
+        is_stored = turn < len(play.past.calls)
+        if not is_stored and not play.may_begin(reply_s(ask.request_timeout_s)):
             return False
         reply = await self._reply(play, turn)
         if reply.result.kind is ReplyKind.CONTEXT_FULL:
@@ -120,8 +125,10 @@ class PlayingActivities:
         tally.replied(reply.result.spent_s, in_format=bool(reply.commands))
         agent = await self._known.agent(ask.rollout)
         play.beat.note = f"turn {turn + 1}: {reply.result.summary}"
+        num_stored = len(play.past.of(turn))
         for index in range(len(reply.commands)):
-            if play.is_over(command_s(ask.command_timeout_s)):
+            is_stored = index < num_stored
+            if not is_stored and not play.may_begin(command_s(ask.command_timeout_s)):
                 return False
             started = time.monotonic()
             done, submitted = await self._run(play, turn, index, agent, reply.commands)
