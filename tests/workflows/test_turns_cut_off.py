@@ -261,7 +261,7 @@ async def test_a_worker_that_is_drained_ends_the_activity_at_the_next_step(clust
     async with opened(cluster) as (playing, ask):
         cut = Cut(cluster, ask.rollout, 2)
         drained = environment()
-        attempt = asyncio.create_task(drained.run(playing.play_turns, ask))
+        attempt = asyncio.ensure_future(drained.run(playing.play_turns, ask))
         await cut.reached.wait()
         drained.worker_shutdown()
         cut.let_go.set()
