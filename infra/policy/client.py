@@ -34,6 +34,7 @@ from infra.policy.protocol import (
     Versions,
 )
 from infra.policy.pulse import Pulse
+from infra.policy.same_bits import SameBits
 from infra.policy.weight_files import check_same_weights, weights_digest
 from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError, EngineFailing, EngineUnreachable
@@ -78,10 +79,13 @@ class SGLangClient:
         vocab_size: int | None = None,
         model: Path | None = None,
         is_known: Callable[[WeightLabel], Awaitable[bool]] | None = None,
+        reproducible: bool = False,
     ) -> None:
         """`vocab_size`: of the model, where it is known; `model`: directory of the first version,
         whose weights all later ones must have by name and shape; `is_known`: whether the campaign
-        has such weights now, asked for every reply (default: any number is a version of it)."""
+        has such weights now, asked for every reply (default: any number is a version of it);
+        `reproducible`: engines that are not, or not alike, are refused before they get weights."""
+        self._like = SameBits() if reproducible else None
         self._any_weights = any_weights
         self._vocab_size = vocab_size
         self._model = model
@@ -230,10 +234,13 @@ class SGLangClient:
 
         `label` must be the campaign's current one, read just before: this also replaces newer
         weights, which may be another campaign's. Concurrent calls of one client load once. Raises
-        ModelError before the engine is asked when `weights` are not whole or another model's.
+        ModelError before the engine is asked when `weights` are not whole or another model's, and
+        NotReproducible.
         """
         async with self._publishing[engine]:
             info = await self._model_info(engine)
+            if self._like is not None:
+                self._like.check(engine, info)
             served = _served(info)
             if served and served.can_be(label) and await self._holds(info, weights, label):
                 # The process that loaded it may have died before this.

@@ -33,6 +33,13 @@ class ClosesConnections(EngineError):
     """A request under which connection after connection closed: most likely it kills engines."""
 
 
+class NotReproducible(EngineError):
+    """An engine of a reproducible campaign whose replies depend on which requests run together, or
+    whose bits are not those of the campaign's other engines."""
+
+    fault = FaultKind.CONFIG_UNUSABLE
+
+
 class ContextFull(EngineError):
     """The conversation leaves no room for a reply."""
 

@@ -44,8 +44,7 @@ class Served:
     @property
     def is_reproducible(self) -> bool:
         """Whether each group has one policy version, neither an older nor a newer one."""
-        config = self.config
-        return isinstance(config, CampaignConfig) and config.batches is not None
+        return needs_same_bits(self.config)
 
 
 Serve = Callable[[Database, CampaignId], Coroutine[Any, Any, Served]]
@@ -68,6 +67,10 @@ class ServedCampaigns:
         for serving in self._served.values():
             if serving.done() and serving.exception() is None:
                 await serving.result().policy.aclose()
+
+
+def needs_same_bits(config: RunConfig) -> bool:
+    return isinstance(config, CampaignConfig) and config.batches is not None
 
 
 def in_tokens(
@@ -109,6 +112,7 @@ async def serve_over_http(
         vocab_size=read_facts(model).vocab_size if has_config else None,
         model=None if is_eval else model,
         is_known=None if is_eval else is_known,
+        reproducible=needs_same_bits(record.config),
     )
     return in_tokens(db, campaign, record.config, engines, tokenizer)
 

@@ -14,6 +14,8 @@ from engine.slots import KvShape, SlotPool
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.reading import check_campaign
 from mainspring.settings import Settings
+from tests.infra.policy.engines import serving
+from tests.infra.policy.tiny_model import save_tiny_model
 
 CPU = Hardware((), True, 16 << 30, 2)
 GIB = 1 << 30
@@ -73,6 +75,37 @@ def test_no_gpu_and_no_sglang_mean_the_cpu_engine(model: Path) -> None:
     kinds = [local_engines.kind_for(config, each) for each in (CPU, gpus(1, has_sglang=False))]
     assert kinds == [EngineKind.CPU, EngineKind.CPU]
     assert local_engines.kind_for(config, gpus(1)) is EngineKind.SGLANG
+
+
+def reproducible(model: Path | str, *engines: str) -> CampaignConfig:
+    fields = campaign(Path(model), *engines, device="cpu").model_dump(exclude_unset=True)
+    return CampaignConfig.model_validate(fields | {"schedule": "reproducible"})
+
+
+def test_a_reproducible_campaign_starts_reproducible_engines(model: Path) -> None:
+    urls = ("http://127.0.0.1:30000", "http://127.0.0.1:30001")
+    config = reproducible(model, *urls)
+    assert local_engines.kind_for(config, gpus(1)) is EngineKind.CPU
+    started = {each.name: each for each in members(Settings(), config, urls, gpus(1))}
+    usual = {each.name: each for each in members(Settings(), campaign(model, *urls), urls, CPU)}
+    for name in ("engine", "engine-2"):
+        assert "--reproducible" in started[name].arguments
+        assert started[name].environment["MKL_CBWR"].endswith("STRICT")
+        assert "--reproducible" not in usual[name].arguments
+        assert "MKL_CBWR" not in usual[name].environment
+
+
+async def test_a_reproducible_campaign_refuses_other_engines(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "model", max_length=4096)
+    with serving(model) as usual, serving(model, reproducible=True) as fit:
+        config = reproducible(model, usual, fit)
+        first, second = [
+            await checklist.engine_item(config, url, Settings(home=tmp_path))
+            for url in config.policy.engines
+        ]
+    assert first is not None and first.state is State.MISSING
+    assert f"mainspring serve --model {model} --reproducible" in first.fix
+    assert second is not None and second.state is State.OK, second
 
 
 async def test_what_cannot_be_started_here_is_missing(model: Path, tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ async def test_a_report_of_what_is_served(engine: str, model: Path) -> None:
     assert (report.model_type, report.architectures) == ("qwen3", ("Qwen3ForCausalLM",))
     assert (report.vocab_size, report.context_length) == (320, 512)
     assert (report.weight_version, report.paused, report.mismatch) == ("3", False, None)
+    assert not report.reproducible
 
 
 async def test_a_paused_engine_is_said_to_be_paused(engine: str) -> None:
