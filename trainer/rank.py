@@ -256,4 +256,6 @@ class TrainerRank:
 
 
 def _masked(samples: Sequence[Sample]) -> list[MaskedSequence]:
-    return [MaskedSequence(sample.token_ids, sample.action_mask) for sample in samples]
+    return [
+        MaskedSequence(sample.token_ids, sample.action_mask, is_served=True) for sample in samples
+    ]
