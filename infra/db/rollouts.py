@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Row, func, null, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from infra.db import snapshots
+from infra.db import leftovers
 from infra.db.columns import plain
 from infra.db.database import Database
 from infra.db.fence import Fenced, unknown, update_rollout, write_once
@@ -294,7 +294,8 @@ async def finish(
         "finished_at": func.now(),
     }
     reward = await update_rollout(database, rollout, epoch, values, returning=RolloutRow.reward)
-    await snapshots.drop(database, rollout)
+    async with database.transaction() as connection:
+        await leftovers.drop_of_ended(connection, RolloutRow.id == rollout)
     return reward
 
 

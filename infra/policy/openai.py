@@ -19,8 +19,8 @@ import httpx
 from pydantic import SecretStr
 
 from infra.policy.balancer import Balancer
-from infra.policy.client import CONNECT_TIMEOUT_S
 from infra.policy.protocol import ContextFull, MalformedReply
+from infra.policy.wire import CONNECT_TIMEOUT_S
 from mainspring.agents.protocol import Message
 from mainspring.config.policy import PolicyConfig
 from mainspring.errors import EngineBusy, EngineError, EngineFailing
