@@ -1,8 +1,8 @@
 """The plain engine: a Megatron-core model in float32, one backward pass a micro-batch.
 
 For CPUs and small models. Rows of a micro-batch are padded to the longest
-(`trainer.batching`); the gradients stay in the parameters' `.grad`. Of a reproducible campaign rows
-are padded to whole blocks of keys, and log-probs have the bits of the CPU engine's.
+(`trainer.batching`); the gradients stay in the parameters' `.grad`. Sampled rows of a reproducible
+campaign are padded to whole blocks of keys, and their log-probs have the bits of the CPU engine's.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,21 +63,27 @@ class PlainEngine:
     def _micro_batches(self, sequences: Sequence[MaskedSequence]) -> Iterator[list[int]]:
         """Of this rank's share: indices of sequences."""
         shares = pack(
-            [self._padded(len(sequence.token_ids)) for sequence in sequences],
+            [self._num_tokens(sequence) for sequence in sequences],
             max_tokens=self._micro_batch_tokens,
             num_ranks=self._processes.dp_size,
         )
         return (share for share in shares[self._processes.dp_rank] if share)
 
-    def _padded(self, num_tokens: int) -> int:
-        """Tokens of a row. The model sees all but the last one, which predicts nothing."""
-        return whole_blocks(num_tokens - 1) + 1 if self._is_reproducible else num_tokens
+    def _num_tokens(self, sequence: MaskedSequence) -> int:
+        """Of its row at least. The model sees all but the last one, which predicts nothing."""
+        num_tokens = len(sequence.token_ids)
+        return whole_blocks(num_tokens - 1) + 1 if self._is_as_served(sequence) else num_tokens
+
+    def _is_as_served(self, sequence: MaskedSequence) -> bool:
+        # A warm start has nothing to compare with, and its rows are short: padded ones took nine
+        # times as long.
+        return self._is_reproducible and sequence.is_sampled
 
     def _forward(self, rows: list[MaskedSequence]) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies of the masked tokens, sequence after sequence: [T], [T]."""
         if any(row.mask[0] for row in rows):
             raise BrokenTrajectory("the first token of a sequence cannot be an action")
-        length = self._padded(max(len(row.token_ids) for row in rows))
+        length = max(self._num_tokens(row) for row in rows)
         ids = torch.zeros(len(rows), length, dtype=torch.int64)
         wanted = torch.zeros(len(rows), length, dtype=torch.bool)
         for n, row in enumerate(rows):
@@ -92,5 +98,5 @@ class PlainEngine:
             ids[wanted],
             self._processes.tp_group,
             self._hf.vocab_size,
-            as_served=self._is_reproducible,
+            as_served=self._is_as_served(rows[0]),
         )
