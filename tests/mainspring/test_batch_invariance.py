@@ -15,7 +15,7 @@ def test_the_widest_branch_that_the_processor_has() -> None:
     assert (mkl_branch(WIDE), mkl_branch(NARROW)) == ("AVX512,STRICT", "AVX2,STRICT")
     assert Cpu("", frozenset()).word == "unknown-basic"
     assert environment({}) == {MKL_VARIABLE: mkl_branch(this_cpu())}
-    # What a person set, to make two kinds of machine agree, stands.
+    # What a person set stands.
     assert environment({MKL_VARIABLE: "AVX2,STRICT"}) == {MKL_VARIABLE: "AVX2,STRICT"}
 
 
