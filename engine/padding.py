@@ -17,9 +17,9 @@ class Padding:
     rows: int = 1
     """Least rows of a product."""
     queries: int = 1
-    """A head of keys and values attends with a multiple of so many queries."""
+    """The queries of a head of keys and values are a multiple of this."""
     keys: int = 1
-    """A query attends over a multiple of so many keys."""
+    """The keys of a query are a multiple of this."""
 
     def of_keys(self, num_keys: int) -> int:
         return _multiple(num_keys, self.keys)

@@ -31,6 +31,5 @@ def mkl_branch(cpu: Cpu) -> str:
 
 
 def environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """For a process whose bits must not depend on company. A value that is set already stands:
-    AVX2,STRICT lets machines with and without AVX-512 agree."""
+    """For a process whose bits must not depend on company. A value that is set already stands."""
     return {MKL_VARIABLE: given.get(MKL_VARIABLE) or mkl_branch(this_cpu())}

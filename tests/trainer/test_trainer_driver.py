@@ -17,6 +17,9 @@ import pytest
 import ray
 import torch
 
+from mainspring.batch_invariance import MKL_VARIABLE, environment
+from mainspring.config.campaign import CampaignConfig
+from mainspring.cpu import this_cpu
 from mainspring.step_metrics import Origin
 from mainspring.training_faults import (
     CheckpointUnusable,
@@ -37,6 +40,18 @@ ORIGIN = Origin(campaign="t", uid="uid-of-old", config_digest="0123456789abcdef"
 
 def identity(version: int, origin: Origin = ORIGIN, batch: str = "b") -> Identity:
     return Identity(origin=origin, version=version, parent="p", batch=batch)
+
+
+async def test_ranks_of_a_reproducible_campaign_ask_for_one_kernel(
+    driver: TrainerDriver, make_model, make_config
+):
+    _, source = make_model("qwen3")
+    usual = make_config(threads_per_rank=2)
+    fields = usual.model_dump(exclude_unset=True) | {"schedule": "reproducible"}
+    await asyncio.to_thread(driver.start, CampaignConfig.model_validate(fields), source)
+    assert driver.stamp.mkl_cbwr == environment()[MKL_VARIABLE]
+    assert driver.stamp.threads_per_rank == 2
+    assert driver.stamp.cpu == this_cpu().word and driver.stamp.torch
 
 
 @pytest.mark.parametrize("layout", ["tensor_parallel", "data_parallel"])

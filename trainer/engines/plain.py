@@ -75,7 +75,9 @@ class PlainEngine:
         """Log-probs and entropies of the masked tokens, sequence after sequence: [T], [T]."""
         if any(row.mask[0] for row in rows):
             raise BrokenTrajectory("the first token of a sequence cannot be an action")
-        as_served = self._is_reproducible and any(row.is_served for row in rows)
+        # A warm start has nothing to compare with, and its rows are short: whole blocks of keys
+        # would cost it many times what it takes.
+        as_served = self._is_reproducible and any(row.is_sampled for row in rows)
         length = max(len(row.token_ids) for row in rows)
         ids = torch.zeros(len(rows), length, dtype=torch.int64)
         wanted = torch.zeros(len(rows), length, dtype=torch.bool)
