@@ -26,7 +26,13 @@ from infra.temporal.heartbeat import Beat
 from mainspring.agents.protocol import Agent, Command
 from mainspring.errors import EngineUnreachable, ModelError, SandboxError
 from mainspring.ids import NodeId, RolloutId
-from mainspring.protocol.activities import ASKED_AT, PLAY_TURNS, command_s, reply_s
+from mainspring.protocol.activities import (
+    ASKED_AT,
+    COLLECT_PATCH,
+    PLAY_TURNS,
+    command_s,
+    reply_s,
+)
 from mainspring.protocol.rollout import (
     ExecuteInput,
     GenerateInput,
@@ -34,6 +40,7 @@ from mainspring.protocol.rollout import (
     PlayResult,
     ReplyKind,
 )
+from mainspring.status import StopReason
 from mainspring.tally import Tally
 from mainspring.trajectories.turns import Execution
 from node.held_sandboxes import HeldSandboxes
@@ -106,6 +113,19 @@ class PlayingActivities:
             if not await self._play_turn(play, tally):
                 return
             play.result.tally = tally
+        if play.result.tally.stop is not None:
+            await self._collect(play)
+
+    async def _collect(self, play: Play) -> None:
+        """Also where the rollout ends without a submission, whose command did it."""
+        is_done = play.result.tally.stop is StopReason.SUBMITTED
+        if not is_done and play.may_begin(COLLECT_PATCH.timeout_s):
+            started = time.monotonic()
+            play.beat.note = "diff"
+            await self._sandboxes.collect(play.ask.rollout, play.ask.epoch, play.ask.sandbox)
+            play.result.collect_s = time.monotonic() - started
+            is_done = True
+        play.result.is_closed = is_done
 
     async def _play_turn(self, play: Play, tally: Tally) -> bool:
         """Whether it was played to its end."""

@@ -82,6 +82,10 @@ async def test_what_ends_a_rollout_ends_it_within_an_activity(
     assert len(calls) == num_turns
     assert len([a for a in cluster.policy.asked if a.startswith(rollout)]) == num_turns
     assert len(ran) == sum("```bash" in call.text for call in calls)
+    assert row.verdict is not None
+    assert not [s for s in await cluster.open_sandboxes() if rollout.replace("/", ".") in s]
+    collected = (await activities_of(cluster, rollout)).count("collect_patch")
+    assert collected == (together == 1 and stop is not StopReason.SUBMITTED)
 
 
 async def test_payloads_stay_small(cluster: Cluster) -> None:
