@@ -20,7 +20,6 @@ from infra.temporal.heartbeat import Beat, heartbeating
 from mainspring.agents.conversation import Conversation
 from mainspring.agents.protocol import Agent, Command, FormatError
 from mainspring.errors import DatabaseError
-from mainspring.ids import CampaignId
 from mainspring.protocol.activities import GENERATE
 from mainspring.protocol.rollout import GenerateInput, GenerateResult, ReplyKind
 from mainspring.trajectories.seeds import call_seed
@@ -103,10 +102,6 @@ class ReplyActivities:
         stored = await turns.put_call(self._db, ask.rollout, ask.epoch, reply)
         past.add_call(stored)
         return _reply(agent, (*path, stored))
-
-    async def check_served(self, campaign: CampaignId) -> None:
-        """That this process can ask the campaign's policy. Raises ModelError."""
-        await self._served.of(campaign)
 
 
 def _closed(turn: int) -> str:

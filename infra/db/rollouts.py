@@ -301,7 +301,7 @@ async def finish(
 
 async def get(database: Database, rollout: RolloutId) -> RolloutRecord:
     """Raises UnknownId."""
-    async with database.transaction() as connection:
+    async with database.statement() as connection:
         result = await connection.execute(select(*_COLUMNS).where(RolloutRow.id == rollout))
         row = result.one_or_none()
     if row is None:
@@ -353,7 +353,7 @@ async def _locked(connection: AsyncConnection, rollout: RolloutId) -> Row[Any]:
 
 
 async def _of_epoch(database: Database, rollout: RolloutId, epoch: int, column: Any) -> Any:
-    async with database.transaction() as connection:
+    async with database.statement() as connection:
         row = (
             await connection.execute(
                 select(RolloutRow.epoch, column).where(RolloutRow.id == rollout)
@@ -367,7 +367,7 @@ async def _of_epoch(database: Database, rollout: RolloutId, epoch: int, column: 
 
 
 async def _one_column(database: Database, rollout: RolloutId, column: Any) -> Any:
-    async with database.transaction() as connection:
+    async with database.statement() as connection:
         found = await connection.execute(select(column).where(RolloutRow.id == rollout))
         row = found.one_or_none()
     if row is None:

@@ -39,13 +39,13 @@ async def put(
 ) -> None:
     """Keep it, unless the rollout has one as new or has ended. Raises Fenced for another epoch."""
     values = {"rollout_id": rollout, "epoch": epoch, "num_turns": num_turns, "data": data}
-    async with database.transaction() as connection:
+    async with database.statement() as connection:
         if await connection.scalar(_PUT, values) is None:
             await refuse_older(connection, rollout, epoch)
 
 
 async def newest(database: Database, rollout: RolloutId, epoch: int) -> Snapshot | None:
-    async with database.transaction() as connection:
+    async with database.statement() as connection:
         row = (
             await connection.execute(
                 select(SnapshotRow.num_turns, SnapshotRow.data).where(
@@ -58,5 +58,5 @@ async def newest(database: Database, rollout: RolloutId, epoch: int) -> Snapshot
 
 async def drop(database: Database, rollout: RolloutId) -> None:
     """Keep none: it is of no use. Dropping twice is fine."""
-    async with database.transaction() as connection:
+    async with database.statement() as connection:
         await connection.execute(delete(SnapshotRow).where(SnapshotRow.rollout_id == rollout))

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mainspring.algorithms.schedule import Schedule
-from mainspring.batch_invariance import KEY_BLOCK
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import OptimizerConfig
 from mainspring.trajectories.sequences import MaskedSequence
@@ -86,7 +85,7 @@ class PlainEngine:
             wanted[n, : len(row.mask)] = torch.from_numpy(row.mask.copy())
         ids, wanted = ids.to(self._processes.device), wanted.to(self._processes.device)
         for attention in self._attentions:
-            attention.key_block = KEY_BLOCK if as_served else 1
+            attention.in_whole_blocks = as_served
         logits = self._model(ids[:, :-1], None, None)[wanted[:, 1:]]
         if self._temperature != 1.0:
             logits = logits / self._temperature
