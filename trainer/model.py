@@ -39,7 +39,7 @@ class SdpaAttention(MegatronModule):
         assert config.kv_channels is not None
         self.scale = softmax_scale or config.kv_channels**-0.5
         self.in_whole_blocks = False
-        """Whether keys are padded to whole blocks: a sum over them depends on how many there are."""
+        """Whether keys are padded to whole blocks: their sum depends on how many there are."""
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **_: object
