@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 import bundled
 from mainspring.algorithms.choice import advantages_of
