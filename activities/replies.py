@@ -1,9 +1,11 @@
 """Replies of the policy: ask for the next one and store it as it was served.
 
-Safe to run twice: the first stored reply stands, and both attempts answer from it.
+Safe to run twice: the first stored reply stands, and both attempts answer from it. The activity of
+several turns asks through `ReplyActivities.reply` as well.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from temporalio import activity
 
@@ -11,11 +13,13 @@ from activities.implements import implements
 from infra.db import turns
 from infra.db.cache import Known
 from infra.db.database import Database
+from infra.db.trajectories import Trajectories, Trajectory
 from infra.policy.protocol import ContextFull, NoEngineAnswered, ReplyRequest, Versions
 from infra.policy.serving import ServedCampaigns
-from infra.temporal.heartbeat import heartbeating
+from infra.temporal.heartbeat import Beat, heartbeating
 from mainspring.agents.conversation import Conversation
-from mainspring.agents.protocol import Agent, FormatError
+from mainspring.agents.protocol import Agent, Command, FormatError
+from mainspring.ids import CampaignId
 from mainspring.protocol.activities import GENERATE
 from mainspring.protocol.rollout import GenerateInput, GenerateResult, ReplyKind
 from mainspring.trajectories.seeds import call_seed
@@ -24,8 +28,15 @@ from mainspring.trajectories.turns import Call
 
 SUMMARY_CHARS = 60
 """Commands are cut to this for Temporal's UI (its limit is about 200 bytes)."""
-NUM_CLOSED = "closed"
-"""What a heartbeat tells the next attempt, wherever it runs: see ReplyRequest.num_closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a turn begins with."""
+
+    result: GenerateResult
+    commands: tuple[Command, ...] = ()
+    """None where the reply has another kind than COMMAND."""
 
 
 class ReplyActivities:
@@ -33,49 +44,69 @@ class ReplyActivities:
         self._db = db
         self._known = known
         self._served = served
+        self.trajectories = Trajectories(db)
 
     @implements(GENERATE)
     async def generate(self, ask: GenerateInput) -> GenerateResult:
         async with heartbeating() as beat:
-            about = await self._known.rollout(ask.rollout)
-            replies, executions = await turns.history(self._db, ask.rollout, ask.epoch)
-            agent = await self._known.agent(ask.rollout)
-            if ask.turn < len(replies):
-                return _result(agent, path_to(replies, ask.turn))
-            served = await self._served.of(about.campaign)
-            task = await self._known.task(about.task)
-            closed = beat.earlier(NUM_CLOSED)
-            # Each call extends the one before: the rollout is one branch.
-            path = path_to(replies, ask.turn - 1 if ask.turn else None)
-            request = ReplyRequest(
-                number=ask.turn,
-                rollout=ask.rollout,
-                request_id=f"{ask.rollout}.e{ask.epoch}.t{ask.turn}.{activity.info().attempt}",
-                conversation=Conversation(agent, task, path, executions),
-                temperature=about.temperature,
-                versions=Versions(ask.min_policy_version, only=served.is_reproducible),
-                seed=None if about.seed is None else call_seed(about.seed, ask.turn),
-                num_closed=closed if isinstance(closed, int) else 0,
-            )
-            try:
-                reply = await served.policy.complete(request)
-            except ContextFull as full:
-                activity.logger.info("%s, turn %d: %s", ask.rollout, ask.turn, full)
-                return GenerateResult(kind=ReplyKind.CONTEXT_FULL)
-            except NoEngineAnswered as away:
-                beat.tell(NUM_CLOSED, away.num_closed)
-                raise
-            stored = await turns.put_call(self._db, ask.rollout, ask.epoch, reply)
-            return _result(agent, (*path, stored))
+            past = await self.trajectories.read(ask.rollout, ask.epoch)
+            reply = await self.reply(ask, past, beat)
+            self.trajectories.keep(ask.rollout, ask.epoch, past)
+            return reply.result
+
+    async def reply(
+        self, ask: GenerateInput, past: Trajectory, beat: Beat, num_closed: int = 0
+    ) -> Reply:
+        """The reply of a turn: what `past` has of it, or a new one, which is stored and added.
+        `num_closed`: what is known of its request already."""
+        agent = await self._known.agent(ask.rollout)
+        if ask.turn < len(past.calls):
+            return _reply(agent, path_to(past.calls, ask.turn))
+        about = await self._known.rollout(ask.rollout)
+        served = await self._served.of(about.campaign)
+        task = await self._known.task(about.task)
+        closed = beat.earlier(_closed(ask.turn))
+        # Each call extends the one before: the rollout is one branch.
+        path = path_to(past.calls, ask.turn - 1 if ask.turn else None)
+        request = ReplyRequest(
+            number=ask.turn,
+            rollout=ask.rollout,
+            request_id=f"{ask.rollout}.e{ask.epoch}.t{ask.turn}.{activity.info().attempt}",
+            conversation=Conversation(agent, task, path, past.executions),
+            temperature=about.temperature,
+            versions=Versions(ask.min_policy_version, only=served.is_reproducible),
+            seed=None if about.seed is None else call_seed(about.seed, ask.turn),
+            num_closed=closed if isinstance(closed, int) else num_closed,
+        )
+        try:
+            reply = await served.policy.complete(request)
+        except ContextFull as full:
+            activity.logger.info("%s, turn %d: %s", ask.rollout, ask.turn, full)
+            return Reply(GenerateResult(kind=ReplyKind.CONTEXT_FULL))
+        except NoEngineAnswered as away:
+            beat.tell(_closed(ask.turn), away.num_closed)
+            raise
+        stored = await turns.put_call(self._db, ask.rollout, ask.epoch, reply)
+        past.add_call(stored)
+        return _reply(agent, (*path, stored))
+
+    async def check_served(self, campaign: CampaignId) -> None:
+        """That this process can ask the campaign's policy. Raises ModelError."""
+        await self._served.of(campaign)
 
 
-def _result(agent: Agent, path: Sequence[Call]) -> GenerateResult:
+def _closed(turn: int) -> str:
+    """What a heartbeat tells the next attempt, wherever it runs: see ReplyRequest.num_closed."""
+    return f"closed {turn}"
+
+
+def _reply(agent: Agent, path: Sequence[Call]) -> Reply:
     """Of the last call of `path`; its tokens are counted with those before it on its branch."""
     call = path[-1]
     asked = agent.parse(call.text)
     commands = () if isinstance(asked, FormatError) else asked
     in_tokens = bool(call.completion_ids)
-    return GenerateResult(
+    result = GenerateResult(
         kind=ReplyKind.COMMAND if commands else ReplyKind.FORMAT_ERROR,
         spent_s=call.latency_s,
         summary=_cut(" ".join(commands[0].command.split())) if commands else "",
@@ -87,6 +118,7 @@ def _result(agent: Agent, path: Sequence[Call]) -> GenerateResult:
         if in_tokens
         else call.num_completion_tokens,
     )
+    return Reply(result, commands)
 
 
 def _cut(text: str) -> str:

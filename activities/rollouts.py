@@ -95,6 +95,7 @@ class RolloutActivities:
             test_timeout_s=task.test_timeout_s,
             prefer=prefer,
             player=claim.player,
+            turns_per_activity=config.rollout.turns_per_activity,
         )
 
     @implements(NEW_EPOCH)
@@ -104,7 +105,7 @@ class RolloutActivities:
 
     @implements(FINISH_ROLLOUT)
     async def finish_rollout(self, ask: FinishInput) -> FinishResult:
-        scored, suspicions = await score_rollout(
+        scored, suspicions, num_turns = await score_rollout(
             self._db,
             self._known,
             ask.rollout,
@@ -121,12 +122,12 @@ class RolloutActivities:
             verdict=ask.verdict,
             reward=scored.reward,
             fault=ask.fault,
-            num_turns=ask.num_turns,
+            num_turns=num_turns,
             phase_s=ask.phase_s,
             reward_parts=scored.parts or None,
             suspicions=suspicions,
         )
-        return FinishResult(reward=counts)
+        return FinishResult(reward=counts, num_turns=num_turns)
 
     @implements(CREATE_GROUP)
     async def create_group(self, ask: GroupInput) -> CreateGroupResult:

@@ -7,6 +7,7 @@ the workflow rebuilds it, from the newest snapshot where the campaign keeps them
 
 import asyncio
 import hashlib
+from collections.abc import Sequence
 
 from temporalio import activity
 
@@ -99,40 +100,10 @@ class SandboxActivities:
 
     @implements(EXECUTE)
     async def execute(self, ask: ExecuteInput) -> ExecuteResult:
-        """Run one command of a turn. A submission also stores the patch and closes the sandbox;
-        other turns take a snapshot where one is due."""
         async with self._held.working(f"turn {ask.turn + 1}", ask.rollout, ask.sandbox):
             agent = await self._known.agent(ask.rollout)
             commands = await self._commands(agent, ask)
-            command = commands[ask.index].command
-            done = await turns.put_intent(
-                self._db, ask.rollout, ask.epoch, ask.turn, ask.index, command
-            )
-            ours = None
-            if done is None:
-                result = await self._held.get(ask.sandbox).step(
-                    command_id(ask.rollout, ask.epoch, ask.turn, ask.index),
-                    command,
-                    ask.timeout_s,
-                )
-                ours = Execution(
-                    call=ask.turn,
-                    index=ask.index,
-                    command=command,
-                    returncode=result.returncode,
-                    output=result.output,
-                    truncated=result.truncated,
-                    timed_out=result.timed_out,
-                    wall_s=result.wall_s,
-                )
-                done = await turns.put_execution(self._db, ask.rollout, ask.epoch, ours)
-            submitted = agent.is_done(done)
-            if submitted:
-                await self._collect(ask.rollout, ask.epoch, ask.sandbox)
-            # After the last command only, as a restored turn runs none of its commands again.
-            # A result of another attempt: another sandbox is the one whose results count.
-            elif done == ours and ask.index + 1 == len(commands):
-                await self._keep_snapshot(ask)
+            done, submitted = await self.run(ask, agent, commands)
             return ExecuteResult(
                 returncode=done.returncode,
                 timed_out=done.timed_out,
@@ -140,6 +111,42 @@ class SandboxActivities:
                 num_output_bytes=len(done.output),
                 spent_s=done.wall_s,
             )
+
+    async def run(
+        self, ask: ExecuteInput, agent: Agent, commands: Sequence[Command]
+    ) -> tuple[Execution, bool]:
+        """Run one of a turn's commands, once; whether it submits. A submission also stores the
+        patch and closes the sandbox; other turns take a snapshot where one is due."""
+        command = commands[ask.index].command
+        done = await turns.put_intent(
+            self._db, ask.rollout, ask.epoch, ask.turn, ask.index, command
+        )
+        ours = None
+        if done is None:
+            result = await self._held.get(ask.sandbox).step(
+                command_id(ask.rollout, ask.epoch, ask.turn, ask.index),
+                command,
+                ask.timeout_s,
+            )
+            ours = Execution(
+                call=ask.turn,
+                index=ask.index,
+                command=command,
+                returncode=result.returncode,
+                output=result.output,
+                truncated=result.truncated,
+                timed_out=result.timed_out,
+                wall_s=result.wall_s,
+            )
+            done = await turns.put_execution(self._db, ask.rollout, ask.epoch, ours)
+        submitted = agent.is_done(done)
+        if submitted:
+            await self._collect(ask.rollout, ask.epoch, ask.sandbox)
+        # After the last command only, as a restored turn runs none of its commands again.
+        # A result of another attempt: another sandbox is the one whose results count.
+        elif done == ours and ask.index + 1 == len(commands):
+            await self._keep_snapshot(ask)
+        return done, submitted
 
     @implements(RESTORE_SANDBOX)
     async def restore_sandbox(self, ask: SandboxInput) -> RolloutRef:

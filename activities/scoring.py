@@ -32,11 +32,14 @@ async def score_rollout(
     stop_reason: StopReason,
     verdict: Verdict | None,
     num_turns: int,
-) -> tuple[Scored, tuple[Suspicion, ...]]:
-    """Nothing for an epoch that is over: writing its end is refused anyway. Raises RewardBroken."""
+) -> tuple[Scored, tuple[Suspicion, ...], int]:
+    """And how many turns count: replies that are stored were given, also those of an activity that
+    did not live to report them. Nothing for an epoch that is over: writing its end is refused
+    anyway. Raises RewardBroken."""
     did = await played(db, rollout, epoch)
     if did is None:
-        return Scored(None), ()
+        return Scored(None), (), num_turns
+    num_turns = max(num_turns, len(did.replies))
     config = await known.config(did.campaign)
     # A verification has none, and may be of tasks whose agent does not exist.
     actions = await _actions(known, rollout, did.replies) if did.replies else []
@@ -59,7 +62,7 @@ async def score_rollout(
         replies=did.replies,
         patch=did.patch,
     )
-    return await _score(config, outcome), await _suspicions(known, did, commands)
+    return await _score(config, outcome), await _suspicions(known, did, commands), num_turns
 
 
 async def _actions(

@@ -1,5 +1,5 @@
-"""`mainspring campaign ...`: start, list, show, watch, pause, resume, cancel, drop-batch, rollback,
-report."""
+"""`mainspring campaign ...`: start, list, show, watch, pause, resume, cancel, fingerprint,
+drop-batch, rollback, report."""
 
 import json
 from pathlib import Path
@@ -110,6 +110,31 @@ def register(app: typer.Typer) -> None:
 
         with_database(home, lambda db: campaign_control.refuse_ended(db, name, "cancel"))
         typer.echo(f"campaign {with_services(home, go)} is being cancelled")
+
+    @campaign.command()
+    def fingerprint(
+        name: Name,
+        calls: Annotated[
+            bool,
+            typer.Option("--calls", help="Include the SHA-256 of each call of each batch."),
+        ] = False,
+        against: Annotated[
+            Path | None,
+            typer.Option(
+                help="File with another fingerprint (--json) to compare with. Exit code 4 if they "
+                "differ."
+            ),
+        ] = None,
+        home: Home = None,
+        as_json: Json = False,
+    ) -> None:
+        """Show the SHA-256 of a reproducible campaign's weights, batches and gradients.
+
+        To find the first call in which two campaigns differ, write both with --calls.
+        """
+        from cli.fingerprint_screen import show_fingerprint
+
+        show_fingerprint(name, calls, against, home, as_json)
 
     @campaign.command("drop-batch")
     def drop_batch(name: Name, home: Home = None) -> None:

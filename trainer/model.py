@@ -37,14 +37,27 @@ class SdpaAttention(MegatronModule):
         super().__init__(config=config)
         assert config.kv_channels is not None
         self.scale = softmax_scale or config.kv_channels**-0.5
+        self.key_block = 1
+        """Keys are padded to a multiple of it: a sum over them depends on how many there are."""
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **_: object
     ) -> Tensor:
         """[S, B, heads, channels] in, [S, B, heads * channels] out."""
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
+        mask, num_missing = None, -k.shape[2] % self.key_block
+        if self.key_block > 1:
+            k, v = (F.pad(x, (0, 0, 0, num_missing)) for x in (k, v))
+            # is_causal leaves blocks of keys out, and so sums in another order.
+            mask = q.new_full((q.shape[2], k.shape[2]), -torch.inf).triu(1)
         out = F.scaled_dot_product_attention(
-            q, k, v, is_causal=True, scale=self.scale, enable_gqa=q.shape[1] != k.shape[1]
+            q,
+            k,
+            v,
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=self.scale,
+            enable_gqa=q.shape[1] != k.shape[1],
         )
         return out.permute(2, 0, 1, 3).flatten(2)
 

@@ -19,6 +19,8 @@ from temporalio.worker import Worker
 
 from activities.extensions import ExtensionActivities
 from activities.grading import GradingActivities
+from activities.playing import PlayingActivities
+from activities.replies import ReplyActivities
 from activities.sandbox import SandboxActivities
 from infra.db import nodes
 from infra.db.cache import Known
@@ -26,6 +28,7 @@ from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.environments.hosted import Environments
 from infra.log_setup import set_up
+from infra.policy.serving import Serve, ServedCampaigns, serve_over_http
 from infra.sandbox.backends import Backends, available_backends
 from infra.sandbox.bubblewrap import cgroup
 from infra.sandbox.containers.docker import DockerBackend
@@ -84,6 +87,8 @@ class SandboxNode:
     held: HeldSandboxes
     admission: Admission
     readiness: Readiness
+    served: ServedCampaigns
+    """For campaigns whose nodes ask the engines themselves."""
 
 
 def make_node(
@@ -94,8 +99,10 @@ def make_node(
     capacity: int,
     images: Callable[[], list[str]] | None = None,
     num_warm: int = 0,
+    serve: Serve | None = None,
 ) -> SandboxNode:
-    """`images` lists the images present; without it Docker is asked, where the node has it."""
+    """`images` lists the images present; without it Docker is asked, where the node has it.
+    `serve` gives the policy of a campaign; without it, its engines are asked over HTTP."""
     node = NodeId(settings.node_id)
     docker = backends.get(DOCKER)
     by_docker = docker if isinstance(docker, DockerBackend) else None
@@ -111,6 +118,9 @@ def make_node(
     admission = Admission(node, capacity, lambda: len(held), settings)
     sandboxes = SandboxActivities(db, known, node, held, admission)
     grading = GradingActivities(db, known, node, environments)
+    over_http = partial(serve_over_http, api_key=settings.policy_api_key)
+    served = ServedCampaigns(db, serve or over_http)
+    playing = PlayingActivities(known, node, held, ReplyActivities(db, known, served), sandboxes)
     make = partial(
         Worker,
         client,
@@ -139,6 +149,7 @@ def make_node(
         activities=[
             sandboxes.open_sandbox,
             sandboxes.execute,
+            playing.play_turns,
             sandboxes.restore_sandbox,
             sandboxes.collect_patch,
             sandboxes.close_sandbox,
@@ -166,6 +177,7 @@ def make_node(
             by_docker.images if by_docker else None,
             settings.node_min_free_disk_mb,
         ),
+        served,
     )
 
 
@@ -203,6 +215,7 @@ async def _run(
             raise
         finally:
             await node.readiness.close()
+            await node.served.close()
             await _leave(node, db, leave_sandboxes or lock.is_awaited())
 
 

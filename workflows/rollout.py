@@ -1,7 +1,8 @@
 """One rollout: an agent fixes one issue in one sandbox, turn by turn, and is graded.
 
-A turn is one activity for the reply and one for each of its commands. Then come patch (a
-submission's is collected by the command that submits), grade and reward. Where no model plays, the
+A turn is one activity for the reply and one for each of its commands, or several turns are one
+activity (`rollout.turns_per_activity`). Then come patch (a submission's is collected by the command
+that submits), grade and reward. Where no model plays, the
 patch is given and there are no turns. Every end is a StopReason; an infrastructure fault ends
 masked (invariant 5), the sandbox is closed on every path but `terminate` (invariant 7). State that
 matters is in Postgres; this workflow holds counters.
@@ -21,6 +22,7 @@ with workflow.unsafe.imports_passed_through():
         GRADE,
         NEW_EPOCH,
         READ_OUTCOME,
+        play_s,
     )
     from mainspring.protocol.campaign import OutcomeInput
     from mainspring.protocol.names import Workflow
@@ -31,12 +33,14 @@ with workflow.unsafe.imports_passed_through():
         GenerateInput,
         GenerateResult,
         NewEpochInput,
+        PlayInput,
         ReplyKind,
         RolloutInput,
         RolloutRef,
         RolloutResult,
     )
     from mainspring.status import FaultKind, Player, RolloutPhase, StopReason, Verdict
+    from mainspring.tally import Tally, TurnLimits
     from workflows import activity_calls, search
     from workflows.sandbox_life import SandboxLife
 
@@ -52,6 +56,8 @@ class RolloutWorkflow:
         self._sandbox = SandboxLife(start)
         self._epoch = 0
         self._turns = 0
+        self._num_closed = 0
+        """Connections that closed under the request of the next turn."""
         self._generate_s = 0.0
         self._tests_passed: float | None = None
 
@@ -152,41 +158,75 @@ class RolloutWorkflow:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _take_turns(self, begin: BeginResult) -> StopReason:
-        """Its time is what replies and commands took: waiting for engines, nodes, retries or
-        Temporal is no fault of the agent, and is bounded by `activity_calls.OUTAGE`."""
-        spent_s = 0.0
-        format_errors = 0
-        for turn in range(begin.step_limit):
-            self._turns = turn
-            reply = await self._generate(turn, begin.request_timeout_s)
-            if reply.kind is ReplyKind.CONTEXT_FULL:
-                return StopReason.CONTEXT_FULL
-            self._turns = turn + 1
-            spent_s += reply.spent_s
-            if reply.kind is ReplyKind.FORMAT_ERROR:
-                format_errors += 1
-                if format_errors == begin.max_format_errors:
-                    return StopReason.FORMAT_ERRORS
+        tally = Tally(
+            limits=TurnLimits(
+                step_limit=begin.step_limit,
+                max_format_errors=begin.max_format_errors,
+                rollout_timeout_s=begin.rollout_timeout_s,
+            )
+        )
+        self._turns = 0
+        while tally.stop is None:
+            if begin.turns_per_activity > 1:
+                tally = await self._take_turns_together(begin, tally)
             else:
-                format_errors = 0
-                for index in range(reply.num_commands):
-                    done = await self._sandbox.execute(
-                        self._epoch,
-                        turn,
-                        index,
-                        timeout_s=begin.command_timeout_s,
-                        summary=f"turn {turn + 1}: {_about(reply, index)}",
-                    )
-                    workflow.set_current_details(
-                        f"turn **{turn + 1}** of {begin.step_limit}, return code "
-                        f"{done.returncode}, {_num_tokens(reply)}{self._sandbox.backend}"
-                    )
-                    spent_s += done.spent_s
-                    if done.submitted:
-                        return StopReason.SUBMITTED
-            if spent_s > begin.rollout_timeout_s:
-                return StopReason.WALL_TIME
-        return StopReason.STEP_LIMIT
+                await self._take_turn(begin, tally)
+        return tally.stop
+
+    async def _take_turns_together(self, begin: BeginResult, tally: Tally) -> Tally:
+        """In one activity, as many as the campaign allows."""
+        num_turns = min(begin.turns_per_activity, begin.step_limit - tally.num_turns)
+        played = await self._sandbox.play(
+            lambda sandbox: PlayInput(
+                rollout=self._start.rollout,
+                epoch=self._epoch,
+                sandbox=sandbox,
+                tally=tally,
+                num_turns=num_turns,
+                min_policy_version=self._start.min_policy_version,
+                request_timeout_s=begin.request_timeout_s,
+                command_timeout_s=begin.command_timeout_s,
+                num_closed=self._num_closed,
+            ),
+            own_s=play_s(num_turns, begin.request_timeout_s, begin.command_timeout_s),
+            summary=f"turns {tally.num_turns + 1} to {tally.num_turns + num_turns}",
+        )
+        self._turns = played.tally.num_turns
+        self._num_closed = played.num_closed
+        told = "" if played.num_tokens is None else f"{played.num_tokens} tokens, "
+        workflow.set_current_details(
+            f"turn **{self._turns}** of {begin.step_limit}, return code "
+            f"{played.returncode}, {told}{self._sandbox.backend}"
+        )
+        if played.retry_s is not None:
+            await asyncio.sleep(played.retry_s)
+        return played.tally
+
+    async def _take_turn(self, begin: BeginResult, tally: Tally) -> None:
+        turn = tally.num_turns
+        reply = await self._generate(turn, begin.request_timeout_s)
+        if reply.kind is ReplyKind.CONTEXT_FULL:
+            tally.context_is_full()
+            return
+        in_format = reply.kind is ReplyKind.COMMAND
+        tally.replied(reply.spent_s, in_format=in_format)
+        self._turns = tally.num_turns
+        for index in range(reply.num_commands if in_format else 0):
+            done = await self._sandbox.execute(
+                self._epoch,
+                turn,
+                index,
+                timeout_s=begin.command_timeout_s,
+                summary=f"turn {turn + 1}: {_about(reply, index)}",
+            )
+            workflow.set_current_details(
+                f"turn **{turn + 1}** of {begin.step_limit}, return code "
+                f"{done.returncode}, {_num_tokens(reply)}{self._sandbox.backend}"
+            )
+            tally.ran(done.spent_s, submitted=done.submitted)
+            if tally.stop is not None:
+                return
+        tally.end_turn()
 
     async def _generate(self, turn: int, request_timeout_s: float) -> GenerateResult:
         started = workflow.time()
@@ -221,6 +261,8 @@ class RolloutWorkflow:
             ),
             summary=f"end: {stop_reason.value}",
         )
+        if finished.num_turns is not None:
+            self._turns = finished.num_turns
         result = RolloutResult(
             rollout=self._start.rollout,
             stop_reason=stop_reason,

@@ -5,17 +5,20 @@ at the same turn. Invariant 7: the workflow calls `close` on every end but a ter
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from mainspring.ids import NodeId
+    from mainspring.ids import NodeId, SandboxId
     from mainspring.protocol.activities import (
         CLOSE_SANDBOX,
         COLLECT_PATCH,
         EXECUTE,
         OPEN_SANDBOX,
+        PLAY_TURNS,
         RESTORE_SANDBOX,
     )
     from mainspring.protocol.rollout import (
@@ -23,13 +26,17 @@ with workflow.unsafe.imports_passed_through():
         ExecuteResult,
         OpenInput,
         PatchResult,
+        PlayInput,
+        PlayResult,
         RolloutInput,
         SandboxInput,
         SandboxRef,
     )
-    from mainspring.status import FaultKind
+    from mainspring.status import FaultKind, StopReason
     from mainspring.timeouts import SHELL_GRACE_S
     from workflows import activity_calls
+
+Out = TypeVar("Out")
 
 MAX_LIVES = 8
 """Sandboxes one rollout may use up; beyond that the fleet is sick, not the sandbox."""
@@ -88,33 +95,72 @@ class SandboxLife:
 
         Raises ActivityError: SandboxDiverged, or the last loss when MAX_LIVES are used up.
         """
+
+        async def run(ref: SandboxRef) -> ExecuteResult:
+            return await activity_calls.on_node(
+                EXECUTE,
+                ExecuteInput(
+                    rollout=self._rollout,
+                    epoch=epoch,
+                    turn=turn,
+                    index=index,
+                    sandbox=ref.sandbox,
+                    timeout_s=timeout_s,
+                ),
+                node=ref.node,
+                own_s=timeout_s,
+                summary=summary,
+            )
+
+        started, result = await self._used(run, epoch, turn, timeout_s)
+        if result.submitted:
+            self._ref = None
+        activity_calls.raise_if_cancelled()
+        self._spent("execute", started)
+        return result
+
+    async def play(
+        self, ask: Callable[[SandboxId], PlayInput], *, own_s: float, summary: str
+    ) -> PlayResult:
+        """Play several turns, in a rebuilt sandbox if need be. A submission closes it.
+
+        Raises ActivityError as `execute`, and for replies that cannot be had.
+        """
+
+        async def run(ref: SandboxRef) -> PlayResult:
+            return await activity_calls.on_node(
+                PLAY_TURNS, ask(ref.sandbox), node=ref.node, own_s=own_s, summary=summary
+            )
+
+        asked = ask(SandboxId(""))
+        num_turns = asked.tally.num_turns + asked.num_turns
+        started, result = await self._used(run, asked.epoch, num_turns, asked.command_timeout_s)
+        if result.tally.stop is StopReason.SUBMITTED:
+            self._ref = None
+        activity_calls.raise_if_cancelled()
+        # What is no command is a reply, or the wait for one.
+        ended = workflow.time()
+        self._spent("generate", min(ended, started + result.execute_s))
+        self._spent("execute", ended - result.execute_s)
+        return result
+
+    async def _used(
+        self,
+        use: Callable[[SandboxRef], Awaitable[Out]],
+        epoch: int,
+        num_turns: int,
+        timeout_s: float,
+    ) -> tuple[float, Out]:
+        """When the use that succeeded began, and what it gave. Before it the sandbox is rebuilt
+        where it was lost: a rollout of at most `num_turns`, each of `timeout_s`."""
         while True:
             ref = self._alive()
             started = workflow.time()
             try:
-                result = await activity_calls.on_node(
-                    EXECUTE,
-                    ExecuteInput(
-                        rollout=self._rollout,
-                        epoch=epoch,
-                        turn=turn,
-                        index=index,
-                        sandbox=ref.sandbox,
-                        timeout_s=timeout_s,
-                    ),
-                    node=ref.node,
-                    own_s=timeout_s,
-                    summary=summary,
-                )
+                return started, await use(ref)
             except ActivityError as error:
                 activity_calls.raise_if_cancelled()
-                await self._rebuild_after(error, epoch, turn, timeout_s)
-                continue
-            if result.submitted:
-                self._ref = None
-            activity_calls.raise_if_cancelled()
-            self._spent("execute", started)
-            return result
+                await self._rebuild_after(error, epoch, num_turns, timeout_s)
 
     async def collect_patch(self, epoch: int, num_turns: int, *, timeout_s: float) -> PatchResult:
         """Store what the tree holds, in a rebuilt sandbox if need be; closes the sandbox."""

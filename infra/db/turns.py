@@ -76,7 +76,11 @@ _HISTORY = (
             ExecutionRow.state == ExecutionState.DONE,
         ),
     )
-    .where(CallRow.rollout_id == bindparam("rollout"), CallRow.epoch == bindparam("epoch"))
+    .where(
+        CallRow.rollout_id == bindparam("rollout"),
+        CallRow.epoch == bindparam("epoch"),
+        CallRow.number >= bindparam("first"),
+    )
     .order_by(CallRow.number, ExecutionRow.index)
 )
 
@@ -146,11 +150,13 @@ async def put_execution(
 
 
 async def history(
-    database: Database, rollout: RolloutId, epoch: int
+    database: Database, rollout: RolloutId, epoch: int, first: int = 0
 ) -> tuple[list[Call], list[Execution]]:
-    """Every call of the epoch and every command that has run, in their order; one query."""
+    """Every call of the epoch from call `first` on and every command of theirs that has run, in
+    their order; one query."""
+    which = {"rollout": rollout, "epoch": epoch, "first": first}
     async with database.transaction() as connection:
-        rows = (await connection.execute(_HISTORY, {"rollout": rollout, "epoch": epoch})).all()
+        rows = (await connection.execute(_HISTORY, which)).all()
     middle = len(CALL)
     replies = {row[0]: row for row in rows}
     results = [Execution(*row[middle:]) for row in rows if row[middle] is not None]

@@ -20,7 +20,7 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 from infra.db.cache import Known
 from infra.db.sandboxes import CampaignFull
 from mainspring.errors import MainspringError, SandboxError
-from mainspring.fates import rule_of, waits_s
+from mainspring.fates import FIRST_WAIT_S, rule_of, waits_s
 from mainspring.ids import NodeId, RolloutId, SandboxId
 from mainspring.status import FaultKind
 
@@ -80,6 +80,14 @@ def kind_of(error: Exception) -> FaultKind:
     if isinstance(error, MainspringError):
         return error.fault
     return FaultKind.TEMPORAL_UNREACHABLE if isinstance(error, RPCError) else FaultKind.UNEXPECTED
+
+
+def wait_before_retry_s(error: Exception) -> float | None:
+    """When to try again what failed for the first time; None: not at all."""
+    if isinstance(error, FailureError) or rule_of(kind_of(error)).is_final(1, 0.0):
+        return None
+    asked = error.retry_after_s if isinstance(error, MainspringError) else None
+    return (asked or FIRST_WAIT_S) * random.uniform(1.0, 1.0 + JITTER)
 
 
 def failure(

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 from mainspring.config.agent import AgentConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.reward import RewardConfig
+from mainspring.config.rollout import RolloutConfig
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.config.section import BUNDLED, Section
 from mainspring.config.tasks import TasksConfig
@@ -27,6 +28,7 @@ class RunConfig(Section):
     """Seed of tasks, model, order and sampling."""
     tasks: TasksConfig = TasksConfig()
     agent: AgentConfig = AgentConfig()
+    rollout: RolloutConfig = RolloutConfig()
     policy: PolicyConfig = PolicyConfig()
     sandbox: SandboxConfig = SandboxConfig()
     environments: dict[str, str] = Field(default_factory=dict)

@@ -46,6 +46,8 @@ from mainspring.protocol.rollout import (
     NewEpochInput,
     OpenInput,
     PatchResult,
+    PlayInput,
+    PlayResult,
     RolloutRef,
     SandboxInput,
     SandboxRef,
@@ -139,6 +141,8 @@ OPEN_SANDBOX = QueueCall(
 """Open a sandbox on any node with room, or on the node that is preferred."""
 EXECUTE = NodeCall("execute", ExecuteInput, ExecuteResult, SHELL_GRACE_S + COLLECT_TIMEOUT_S)
 """Run the reply's command in the rollout's sandbox, once. Own share: the command."""
+PLAY_TURNS = NodeCall("play_turns", PlayInput, PlayResult, STORE_TIMEOUT_S)
+"""Play several turns, replies and commands, resuming from what is stored. Own share: `play_s`."""
 RESTORE_SANDBOX = NodeCall("restore_sandbox", SandboxInput, RolloutRef, SHELL_GRACE_S)
 """Replay the recorded commands in a new sandbox, checking each. Own share: the commands."""
 COLLECT_PATCH = NodeCall("collect_patch", SandboxInput, PatchResult, COLLECT_TIMEOUT_S)
@@ -193,3 +197,18 @@ CHECK_EXTENSIONS = QueueCall(
     queue=lambda ask: ask.queue,
 )
 """Try to import a run's extensions in one process."""
+
+
+def reply_s(request_timeout_s: float) -> float:
+    """What one reply may take."""
+    return GENERATE.timeout_s + request_timeout_s
+
+
+def command_s(command_timeout_s: float) -> float:
+    """What one command may take."""
+    return EXECUTE.timeout_s + command_timeout_s
+
+
+def play_s(num_turns: int, request_timeout_s: float, command_timeout_s: float) -> float:
+    """Own share of PLAY_TURNS: turns of one command. With more of them it plays fewer turns."""
+    return num_turns * (reply_s(request_timeout_s) + command_s(command_timeout_s))

@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from mainspring.ids import CampaignId, GroupId, NodeId, RolloutId, SandboxId, TaskId
 from mainspring.status import Player, StopReason, Verdict
+from mainspring.tally import Tally
 
 
 class RolloutInput(BaseModel):
@@ -53,6 +54,7 @@ class BeginResult(BaseModel):
     prefer: NodeId | None = None
     """A node that has the task's image and room, for the first sandbox."""
     player: Player = Player.POLICY
+    turns_per_activity: int = 1
 
 
 class NewEpochInput(BaseModel):
@@ -124,6 +126,38 @@ class ExecuteResult(BaseModel):
     """What the command itself took."""
 
 
+class PlayInput(BaseModel):
+    rollout: RolloutId
+    epoch: int
+    sandbox: SandboxId
+    tally: Tally
+    """Of the turns before."""
+    num_turns: int
+    """To play at most."""
+    min_policy_version: int
+    request_timeout_s: float
+    command_timeout_s: float
+    num_closed: int = 0
+    """As PlayResult told: of the first reply that is asked for."""
+
+
+class PlayResult(BaseModel):
+    tally: Tally
+    """Of all turns up to now. Without a stop it counts whole turns only; what is stored of the next
+    one is not played again."""
+    returncode: int | None = None
+    """Of the last command that ran now."""
+    num_tokens: int | None = None
+    """Of the conversation, where they are counted."""
+    execute_s: float = 0.0
+    """What commands took as this attempt saw it."""
+    retry_s: float | None = None
+    """When to try the next turn again, which failed after others of the same activity; None: it did
+    not."""
+    num_closed: int = 0
+    """Connections that closed under that turn's request."""
+
+
 class SandboxInput(BaseModel):
     rollout: RolloutId
     epoch: int
@@ -153,3 +187,5 @@ class FinishInput(BaseModel):
 
 class FinishResult(BaseModel):
     reward: float | None
+    num_turns: int | None = None
+    """As stored, also those of an activity that did not live to report them."""

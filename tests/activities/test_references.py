@@ -10,6 +10,7 @@ from activities import (
     campaigns,
     extensions,
     grading,
+    playing,
     publishing,
     replies,
     rollouts,
@@ -20,7 +21,18 @@ from activities import (
 from mainspring.protocol import activities
 from mainspring.protocol.activities import ActivityRef
 
-MODULES = (campaigns, extensions, grading, publishing, replies, rollouts, runs, sandbox, training)
+MODULES = (
+    campaigns,
+    extensions,
+    grading,
+    playing,
+    publishing,
+    replies,
+    rollouts,
+    runs,
+    sandbox,
+    training,
+)
 REFS = [value for value in vars(activities).values() if isinstance(value, ActivityRef)]
 
 

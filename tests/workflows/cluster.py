@@ -30,6 +30,7 @@ from infra.temporal.faults import Faults
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
+from mainspring.config.rollout import RolloutConfig
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.ids import (
     ROLLOUT_QUEUE,
@@ -104,6 +105,7 @@ class Cluster:
         sandbox: SandboxConfig | None = None,
         policy: PolicyConfig | None = None,
         agent: str = "bash",
+        turns_per_activity: int = 1,
         environments: Mapping[str, str] | None = None,
     ) -> tuple[CampaignId, GroupId, list[RolloutId]]:
         """A campaign of its own with one task (a wrong operator) and one group."""
@@ -122,6 +124,7 @@ class Cluster:
                 model="scripted", max_context=max_context, max_new_tokens=max_context // 4
             ),
             sandbox=sandbox or SandboxConfig(),
+            rollout=RolloutConfig(turns_per_activity=turns_per_activity),
             environments=dict(environments or {}),
         )
         task = SweTask(
@@ -222,7 +225,15 @@ async def cluster_of(
             here = settings.model_copy(update={"node_id": name, "node_min_free_memory_mb": 0})
             # A client each, as in processes of their own: on one, a queue has one worker.
             own = await connect(settings)
-            return make_node(own, db, here, host.backends, host.capacity, lambda: list(host.images))
+            return make_node(
+                own,
+                db,
+                here,
+                host.backends,
+                host.capacity,
+                lambda: list(host.images),
+                serve=serve,
+            )
 
         bookkeeping = RolloutActivities(db, known)
         standing = CampaignActivities(db, known)

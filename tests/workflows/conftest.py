@@ -32,6 +32,7 @@ async def cluster(workers: Cluster) -> AsyncIterator[Cluster]:
     workers.policy.asked.clear()
     workers.policy.gate = None
     workers.policy.hold = None
+    workers.policy.say_by_seed = None
     yield workers
 
 

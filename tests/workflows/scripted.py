@@ -25,7 +25,11 @@ class ScriptedPolicy:
 
     def __init__(self) -> None:
         self.say: Callable[[str, int], str] = lambda rollout, turn: SUBMIT
+        self.say_by_seed: Callable[[int, int], str] | None = None
+        """In place of `say`, for requests with a seed."""
         self.asked: list[str] = []
+        self.versions: dict[str, Versions] = {}
+        """Policy versions that each reply was asked for under."""
         self.prompts: dict[str, list[int]] = {}
         self.gate: asyncio.Event | None = None
         self.hold: Callable[[str], Awaitable[None]] | None = None
@@ -49,7 +53,12 @@ class ScriptedPolicy:
         turn = input_ids.count(END)
         self.asked.append(f"{sticky}.t{turn}")
         self.prompts[f"{sticky}.t{turn}"] = list(input_ids)
-        ids = (*self.say(sticky, turn).encode(), END)
+        self.versions[f"{sticky}.t{turn}"] = versions
+        if params.seed is not None and self.say_by_seed is not None:
+            said = self.say_by_seed(params.seed, turn)
+        else:
+            said = self.say(sticky, turn)
+        ids = (*said.encode(), END)
         span = VersionSpan(versions.at_least or 0, 0, len(ids))
         return Completion(ids, (LOGPROB,) * len(ids), (span,), "stop", 0.0)
 

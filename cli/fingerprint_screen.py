@@ -1,0 +1,90 @@
+"""What `mainspring campaign fingerprint` prints, and how it compares two."""
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from cli.options import with_database
+
+
+def show_fingerprint(
+    name: str, calls: bool, against: Path | None, home: Path | None, as_json: bool
+) -> None:
+    """Raises UsageError, WorkFailed when the two fingerprints differ."""
+    from infra.db.naming import campaign_named
+    from infra.db.reading import fingerprints
+
+    other = None if against is None else _read(against)
+    with_calls = calls or bool(other and any(step.calls for step in other.steps))
+
+    async def go(db: Any) -> Any:
+        return await fingerprints.read(db, await campaign_named(db, name), with_calls=with_calls)
+
+    found = with_database(home, go)
+    if as_json:
+        typer.echo(found.model_dump_json())
+    else:
+        _print(found)
+    if other is not None:
+        _compare(found, other, against, quiet=as_json)
+
+
+def _read(file: Path) -> Any:
+    from pydantic import ValidationError
+
+    from mainspring.errors import UsageError
+    from mainspring.reproducibility import CampaignFingerprint
+
+    try:
+        return CampaignFingerprint.model_validate_json(file.read_text())
+    except (OSError, ValidationError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{file} is not a fingerprint: {str(error).splitlines()[0]}",
+            remedy=f"write one: mainspring campaign fingerprint NAME --calls --json > {file}",
+        ) from None
+
+
+def _compare(found: Any, other: Any, against: Path | None, *, quiet: bool) -> None:
+    from mainspring.errors import WorkFailed
+
+    difference = found.difference(other)
+    if difference is not None:
+        raise WorkFailed(
+            f"campaigns {found.campaign} and {other.campaign} differ: {difference}",
+            remedy="if the calls are not named, write both fingerprints with --calls",
+        )
+    if not quiet:
+        number = min(len(found.steps), len(other.steps))
+        typer.echo(f"equal to {against} in {number} steps")
+
+
+def _print(found: Any) -> None:
+    from rich.console import Console
+
+    from cli.tables import Table
+
+    console = Console()
+    console.print(f"campaign {found.campaign}", highlight=False, soft_wrap=True)
+    console.print(f"weights  {found.weights or 'not recorded'}", highlight=False, soft_wrap=True)
+    table = Table()
+    table.add_column("step", justify="right")
+    for part in ("batch", "gradient", "weights"):
+        table.add_column(part)
+    for step in found.steps:
+        digests = (step.batch, step.gradient, step.weights)
+        table.add_row(str(step.step), *(each[:16] if each else "-" for each in digests))
+    console.print(table)
+    if (first := found.not_reproducible_from) is None:
+        console.print("No step depends on time, faults or a person.", highlight=False)
+        return
+    console.print(
+        f"From step {first} on it need not come out the same a second time:",
+        style="yellow",
+        highlight=False,
+    )
+    for each in found.deviations:
+        what = each.rollout or each.group
+        console.print(
+            f"  step {each.step}  {each.cause.value}  {what}", highlight=False, soft_wrap=True
+        )

@@ -1,0 +1,115 @@
+"""What two campaigns are compared by, and what keeps one from being repeated bit for bit. Pure.
+
+Invariant: a fingerprint holds no name of its campaign and no time, so that two campaigns with one
+configuration and one seed have equal ones.
+"""
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Cause(StrEnum):
+    """Why a step need not come out the same a second time."""
+
+    MASKED = "masked"
+    """A fault masked a rollout of the batch after it was played again; without it the batch would
+    have one more sample."""
+    REPLACED = "replaced"
+    """A group was masked time after time, and another task took its place."""
+    DISCARDED = "discarded"
+    """An operator discarded a group."""
+    WALL_TIME = "wall_time"
+    """A rollout of the batch used up its time, which depends on the machine."""
+    COMMAND_TIMEOUT = "command_timeout"
+    """A command of the batch was killed at its timeout."""
+    DIVERGED = "diverged"
+    """A command gave another output in a rebuilt sandbox, and the rollout began anew."""
+
+
+class Deviation(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    step: int
+    """The step whose batch it is in, or would have been in."""
+    cause: Cause
+    group: str
+    rollout: str | None = None
+    """None: the whole group."""
+
+
+class StepFingerprint(BaseModel):
+    """SHA-256 of what went into a step and of what came out; None where it was not recorded."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    step: int
+    batch: str | None
+    """Of the samples in their order: tokens, log-probs, policy versions, advantages."""
+    gradient: str | None
+    """Of the reduced gradient of each update, before clipping."""
+    weights: str | None
+    """Of the policy version that the step made, as exported."""
+    calls: dict[str, str] | None = None
+    """Of each call of the batch, by "place.rollout.call"; None: not asked for."""
+
+
+class CampaignFingerprint(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    campaign: str
+    schedule: str
+    weights: str | None
+    """Of the newest policy version."""
+    base_weights: str | None
+    """Of version 0, before any step."""
+    steps: list[StepFingerprint]
+    """In order."""
+    deviations: list[Deviation]
+    """In order of their steps."""
+
+    @property
+    def not_reproducible_from(self) -> int | None:
+        """The first step that need not come out the same a second time."""
+        return min((each.step for each in self.deviations), default=None)
+
+    def difference(self, other: "CampaignFingerprint") -> str | None:
+        """The first thing in which two campaigns differ, in words; None when they are equal as far
+        as both have come."""
+        if self.base_weights != other.base_weights:
+            return f"the weights before the first step: {_both(self, other, 'base_weights')}"
+        for mine, theirs in zip(self.steps, other.steps, strict=False):
+            if mine.batch != theirs.batch:
+                where = _first_call(mine, theirs)
+                return f"step {mine.step}, its batch: {where or _both(mine, theirs, 'batch')}"
+            for part in ("gradient", "weights"):
+                if getattr(mine, part) != getattr(theirs, part):
+                    return f"step {mine.step}, its {part}: {_both(mine, theirs, part)}"
+        return None
+
+
+def _first_call(mine: StepFingerprint, theirs: StepFingerprint) -> str | None:
+    if mine.calls is None or theirs.calls is None:
+        return None
+    for call in sorted(mine.calls.keys() | theirs.calls.keys(), key=_numbers):
+        here, there = mine.calls.get(call), theirs.calls.get(call)
+        if here != there:
+            place, rollout, number = _numbers(call)
+            where = f"place {place}, rollout {rollout}, call {number}"
+            if here is None or there is None:
+                return f"{where}: only one of the two campaigns has it"
+            return f"{where}: {here[:12]} and {there[:12]}"
+    return "the calls are equal; rewards or their order differ"
+
+
+def _numbers(call: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in call.split("."))
+
+
+def _both(mine: object, theirs: object, part: str) -> str:
+    here, there = getattr(mine, part), getattr(theirs, part)
+    return f"{_short(here)} and {_short(there)}"
+
+
+def _short(digest: str | None) -> str:
+    return "not recorded" if digest is None else digest[:12]

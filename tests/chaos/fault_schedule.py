@@ -1,0 +1,257 @@
+"""Runs a campaign of one home folder to its end while its processes are killed at random.
+
+    python -m tests.chaos.fault_schedule --home DIR --seed 3 -- quickstart --schedule reproducible
+
+Kills with SIGKILL, one fault every 20 to 40 s, and starts the command again when it has died.
+Prints one JSON object: the faults, the wall time, how long after each fault the next reply was
+stored, and the campaign's fingerprint. `mainspring campaign fingerprint --against` compares two.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+import psutil
+from sqlalchemy import func, select
+
+from infra.db.connect import open_database
+from infra.db.models import CallRow
+from mainspring.settings import load_settings
+
+MAX_STARTS = 60
+"""Of the command; each fault of FLEET or EVERYTHING takes one."""
+POLL_S = 0.5
+
+
+class Role(StrEnum):
+    """What a fault kills."""
+
+    ROLLOUT = "rollout"
+    """A rollout worker."""
+    NODE = "node"
+    """A sandbox node."""
+    TRAINER = "trainer"
+    """The trainer's driver."""
+    RANK = "rank"
+    """A rank of the trainer."""
+    RAYLET = "raylet"
+    """The trainer's Ray daemon."""
+    ENGINE = "engine"
+    """A policy engine."""
+    SANDBOX = "sandbox"
+    """One sandbox with all that runs in it."""
+    POSTGRES = "postgres"
+    """Postgres, all its processes."""
+    TEMPORAL = "temporal"
+    """Temporal."""
+    FLEET = "fleet"
+    """The command that keeps the others running; its workers end with it."""
+    EVERYTHING = "everything"
+    """All of it at once."""
+
+
+@dataclass(slots=True)
+class Fault:
+    role: Role
+    at_s: float
+    """Since the first start."""
+    num_killed: int
+    wall_time: float
+    """Unix seconds."""
+    next_reply_s: float | None = None
+    """Until the next reply was stored; None: there was none."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    seed: int
+    wall_s: float = 0.0
+    num_starts: int = 0
+    faults: list[Fault] = field(default_factory=list)
+    fingerprint: dict[str, object] | None = None
+
+
+def processes(home: Path) -> Iterator[tuple[Role, psutil.Process]]:
+    """What runs for this home folder, each under its own role."""
+    mine = str(home)
+    for process in psutil.process_iter():
+        try:
+            line = process.cmdline()
+            named = any(each == mine or each.startswith(f"{mine}/") for each in line)
+            if not named:
+                continue
+            if role := _role(line):
+                yield role, process
+            if "trainer" in line:
+                yield from _ray(process)
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+
+
+def _role(line: list[str]) -> Role | None:
+    program = Path(line[0]).name
+    if program == "bwrap":
+        return Role.SANDBOX
+    if program == "postgres":
+        return Role.POSTGRES
+    if program.startswith("temporal"):
+        return Role.TEMPORAL
+    if "serve" in line:
+        return Role.ENGINE
+    for word, role in (
+        ("rollout", Role.ROLLOUT),
+        ("sandbox", Role.NODE),
+        ("trainer", Role.TRAINER),
+    ):
+        if "worker" in line and word in line:
+            return role
+    return None
+
+
+def _ray(trainer: psutil.Process) -> Iterator[tuple[Role, psutil.Process]]:
+    for child in trainer.children(recursive=True):
+        try:
+            line = child.cmdline()
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+        if line and Path(line[0]).name == "raylet":
+            yield Role.RAYLET, child
+        elif line and line[0].startswith("ray::RankActor"):
+            yield Role.RANK, child
+
+
+def kill(role: Role, home: Path, command: subprocess.Popen[bytes], rng: random.Random) -> int:
+    """How many processes were killed; 0 when nothing of this role runs now."""
+    found = [process for each, process in processes(home) if role in (each, Role.EVERYTHING)]
+    if role in (Role.FLEET, Role.EVERYTHING):
+        found.append(psutil.Process(command.pid))
+    if role is Role.POSTGRES:
+        found += [child for each in found for child in each.children(recursive=True)]
+    elif role not in (Role.EVERYTHING, Role.FLEET) and found:
+        found = [rng.choice(found)]
+    for process in found:
+        try:
+            if role is Role.SANDBOX:
+                for child in process.children(recursive=True):
+                    child.kill()
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    return len(found)
+
+
+def run(
+    home: Path,
+    seed: int,
+    words: list[str],
+    *,
+    pause_s: tuple[float, float] = (20.0, 40.0),
+    roles: tuple[Role, ...] = tuple(Role),
+    max_faults: int | None = None,
+) -> Outcome:
+    """Raises RuntimeError when the campaign cannot be finished."""
+    rng, outcome, started = random.Random(seed), Outcome(seed), time.time()
+    command = _start(home, words, outcome)
+    due = time.time() + rng.uniform(*pause_s)
+    while True:
+        time.sleep(POLL_S)
+        code = command.poll()
+        if code == 0:
+            break
+        if code is not None:
+            if outcome.num_starts == MAX_STARTS:
+                raise RuntimeError(f"the command ended {MAX_STARTS} times: see {_log(home)}")
+            command = _start(home, words, outcome)
+        if time.time() < due or (max_faults is not None and len(outcome.faults) >= max_faults):
+            continue
+        role, now = rng.choice(roles), time.time()
+        number = kill(role, home, command, rng)
+        if number:
+            outcome.faults.append(Fault(role, now - started, number, now))
+            print(f"{now - started:7.1f} s  killed {role} ({number})", file=sys.stderr, flush=True)
+            due = now + rng.uniform(*pause_s)
+        else:
+            due = now + 1.0
+    outcome.wall_s = time.time() - started
+    return outcome
+
+
+def _start(home: Path, words: list[str], outcome: Outcome) -> subprocess.Popen[bytes]:
+    outcome.num_starts += 1
+    with _log(home).open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "mainspring", *words, "--home", str(home), "--json"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, "MAINSPRING_HOME": str(home)},
+            start_new_session=True,
+        )
+
+
+def _log(home: Path) -> Path:
+    home.mkdir(parents=True, exist_ok=True)
+    return home.with_name(f"{home.name}.command.log")
+
+
+def fingerprint(home: Path, campaign: str) -> dict[str, object]:
+    asked = ["campaign", "fingerprint", campaign, "--calls", "--json", "--home", str(home)]
+    told = subprocess.run(
+        [sys.executable, "-m", "mainspring", *asked], capture_output=True, text=True, check=False
+    )
+    if told.returncode:
+        raise RuntimeError(f"no fingerprint of {campaign}: {told.stderr}")
+    return json.loads(told.stdout)
+
+
+async def measure(home: Path, faults: list[Fault]) -> None:
+    """Fill in how long after each fault the next reply was stored."""
+    async with open_database(load_settings(home)) as db, db.transaction() as connection:
+        for fault in faults:
+            then = datetime.fromtimestamp(fault.wall_time, UTC)
+            stored = await connection.scalar(
+                select(func.min(CallRow.created_at)).where(CallRow.created_at > then)
+            )
+            fault.next_reply_s = (stored - then).total_seconds() if stored else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0, help="Seed of the faults.")
+    parser.add_argument("--campaign", default="quickstart-s0-reproducible")
+    parser.add_argument("--max-faults", type=int, default=None)
+    parser.add_argument("--pause-s", type=float, nargs=2, default=(20.0, 40.0))
+    parser.add_argument("--role", type=Role, nargs="*", default=tuple(Role))
+    parser.add_argument("words", nargs="+", help="Words of the mainspring command.")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    home = given.home.absolute()
+    outcome = run(
+        home,
+        given.seed,
+        given.words,
+        pause_s=tuple(given.pause_s),
+        roles=tuple(given.role),
+        max_faults=given.max_faults,
+    )
+    subprocess.run([sys.executable, "-m", "mainspring", "up", "--home", str(home)], check=True)
+    asyncio.run(measure(home, outcome.faults))
+    outcome.fingerprint = fingerprint(home, given.campaign)
+    subprocess.run([sys.executable, "-m", "mainspring", "down", "--home", str(home)], check=True)
+    print(json.dumps(asdict(outcome)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""What ends a rollout's turns, counted turn by turn; and the tally travels as it is."""
+
+import pytest
+
+from mainspring.status import StopReason
+from mainspring.tally import Tally, TurnLimits
+
+
+def tally(
+    step_limit: int = 5, max_format_errors: int = 2, rollout_timeout_s: float = 10.0
+) -> Tally:
+    return Tally(
+        limits=TurnLimits(
+            step_limit=step_limit,
+            max_format_errors=max_format_errors,
+            rollout_timeout_s=rollout_timeout_s,
+        )
+    )
+
+
+def play(it: Tally, turns: str, spent_s: float = 1.0) -> Tally:
+    """A turn a letter: c a command, e a format error, s a submission, f a full context; a reply and
+    a command take `spent_s` each."""
+    for letter in turns:
+        assert it.stop is None, f"{turns}: stopped before {letter}"
+        if letter == "f":
+            it.context_is_full()
+            continue
+        it.replied(spent_s, in_format=letter != "e")
+        if letter in "cs":
+            it.ran(spent_s, submitted=letter == "s")
+        it.end_turn()
+    return it
+
+
+@pytest.mark.parametrize(
+    ("turns", "stop", "num_turns"),
+    [
+        ("ccs", StopReason.SUBMITTED, 3),
+        ("ccccc", StopReason.STEP_LIMIT, 5),
+        ("cccc", None, 4),
+        ("cee", StopReason.FORMAT_ERRORS, 3),
+        ("ecec", None, 4),
+        ("ccf", StopReason.CONTEXT_FULL, 2),
+        ("f", StopReason.CONTEXT_FULL, 0),
+        ("ccces", StopReason.SUBMITTED, 5),
+        ("cccee", StopReason.FORMAT_ERRORS, 5),
+    ],
+)
+def test_what_ends_the_turns(turns: str, stop: StopReason | None, num_turns: int) -> None:
+    played = play(tally(), turns)
+    assert (played.stop, played.num_turns) == (stop, num_turns)
+
+
+def test_time_beyond_the_limit_ends_after_a_whole_turn() -> None:
+    assert play(tally(), "ccc", spent_s=5 / 3).stop is None
+    assert play(tally(), "cc", spent_s=2.6).stop is StopReason.WALL_TIME
+    # Its last limits meet: the time comes first, as it always did; a submission before both.
+    assert play(tally(step_limit=2), "cc", spent_s=2.6).stop is StopReason.WALL_TIME
+    assert play(tally(step_limit=2), "cs", spent_s=2.6).stop is StopReason.SUBMITTED
+
+
+@pytest.mark.parametrize("turns", ["cecs", "cee", "ccccc", "ecf"])
+@pytest.mark.parametrize("cut", [1, 2])
+def test_a_tally_that_travelled_between_two_turns_ends_alike(turns: str, cut: int) -> None:
+    earlier = play(tally(), turns[:cut], spent_s=0.1)
+    travelled = Tally.model_validate_json(earlier.model_dump_json())
+    assert play(travelled, turns[cut:], spent_s=0.1) == play(tally(), turns, spent_s=0.1)
