@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mainspring.batch_invariance import KEY_BLOCK
+from mainspring.batch_invariance import KEY_BLOCK, ROW_BLOCK, whole_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +22,17 @@ class Padding:
     """The keys of a query are a multiple of this."""
 
     def of_keys(self, num_keys: int) -> int:
-        return _multiple(num_keys, self.keys)
+        return whole_blocks(num_keys, self.keys)
 
     def of_queries(self, num_queries: int) -> int:
-        return _multiple(num_queries, self.queries)
+        return whole_blocks(num_queries, self.queries)
 
     def of_rows(self, num_rows: int) -> int:
         return max(num_rows, self.rows)
 
 
 NONE = Padding()
-MAX_ROWS = 16
-"""No CPU library was seen to change its kernel for float32 between more rows than these."""
-WHOLE = Padding(rows=MAX_ROWS, queries=MAX_ROWS, keys=KEY_BLOCK)
+WHOLE = Padding(rows=ROW_BLOCK, queries=ROW_BLOCK, keys=KEY_BLOCK)
 """Enough on every processor that was tried. Which fewer rows are enough on a machine is found by
 `engine.self_test`."""
 
@@ -47,7 +45,3 @@ def padded(values: torch.Tensor, length: int, dim: int = 0) -> torch.Tensor:
     shape = list(values.shape)
     shape[dim] = missing
     return torch.cat([values, values.new_zeros(shape)], dim)
-
-
-def _multiple(number: int, of: int) -> int:
-    return -(-number // of) * of

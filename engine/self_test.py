@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from engine.padding import MAX_ROWS, Padding, padded
+from engine.padding import Padding, padded
 from engine.served_model import PolicyModel
 from engine.slots import KvShape, SlotPool
-from mainspring.batch_invariance import MKL_VARIABLE, mkl_branch
+from mainspring.batch_invariance import MKL_VARIABLE, ROW_BLOCK, mkl_branch
 from mainspring.cpu import this_cpu
 from mainspring.errors import EngineError
 
-CHOICES = (1, 4, MAX_ROWS)
+CHOICES = (1, 4, ROW_BLOCK)
 """Rows to pad to, cheapest first: Intel's with STRICT need none, AMD's 4, Intel's without 16."""
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 15, 16, 17, 100)
 """On both sides of every number at which a library was seen to change its kernel."""

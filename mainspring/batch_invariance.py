@@ -2,8 +2,8 @@
 
 Two things of a CPU's float32 results depend on company: MKL chooses another kernel for another
 number of rows, and attention adds its keys in blocks, so that its sum depends on the length to
-which keys are padded. The engine pads its passes (`engine.padding`), the trainer its rows: served
-log-probs are then equal to recomputed ones in all bits. Pure but for the environment; imported by
+which keys are padded. Engine (`engine.padding`) and trainer pad both: served log-probs are then
+equal to recomputed ones in all bits. Pure but for the environment; imported by
 engine, trainer and the commands that start them.
 """
 
@@ -15,13 +15,16 @@ from mainspring.cpu import Cpu, this_cpu
 KEY_BLOCK = 512
 """Keys that torch's CPU attention takes at once: whole blocks are added in the same order, however
 many masked ones are behind."""
+ROW_BLOCK = 16
+"""Rows of a product, or queries of attention: no CPU library was seen to choose another kernel for
+float32 between more rows than these. The engine tests it at its start (`engine.self_test`)."""
 MKL_VARIABLE = "MKL_CBWR"
 """Read by MKL at its first call: it must be in the environment before torch is imported."""
 
 
-def whole_blocks(length: int) -> int:
-    """`length` keys, rounded up."""
-    return -(-length // KEY_BLOCK) * KEY_BLOCK
+def whole_blocks(length: int, block: int) -> int:
+    """`length` rounded up to a multiple of `block`."""
+    return -(-length // block) * block
 
 
 def mkl_branch(cpu: Cpu) -> str:

@@ -2,7 +2,13 @@
 
 import pytest
 
-from mainspring.batch_invariance import MKL_VARIABLE, environment, mkl_branch, whole_blocks
+from mainspring.batch_invariance import (
+    KEY_BLOCK,
+    MKL_VARIABLE,
+    environment,
+    mkl_branch,
+    whole_blocks,
+)
 from mainspring.cpu import AVX512_FLAGS, Cpu, this_cpu
 from mainspring.stamp import Stamp, machine_stamp
 
@@ -25,7 +31,7 @@ def test_this_machines_processor_is_known() -> None:
 
 @pytest.mark.parametrize(("keys", "whole"), [(0, 0), (1, 512), (512, 512), (513, 1024)])
 def test_keys_come_in_whole_blocks(keys: int, whole: int) -> None:
-    assert whole_blocks(keys) == whole
+    assert whole_blocks(keys, KEY_BLOCK) == whole
 
 
 def test_a_stamp_names_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,8 @@ def test_recomputed_logprobs_have_the_bits_of_served_ones(
     directory: Path, make_config: MakeConfig, temperature: float
 ) -> None:
     rng = np.random.default_rng(3)
-    prompts = [rng.integers(3, 300, n).tolist() for n in (3, 700, 40, 500, 511, 512, 90)]
+    # Attention takes 32 or 256 tokens at a time: of the second prompt one token is left over.
+    prompts = [rng.integers(3, 300, n).tolist() for n in (3, 746, 42, 500, 511, 512, 90)]
     with serving(directory, reproducible=True, max_batch=4) as url:
         samples = [served(url, ids, n, temperature) for n, ids in enumerate(prompts)]
     rank = TrainerRank(reproducible(make_config, temperature), directory)

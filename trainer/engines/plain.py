@@ -2,7 +2,7 @@
 
 For CPUs and small models. Rows of a micro-batch are padded to the longest
 (`trainer.batching`); the gradients stay in the parameters' `.grad`. In a reproducible campaign the
-log-probs of served tokens have the bits of the CPU engine's: attention takes keys in whole blocks.
+log-probs of served tokens have the bits of the CPU engine's: rows and keys come in whole blocks.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mainspring.algorithms.schedule import Schedule
+from mainspring.batch_invariance import KEY_BLOCK, ROW_BLOCK, whole_blocks
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import OptimizerConfig
 from mainspring.trajectories.sequences import MaskedSequence
@@ -64,20 +65,28 @@ class PlainEngine:
     def _micro_batches(self, sequences: Sequence[MaskedSequence]) -> Iterator[list[int]]:
         """Of this rank's share: indices of sequences."""
         shares = pack(
-            [len(sequence.token_ids) for sequence in sequences],
+            [self._num_tokens(sequence) for sequence in sequences],
             max_tokens=self._micro_batch_tokens,
             num_ranks=self._processes.dp_size,
         )
         return (share for share in shares[self._processes.dp_rank] if share)
 
+    def _num_tokens(self, sequence: MaskedSequence) -> int:
+        """Of its row at least. The model sees all but the last one, which predicts nothing."""
+        num_tokens = len(sequence.token_ids)
+        if not self._is_as_served(sequence):
+            return num_tokens
+        return whole_blocks(num_tokens - 1, ROW_BLOCK) + 1
+
+    def _is_as_served(self, sequence: MaskedSequence) -> bool:
+        return self._is_reproducible and sequence.is_served
+
     def _forward(self, rows: list[MaskedSequence]) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies of the masked tokens, sequence after sequence: [T], [T]."""
         if any(row.mask[0] for row in rows):
             raise BrokenTrajectory("the first token of a sequence cannot be an action")
-        # A warm start has nothing to compare with, and its rows are short: whole blocks of keys
-        # would cost it many times what it takes.
-        as_served = self._is_reproducible and any(row.is_sampled for row in rows)
-        length = max(len(row.token_ids) for row in rows)
+        as_served = self._is_as_served(rows[0])
+        length = max(self._num_tokens(row) for row in rows)
         ids = torch.zeros(len(rows), length, dtype=torch.int64)
         wanted = torch.zeros(len(rows), length, dtype=torch.bool)
         for n, row in enumerate(rows):
@@ -85,7 +94,7 @@ class PlainEngine:
             wanted[n, : len(row.mask)] = torch.from_numpy(row.mask.copy())
         ids, wanted = ids.to(self._processes.device), wanted.to(self._processes.device)
         for attention in self._attentions:
-            attention.in_whole_blocks = as_served
+            attention.key_block = KEY_BLOCK if as_served else 1
         logits = self._model(ids[:, :-1], None, None)[wanted[:, 1:]]
         if self._temperature != 1.0:
             logits = logits / self._temperature
