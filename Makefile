@@ -15,7 +15,7 @@ TORCH ?= torch==2.13.0
 # module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test pytest lint fmt clean distclean constraints
+.PHONY: help install quickstart test pytest chaos lint fmt clean distclean constraints
 
 help: ## this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
@@ -43,6 +43,10 @@ test: install ## linters, types, and every test
 # The longest files first (tests/conftest.py); tests of a file share a process.
 pytest: install
 	TMPDIR=$$(.ci/memory-folder noexec) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+chaos: install ## five schedules of random faults on a reproducible campaign: one hash
+	MAINSPRING_FAULT_SCHEDULES=5 TMPDIR=$$(.ci/memory-folder noexec) \
+		$(BIN)/python -m pytest tests/chaos/test_one_hash.py -s
 
 lint: install ## ruff and pyright
 	$(BIN)/ruff check .
