@@ -21,7 +21,7 @@ from activities.sandbox import SandboxActivities
 from infra.db.cache import Known
 from infra.db.trajectories import Trajectory
 from infra.policy.protocol import NoEngineAnswered
-from infra.temporal.faults import wait_before_retry_s
+from infra.temporal.faults import kind_of, wait_before_retry_s
 from infra.temporal.heartbeat import Beat
 from mainspring.agents.protocol import Agent, Command
 from mainspring.errors import EngineUnreachable, ModelError, SandboxError
@@ -40,7 +40,7 @@ from mainspring.protocol.rollout import (
     PlayResult,
     ReplyKind,
 )
-from mainspring.status import StopReason
+from mainspring.status import FaultKind, StopReason
 from mainspring.tally import Tally
 from mainspring.trajectories.turns import Execution
 from node.held_sandboxes import HeldSandboxes
@@ -96,9 +96,12 @@ class PlayingActivities:
                 retry_s = wait_before_retry_s(error)
                 if play.result.tally.num_turns == ask.tally.num_turns or retry_s is None:
                     raise
-                turn = play.result.tally.num_turns
                 activity.logger.warning(
-                    "%s, turn %d is tried again: %s", ask.rollout, turn + 1, error, exc_info=True
+                    "%s, turn %d is tried again: %s",
+                    ask.rollout,
+                    play.result.tally.num_turns + 1,
+                    error,
+                    exc_info=kind_of(error) is FaultKind.UNEXPECTED,
                 )
                 play.result.retry_s = retry_s
                 if isinstance(error, NoEngineAnswered):

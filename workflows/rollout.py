@@ -165,7 +165,7 @@ class RolloutWorkflow:
                 rollout_timeout_s=begin.rollout_timeout_s,
             )
         )
-        self._turns = 0
+        self._turns = self._num_closed = 0
         while tally.stop is None:
             if begin.turns_per_activity > 1:
                 tally = await self._take_turns_together(begin, tally)

@@ -29,6 +29,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.eval_schedule import EvalSchedule
 from mainspring.config.optimizer import OptimizerConfig, OptimizerName, WarmStartConfig
 from mainspring.config.policy import PolicyConfig
+from mainspring.config.rollout import RolloutConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.config.trainer import Device, TrainerConfig
 from mainspring.ids import CampaignId
@@ -55,6 +56,8 @@ def small_campaign() -> CampaignConfig:
         name="chaos",
         tasks=TasksConfig(num_train=16, num_heldout=6, num_heldout_templates=0),
         agent=AgentConfig(step_limit=4, max_format_errors=2, kind="bundled"),
+        # A rollout may need a second activity.
+        rollout=RolloutConfig(turns_per_activity=3),
         policy=PolicyConfig(
             engines=(f"http://127.0.0.1:{ports.pick()}",), max_context=512, max_new_tokens=48
         ),
