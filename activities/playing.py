@@ -9,7 +9,8 @@ does a node that stops, and a turn that would not end within the attempt's time.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from temporalio import activity
@@ -24,8 +25,14 @@ from infra.temporal.faults import wait_before_retry_s
 from infra.temporal.heartbeat import Beat
 from mainspring.agents.protocol import Agent, Command
 from mainspring.errors import EngineUnreachable, ModelError, SandboxError
-from mainspring.ids import CampaignId, NodeId
-from mainspring.protocol.activities import PLAY_TURNS, command_s, reply_s
+from mainspring.ids import NodeId, RolloutId
+from mainspring.protocol.activities import (
+    ASKED_AT,
+    COLLECT_PATCH,
+    PLAY_TURNS,
+    command_s,
+    reply_s,
+)
 from mainspring.protocol.rollout import (
     ExecuteInput,
     GenerateInput,
@@ -33,12 +40,10 @@ from mainspring.protocol.rollout import (
     PlayResult,
     ReplyKind,
 )
+from mainspring.status import StopReason
 from mainspring.tally import Tally
 from mainspring.trajectories.turns import Execution
 from node.held_sandboxes import HeldSandboxes
-
-ASKED_AT = "asked_at"
-"""What a heartbeat tells while a reply is asked for: since when, in unix seconds."""
 
 
 @dataclass(slots=True)
@@ -83,7 +88,6 @@ class PlayingActivities:
     @implements(PLAY_TURNS)
     async def play_turns(self, ask: PlayInput) -> PlayResult:
         async with self._held.working("beginning", ask.rollout, ask.sandbox) as beat:
-            await self._check_served((await self._known.rollout(ask.rollout)).campaign)
             past = await self._replies.trajectories.read(ask.rollout, ask.epoch)
             play = Play(ask, past, beat, PlayResult(tally=ask.tally))
             try:
@@ -109,6 +113,19 @@ class PlayingActivities:
             if not await self._play_turn(play, tally):
                 return
             play.result.tally = tally
+        if play.result.tally.stop is not None:
+            await self._collect(play)
+
+    async def _collect(self, play: Play) -> None:
+        """Also where the rollout ends without a submission, whose command did it."""
+        is_done = play.result.tally.stop is StopReason.SUBMITTED
+        if not is_done and play.may_begin(COLLECT_PATCH.timeout_s):
+            started = time.monotonic()
+            play.beat.note = "diff"
+            await self._sandboxes.collect(play.ask.rollout, play.ask.epoch, play.ask.sandbox)
+            play.result.collect_s = time.monotonic() - started
+            is_done = True
+        play.result.is_closed = is_done
 
     async def _play_turn(self, play: Play, tally: Tally) -> bool:
         """Whether it was played to its end."""
@@ -146,7 +163,7 @@ class PlayingActivities:
         play.beat.keep(ASKED_AT, time.time())
         limit_s = reply_s(ask.request_timeout_s)
         try:
-            async with asyncio.timeout(limit_s):
+            async with self._naming_node(ask.rollout), asyncio.timeout(limit_s):
                 return await self._replies.reply(
                     GenerateInput(
                         rollout=ask.rollout,
@@ -193,13 +210,16 @@ class PlayingActivities:
             play.past.add_execution(done)
         return done, submitted
 
-    async def _check_served(self, campaign: CampaignId) -> None:
+    @asynccontextmanager
+    async def _naming_node(self, rollout: RolloutId) -> AsyncIterator[None]:
+        """What a rollout worker can read, a node may lack."""
         try:
-            await self._replies.check_served(campaign)
+            yield
         except ModelError as error:
+            campaign = (await self._known.rollout(rollout)).campaign
             raise ModelError(
                 f"node {self._node} cannot ask the policy of campaign {campaign} itself: "
                 f"{error.message}",
-                remedy="make the model directory readable on every node under the same path, or "
-                "set rollout.turns_per_activity = 1, for which nodes need no model",
+                remedy="make the model's directories readable on every node under the same paths, "
+                "or set rollout.turns_per_activity = 1, for which nodes need no model",
             ) from error

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from temporalio import activity
 
 from activities.implements import implements
-from infra.db import turns
+from infra.db import partial_calls, turns
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.trajectories import Trajectories, Trajectory
@@ -19,12 +19,12 @@ from infra.policy.serving import ServedCampaigns
 from infra.temporal.heartbeat import Beat, heartbeating
 from mainspring.agents.conversation import Conversation
 from mainspring.agents.protocol import Agent, Command, FormatError
-from mainspring.ids import CampaignId
+from mainspring.errors import DatabaseError
 from mainspring.protocol.activities import GENERATE
 from mainspring.protocol.rollout import GenerateInput, GenerateResult, ReplyKind
 from mainspring.trajectories.seeds import call_seed
 from mainspring.trajectories.tree import path_to
-from mainspring.trajectories.turns import Call
+from mainspring.trajectories.turns import Call, PartialCall
 
 SUMMARY_CHARS = 60
 """Commands are cut to this for Temporal's UI (its limit is about 200 bytes)."""
@@ -68,6 +68,17 @@ class ReplyActivities:
         closed = beat.earlier(_closed(ask.turn))
         # Each call extends the one before: the rollout is one branch.
         path = path_to(past.calls, ask.turn - 1 if ask.turn else None)
+        begun = None
+        if activity.info().attempt > 1:
+            begun = await partial_calls.get(self._db, ask.rollout, ask.epoch, ask.turn)
+
+        async def keep(partial: PartialCall) -> None:
+            try:
+                await partial_calls.put(self._db, ask.rollout, ask.epoch, ask.turn, partial)
+            except DatabaseError as error:
+                # The reply itself is stored at its end, and retried; this is only a precaution.
+                activity.logger.warning("%s, turn %d: %s", ask.rollout, ask.turn, error)
+
         request = ReplyRequest(
             number=ask.turn,
             rollout=ask.rollout,
@@ -76,6 +87,8 @@ class ReplyActivities:
             temperature=about.temperature,
             versions=Versions(ask.min_policy_version, only=served.is_reproducible),
             seed=None if about.seed is None else call_seed(about.seed, ask.turn),
+            begun=begun,
+            keep=keep,
             num_closed=closed if isinstance(closed, int) else num_closed,
         )
         try:
@@ -89,10 +102,6 @@ class ReplyActivities:
         stored = await turns.put_call(self._db, ask.rollout, ask.epoch, reply)
         past.add_call(stored)
         return _reply(agent, (*path, stored))
-
-    async def check_served(self, campaign: CampaignId) -> None:
-        """That this process can ask the campaign's policy. Raises ModelError."""
-        await self._served.of(campaign)
 
 
 def _closed(turn: int) -> str:

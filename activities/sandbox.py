@@ -141,7 +141,7 @@ class SandboxActivities:
             done = await turns.put_execution(self._db, ask.rollout, ask.epoch, ours)
         submitted = agent.is_done(done)
         if submitted:
-            await self._collect(ask.rollout, ask.epoch, ask.sandbox)
+            await self.collect(ask.rollout, ask.epoch, ask.sandbox)
         # After the last command only, as a restored turn runs none of its commands again.
         # A result of another attempt: another sandbox is the one whose results count.
         elif done == ours and ask.index + 1 == len(commands):
@@ -185,7 +185,7 @@ class SandboxActivities:
     async def collect_patch(self, ask: SandboxInput) -> PatchResult:
         """For rollouts that end without a submission."""
         async with self._held.working("diff", ask.rollout, ask.sandbox):
-            num_bytes = await self._collect(ask.rollout, ask.epoch, ask.sandbox)
+            num_bytes = await self.collect(ask.rollout, ask.epoch, ask.sandbox)
             return PatchResult(num_bytes=num_bytes)
 
     @implements(CLOSE_SANDBOX)
@@ -225,7 +225,7 @@ class SandboxActivities:
             ) from error
         return snapshot.num_turns
 
-    async def _collect(self, rollout: RolloutId, epoch: int, sandbox: SandboxId) -> int:
+    async def collect(self, rollout: RolloutId, epoch: int, sandbox: SandboxId) -> int:
         """Store what the world leaves, then close it: it is done with. Bytes of the patch."""
         patch = await rollouts.get_patch(self._db, rollout, epoch)
         if patch is None:

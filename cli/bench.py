@@ -18,17 +18,25 @@ def register(app: typer.Typer) -> None:
 
     @bench.command()
     def turns(
+        turns_per_activity: Annotated[
+            int,
+            typer.Option(
+                min=1, max=50, help="Number of turns that one activity plays, as in [rollout]."
+            ),
+        ] = 1,
         as_json: Json = False,
     ) -> None:
         """Measure turns per second and overhead per turn, with a no-op model and sandbox.
 
         "baseline" is the same activities and database called from plain asyncio, without Temporal.
+        "a turn" and "a rollout" are what one more of them costs: a rollout's begin, grading and end
+        without its turns.
         """
         import asyncio
 
         from cli.operations.bench_turns import measure
 
-        figures = asyncio.run(measure())
+        figures = asyncio.run(measure(turns_per_activity))
         if as_json:
             typer.echo(json.dumps(figures))
             return
@@ -37,7 +45,8 @@ def register(app: typer.Typer) -> None:
         from cli.tables import Table
 
         table = Table(
-            "rollouts at once", "turns/s", "overhead p50", "p99", "baseline turns/s", "p50"
+            *("rollouts at once", "turns/s", "overhead p50", "p99", "a turn", "a rollout"),
+            *("baseline turns/s", "p50"),
         )
         for concurrency, row in figures.items():
             base = row["baseline"]
@@ -46,6 +55,8 @@ def register(app: typer.Typer) -> None:
                 f"{row['turns_per_s']:.1f}",
                 f"{row['overhead_p50_ms']:.1f} ms",
                 f"{row['overhead_p99_ms']:.1f} ms",
+                f"{row['ms_per_turn']:.1f} ms",
+                f"{row['ms_per_rollout']:.1f} ms",
                 f"{base['turns_per_s']:.1f}",
                 f"{base['overhead_p50_ms']:.1f} ms",
             )

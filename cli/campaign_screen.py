@@ -80,6 +80,11 @@ def print_one(seen: Any) -> None:
     if totals.num_suspicious:
         command = f"mainspring rollout list {record.id} --suspicious"
         say(f"suspicious {totals.num_suspicious} (`{command}`)")
+    if data.fingerprint is not None and data.fingerprint.weights:
+        say(f"weights    {data.fingerprint.weights}")
+        if (first := data.fingerprint.not_reproducible_from) is not None:
+            command = f"mainspring campaign fingerprint {record.id}"
+            say(f"           not repeatable from step {first} on (`{command}`)", "yellow")
     if totals.max_logprob_gap is not None:
         say(f"gap        {totals.max_logprob_gap:.1e} largest log-prob gap")
     _print_places(say, seen)

@@ -3,7 +3,8 @@
 Wire rules kept from SGLang: output_token_logprobs entries are [logprob, id, null]; finish_reason
 is an object; schema violations answer {"error": ".."} and all other bad requests
 {"error": {"message": ".."}}, both 400; control routes answer {"success", "message"}; new requests
-during a pause wait until generation continues. Not implemented: streaming, prompt log-probs.
+during a pause wait until generation continues. Not implemented: streaming of batches, prompt
+log-probs.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -30,6 +31,7 @@ from engine.sequences import (
     Sequence,
     parse_options,
 )
+from engine.streaming import PIECE_TOKENS, Pieces
 from engine.thread import EngineFailed, EngineThread
 from infra.policy.engine_check import CPU_ENGINE
 from mainspring import __version__
@@ -73,14 +75,26 @@ class Routes:
 
     async def generate(self, request: Request) -> Response:
         body = await _parse(request, GenerateBody)
-        if body.stream or body.logprob_start_len >= 0 or body.top_logprobs_num:
+        if body.logprob_start_len >= 0 or body.top_logprobs_num:
             raise InvalidRequest(
-                "the CPU engine does not implement stream, logprob_start_len and top_logprobs_num"
+                "the CPU engine does not implement logprob_start_len and top_logprobs_num"
             )
         sequences, batched = self._sequences(body)
+        if body.stream:
+            if batched:
+                raise InvalidRequest("the CPU engine streams one request at a time, not a batch")
+            return await self._stream(sequences[0], body.return_logprob)
         await self._complete(request, sequences)
         answers = [self._answer(sequence, body.return_logprob) for sequence in sequences]
         return JSONResponse(answers if batched else answers[0])
+
+    async def _stream(self, sequence: Sequence, with_logprobs: bool) -> Response:
+        pieces = Pieces(lambda so_far: self._answer(so_far, with_logprobs))
+        sequence.after_token = pieces.look
+        await self._engine.call(lambda s: s.submit(sequence))
+        return StreamingResponse(
+            pieces.events(self._engine, sequence), media_type="text/event-stream"
+        )
 
     def _sequences(self, body: GenerateBody) -> tuple[list[Sequence], bool]:
         prompts, batched = self._prompts(body)
@@ -194,6 +208,7 @@ class Routes:
                 **self._describe(),
                 "max_running_requests": self._scheduler.max_batch,
                 "startup_time": self._started_at,
+                "stream_interval": PIECE_TOKENS,
                 "internal_states": [internal],
                 "version": f"mainspring-{__version__}",
             }

@@ -5,6 +5,7 @@ implement are accepted at their neutral value and refused otherwise, never ignor
 """
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,6 +105,8 @@ class Sequence:
     num_retractions: int = 0
     finish_reason: dict[str, Any] | None = None
     done: "Future[Sequence]" = field(default_factory=Future)
+    after_token: "Callable[[Sequence], None] | None" = None
+    """Called on the engine thread."""
     started_at: float = field(default_factory=time.monotonic)
 
     @property
@@ -121,6 +124,8 @@ class Sequence:
             self.finish_reason = {"type": "stop", "matched": token}
         elif len(self.logprobs) >= self.options.max_new_tokens:
             self.finish_reason = {"type": "length", "length": len(self.logprobs)}
+        if self.after_token is not None:
+            self.after_token(self)
 
     def abort(self) -> None:
         self.finish_reason = {
@@ -146,7 +151,8 @@ class Sequence:
             "cached_tokens_details": None,
             "reasoning_tokens": 0,
             "weight_version": self.spans[-1]["version"] if self.spans else served_version,
-            "weight_versions": self.spans,
+            # A copy: a piece of a stream is sent while the reply grows.
+            "weight_versions": [dict(span) for span in self.spans],
             "num_retractions": self.num_retractions,
             "dp_rank": None,
             "e2e_latency": time.monotonic() - self.started_at,

@@ -70,6 +70,15 @@ class EngineThread:
         self._inbox.put(run)
         return await asyncio.wrap_future(future)
 
+    def post(self, function: Callable[[Scheduler], object]) -> None:
+        """Like `call`, for those who cannot wait: a task that is being cancelled."""
+
+        def run() -> None:
+            if self.failure is None:
+                function(self._scheduler)
+
+        self._inbox.put(run)
+
     def _run(self) -> None:
         torch.set_num_threads(self._num_threads)
         while self._serve_inbox():

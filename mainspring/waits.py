@@ -64,6 +64,8 @@ class Pending:
     """Of the attempt before."""
     note: str = ""
     """What its last heartbeat told."""
+    asked_at: datetime | None = None
+    """When an activity of several turns asked for the reply that it waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +198,16 @@ def _of_pending(scene: Scene, pending: Pending) -> Iterator[Wait]:
     unserved = pending.state is PendingState.SCHEDULED and age > GRACE
     if unserved and (pending.failure is None or not _alive(scene, pending.queue, pending.since)):
         yield _no_poller(scene, pending.queue, pending.since, pending.of)
-    elif pending.failure is not None and pending.attempt > 1:
+        return
+    if pending.failure is not None and pending.attempt > 1:
         yield _retrying(scene, pending, pending.failure)
-    elif pending.activity == GENERATE.name and age > SLOW:
+        return
+    asked_at = pending.since if pending.activity == GENERATE.name else pending.asked_at
+    if asked_at is not None and scene.at - asked_at > SLOW:
         yield Wait(
             f"waiting for a reply from {_listed(scene.engines)}",
             "check that the engine works: `curl URL/health`",
-            pending.since,
+            asked_at,
             of=(pending.of,),
             rank=2,
         )

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from infra.db import campaigns
 from infra.db.database import Database
-from infra.db.reading import endings, evaluations, timings, trained_steps
+from infra.db.reading import endings, evaluations, fingerprints, timings, trained_steps
 from infra.db.reading.endings import Endings
 from infra.db.reading.evaluations import CheckedGap
 from infra.db.reading.trained_steps import Step
@@ -49,6 +49,7 @@ async def collect(
         ended = await endings.read(connection, campaign)
         groups = await endings.group_counts(connection, campaign)
         suspects = await endings.suspects(connection, campaign, SUSPECTS_SHOWN)
+    reproducible = isinstance(config, CampaignConfig) and config.batches is not None
     chosen = worth_reading(played)
     chosen += [each for each in suspects if each not in chosen]
     return ReportData(
@@ -71,6 +72,7 @@ async def collect(
         verdicts=ended.verdicts,
         checked_gaps=gaps,
         suspicions=ended.suspicions,
+        fingerprint=await fingerprints.read(database, record) if reproducible else None,
         trajectories=tuple([await trajectory(database, *each) for each in chosen]),
     )
 

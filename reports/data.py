@@ -10,6 +10,7 @@ from datetime import datetime
 from infra.db.reading.evaluations import CheckedGap, Evaluation
 from infra.db.reading.timings import PhaseTiming
 from infra.db.reading.trained_steps import Composition, Lengths, Step
+from mainspring.reproducibility import CampaignFingerprint
 from mainspring.status import CampaignStatus, Sampling, StopReason, Verdict
 from mainspring.step_metrics import TAKEN_NAMES
 
@@ -88,6 +89,8 @@ class ReportData:
     suspicions: dict[str, int] = field(default_factory=dict)
     """Rollouts by kind; one rollout may be of several."""
     trajectories: tuple[Trajectory, ...] = ()
+    fingerprint: CampaignFingerprint | None = None
+    """Of a reproducible campaign."""
 
     @property
     def suspects(self) -> list[Trajectory]:

@@ -44,6 +44,10 @@ def summary(data: ReportData, report: Path | None = None) -> dict[str, Any]:
         "reward_parts": data.compositions[-1].parts if data.compositions else {},
         "wall_s": data.totals.wall_s,
         "max_logprob_gap": data.totals.max_logprob_gap,
+        "weights_sha256": data.fingerprint.weights if data.fingerprint else None,
+        "not_reproducible_from": data.fingerprint.not_reproducible_from
+        if data.fingerprint
+        else None,
         "temporal_ui": data.temporal_ui,
         "report": str(report) if report else None,
     }

@@ -107,7 +107,7 @@ class RolloutWorkflow:
         if begin.player is Player.POLICY:
             stop_reason = await self._play(begin)
             activity_calls.raise_if_cancelled()
-            if stop_reason is not StopReason.SUBMITTED:
+            if self._sandbox.is_open:
                 await self._sandbox.collect_patch(
                     self._epoch, self._turns, timeout_s=begin.command_timeout_s
                 )

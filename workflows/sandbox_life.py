@@ -32,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
         SandboxInput,
         SandboxRef,
     )
-    from mainspring.status import FaultKind, StopReason
+    from mainspring.status import FaultKind
     from mainspring.timeouts import SHELL_GRACE_S
     from workflows import activity_calls
 
@@ -51,6 +51,10 @@ class SandboxLife:
         self.lives = 0
         self.seconds: dict[str, float] = {}
         """Wall time by phase, for the rollout's record."""
+
+    @property
+    def is_open(self) -> bool:
+        return self._ref is not None
 
     @property
     def backend(self) -> str:
@@ -122,7 +126,7 @@ class SandboxLife:
     async def play(
         self, ask: Callable[[SandboxId], PlayInput], *, own_s: float, summary: str
     ) -> PlayResult:
-        """Play several turns, in a rebuilt sandbox if need be. A submission closes it.
+        """Play several turns, in a rebuilt sandbox if need be. The last of them closes it.
 
         Raises ActivityError as `execute`, and for replies that cannot be had.
         """
@@ -135,13 +139,15 @@ class SandboxLife:
         asked = ask(SandboxId(""))
         num_turns = asked.tally.num_turns + asked.num_turns
         started, result = await self._used(run, asked.epoch, num_turns, asked.command_timeout_s)
-        if result.tally.stop is StopReason.SUBMITTED:
+        if result.is_closed:
             self._ref = None
         activity_calls.raise_if_cancelled()
+        for phase, spent_s in (("execute", result.execute_s), ("diff", result.collect_s)):
+            if spent_s:
+                self._add(phase, spent_s)
         # What is no command is a reply, or the wait for one.
-        ended = workflow.time()
-        self._spent("generate", min(ended, started + result.execute_s))
-        self._spent("execute", ended - result.execute_s)
+        in_sandbox_s = result.execute_s + result.collect_s
+        self._add("generate", max(0.0, workflow.time() - started - in_sandbox_s))
         return result
 
     async def _used(
@@ -230,4 +236,7 @@ class SandboxLife:
         return self._ref
 
     def _spent(self, phase: str, started: float) -> None:
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + workflow.time() - started
+        self._add(phase, workflow.time() - started)
+
+    def _add(self, phase: str, seconds: float) -> None:
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds

@@ -1,44 +1,46 @@
 """`mainspring bench turns`: what a turn costs beyond model and sandbox.
 
 The real workflow, activities, store and Temporal, with a policy and a sandbox that do nothing and
-take no time, so all that is left of a turn is overhead. Each concurrency is run twice in this
-process: through Temporal, and as plain asyncio calling the same activities on the same store.
+take no time, so all that is left of a turn is overhead. Each concurrency is run in this process
+through Temporal and as plain asyncio calling the same activities on the same store; each of these
+with rollouts of two lengths, whose difference tells a turn's cost from that of a rollout's begin
+and end.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
+import psutil
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import Worker
 
 from activities.grading import GradingActivities
+from activities.playing import PlayingActivities
 from activities.replies import ReplyActivities
 from activities.rollouts import RolloutActivities
 from activities.sandbox import SandboxActivities
 from cli.operations.embedded_stack import temporary
+from cli.operations.no_op import NoBackend, NoPolicy, NoTokenizer
 from infra.db import campaigns, groups, tasks
 from infra.db.cache import Known
 from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.db.reading import timings
 from infra.environments.hosted import Environments
-from infra.policy.protocol import Completion, SamplingParams
 from infra.policy.serving import Served, ServedCampaigns, in_tokens
-from infra.policy.weight_label import WeightLabel
 from infra.sandbox.backends import Backends
-from infra.sandbox.protocol import Sandbox, SandboxSpec
 from infra.temporal.connection import connect
 from infra.temporal.faults import Faults
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
-from mainspring.environments.protocol import CommandResult
+from mainspring.config.rollout import RolloutConfig
 from mainspring.ids import (
     GRADE_QUEUE,
     ROLLOUT_QUEUE,
@@ -57,27 +59,30 @@ from mainspring.ids import (
 from mainspring.protocol.names import Workflow
 from mainspring.protocol.rollout import (
     BeginInput,
+    BeginResult,
     ExecuteInput,
     GenerateInput,
     OpenInput,
+    PlayInput,
     RolloutInput,
     SandboxInput,
 )
 from mainspring.sandbox_choice import BWRAP
 from mainspring.settings import Settings, load_settings
 from mainspring.status import GroupKind
+from mainspring.tally import Tally, TurnLimits
 from mainspring.tasks.swe_task import SweTask
-from mainspring.trajectories.turns import VersionSpan
 from node.capacity import Admission
 from node.held_sandboxes import HeldSandboxes
 from workers.polling import workflow_runner
 from workflows.rollout import RolloutWorkflow
 
-PLAN: Mapping[int, int] = {1: 60, 50: 12, 200: 6}
-"""Rollouts at once -> turns each: enough for a median, under a minute together."""
+PLAN: Mapping[int, tuple[int, int]] = {1: (10, 60), 50: (5, 15), 200: (5, 10)}
+"""Rollouts at once -> turns of the short and of the long ones: enough for a median, about two
+minutes together."""
+ATTEMPT_S = 600.0
+"""Of the activities that plain asyncio calls."""
 POOL_SIZE = 16
-REPLY_TOKENS = 40
-PROMPT_TOKENS = 200
 NODE = NodeId("bench")
 TASK = SweTask(
     id=TaskId("bench"),
@@ -89,111 +94,35 @@ TASK = SweTask(
 )
 
 
-def _config(concurrency: int, num_turns: int) -> CampaignConfig:
+def _config(concurrency: int, num_turns: int, turns_per_activity: int) -> CampaignConfig:
     """A campaign whose step limit is the bench's number of turns."""
     return CampaignConfig(
-        name=f"bench-{concurrency}",
+        name=f"bench-{concurrency}-{num_turns}",
         agent=AgentConfig(step_limit=num_turns),
+        rollout=RolloutConfig(turns_per_activity=turns_per_activity),
         policy=PolicyConfig(model="none"),
     )
 
 
-class NoPolicy:
-    """A policy that answers at once, always with a command that is worth nothing."""
-
-    async def generate(
-        self, input_ids: list[int], params: SamplingParams, **_: object
-    ) -> Completion:
-        ids = tuple(range(REPLY_TOKENS))
-        return Completion(
-            ids, (-0.1,) * REPLY_TOKENS, (VersionSpan(0, 0, REPLY_TOKENS),), "stop", 0
-        )
-
-    async def publish(self, engine: str, weights: Path, label: WeightLabel) -> None:
-        return None
-
-    async def reconcile(self, engine: str, weights: Path, label: WeightLabel) -> bool:
-        return False
-
-    async def aclose(self) -> None:
-        return None
+def _cpu_s() -> float:
+    """Of this process and its servers up to now. On a busy machine it tells more than time does."""
+    this = psutil.Process()
+    return sum(sum(each.cpu_times()[:4]) for each in (this, *this.children(recursive=True)))
 
 
-class NoTokenizer:
-    stop_token_ids = (REPLY_TOKENS - 1,)
-
-    def prompt_ids(self, system: str, user: str) -> list[int]:
-        return list(range(PROMPT_TOKENS))
-
-    def next_prompt_ids(self, user_text: str, *, closed: bool) -> list[int]:
-        return list(range(REPLY_TOKENS))
-
-    def decode(self, ids: list[int] | tuple[int, ...]) -> str:
-        return "THOUGHT: nothing.\n\n```bash\ntrue\n```"
-
-
-@dataclass(frozen=True, slots=True)
-class NoSandbox:
-    id: SandboxId
-
-    async def run(self, turn_id: str, command: str, timeout_s: float) -> CommandResult:
-        return CommandResult(0, b"ok\n", False, False, 0.0)
-
-    async def write_files(self, files: Mapping[str, bytes]) -> None:
-        return None
-
-    async def diff(self) -> bytes:
-        return b""
-
-    async def left_out(self) -> str:
-        return ""
-
-    async def snapshot(self, after: str, max_bytes: int) -> bytes | None:
-        return None
-
-    async def restore(self, snapshot: bytes) -> None:
-        return None
-
-    async def ping(self) -> None:
-        return None
-
-    async def close(self) -> None:
-        return None
-
-
-class NoBackend:
-    name = BWRAP
-
-    async def probe(self) -> None:
-        return None
-
-    async def open(self, spec: SandboxSpec) -> Sandbox:
-        return NoSandbox(spec.id)
-
-    async def attach(self, spec: SandboxSpec, busy_s: float) -> Sandbox:
-        return NoSandbox(spec.id)
-
-    async def rename(self, sandbox: SandboxId, spec: SandboxSpec) -> Sandbox:
-        return NoSandbox(spec.id)
-
-    async def list_open(self) -> list[SandboxId]:
-        return []
-
-    async def remove(self, sandbox: SandboxId) -> None:
-        return None
-
-
-async def measure() -> dict[str, dict[str, Any]]:
-    """By concurrency: turns_per_s, overhead_p50_ms, overhead_p99_ms, and the same of `baseline`.
+async def measure(turns_per_activity: int = 1) -> dict[str, dict[str, Any]]:
+    """By concurrency: turns_per_s, overhead_p50_ms and overhead_p99_ms of the longer rollouts,
+    ms_per_turn and ms_per_rollout as the two lengths tell them apart, the same in CPU time of all
+    processes (cpu_ms_...), and all of it of `baseline`.
 
     Runs on an embedded stack of its own, made for it and removed, so that no worker of a campaign
     takes the bench's work and no campaign disturbs its figures.
     """
     async with temporary("mainspring-bench-") as stack:
-        return await _measure(load_settings(stack.home))
+        return await _measure(load_settings(stack.home), turns_per_activity)
 
 
-async def _measure(settings: Settings) -> dict[str, dict[str, Any]]:
+async def _measure(settings: Settings, turns_per_activity: int) -> dict[str, dict[str, Any]]:
     async with open_database(settings, pool_size=POOL_SIZE) as db:
         client = await connect(settings)
         await tasks.put_tasks(db, [TASK])
@@ -206,27 +135,35 @@ async def _measure(settings: Settings) -> dict[str, dict[str, Any]]:
             config = (await campaigns.get(db, campaign)).config
             return in_tokens(db, campaign, config, NoPolicy(), NoTokenizer())
 
+        replies = ReplyActivities(db, known, ServedCampaigns(db, serve))
+        sandboxes = SandboxActivities(db, known, NODE, held, admission)
         bench = Bench(
             client,
             db,
             RolloutActivities(db, known),
-            ReplyActivities(db, known, ServedCampaigns(db, serve)),
-            SandboxActivities(db, known, NODE, held, admission),
+            replies,
+            sandboxes,
+            PlayingActivities(known, NODE, held, replies, sandboxes),
             GradingActivities(db, known, NODE, environments),
+            turns_per_activity,
         )
         figures: dict[str, dict[str, Any]] = {}
         workers = bench.workers()
         polling = [asyncio.create_task(worker.run()) for worker in workers]
         try:
-            for concurrency, num_turns in PLAN.items():
+            for concurrency, lengths in PLAN.items():
                 figures[str(concurrency)] = {
-                    **await bench.run(0, concurrency, num_turns, bench.by_temporal),
-                    "baseline": await bench.run(1, concurrency, num_turns, bench.by_asyncio),
+                    "turns_per_activity": turns_per_activity,
+                    **await bench.compare(0, concurrency, lengths, bench.by_temporal),
+                    "baseline": await bench.compare(1, concurrency, lengths, bench.by_asyncio),
                 }
         finally:
             await asyncio.gather(*(worker.shutdown() for worker in workers))
             await asyncio.gather(*polling)
         return figures
+
+
+Play = Callable[[GroupId, RolloutId, int], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +173,9 @@ class Bench:
     rollouts: RolloutActivities
     replies: ReplyActivities
     sandbox: SandboxActivities
+    playing: PlayingActivities
     grading: GradingActivities
+    turns_per_activity: int
 
     def workers(self) -> list[Worker]:
         rollout = Worker(
@@ -271,6 +210,7 @@ class Bench:
             task_queue=node_queue(NODE),
             activities=[
                 self.sandbox.execute,
+                self.playing.play_turns,
                 self.sandbox.collect_patch,
                 self.sandbox.close_sandbox,
             ],
@@ -279,15 +219,37 @@ class Bench:
         )
         return [rollout, shared, grade, own]
 
-    async def run(
-        self,
-        index: int,
-        concurrency: int,
-        num_turns: int,
-        play: Callable[[GroupId, RolloutId, int], Awaitable[None]],
+    async def compare(
+        self, index: int, concurrency: int, lengths: tuple[int, int], play: Play
     ) -> dict[str, float]:
-        """`concurrency` rollouts at once, each `num_turns` long."""
-        config = _config(concurrency, num_turns)
+        """`concurrency` rollouts at once, short ones and then long ones."""
+        short, long = lengths
+        short_s, short_cpu_s, _ = await self._run(index, concurrency, short, play)
+        long_s, long_cpu_s, overheads_ms = await self._run(index, concurrency, long, play)
+
+        def apart(name: str, of_short_s: float, of_long_s: float) -> dict[str, float]:
+            per_turn = (of_long_s - of_short_s) / (concurrency * (long - short))
+            per_rollout = of_short_s / concurrency - short * per_turn
+            return {
+                f"{name}_per_turn": round(1000 * per_turn, 2),
+                f"{name}_per_rollout": round(1000 * per_rollout, 2),
+            }
+
+        return {
+            "turns_per_s": round(concurrency * long / long_s, 2),
+            "overhead_p50_ms": round(float(np.percentile(overheads_ms, 50)), 2),
+            "overhead_p99_ms": round(float(np.percentile(overheads_ms, 99)), 2),
+            "num_turns": long,
+            **apart("ms", short_s, long_s),
+            **apart("cpu_ms", short_cpu_s, long_cpu_s),
+        }
+
+    async def _run(
+        self, index: int, concurrency: int, num_turns: int, play: Play
+    ) -> tuple[float, float, list[float]]:
+        """Seconds for all, CPU seconds of all processes, and milliseconds from each reply to the
+        next one."""
+        config = _config(concurrency, num_turns, self.turns_per_activity)
         await campaigns.create(self.db, config)
         campaign = CampaignId(config.name)
         group = group_id(campaign, index)
@@ -303,15 +265,10 @@ class Bench:
             task=TASK.id,
             rollouts=[groups.NewRollout(r, TASK.id, n, 1.0) for n, r in enumerate(ids)],
         )
-        started = time.monotonic()
+        started, cpu_s = time.monotonic(), _cpu_s()
         await asyncio.gather(*(play(group, rollout, num_turns) for rollout in ids))
-        wall_s = time.monotonic() - started
-        overheads_ms = await self._overheads_ms(ids)
-        return {
-            "turns_per_s": round(concurrency * num_turns / wall_s, 2),
-            "overhead_p50_ms": round(float(np.percentile(overheads_ms, 50)), 2),
-            "overhead_p99_ms": round(float(np.percentile(overheads_ms, 99)), 2),
-        }
+        spent = time.monotonic() - started, _cpu_s() - cpu_s
+        return *spent, await self._overheads_ms(ids)
 
     async def _overheads_ms(self, ids: list[RolloutId]) -> list[float]:
         """From one stored reply to the next of the same rollout: a whole turn, all overhead."""
@@ -328,14 +285,27 @@ class Bench:
         )
 
     async def by_asyncio(self, group: GroupId, rollout: RolloutId, num_turns: int) -> None:
-        call = ActivityEnvironment().run
+        environment = ActivityEnvironment()
+        attempt = timedelta(seconds=ATTEMPT_S)
+        environment.info = replace(environment.info, start_to_close_timeout=attempt)
+        call = environment.run
         begin = await call(
             self.rollouts.begin_rollout, BeginInput(rollout=rollout, run_id="baseline")
         )
         opened = await call(
             self.sandbox.open_sandbox, OpenInput(rollout=rollout, epoch=begin.epoch, life=0)
         )
-        for turn in range(num_turns):
+        turns = self._together if self.turns_per_activity > 1 else self._one_by_one
+        await turns(call, begin, rollout, opened.sandbox)
+        await call(
+            self.sandbox.close_sandbox,
+            SandboxInput(rollout=rollout, epoch=begin.epoch, sandbox=opened.sandbox),
+        )
+
+    async def _one_by_one(
+        self, call: Any, begin: BeginResult, rollout: RolloutId, sandbox: SandboxId
+    ) -> None:
+        for turn in range(begin.step_limit):
             await call(
                 self.replies.generate,
                 GenerateInput(rollout=rollout, epoch=begin.epoch, turn=turn, min_policy_version=0),
@@ -343,14 +313,32 @@ class Bench:
             await call(
                 self.sandbox.execute,
                 ExecuteInput(
-                    rollout=rollout,
-                    epoch=begin.epoch,
-                    turn=turn,
-                    sandbox=opened.sandbox,
-                    timeout_s=60.0,
+                    rollout=rollout, epoch=begin.epoch, turn=turn, sandbox=sandbox, timeout_s=60.0
                 ),
             )
-        await call(
-            self.sandbox.close_sandbox,
-            SandboxInput(rollout=rollout, epoch=begin.epoch, sandbox=opened.sandbox),
+
+    async def _together(
+        self, call: Any, begin: BeginResult, rollout: RolloutId, sandbox: SandboxId
+    ) -> None:
+        tally = Tally(
+            limits=TurnLimits(
+                step_limit=begin.step_limit,
+                max_format_errors=begin.max_format_errors,
+                rollout_timeout_s=begin.rollout_timeout_s,
+            )
         )
+        while tally.stop is None:
+            played = await call(
+                self.playing.play_turns,
+                PlayInput(
+                    rollout=rollout,
+                    epoch=begin.epoch,
+                    sandbox=sandbox,
+                    tally=tally,
+                    num_turns=self.turns_per_activity,
+                    min_policy_version=0,
+                    request_timeout_s=60.0,
+                    command_timeout_s=60.0,
+                ),
+            )
+            tally = played.tally

@@ -188,8 +188,14 @@ async def of_the_tasks(config: CampaignConfig, db: Database | None) -> list[Item
             items.append(Item(what, State.MISSING, f"none; stored splits: {listed}", fix))
             continue
         known = await verifications.verification_of(db, config.tasks.source, split)
-        num_good = Counter(known.values())[Verification.VERIFIED]
-        if config.tasks.unverified is Unverified.USE:
+        counts = Counter(known.values())
+        num_good, num_flaky = counts[Verification.VERIFIED], counts[Verification.FLAKY]
+        used = config.tasks.unverified is Unverified.USE
+        if used and num_flaky and config.schedule is Schedule.REPRODUCIBLE:
+            found = f"{num_flaky} of {mine[split]} are flaky: one patch got different verdicts"
+            fix = 'remove tasks.unverified = "use", which leaves them out, or set schedule = '
+            items.append(Item(what, State.MISSING, found, fix + '"fastest"'))
+        elif used:
             items.append(Item(what, State.OK, f"{mine[split]}, unverified ones are used as well"))
         elif num_good:
             items.append(Item(what, State.OK, f"{num_good} of {mine[split]} verified"))

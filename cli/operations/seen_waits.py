@@ -5,6 +5,7 @@ holds up the rest. What it means is said by `mainspring.waits`.
 """
 
 import asyncio
+import json
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,6 +22,7 @@ from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
 from infra.db.reading import rollout_search
 from mainspring.ids import ROLLOUT_QUEUE, campaign_workflow
+from mainspring.protocol.activities import ASKED_AT
 from mainspring.waits import (
     ENDED,
     Failure,
@@ -107,6 +109,7 @@ def _pending(of: str, raw: Any, at: datetime) -> Pending:
     )
     failure = raw.last_failure if raw.HasField("last_failure") else None
     notes = [each.data.decode(errors="replace") for each in raw.heartbeat_details.payloads]
+    asked_at = _asked_at(notes[1]) if len(notes) > 1 else None
     return Pending(
         of=of,
         activity=raw.activity_type.name,
@@ -116,7 +119,14 @@ def _pending(of: str, raw: Any, at: datetime) -> Pending:
         since=max((_time(each) for each in times if each.seconds), default=at),
         failure=None if failure is None else Failure(_kind(failure), _message(failure)),
         note=notes[0].strip('"') if notes else "",
+        asked_at=asked_at if started else None,
     )
+
+
+def _asked_at(told: str) -> datetime | None:
+    """Since when an activity of several turns asks for a reply."""
+    since = json.loads(told).get(ASKED_AT)
+    return None if since is None else datetime.fromtimestamp(since, UTC)
 
 
 def _kind(failure: Any) -> str:

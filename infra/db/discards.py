@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, delete, func, null, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from infra.db import snapshots, steps
+from infra.db import leftovers, steps
 from infra.db.database import Database
 from infra.db.fence import unknown
 from infra.db.models import (
@@ -227,5 +227,5 @@ async def _mask(
             finished_at=func.now(),
         )
     )
-    await snapshots.drop_of_ended(connection, ended)
+    await leftovers.drop_of_ended(connection, ended)
     return masked

@@ -100,7 +100,7 @@ async def update_rollout(
     )
     if only_if is not None:
         statement = statement.where(only_if)
-    async with database.transaction() as connection:
+    async with database.statement() as connection:
         written = (await connection.execute(statement)).one_or_none()
         if written is not None:
             return written[0]

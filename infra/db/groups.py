@@ -14,7 +14,7 @@ from sqlalchemy import Row, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from infra.db import snapshots
+from infra.db import leftovers
 from infra.db.database import Database
 from infra.db.fence import unknown
 from infra.db.models import CampaignRow, GroupRow, RolloutRow
@@ -218,7 +218,7 @@ async def finish_group(
                 finished_at=func.now(),
             )
         )
-        await snapshots.drop_of_ended(connection, RolloutRow.group_id == group)
+        await leftovers.drop_of_ended(connection, RolloutRow.group_id == group)
         rewards = await connection.scalars(
             select(RolloutRow.reward).where(RolloutRow.group_id == group)
         )

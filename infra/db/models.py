@@ -258,6 +258,21 @@ class CallRow(Base):
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
+class PartialCallRow(Base):
+    """What there is of a reply while it is generated."""
+
+    __tablename__ = "partial_calls"
+
+    rollout_id: Mapped[str] = mapped_column(ForeignKey("rollouts.id"), primary_key=True)
+    epoch: Mapped[int]
+    number: Mapped[int]
+    completion_ids: Mapped[tuple[int, ...]]
+    logprobs: Mapped[tuple[float, ...]]
+    spans: Mapped[tuple[VersionSpan, ...]]
+    latency_s: Mapped[float]
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
 class ExecutionRow(Base):
     __tablename__ = "executions"
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from sqlalchemy import func, null, select, update
 
-from infra.db import snapshots
+from infra.db import leftovers
 from infra.db.database import Database
 from infra.db.models import CallRow, GroupRow, RolloutRow
 from infra.db.rollout_ends import DONE
@@ -81,7 +81,7 @@ async def end_rollout(database: Database, seen: Playing, fault: str) -> bool:
             )
             .returning(RolloutRow.id)
         )
-        await snapshots.drop_of_ended(connection, RolloutRow.id == seen.rollout)
+        await leftovers.drop_of_ended(connection, RolloutRow.id == seen.rollout)
     return ended is not None
 
 

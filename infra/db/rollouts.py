@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Row, func, null, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from infra.db import snapshots
+from infra.db import leftovers
 from infra.db.columns import plain
 from infra.db.database import Database
 from infra.db.fence import Fenced, unknown, update_rollout, write_once
@@ -294,13 +294,14 @@ async def finish(
         "finished_at": func.now(),
     }
     reward = await update_rollout(database, rollout, epoch, values, returning=RolloutRow.reward)
-    await snapshots.drop(database, rollout)
+    async with database.transaction() as connection:
+        await leftovers.drop_of_ended(connection, RolloutRow.id == rollout)
     return reward
 
 
 async def get(database: Database, rollout: RolloutId) -> RolloutRecord:
     """Raises UnknownId."""
-    async with database.transaction() as connection:
+    async with database.statement() as connection:
         result = await connection.execute(select(*_COLUMNS).where(RolloutRow.id == rollout))
         row = result.one_or_none()
     if row is None:
@@ -352,7 +353,7 @@ async def _locked(connection: AsyncConnection, rollout: RolloutId) -> Row[Any]:
 
 
 async def _of_epoch(database: Database, rollout: RolloutId, epoch: int, column: Any) -> Any:
-    async with database.transaction() as connection:
+    async with database.statement() as connection:
         row = (
             await connection.execute(
                 select(RolloutRow.epoch, column).where(RolloutRow.id == rollout)
@@ -366,7 +367,7 @@ async def _of_epoch(database: Database, rollout: RolloutId, epoch: int, column: 
 
 
 async def _one_column(database: Database, rollout: RolloutId, column: Any) -> Any:
-    async with database.transaction() as connection:
+    async with database.statement() as connection:
         found = await connection.execute(select(column).where(RolloutRow.id == rollout))
         row = found.one_or_none()
     if row is None:

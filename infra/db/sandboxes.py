@@ -131,7 +131,7 @@ async def close_lease(
 ) -> bool:
     """Write this after the sandbox is gone. False when `node` holds no open lease on it: it was
     closed before, or another node has taken it over."""
-    async with database.transaction() as connection:
+    async with database.statement() as connection:
         closed = await connection.scalar(
             update(SandboxRow)
             .where(

@@ -2,19 +2,16 @@
 
 Invariants: a snapshot holds what the turns before `num_turns` of one epoch left, so it serves that
 epoch alone; an older one never takes the place of a newer one; a write under an older epoch raises
-Fenced; a rollout that has ended has none. Written and read by the sandbox activities; ends of
-rollouts drop what is left.
+Fenced; a rollout that has ended has none (`leftovers`). Written and read by the sandbox activities.
 """
 
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, delete, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import delete, select
 
 from infra.db.database import Database
 from infra.db.fence import fenced_insert, refuse_older
-from infra.db.models import RolloutRow, SnapshotRow
-from infra.db.rollout_ends import DONE
+from infra.db.models import SnapshotRow
 from mainspring.ids import RolloutId
 
 _COLUMNS = ["rollout_id", "epoch", "num_turns", "data"]
@@ -42,13 +39,13 @@ async def put(
 ) -> None:
     """Keep it, unless the rollout has one as new or has ended. Raises Fenced for another epoch."""
     values = {"rollout_id": rollout, "epoch": epoch, "num_turns": num_turns, "data": data}
-    async with database.transaction() as connection:
+    async with database.statement() as connection:
         if await connection.scalar(_PUT, values) is None:
             await refuse_older(connection, rollout, epoch)
 
 
 async def newest(database: Database, rollout: RolloutId, epoch: int) -> Snapshot | None:
-    async with database.transaction() as connection:
+    async with database.statement() as connection:
         row = (
             await connection.execute(
                 select(SnapshotRow.num_turns, SnapshotRow.data).where(
@@ -61,11 +58,5 @@ async def newest(database: Database, rollout: RolloutId, epoch: int) -> Snapshot
 
 async def drop(database: Database, rollout: RolloutId) -> None:
     """Keep none: it is of no use. Dropping twice is fine."""
-    async with database.transaction() as connection:
+    async with database.statement() as connection:
         await connection.execute(delete(SnapshotRow).where(SnapshotRow.rollout_id == rollout))
-
-
-async def drop_of_ended(connection: AsyncConnection, *which: ColumnElement[bool]) -> None:
-    """For those of the rollouts `which` that have ended; in the transaction that ends them."""
-    ended = select(RolloutRow.id).where(DONE, *which)
-    await connection.execute(delete(SnapshotRow).where(SnapshotRow.rollout_id.in_(ended)))

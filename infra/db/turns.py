@@ -90,7 +90,7 @@ async def put_call(database: Database, rollout: RolloutId, epoch: int, call: Cal
     Fenced."""
     values = {name: getattr(call, name) for name in Call.__slots__}
     values |= {"rollout_id": rollout, "epoch": epoch}
-    async with database.transaction() as connection:
+    async with database.statement() as connection:
         row = (await connection.execute(_PUT_CALL, values)).one_or_none()
         if row is not None:
             return Call(*row)
@@ -100,7 +100,7 @@ async def put_call(database: Database, rollout: RolloutId, epoch: int, call: Cal
 
 
 async def get_call(database: Database, rollout: RolloutId, epoch: int, number: int) -> Call | None:
-    async with database.transaction() as connection:
+    async with database.statement() as connection:
         return await _call(connection, rollout, epoch, number)
 
 
@@ -118,7 +118,7 @@ async def put_intent(
         "command": command,
         "state": ExecutionState.INTENT,
     }
-    async with database.transaction() as connection:
+    async with database.statement() as connection:
         if await connection.scalar(_PUT_INTENT, values) is not None:
             return None
         await refuse_older(connection, rollout, epoch)
@@ -138,7 +138,7 @@ async def put_execution(
         "state": ExecutionState.DONE,
         "output_sha256": hashlib.sha256(execution.output).hexdigest(),
     }
-    async with database.transaction() as connection:
+    async with database.statement() as connection:
         row = (await connection.execute(_PUT_RESULT, values)).one_or_none()
         if row is not None:
             return Execution(*row)
@@ -155,7 +155,7 @@ async def history(
     """Every call of the epoch from call `first` on and every command of theirs that has run, in
     their order; one query."""
     which = {"rollout": rollout, "epoch": epoch, "first": first}
-    async with database.transaction() as connection:
+    async with database.statement() as connection:
         rows = (await connection.execute(_HISTORY, which)).all()
     middle = len(CALL)
     replies = {row[0]: row for row in rows}

@@ -17,17 +17,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
 import structlog
 
 from infra.policy.balancer import Balancer
 from infra.policy.model_files import check_servable
-from infra.policy.partial import Partial, UnknownWeights
+from infra.policy.partial import Partial, UnknownWeights, cut_off
 from infra.policy.protocol import (
     ANY,
     ClosesConnections,
     Completion,
-    MalformedReply,
+    Keep,
     NoEngineAnswered,
     SamplingParams,
     TokenOutOfVocabulary,
@@ -37,11 +36,10 @@ from infra.policy.pulse import Pulse
 from infra.policy.same_bits import SameBits
 from infra.policy.weight_files import check_same_weights, weights_digest
 from infra.policy.weight_label import WeightLabel
+from infra.policy.wire import Closed, OnPiece, Wire
 from mainspring.errors import EngineError, EngineFailing, EngineUnreachable
+from mainspring.trajectories.turns import PartialCall
 
-CONNECT_TIMEOUT_S = 5.0
-KEEPALIVE_S = 2.0
-"""Below the 5 s after which SGLang closes an idle connection: a request must not meet that."""
 MAX_RESUMES = 64
 """Aborts of one completion before the caller has to retry; a publish costs at most one."""
 MAX_CLOSED = 2
@@ -50,12 +48,7 @@ RESUME_DELAY_S = 0.05
 """Between an abort and going on: an operator aborting in a loop must not become a busy one."""
 
 
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 _log = structlog.get_logger(__name__)
-
-
-class _Closed(EngineUnreachable):
-    """The connection closed under a request: the engine died, or was killed by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +86,9 @@ class SGLangClient:
         self._digests: dict[tuple[Path, WeightLabel], str | None] = {}
         self._not_compared: set[str] = set()
         self._balancer = Balancer([url.rstrip("/") for url in engines])
-        self._pulse = Pulse(self._answers)
+        self._wire = Wire(timeout_s, api_key)
+        self._pulse = Pulse(self._wire.answers)
         self._publishing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._http = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
-            timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
-            limits=httpx.Limits(
-                max_connections=None,
-                max_keepalive_connections=256,
-                keepalive_expiry=KEEPALIVE_S,
-            ),
-            trust_env=False,  # engines are inside the cluster: never through a proxy
-        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -118,7 +102,7 @@ class SGLangClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        await self._http.aclose()
+        await self._wire.aclose()
 
     async def generate(
         self,
@@ -128,13 +112,28 @@ class SGLangClient:
         request_id: str,
         sticky: str,
         versions: Versions = ANY,
+        begun: PartialCall | None = None,
+        keep: Keep | None = None,
         num_closed: int = 0,
     ) -> Completion:
         """See protocol.Engines. Raises UnknownWeights also when the engine serves weights that the
         campaign discarded."""
         self._check_ids(input_ids, request_id)
-        partial = Partial(self._any_weights)
+        partial = Partial.continuing(self._any_weights, begun)
+
+        async def keep_piece(engine: str, answer: dict[str, Any]) -> None:
+            if keep is None:
+                return
+            try:
+                piece = partial.with_piece(engine, answer, versions)
+            except UnknownWeights:
+                return  # the end of the reply is refused for it
+            await keep(piece)
+
+        on_piece = None if keep is None else keep_piece
         for _ in range(MAX_RESUMES):
+            if len(partial.output_ids) >= params.max_new_tokens:
+                return partial.completion("length")
             body = {
                 # Unique, as an engine may still hold the request of an attempt that was cut off;
                 # unique at its beginning, as SGLang aborts every request that begins with an id.
@@ -153,13 +152,13 @@ class SGLangClient:
                 },
                 "return_logprob": True,
             }
-            served, num_closed = await self._post_generate(body, sticky, request_id, num_closed)
+            served, num_closed = await self._post_generate(
+                body, sticky, request_id, num_closed, on_piece
+            )
             finish = partial.add(served.engine, served.answer, versions, served.silent_s)
             await self._refuse_unknown(served.engine, partial.labels)
             if finish != "abort":
                 return partial.completion(finish)
-            if len(partial.output_ids) >= params.max_new_tokens:
-                return partial.completion("length")
             await asyncio.sleep(RESUME_DELAY_S)
         raise NoEngineAnswered(
             f"request {request_id} was aborted {MAX_RESUMES} times in a row", num_closed
@@ -186,22 +185,28 @@ class SGLangClient:
         )
 
     async def _post_generate(
-        self, body: dict[str, Any], sticky: str, request_id: str, num_closed: int
+        self,
+        body: dict[str, Any],
+        sticky: str,
+        request_id: str,
+        num_closed: int,
+        on_piece: OnPiece | None,
     ) -> tuple["_Answered", int]:
-        """The answer of the first engine that gives one, and `num_closed` by then."""
+        """The answer of the first engine that gives one, and `num_closed` by then. What an engine
+        had streamed when its connection closed is an answer that was aborted there."""
         failures: list[EngineUnreachable | EngineFailing] = []
         for engine in self._balancer.candidates(sticky):
             if num_closed >= MAX_CLOSED:
                 break
             with self._balancer.sending(engine, sticky):
-                try:
-                    with self._pulse.watching(engine) as watch:
-                        answer = await self._post(engine, "/generate", body)
-                    return _Answered(engine, answer, watch.silent_s), num_closed
-                except (EngineUnreachable, EngineFailing) as error:
+                with self._pulse.watching(engine) as watch:
+                    answer, failure = await self._attempt(engine, body, on_piece)
+                if failure is not None:
                     self._balancer.did_not_answer(engine)
-                    failures.append(error)
-                    num_closed += isinstance(error, _Closed)
+                    failures.append(failure)
+                    num_closed += isinstance(failure, Closed)
+                if answer is not None and num_closed < MAX_CLOSED:
+                    return _Answered(engine, answer, watch.silent_s), num_closed
         said = "; ".join(failure.message for failure in failures)
         if num_closed >= MAX_CLOSED:
             raise ClosesConnections(
@@ -213,13 +218,16 @@ class SGLangClient:
             raise EngineFailing(said)
         raise NoEngineAnswered(f"no policy engine answered: {said}", num_closed)
 
-    async def _answers(self, engine: str) -> bool:
-        """For the pulse: any answer proves that the engine runs, an error as well."""
+    async def _attempt(
+        self, engine: str, body: dict[str, Any], on_piece: OnPiece | None
+    ) -> tuple[dict[str, Any] | None, EngineUnreachable | EngineFailing | None]:
+        """What the engine answered, and why that is not all."""
         try:
-            await self._http.get(f"{engine}/model_info")
-        except httpx.TransportError:
-            return False
-        return True
+            return await self._wire.reply(engine, body, on_piece), None
+        except Closed as closed:
+            return closed.so_far and cut_off(closed.so_far), closed
+        except (EngineUnreachable, EngineFailing) as error:
+            return None, error
 
     async def served_version(self, engine: str) -> int | None:
         label = _served(await self._model_info(engine))
@@ -244,18 +252,18 @@ class SGLangClient:
             served = _served(info)
             if served and served.can_be(label) and await self._holds(info, weights, label):
                 # The process that loaded it may have died before this.
-                await self._post(engine, "/continue_generation", {})
+                await self._wire.post(engine, "/continue_generation", {})
                 return False
             await asyncio.to_thread(self._check_weights, weights)
             try:
-                await self._post(engine, "/pause_generation", {"mode": "retract"})
-                await self._post(
+                await self._wire.post(engine, "/pause_generation", {"mode": "retract"})
+                await self._wire.post(
                     engine,
                     "/update_weights_from_disk",
                     {"model_path": str(weights.absolute()), "weight_version": str(label)},
                 )
             finally:
-                await asyncio.shield(self._post(engine, "/continue_generation", {}))
+                await asyncio.shield(self._wire.post(engine, "/continue_generation", {}))
             info = await self._model_info(engine)
             if _served(info) != label:
                 raise EngineError(
@@ -292,45 +300,7 @@ class SGLangClient:
         return self._digests[key] in (None, digest)
 
     async def _model_info(self, engine: str) -> dict[str, Any]:
-        return await self._call(engine, "GET", "/model_info")
-
-    async def _post(self, engine: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        return await self._call(engine, "POST", path, body)
-
-    async def _call(
-        self, engine: str, method: str, path: str, body: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Raises EngineUnreachable or EngineFailing when asking again (or elsewhere) may help, else
-        EngineError."""
-        try:
-            response = await self._http.request(method, engine + path, json=body)
-        except httpx.TransportError as error:
-            said = f"{engine}{path}: {type(error).__name__} {error}"
-            sent = not isinstance(error, (*_NOT_SENT, httpx.TimeoutException))
-            raise (_Closed if sent else EngineUnreachable)(said) from error
-        if response.status_code == 500:
-            raise EngineFailing(f"{engine}{path}: HTTP 500 {response.text}")
-        if response.status_code == 429 or response.status_code > 500:
-            raise EngineUnreachable(f"{engine}{path}: HTTP {response.status_code} {response.text}")
-        if response.status_code == 401:
-            raise EngineError(
-                f"policy engine {engine} refuses the API key",
-                remedy="put the key it was started with (--api-key) into MAINSPRING_POLICY_API_KEY",
-            )
-        if response.status_code != 200:
-            raise EngineError(
-                f"policy engine {engine}{path} answered {response.status_code}: {response.text}"
-            )
-        try:
-            answer = response.json()
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            raise MalformedReply(
-                f"policy engine {engine}{path} did not answer with JSON: {response.text[:200]!r}",
-                remedy="is it SGLang 0.5.23 or later, or `mainspring serve`?",
-            )
-        return answer
+        return await self._wire.call(engine, "GET", "/model_info")
 
 
 def _served(info: dict[str, Any]) -> WeightLabel | None:

@@ -19,8 +19,8 @@ import httpx
 from pydantic import SecretStr
 
 from infra.policy.balancer import Balancer
-from infra.policy.client import CONNECT_TIMEOUT_S
 from infra.policy.protocol import ContextFull, MalformedReply
+from infra.policy.wire import CONNECT_TIMEOUT_S
 from mainspring.agents.protocol import Message
 from mainspring.config.policy import PolicyConfig
 from mainspring.errors import EngineBusy, EngineError, EngineFailing
@@ -191,7 +191,8 @@ class OpenAIClient:
         if status in (400, 413, 422) and _CONTEXT_FULL.search(said):
             return ContextFull(where, remedy="is policy.max_new_tokens below the model's context?")
         remedy = {
-            401: "put the endpoint's key into MAINSPRING_POLICY_API_KEY of the rollout workers",
+            401: "put the endpoint's key into MAINSPRING_POLICY_API_KEY of the rollout workers "
+            "(and of the nodes, where rollout.turns_per_activity is above 1)",
             403: "may this key (MAINSPRING_POLICY_API_KEY) use the model?",
             404: "is policy.model the endpoint's name for it, and does the base URL end as the "
             "endpoint's documentation shows (most often in /v1)?",

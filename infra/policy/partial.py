@@ -9,7 +9,7 @@ from typing import Any
 from infra.policy.protocol import Completion, MalformedReply, Versions
 from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError
-from mainspring.trajectories.turns import VersionSpan
+from mainspring.trajectories.turns import PartialCall, VersionSpan
 
 ANY_VERSION = 0
 """Recorded for weights that no campaign made."""
@@ -83,6 +83,31 @@ class Partial:
         if count:
             self.spans.append(VersionSpan(version, start, end))
 
+    @classmethod
+    def continuing(cls, any_weights: bool, begun: PartialCall | None) -> "Partial":
+        if begun is None:
+            return cls(any_weights)
+        return cls(
+            any_weights,
+            list(begun.completion_ids),
+            list(begun.logprobs),
+            list(begun.spans),
+            begun.latency_s,
+        )
+
+    def with_piece(self, engine: str, answer: dict[str, Any], versions: Versions) -> PartialCall:
+        """What there is with an answer that is not at its end. Raises as `add`."""
+        so_far = Partial(
+            self.any_weights, [*self.output_ids], [*self.logprobs], [*self.spans], self.latency_s
+        )
+        so_far.add(engine, cut_off(answer), versions, 0.0)
+        return PartialCall(
+            tuple(so_far.output_ids),
+            tuple(so_far.logprobs),
+            tuple(so_far.spans),
+            so_far.latency_s,
+        )
+
     def completion(self, finish_reason: str) -> Completion:
         return Completion(
             output_ids=tuple(self.output_ids),
@@ -91,6 +116,12 @@ class Partial:
             finish_reason=finish_reason,
             latency_s=self.latency_s,
         )
+
+
+def cut_off(answer: dict[str, Any]) -> dict[str, Any]:
+    """The last piece of a stream that ended too early, as an answer that was aborted there."""
+    meta = dict(answer.get("meta_info") or {}) | {"finish_reason": {"type": "abort"}}
+    return {**answer, "meta_info": meta}
 
 
 def weight_label(engine: str, served: str, versions: Versions) -> WeightLabel:

@@ -7,6 +7,7 @@
 Imported by the activities of replies and publishing, and by the implementations beside it.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +17,7 @@ from mainspring.agents.conversation import Conversation
 from mainspring.errors import EngineError, EngineUnreachable
 from mainspring.ids import RolloutId
 from mainspring.status import FaultKind
-from mainspring.trajectories.turns import Call, VersionSpan
+from mainspring.trajectories.turns import Call, PartialCall, VersionSpan
 
 
 class MalformedReply(EngineError):
@@ -104,6 +105,10 @@ class Completion:
     latency_s: float
 
 
+Keep = Callable[[PartialCall], Awaitable[None]]
+"""Called with what there is of a reply while it is generated; awaited before more is taken."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReplyRequest:
     """The next reply of one rollout."""
@@ -120,6 +125,10 @@ class ReplyRequest:
     """Engines that serve another policy version are given the right one before they are asked."""
     seed: int | None = None
     """Of this reply's sampling; None: the engine draws as it likes."""
+    begun: PartialCall | None = None
+    """What an earlier attempt had of this reply; only what is missing is asked for."""
+    keep: Keep | None = None
+    """Stores what there is of the reply while it is generated."""
     num_closed: int = 0
     """What NoEngineAnswered told of an earlier attempt, so that a request that kills engines is not
     handed to all of them."""
@@ -158,10 +167,13 @@ class Engines(Publisher, Protocol):
         request_id: str,
         sticky: str,
         versions: Versions = ANY,
+        begun: PartialCall | None = None,
+        keep: Keep | None = None,
         num_closed: int = 0,
     ) -> Completion:
         """Sample one completion; requests with the same `sticky` prefer the same engine. A request
-        cut off by an abort continues from its partial tokens, so a completion may span versions.
+        cut off by an abort, or by the death of its engine, continues from its partial tokens, so a
+        completion may span versions. `keep` sees them from engines that stream.
         Raises EngineError when the request is refused for good, NoEngineAnswered when no engine can
         be reached, UnknownWeights when an engine serves no known version among `versions`."""
         ...

@@ -16,6 +16,8 @@ from infra.policy.model_files import check_servable, read_facts
 from infra.policy.sglang_launch import KEY_VARIABLE
 from mainspring.errors import EngineError, ServiceError, UsageError
 
+STREAM_INTERVAL = 32
+"""Tokens from one piece of a streamed reply to the next."""
 GPUS = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 """Device files of NVIDIA's, AMD's and WSL's drivers."""
 HEALTH_VARIABLE = "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"
@@ -54,6 +56,8 @@ def sglang_command(
     arguments = [sys.executable, "-m", "infra.policy.sglang_launch"]
     arguments += ["--model-path", str(model), "--host", host, "--port", str(port)]
     arguments += ["--weight-version", weight_version]
+    # Replies are stored in pieces; its default repeats the whole reply for every token.
+    arguments += ["--stream-interval", str(STREAM_INTERVAL)]
     if max_batch is not None:
         arguments += ["--max-running-requests", str(max_batch)]
     if context_length is not None:

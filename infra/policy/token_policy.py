@@ -80,6 +80,9 @@ class TokenPolicy:
             stop_token_ids=self._tokenizer.stop_token_ids,
             seed=ask.seed,
         )
+        begun, fit = ask.begun, ask.versions.of_earlier_tokens
+        if begun is not None and not all(fit.admit(span.version) for span in begun.spans):
+            begun = None
         while True:
             try:
                 return await self._engines.generate(
@@ -88,6 +91,8 @@ class TokenPolicy:
                     request_id=ask.request_id,
                     sticky=ask.rollout,
                     versions=ask.versions,
+                    begun=begun,
+                    keep=ask.keep,
                     num_closed=ask.num_closed,
                 )
             except UnknownWeights as stale:

@@ -142,7 +142,10 @@ OPEN_SANDBOX = QueueCall(
 EXECUTE = NodeCall("execute", ExecuteInput, ExecuteResult, SHELL_GRACE_S + COLLECT_TIMEOUT_S)
 """Run the reply's command in the rollout's sandbox, once. Own share: the command."""
 PLAY_TURNS = NodeCall("play_turns", PlayInput, PlayResult, STORE_TIMEOUT_S)
-"""Play several turns, replies and commands, resuming from what is stored. Own share: `play_s`."""
+"""Play several turns, replies and commands, resuming from what is stored; where they end, store the
+patch and remove the sandbox. Own share: `play_s`."""
+ASKED_AT = "asked_at"
+"""What its heartbeat tells while a reply is asked for: since when, in unix seconds."""
 RESTORE_SANDBOX = NodeCall("restore_sandbox", SandboxInput, RolloutRef, SHELL_GRACE_S)
 """Replay the recorded commands in a new sandbox, checking each. Own share: the commands."""
 COLLECT_PATCH = NodeCall("collect_patch", SandboxInput, PatchResult, COLLECT_TIMEOUT_S)

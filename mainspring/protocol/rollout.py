@@ -151,6 +151,10 @@ class PlayResult(BaseModel):
     """Of the conversation, where they are counted."""
     execute_s: float = 0.0
     """What commands took as this attempt saw it."""
+    is_closed: bool = False
+    """The turns have ended, the patch is stored and the sandbox closed."""
+    collect_s: float = 0.0
+    """What that took without a submission, whose command includes it."""
     retry_s: float | None = None
     """When to try the next turn again, which failed after others of the same activity; None: it did
     not."""

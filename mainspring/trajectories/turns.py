@@ -67,6 +67,18 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class PartialCall:
+    """The first tokens of a reply: what is continued when its engine or its process dies."""
+
+    completion_ids: tuple[int, ...]
+    """[T]; none of them ends the reply."""
+    logprobs: tuple[float, ...]
+    """[T] as served."""
+    spans: tuple[VersionSpan, ...]
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Execution:
     """One command and what it did."""
 

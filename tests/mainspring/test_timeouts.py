@@ -8,14 +8,20 @@ from mainspring.protocol.activities import (
     CLOSE_SANDBOX,
     COLLECT_PATCH,
     EXECUTE,
+    GENERATE,
     GRADE,
     OPEN_SANDBOX,
+    PLAY_TURNS,
+    command_s,
+    play_s,
+    reply_s,
 )
 from workers.polling import HEARTBEAT_THROTTLE
 from workflows import activity_calls
 
 COLLECTING_S = t.PATCH_TIMEOUT_S + 2 * t.ANSWER_GRACE_S
 """The patch, the list of what it lacks, and the end of the sandbox."""
+R, C = 600.0, 60.0
 RULES = (
     # A turn, beyond its command's own timeout.
     (t.ANSWER_GRACE_S < t.SHELL_GRACE_S, "a wedged shell is noticed before the attempt ends"),
@@ -31,6 +37,15 @@ RULES = (
     (t.UNPACK_CPU_S < t.FILES_TIMEOUT_S, "a snapshot that is too long is refused by its limit"),
     (COLLECT_PATCH.timeout_s > COLLECTING_S, "a slow diff is refused as such"),
     (CLOSE_SANDBOX.timeout_s > t.ANSWER_GRACE_S, "a sandbox that answers late can be closed"),
+    # Several turns in one activity: a reply of R seconds and a command of C.
+    (
+        reply_s(R) == GENERATE.timeout_s + R and command_s(C) == EXECUTE.timeout_s + C,
+        "a reply and a command have as long as when each is an activity of its own",
+    ),
+    (
+        PLAY_TURNS.timeout_s + play_s(5, R, C) > 5 * (reply_s(R) + command_s(C)),
+        "an engine or a sandbox that hangs is noticed as such before the attempt ends",
+    ),
     # Opening and grading.
     (
         max(t.DOCKER_BOOT_TIMEOUT_S, t.BWRAP_BOOT_TIMEOUT_S) + t.FILES_TIMEOUT_S

@@ -103,6 +103,10 @@ def test_the_newest_failure_and_its_remedy() -> None:
     assert wait.what.startswith("no engine answers at http://e:1") and "serve" in wait.remedy
     hung = pending("generate", "rollout", started=True, seconds=90)
     assert "waiting for a reply from http://e:1" in told(scene(hung))[0]
+    plays = pending("play_turns", "sandbox/a", started=True, seconds=900)
+    assert told(scene(plays)) == []
+    asks = replace(plays, asked_at=AT - timedelta(seconds=90))
+    assert "waiting for a reply from http://e:1 (for 1 min 30 s)" in told(scene(asks))[0]
     died = Failure("", "activity Heartbeat timeout")
     assert "its worker died" in told(scene(pending(attempt=2, failure=died, started=True)))[0]
 

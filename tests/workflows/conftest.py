@@ -33,6 +33,7 @@ async def cluster(workers: Cluster) -> AsyncIterator[Cluster]:
     workers.policy.gate = None
     workers.policy.hold = None
     workers.policy.say_by_seed = None
+    workers.policy.begun.clear()
     yield workers
 
 

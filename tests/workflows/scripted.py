@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from infra.policy.protocol import ANY, Completion, SamplingParams, Versions
+from infra.policy.protocol import ANY, Completion, Keep, NoEngineAnswered, SamplingParams, Versions
 from infra.policy.weight_label import WeightLabel
-from mainspring.trajectories.turns import VersionSpan
+from mainspring.trajectories.turns import PartialCall, VersionSpan
 
 END = 256
 LOGPROB = -0.25
@@ -28,6 +28,10 @@ class ScriptedPolicy:
         self.say_by_seed: Callable[[int, int], str] | None = None
         """In place of `say`, for requests with a seed."""
         self.asked: list[str] = []
+        self.cut: dict[str, PartialCall] = {}
+        """Replies whose first attempt ends with these tokens and no more."""
+        self.begun: dict[str, PartialCall] = {}
+        """What replies were asked to continue."""
         self.versions: dict[str, Versions] = {}
         """Policy versions that each reply was asked for under."""
         self.prompts: dict[str, list[int]] = {}
@@ -44,6 +48,8 @@ class ScriptedPolicy:
         request_id: str,
         sticky: str,
         versions: Versions = ANY,
+        begun: PartialCall | None = None,
+        keep: Keep | None = None,
         num_closed: int = 0,
     ) -> Completion:
         if self.gate is not None:
@@ -54,6 +60,11 @@ class ScriptedPolicy:
         self.asked.append(f"{sticky}.t{turn}")
         self.prompts[f"{sticky}.t{turn}"] = list(input_ids)
         self.versions[f"{sticky}.t{turn}"] = versions
+        if begun is not None:
+            self.begun[f"{sticky}.t{turn}"] = begun
+        if keep is not None and (partial := self.cut.pop(f"{sticky}.t{turn}", None)):
+            await keep(partial)
+            raise NoEngineAnswered("the engine died", 1)
         if params.seed is not None and self.say_by_seed is not None:
             said = self.say_by_seed(params.seed, turn)
         else:

@@ -136,6 +136,27 @@ async def test_a_sandbox_that_is_lost_in_the_middle_is_rebuilt(cluster) -> None:
     assert (row.epoch, "restore" in row.phase_s) == (0, True)
 
 
+async def test_a_sandbox_that_is_lost_before_its_patch_is_collected(cluster, monkeypatch) -> None:
+    cluster.policy.say = lambda rollout, turn: bash(f"echo turn{turn} >> ran; {FIX}; cat ran")
+    campaign, group, [rollout] = await cluster.make_rollouts(
+        turns_per_activity=TOGETHER, step_limit=3
+    )
+    get, lost = rollouts.get_patch, []
+
+    async def lose(db, ident, epoch):
+        if ident == rollout and not lost:
+            lost.append(await cluster.held.release(life(rollout, 0)))
+        return await get(db, ident, epoch)
+
+    monkeypatch.setattr(rollouts, "get_patch", lose)
+    result = await (await cluster.start(rollout, campaign, group)).result()
+    assert lost == [True]
+    assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.STEP_LIMIT, 1.0, 3)
+    _, ran = await turns.history(cluster.db, rollout, 0)
+    assert ran[2].output.decode().split() == ["turn0", "turn1", "turn2"]
+    assert len(asked(cluster, rollout)) == 3
+
+
 async def test_a_replay_that_diverges_starts_again(cluster) -> None:
     cluster.policy.say = lambda rollout, turn: bash("date +%N") if not turn else mark("", turn)
     campaign, group, [rollout] = await cluster.make_rollouts(turns_per_activity=TOGETHER)

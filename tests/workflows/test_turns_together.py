@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,14 @@ from scripted import SUBMIT, bash
 from test_rollout_workflow import FIX, MAX_PAYLOAD_BYTES, _payloads, replies
 
 from activities import playing
+from cli.operations.seen_waits import _pending
 from infra.db import policies, sandboxes, turns
 from infra.policy.serving import serve_over_http
 from mainspring.errors import EngineUnreachable
 from mainspring.ids import RolloutId, rollout_workflow
 from mainspring.status import FaultKind, SandboxStatus, StopReason
 from mainspring.trajectories.turns import Call, Execution
+from tests.waiting import until
 
 SAID = (bash("cat calc.py"), "no block", bash("echo one >> calc.txt"), FIX, bash("true"), SUBMIT)
 TOGETHER = 5
@@ -79,6 +82,10 @@ async def test_what_ends_a_rollout_ends_it_within_an_activity(
     assert len(calls) == num_turns
     assert len([a for a in cluster.policy.asked if a.startswith(rollout)]) == num_turns
     assert len(ran) == sum("```bash" in call.text for call in calls)
+    assert row.verdict is not None
+    assert not [s for s in await cluster.open_sandboxes() if rollout.replace("/", ".") in s]
+    collected = (await activities_of(cluster, rollout)).count("collect_patch")
+    assert collected == (together == 1 and stop is not StopReason.SUBMITTED)
 
 
 async def test_payloads_stay_small(cluster: Cluster) -> None:
@@ -127,6 +134,32 @@ async def test_an_engine_that_answers_nothing_is_given_up_and_asked_again(
     _, result = await cluster.play(turns_per_activity=TOGETHER)
     assert (len(held), result.stop_reason, result.reward) == (2, StopReason.SUBMITTED, 1.0)
     assert result.num_turns == 3
+
+
+async def test_what_it_waits_for_is_seen_while_it_plays(cluster: Cluster) -> None:
+    cluster.policy.say = replies(bash("true"), SUBMIT)
+    let_go = asyncio.Event()
+
+    async def hold(rollout: str) -> None:
+        if f"{rollout}.t0" in cluster.policy.asked:
+            await let_go.wait()
+
+    cluster.policy.hold = hold
+    campaign, group, [rollout] = await cluster.make_rollouts(turns_per_activity=TOGETHER)
+    began = datetime.now(UTC)
+    handle = await cluster.start(rollout, campaign, group)
+
+    async def seen() -> bool:
+        found = (await handle.describe()).raw_description.pending_activities
+        looks = [_pending(handle.id, each, datetime.now(UTC)) for each in found]
+        return any(
+            look.note == "turn 2: reply" and look.asked_at is not None and look.asked_at > began
+            for look in looks
+        )
+
+    await until(seen)
+    let_go.set()
+    assert (await handle.result()).stop_reason is StopReason.SUBMITTED
 
 
 async def test_a_node_without_the_model_names_itself_and_the_remedy(

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 import bundled
 from mainspring.algorithms.choice import advantages_of
@@ -165,3 +166,23 @@ def test_bounds_of_the_gap_follow_the_dtype() -> None:
         {"name": "a", "policy": {"model": "/m", "dtype": "bfloat16"}, "trainer": {"gap": {"k3": 1}}}
     )
     assert config.gap_bounds == GapBounds(mean=0.05, p999=0.5, k3=1)
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value"),
+    [
+        ("trainer", "max_staleness", 2),
+        ("trainer", "keep_checkpoints", 1),
+        ("trainer", "device", "cuda"),
+        ("trainer", "tensor_parallel", 2),
+        ("trainer", "data_parallel", 2),
+        ("policy", "api", "openai"),
+    ],
+)
+def test_what_cannot_be_reproduced_is_refused(section: str, field: str, value: object) -> None:
+    raw = {"name": "a", "schedule": "reproducible", "policy": {"model": "/m"}}
+    raw["trainer"] = {"device": "cpu"}
+    assert CampaignConfig.model_validate(raw).batches is not None
+    raw[section] = raw[section] | {field: value}
+    with pytest.raises(ValidationError, match=rf"{section}\.{field}.*or set schedule = \"fastest"):
+        CampaignConfig.model_validate(raw)

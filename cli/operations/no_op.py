@@ -1,0 +1,105 @@
+"""A policy, a tokenizer and a sandbox that do nothing and take no time: what a bench leaves out.
+
+Invariant: each implements its seam fully, so the workflow, the activities and the store around them
+are the real ones. Imported by `bench_turns`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.policy.protocol import Completion, SamplingParams
+from infra.policy.weight_label import WeightLabel
+from infra.sandbox.protocol import Sandbox, SandboxSpec
+from mainspring.environments.protocol import CommandResult
+from mainspring.ids import SandboxId
+from mainspring.sandbox_choice import BWRAP
+from mainspring.trajectories.turns import VersionSpan
+
+REPLY_TOKENS = 40
+PROMPT_TOKENS = 200
+
+
+class NoPolicy:
+    """A policy that answers at once, always with a command that is worth nothing."""
+
+    async def generate(
+        self, input_ids: list[int], params: SamplingParams, **_: object
+    ) -> Completion:
+        ids = tuple(range(REPLY_TOKENS))
+        return Completion(
+            ids, (-0.1,) * REPLY_TOKENS, (VersionSpan(0, 0, REPLY_TOKENS),), "stop", 0
+        )
+
+    async def publish(self, engine: str, weights: Path, label: WeightLabel) -> None:
+        return None
+
+    async def reconcile(self, engine: str, weights: Path, label: WeightLabel) -> bool:
+        return False
+
+    async def aclose(self) -> None:
+        return None
+
+
+class NoTokenizer:
+    stop_token_ids = (REPLY_TOKENS - 1,)
+
+    def prompt_ids(self, system: str, user: str) -> list[int]:
+        return list(range(PROMPT_TOKENS))
+
+    def next_prompt_ids(self, user_text: str, *, closed: bool) -> list[int]:
+        return list(range(REPLY_TOKENS))
+
+    def decode(self, ids: list[int] | tuple[int, ...]) -> str:
+        return "THOUGHT: nothing.\n\n```bash\ntrue\n```"
+
+
+@dataclass(frozen=True, slots=True)
+class NoSandbox:
+    id: SandboxId
+
+    async def run(self, turn_id: str, command: str, timeout_s: float) -> CommandResult:
+        return CommandResult(0, b"ok\n", False, False, 0.0)
+
+    async def write_files(self, files: Mapping[str, bytes]) -> None:
+        return None
+
+    async def diff(self) -> bytes:
+        return b""
+
+    async def left_out(self) -> str:
+        return ""
+
+    async def snapshot(self, after: str, max_bytes: int) -> bytes | None:
+        return None
+
+    async def restore(self, snapshot: bytes) -> None:
+        return None
+
+    async def ping(self) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+
+class NoBackend:
+    name = BWRAP
+
+    async def probe(self) -> None:
+        return None
+
+    async def open(self, spec: SandboxSpec) -> Sandbox:
+        return NoSandbox(spec.id)
+
+    async def attach(self, spec: SandboxSpec, busy_s: float) -> Sandbox:
+        return NoSandbox(spec.id)
+
+    async def rename(self, sandbox: SandboxId, spec: SandboxSpec) -> Sandbox:
+        return NoSandbox(spec.id)
+
+    async def list_open(self) -> list[SandboxId]:
+        return []
+
+    async def remove(self, sandbox: SandboxId) -> None:
+        return None

@@ -1,0 +1,69 @@
+"""A reply in pieces: what a request has so far, sent while it runs, as server-sent events.
+
+Every event holds the whole reply so far (SGLang's default), the last one its end. A piece is due
+after PIECE_TOKENS tokens or PIECE_S seconds, whichever is first: what a client has stored is never
+further behind. Imported by `engine.app`.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from engine.sequences import Sequence
+from engine.thread import EngineFailed, EngineThread
+
+PIECE_TOKENS = 32
+PIECE_S = 1.0
+DONE = "data: [DONE]\n\n"
+
+Answer = Callable[[Sequence], dict[str, Any]]
+
+
+def event(answer: dict[str, Any]) -> str:
+    return f"data: {json.dumps(answer)}\n\n"
+
+
+class Pieces:
+    """The pieces of one request. `look` runs on the engine thread after each token."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._num_told = 0
+        self._told_at = time.monotonic()
+
+    def look(self, sequence: Sequence) -> None:
+        now, number = time.monotonic(), len(sequence.logprobs)
+        if sequence.finish_reason is not None:
+            return
+        if number - self._num_told < PIECE_TOKENS and now - self._told_at < PIECE_S:
+            return
+        self._num_told, self._told_at = number, now
+        piece = self._answer(sequence)
+        self._loop.call_soon_threadsafe(self._ready.put_nowait, piece)
+
+    async def events(self, engine: EngineThread, sequence: Sequence) -> AsyncIterator[str]:
+        """Aborts the request when the client goes away."""
+        done = asyncio.ensure_future(asyncio.wrap_future(sequence.done))
+        try:
+            while not done.done():
+                piece = asyncio.ensure_future(self._ready.get())
+                await asyncio.wait({done, piece}, return_when=asyncio.FIRST_COMPLETED)
+                if piece.done():
+                    yield event(piece.result())
+                else:
+                    piece.cancel()
+            try:
+                await done
+            except EngineFailed as failure:
+                # Headers are sent already: only the end of the stream can tell.
+                yield event({"error": {"message": failure.message}})
+                return
+            yield event(self._answer(sequence))
+            yield DONE
+        finally:
+            if not done.done():
+                engine.post(lambda s: s.abort(sequence.__eq__))

@@ -1,0 +1,129 @@
+"""Replies in pieces: what an engine has streamed is kept, and continued when it dies."""
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+
+from infra.policy.client import SGLangClient
+from infra.policy.protocol import SamplingParams, Versions
+from mainspring.trajectories.turns import PartialCall, VersionSpan
+from tests.infra.policy.engines import running, serving, serving_process, until
+from tests.infra.policy.tiny_model import save_tiny_model
+
+LONG = SamplingParams(max_new_tokens=250, temperature=0)
+SEEDED = SamplingParams(max_new_tokens=120, temperature=1.0, seed=3)
+PIECE_TOKENS = 32
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_model(tmp_path_factory.mktemp("models"), seed=0)
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.pieces: list[PartialCall] = []
+        self.first = asyncio.Event()
+
+    async def __call__(self, partial: PartialCall) -> None:
+        self.pieces.append(partial)
+        self.first.set()
+
+
+async def test_pieces_hold_the_reply_so_far(model: Path) -> None:
+    kept = Kept()
+    with serving(model) as engine:
+        async with SGLangClient([engine]) as client:
+            whole = await client.generate([5, 6], LONG, request_id="r", sticky="a")
+            streamed = await client.generate([5, 6], LONG, request_id="r", sticky="a", keep=kept)
+    assert (streamed.output_ids, streamed.spans) == (whole.output_ids, whole.spans)
+    assert len(kept.pieces) == len(whole.output_ids) // PIECE_TOKENS
+    for number, piece in enumerate(kept.pieces, start=1):
+        length = number * PIECE_TOKENS
+        assert piece.completion_ids == whole.output_ids[:length]
+        assert piece.logprobs == pytest.approx(whole.logprobs[:length], abs=1e-5)
+        assert piece.spans == (VersionSpan(0, 0, length),)
+
+
+@pytest.mark.parametrize("params", [LONG, SEEDED], ids=["greedy", "seeded"])
+async def test_a_reply_continues_on_another_engine_when_its_engine_is_killed(
+    model: Path, params: SamplingParams
+) -> None:
+    kept = Kept()
+    with serving(model) as other, serving_process(model) as (engine, process):
+        async with SGLangClient([other]) as client:
+            expected = await client.generate([5, 6], params, request_id="r", sticky="a")
+        async with SGLangClient([engine, other], any_weights=True) as client:
+            # The balancer takes the first engine for a first request.
+            reply = asyncio.create_task(
+                client.generate([5, 6], params, request_id="r", sticky="a", keep=kept)
+            )
+            async with asyncio.timeout(60):
+                await kept.first.wait()
+            process.send_signal(signal.SIGKILL)
+            served = await reply
+    assert served.output_ids == expected.output_ids
+    # The engine that took over was asked for what was missing only.
+    assert served.spans == (VersionSpan(0, 0, len(expected.output_ids)),)
+
+
+async def test_a_reply_continues_from_what_was_stored(model: Path) -> None:
+    with serving(model) as engine:
+        async with SGLangClient([engine]) as client:
+            whole = await client.generate([5, 6], SEEDED, request_id="r", sticky="a")
+            half = len(whole.output_ids) // 2
+            begun = PartialCall(
+                whole.output_ids[:half], whole.logprobs[:half], (VersionSpan(0, 0, half),), 1.5
+            )
+            rest = await client.generate(
+                [5, 6], SEEDED, request_id="r", sticky="a", begun=begun, versions=Versions(0)
+            )
+            full = PartialCall(
+                whole.output_ids, whole.logprobs, (VersionSpan(0, 0, len(whole.output_ids)),), 1.5
+            )
+            nothing = await client.generate(
+                [5, 6], SEEDED, request_id="r", sticky="a", begun=full, keep=Kept()
+            )
+    assert rest.output_ids == whole.output_ids
+    assert rest.logprobs == pytest.approx(whole.logprobs, abs=1e-5)
+    assert rest.latency_s > 1.5
+    assert (nothing.output_ids, nothing.finish_reason) == (whole.output_ids, "length")
+
+
+async def test_a_client_that_leaves_ends_its_stream(model: Path) -> None:
+    kept = Kept()
+    params = SamplingParams(max_new_tokens=250, temperature=0)
+    with serving(model, step_interval_s=0.02) as engine:
+        async with SGLangClient([engine]) as client:
+            reply = asyncio.create_task(
+                client.generate([5, 6], params, request_id="r", sticky="a", keep=kept)
+            )
+            await kept.first.wait()
+            reply.cancel()
+            await asyncio.gather(reply, return_exceptions=True)
+        async with httpx.AsyncClient(base_url=engine) as http:
+            await until(http, running(0))
+
+
+def test_the_wire_is_sglangs(model: Path) -> None:
+    body = {
+        "input_ids": [5, 6],
+        "sampling_params": {"max_new_tokens": 70, "temperature": 0, "ignore_eos": True},
+        "return_logprob": True,
+        "stream": True,
+    }
+    with serving(model) as engine:
+        with httpx.stream("POST", engine + "/generate", json=body) as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            lines = [line for line in response.iter_lines() if line]
+        batch = httpx.post(engine + "/generate", json=body | {"input_ids": [[5], [6]]})
+    assert lines.pop() == "data: [DONE]"
+    answers = [json.loads(line.removeprefix("data: ")) for line in lines]
+    assert [len(answer["output_ids"]) for answer in answers] == [32, 64, 70]
+    finished = [answer["meta_info"]["finish_reason"] for answer in answers]
+    assert finished == [None, None, {"type": "length", "length": 70}]
+    assert batch.status_code == 400 and "not a batch" in batch.text
