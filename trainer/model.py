@@ -24,7 +24,6 @@ from torch import Tensor
 from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from mainspring.batch_invariance import KEY_BLOCK, whole_blocks
 from mainspring.errors import ModelError
 
 FAMILIES = ("qwen3", "qwen2", "llama")
@@ -38,17 +37,16 @@ class SdpaAttention(MegatronModule):
         super().__init__(config=config)
         assert config.kv_channels is not None
         self.scale = softmax_scale or config.kv_channels**-0.5
-        self.in_whole_blocks = False
-        """Whether keys are padded to whole blocks: their sum depends on how many there are."""
+        self.key_block = 1
+        """Keys are padded to a multiple of it: a sum over them depends on how many there are."""
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **_: object
     ) -> Tensor:
         """[S, B, heads, channels] in, [S, B, heads * channels] out."""
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
-        mask = None
-        if self.in_whole_blocks:
-            num_missing = whole_blocks(k.shape[2], KEY_BLOCK) - k.shape[2]
+        mask, num_missing = None, -k.shape[2] % self.key_block
+        if self.key_block > 1:
             k, v = (F.pad(x, (0, 0, 0, num_missing)) for x in (k, v))
             # is_causal leaves blocks of keys out, and so sums in another order.
             mask = q.new_full((q.shape[2], k.shape[2]), -torch.inf).triu(1)

@@ -256,4 +256,6 @@ class TrainerRank:
 
 
 def _masked(samples: Sequence[Sample]) -> list[MaskedSequence]:
-    return [MaskedSequence(s.token_ids, s.action_mask, is_sampled=True) for s in samples]
+    return [
+        MaskedSequence(sample.token_ids, sample.action_mask, is_served=True) for sample in samples
+    ]

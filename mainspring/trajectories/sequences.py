@@ -14,8 +14,8 @@ class MaskedSequence:
     """[T]"""
     mask: NDArray[np.bool_]
     """[T] whose log-probs are wanted; never the first one's, nothing predicts it."""
-    is_sampled: bool = False
-    """Whether an engine served these log-probs, too."""
+    is_served: bool = False
+    """Whether they are compared with those that an engine served."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mainspring.algorithms.schedule import Schedule
-from mainspring.batch_invariance import ROW_BLOCK, whole_blocks
+from mainspring.batch_invariance import KEY_BLOCK, ROW_BLOCK, whole_blocks
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import OptimizerConfig
 from mainspring.trajectories.sequences import MaskedSequence
@@ -79,9 +79,7 @@ class PlainEngine:
         return whole_blocks(num_tokens - 1, ROW_BLOCK) + 1
 
     def _is_as_served(self, sequence: MaskedSequence) -> bool:
-        # A warm start has nothing to compare with, and its rows are short: whole blocks of keys
-        # would cost it many times what it takes.
-        return self._is_reproducible and sequence.is_sampled
+        return self._is_reproducible and sequence.is_served
 
     def _forward(self, rows: list[MaskedSequence]) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies of the masked tokens, sequence after sequence: [T], [T]."""
@@ -96,7 +94,7 @@ class PlainEngine:
             wanted[n, : len(row.mask)] = torch.from_numpy(row.mask.copy())
         ids, wanted = ids.to(self._processes.device), wanted.to(self._processes.device)
         for attention in self._attentions:
-            attention.in_whole_blocks = as_served
+            attention.key_block = KEY_BLOCK if as_served else 1
         logits = self._model(ids[:, :-1], None, None)[wanted[:, 1:]]
         if self._temperature != 1.0:
             logits = logits / self._temperature
