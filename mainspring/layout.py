@@ -1,7 +1,8 @@
 """Where a campaign's files lie under the home folder. Paths only, no I/O.
 
 <home>/campaigns/<campaign>/base/              the model before any training (bundled only)
-<home>/campaigns/<campaign>/warm/NNNNN/        warm start in progress, removed at its end
+<home>/campaigns/<campaign>/warm/NNNNN/        warm start in progress, removed at its end; in a
+                                               reproducible campaign warm/<stamp>/NNNNN/
 <home>/campaigns/<campaign>/policies/vNNNNN/   one policy version: checkpoint, and hf/
 <home>/reports/<campaign>/                     what people read: report, summary, trajectories
 <home>/logs/trainer-<campaign>/rankN.log       what each rank of the trainer printed

@@ -5,6 +5,7 @@ stores its stamp with each policy version, the CPU engine shows its own. Pure; i
 trainer, activities and the store.
 """
 
+import hashlib
 import os
 
 from pydantic import BaseModel, ConfigDict
@@ -41,6 +42,11 @@ class Stamp(MachineStamp):
     micro_batch_tokens: int
     """How a batch is cut, and so the order of its sums."""
     threads_per_rank: int
+
+    @property
+    def digest(self) -> str:
+        """Short, for the name of a folder."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
 
 
 def machine_stamp(torch_version: str, cpu_capability: str) -> MachineStamp:

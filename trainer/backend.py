@@ -1,8 +1,9 @@
 """What the training activities drive: the Ray driver, and how version 0 comes to be.
 
 Invariants: version 0 is a function of configuration and seed (a warm start that was cut off resumes
-from its last checkpoint with the same batches); the driver holds exactly one version, and `load`
-restores it from its checkpoint whenever ranks or process were lost or another version is asked for.
+from its last checkpoint with the same batches, in a reproducible campaign under the same stamp);
+the driver holds exactly one version, and `load` restores it from its checkpoint whenever ranks or
+process were lost or another version is asked for.
 """
 
 import random
@@ -17,6 +18,7 @@ from bundled.model import make_bundled_model
 from bundled.warm_start_data import copy_batch, supervised_batch
 from mainspring import layout
 from mainspring.algorithms.gap import LogprobGap
+from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import WarmStartConfig
 from mainspring.config.section import BUNDLED
@@ -112,6 +114,9 @@ class RayTrainer:
     ) -> None:
         config = job.config
         directory = self._warm_directory(config)
+        if config.schedule is Schedule.REPRODUCIBLE:
+            # Version 0 is of one stamp: what another machine has begun is not resumed on this one.
+            directory /= self._driver.stamp.digest
         tokenizer = AutoTokenizer.from_pretrained(self._base(config))
         done = self._resume(job, directory)
         total = warm.copy_steps + warm.steps

@@ -44,4 +44,5 @@ def test_a_stamp_names_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert one.differences(one) == []
     assert one.differences(other) == ["micro_batch_tokens 128 instead of 64"]
+    assert one.digest != other.digest and len(one.digest) == 12
     assert Stamp.model_validate(one.model_dump()) == one
