@@ -84,12 +84,14 @@ class Outcome:
 
 def processes(home: Path) -> Iterator[tuple[Role, psutil.Process]]:
     """What runs for this home folder, each under its own role."""
-    mine = str(home)
+    # Postgres refuses to run as root: its data then lies where another user may read.
+    folders = tuple({str(home), str((home / "postgres").resolve())})
     for process in psutil.process_iter():
         try:
             line = process.cmdline()
-            named = any(each == mine or each.startswith(f"{mine}/") for each in line)
-            if not named:
+            if not any(
+                each == mine or each.startswith(f"{mine}/") for mine in folders for each in line
+            ):
                 continue
             if role := _role(line):
                 yield role, process
