@@ -54,6 +54,16 @@ CPU_ENV = {
 }
 
 
+def rank_environment(config: CampaignConfig) -> dict[str, str]:
+    """Of the processes of the ranks: what must be set before torch is imported."""
+    environment = {"OMP_NUM_THREADS": str(config.trainer.threads_per_rank)}
+    if config.trainer.device is not Device.CUDA:
+        environment |= CPU_ENV
+    if config.schedule is Schedule.REPRODUCIBLE:
+        environment |= batch_invariance.environment()
+    return environment
+
+
 class TrainerDriver:
     def __init__(self, *, address: str = LOCAL):
         """`address`: a Ray cluster's, or LOCAL to start one."""
@@ -90,17 +100,12 @@ class TrainerDriver:
                 remedy="start `mainspring worker trainer` on a machine with enough GPUs (see "
                 "CUDA_VISIBLE_DEVICES), or start a campaign with trainer.device = 'cpu'",
             )
-        environment = {"OMP_NUM_THREADS": str(trainer.threads_per_rank)}
-        if not on_gpu:
-            environment |= CPU_ENV
-        if config.schedule is Schedule.REPRODUCIBLE:
-            environment |= batch_invariance.environment()
         # Ray's overloads lack this option.
         remote = ray.remote(concurrency_groups={PULSE_GROUP: 1})  # pyright: ignore[reportCallIssue]
         actor = remote(RankActor).options(
             num_cpus=num_cpus,
             num_gpus=1 if on_gpu else 0,
-            runtime_env={"env_vars": environment},
+            runtime_env={"env_vars": rank_environment(config)},
         )
         self._actors = [actor.remote(rank, world_size) for rank in range(world_size)]
         self._tensor_parallel = trainer.tensor_parallel

@@ -1,7 +1,6 @@
 """A reproducible campaign has one fingerprint, whatever is killed: random faults of all roles.
 
-`make test` runs one schedule of faults on a small campaign; `make chaos` runs more of them, and
-longer ones on the quickstart (`tests/chaos/fault_schedule.py`).
+Run by `make chaos`. `tests/chaos/fault_schedule.py` does the same to the quickstart, for longer.
 """
 
 import os
@@ -90,6 +89,7 @@ def finished(
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 @pytest.mark.timeout(900 * (1 + NUM_SCHEDULES))
 def test_a_campaign_has_one_hash_whatever_is_killed(tmp_path: Path) -> None:
     plain, _ = finished(tmp_path, 0, (), 0)

@@ -79,6 +79,7 @@ async def make(cluster: Cluster, number: int, url: str):
 
 
 @pytest.mark.chaos
+@pytest.mark.long
 async def test_a_node_is_killed_before_within_and_after_turns(
     stack: StackInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,7 +104,7 @@ def test_schema_violation_is_a_string(http: httpx.Client, body: dict, words: str
         ({"input_ids": [[5], [6]], "rid": ["one"]}, "1 rid for 2 prompts"),
         ({"input_ids": [5], "sampling_params": {"n": 2}}, "sampling_params.n is not implemented"),
         ({"input_ids": [5], "sampling_params": {"stop": "x"}}, "stop is not implemented"),
-        ({"input_ids": [5], "stream": True}, "stream"),
+        ({"input_ids": [[5], [6]], "stream": True}, "not a batch"),
     ],
 )
 def test_refusal_is_an_object_with_a_message(http: httpx.Client, body: dict, words: str) -> None:

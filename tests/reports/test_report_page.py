@@ -164,6 +164,8 @@ def test_summary_has_exactly_its_keys() -> None:
         "reward_parts": report_data().compositions[-1].parts,
         "wall_s": 611.4,
         "max_logprob_gap": 4.3e-5,
+        "weights_sha256": None,
+        "not_reproducible_from": None,
         "temporal_ui": "http://127.0.0.1:8233",
         "report": None,
     }

@@ -99,6 +99,7 @@ def told(process: "subprocess.Popen[str]") -> list[dict[str, str]]:
     return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
 
 
+@pytest.mark.long
 def test_steps_have_the_same_bits_in_any_process_and_after_a_kill(
     directory: Path, tmp_path: Path
 ) -> None:

@@ -19,7 +19,6 @@ import torch
 
 from mainspring.batch_invariance import MKL_VARIABLE, environment
 from mainspring.config.campaign import CampaignConfig
-from mainspring.cpu import this_cpu
 from mainspring.step_metrics import Origin
 from mainspring.training_faults import (
     CheckpointUnusable,
@@ -31,7 +30,7 @@ from mainspring.training_faults import (
 from tests.waiting import until
 from trainer import checkpoint, rank_pulse, ray_cluster
 from trainer.checkpoint import HF_DIRECTORY, Identity
-from trainer.driver import TrainerDriver
+from trainer.driver import TrainerDriver, rank_environment
 from trainer.hf_directory import load_weights
 from trainer.rank import TrainerRank
 
@@ -42,16 +41,13 @@ def identity(version: int, origin: Origin = ORIGIN, batch: str = "b") -> Identit
     return Identity(origin=origin, version=version, parent="p", batch=batch)
 
 
-async def test_ranks_of_a_reproducible_campaign_ask_for_one_kernel(
-    driver: TrainerDriver, make_model, make_config
-):
-    _, source = make_model("qwen3")
+def test_ranks_of_a_reproducible_campaign_ask_for_one_kernel(make_config) -> None:
     usual = make_config(threads_per_rank=2)
     fields = usual.model_dump(exclude_unset=True) | {"schedule": "reproducible"}
-    await asyncio.to_thread(driver.start, CampaignConfig.model_validate(fields), source)
-    assert driver.stamp.mkl_cbwr == environment()[MKL_VARIABLE]
-    assert driver.stamp.threads_per_rank == 2
-    assert driver.stamp.cpu == this_cpu().word and driver.stamp.torch
+    asked = rank_environment(CampaignConfig.model_validate(fields))
+    assert asked[MKL_VARIABLE] == environment()[MKL_VARIABLE]
+    assert asked["OMP_NUM_THREADS"] == "2"
+    assert MKL_VARIABLE not in rank_environment(usual)
 
 
 @pytest.mark.parametrize("layout", ["tensor_parallel", "data_parallel"])

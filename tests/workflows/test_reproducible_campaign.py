@@ -101,9 +101,13 @@ async def test_the_same_calls_are_trained_whatever_happens(cluster) -> None:
     cluster.policy.say_by_seed = say
     plain = await reproducible_config(cluster, "plain", None)
     changed = {
-        "cancelled": {"/g000001": "cancel", "train 2": "cancel", "/v2": "cancel"},
-        "terminated": {"/v0": "terminate", "train 1": "terminate", "train 3": "terminate"},
-        "reset": {"/g000002": "reset", "train 2": "reset"},
+        "disturbed": {
+            "/v0": "terminate",
+            "train 1": "cancel",
+            "/v1": "reset",
+            "train 2": "terminate",
+            "train 3": "reset",
+        },
     }
     runs = [(plain, Hold("nowhere"), {})]
     for name, ways in changed.items():
