@@ -68,8 +68,10 @@ class Readiness:
             name = backend_name(config.sandbox.backend, task.image)
             if task.image is not None and name == DOCKER:
                 needed.add(task.image)
-            if name in wanted:
-                spec = sandbox_spec(SandboxId("idle"), task, config.sandbox, labels)
+            # A clock starts when its sandbox opens: not before it is needed.
+            if name in wanted and task.clock is None:
+                idle = SandboxId("idle")
+                spec = sandbox_spec(idle, task, config.sandbox, labels, repeats=config.repeats)
                 wanted[name].append(spec)
         self._needed = needed
         self._pull()

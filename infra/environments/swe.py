@@ -19,13 +19,25 @@ from mainspring.ids import SandboxId
 from mainspring.integrity.exploits import Exploit
 from mainspring.tasks.swe_task import SweTask
 
+REPEATING = {
+    "PYTHONHASHSEED": "0",
+    "GIT_AUTHOR_DATE": "2020-01-01T00:00:00Z",
+    "GIT_COMMITTER_DATE": "2020-01-01T00:00:00Z",
+}
+"""Variables that take chance and time out of Python's order of sets and out of commit ids."""
 NOTHING_CHANGED = "nothing was changed"
 
 
 def sandbox_spec(
-    sandbox: SandboxId, task: SweTask, config: SandboxConfig, labels: Mapping[str, str]
+    sandbox: SandboxId,
+    task: SweTask,
+    config: SandboxConfig,
+    labels: Mapping[str, str],
+    *,
+    repeats: bool = False,
 ) -> SandboxSpec:
-    """Of an agent's sandbox."""
+    """Of an agent's sandbox. `repeats`: its commands print the same each time, as far as variables
+    can make them."""
     return SandboxSpec(
         id=sandbox,
         workdir=task.workdir,
@@ -41,6 +53,8 @@ def sandbox_spec(
             disk_mb=config.disk_mb,
             output_bytes=config.output_bytes,
         ),
+        environment=REPEATING if repeats else {},
+        clock=task.clock,
     )
 
 
@@ -132,4 +146,5 @@ class SweEnvironment:
 
 
 def _spec(task: SweTask, place: Place) -> SandboxSpec:
-    return sandbox_spec(place.world, task, place.config.sandbox, place.labels)
+    config = place.config
+    return sandbox_spec(place.world, task, config.sandbox, place.labels, repeats=config.repeats)

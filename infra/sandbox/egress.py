@@ -7,7 +7,6 @@ way is shut until a successor opens it again. Imported by the sandbox backends.
 
 import asyncio
 import contextlib
-import shlex
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,13 +35,6 @@ ENVIRONMENT = {
     **dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1"),
 }
 """What a command must know to find the way."""
-
-
-def exports(allow_hosts: Sequence[str]) -> str:
-    """The same, to put at the end of a bash line; nothing for a sandbox without a way out."""
-    if not allow_hosts:
-        return ""
-    return "; export " + " ".join(f"{k}={shlex.quote(v)}" for k, v in ENVIRONMENT.items())
 
 
 class _Refused(Exception):

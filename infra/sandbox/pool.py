@@ -136,4 +136,6 @@ def _kind(spec: SandboxSpec) -> Hashable:
         spec.limits,
         spec.allow_hosts,
         spec.writable_dirs,
+        tuple(sorted(spec.environment.items())),
+        spec.clock,
     )

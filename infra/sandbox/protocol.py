@@ -10,6 +10,7 @@ Imported by the sandbox activities and by the backends beside this file.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -92,6 +93,10 @@ class SandboxSpec:
     writable_dirs: tuple[str, ...] = ()
     """Absolute paths of further empty directories, whatever the image has there; for grading."""
     limits: Limits = Limits()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of its commands, beside the backend's own."""
+    clock: datetime | None = None
+    """What its commands read as the time when it opens; it runs from there. None: the node's."""
 
 
 class Sandbox(Protocol):

@@ -45,6 +45,10 @@ class CampaignConfig(RunConfig):
         return self
 
     @property
+    def repeats(self) -> bool:
+        return self.schedule is Schedule.REPRODUCIBLE
+
+    @property
     def batches(self) -> Batches | None:
         """Of a reproducible campaign."""
         if self.schedule is not Schedule.REPRODUCIBLE:

@@ -45,6 +45,11 @@ class RunConfig(Section):
             raise ValueError(str(error)) from None
 
     @property
+    def repeats(self) -> bool:
+        """Its rollouts must come out the same a second time."""
+        return False
+
+    @property
     def task_source(self) -> str:
         """Where the run's tasks are listed in the store; bundled ones depend on the seed."""
         bundled = self.tasks.source == BUNDLED

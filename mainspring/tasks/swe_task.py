@@ -7,7 +7,7 @@ Pure data. Hidden tests never enter the agent's sandbox; only grading writes the
 from pathlib import PurePosixPath
 from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AwareDatetime, Field, field_validator, model_validator
 
 from mainspring.errors import UsageError
 from mainspring.tasks.allow_list import AllowList
@@ -43,6 +43,8 @@ class SweTask(Task):
     """Where the true fix is a script: files for /solution, run by `solve.sh`."""
     allow_hosts: tuple[str, ...] = ()
     """All its sandboxes may reach, as `mainspring.tasks.allow_list` reads it: "pypi.org:443"."""
+    clock: AwareDatetime | None = None
+    """What its sandboxes' commands read as the time when they open: "2024-05-01T12:00:00Z"."""
 
     @model_validator(mode="after")
     def _has_a_repository(self) -> Self:

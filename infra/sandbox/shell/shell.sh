@@ -1,6 +1,6 @@
 # The program of a sandbox's first process: bash reads it, then `serve` takes calls from stdin.
 # shellcheck shell=bash disable=SC2317,SC2094 # functions that calls name; names in lists
-# Set before it by the host: NONCE RUN WORKDIR PREPARED LIMITS SPOOL_KB OUTPUT_BYTES ORPHAN_S.
+# Set before it by the host: NONCE RUN WORKDIR PREPARED LIMITS VARIABLES SPOOL_KB OUTPUT_BYTES ORPHAN_S.
 # A call ends with the line "go" and a NUL: one whose sender died in the middle is never begun.
 # Every call answers with its output and then "<NONCE> <status> <microseconds>". The process that
 # sends them may die and another go on (`hello`); what was begun runs on meanwhile. As process 1 of
@@ -87,22 +87,27 @@ stand_down() {
 # /dev/stderr anew would truncate a file; each opens the pipe for itself, so that it ends with the
 # command and what that left behind.
 attend() {
-  local spool cpu_s command nothing begin sink
+  local spool cpu_s command nothing begin sink ready output
   exec {into}>&- {from}<&- {nothing}</dev/null
   make_pipe
   exec {into}>&-
+  output=$from
+  make_pipe
+  ready=$from
   exec {begin}> >(collect)
+  exec {into}>&-
   set -m # a command gets a process group of its own
   eval "$LIMITS"
+  eval "$VARIABLES"
   while read -r -d '' spool && read -r -d '' cpu_s && IFS= read -r -d '' command; do
-    exec {sink}>"/dev/fd/$from"
-    echo "$spool" >&"$begin" && echo || return
+    exec {sink}>"/dev/fd/$output"
+    echo "$spool" >&"$begin" && read -r -u "$ready" && echo || return
     {
       ulimit -t "$cpu_s"
       cd -- "$WORKDIR" || cd /
       exec bash -c "$command"
     } <&"$nothing" >&"$sink" 2>&1 \
-      {nothing}<&- {sink}>&- {from}<&- {begin}>&- {drained_fd}>&- &
+      {nothing}<&- {sink}>&- {output}<&- {ready}<&- {begin}>&- {drained_fd}>&- &
     exec {sink}>&-
     echo $!
     wait $!
@@ -110,15 +115,19 @@ attend() {
   done
 }
 
-# Keeps the first SPOOL_KB of each command's output and drains the rest. Not by bash's own `read`: a
+# Keeps the first SPOOL_KB of each command's output and drains the rest. The command starts after the
+# program that reads it, so that numbers of processes are the same each time. Not by bash's own `read`: a
 # NUL that it takes as its time runs out is lost (bash 5.2 looks at the clock after the delimiter).
 collect() {
   local spool
   exec >&2
   ulimit -f "$SPOOL_KB"
   trap '' XFSZ
+  exec {ready}<&-
   while read -r spool; do
-    cat <&"$from" >"$spool" || cat <&"$from"
+    cat <&"$output" >"$spool" &
+    echo >&"$into"
+    wait $! || cat <&"$output"
     echo "$spool" >&"$drained_fd"
   done
 }
@@ -377,11 +386,22 @@ boot() {
     cp -a "$PREPARED/." "$WORKDIR" 2>&1 && wait $!
     reply $?
   elif adopt_repository; then
+    align_numbers
     reply 0
   else
     echo "there is nothing at $WORKDIR"
     reply 4
   fi
+}
+
+# A container's own start takes a number of process numbers that differs; the next one is the same.
+align_numbers() {
+  local number=1
+  while ((number % 64)); do
+    : &
+    number=$!
+    wait "$number"
+  done
 }
 
 # What an image's working tree holds now is the base, in its repository's words where it has one.

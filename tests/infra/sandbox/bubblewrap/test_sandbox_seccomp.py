@@ -14,6 +14,7 @@ import pytest
 from infra.sandbox.bubblewrap import command as bwrap_command
 from infra.sandbox.bubblewrap import seccomp
 from infra.sandbox.bubblewrap.backend import ENFORCED, NOT_ENFORCED, BwrapBackend
+from infra.sandbox.bubblewrap.owner import owner_of
 from infra.sandbox.protocol import BackendUnavailable, SandboxSpec
 from mainspring.ids import SandboxId
 
@@ -153,9 +154,9 @@ def test_the_filter_of_another_machine_kills(backend, monkeypatch):
     foreign = seccomp.program(other)
     monkeypatch.setattr(seccomp, "program", lambda: foreign)
     with bwrap_command.filter_fds() as filters:
-        uid = bwrap_command.sandbox_uid("foreign")
+        owner = owner_of("foreign")
         done = subprocess.run(
-            bwrap_command.command_line(uid, [], 16, ["true"], filters),
+            bwrap_command.command_line(owner, [], 16, ["true"], filters),
             pass_fds=filters,
             timeout=120,
         )

@@ -1,0 +1,48 @@
+"""A clock of a sandbox's own, for tasks whose tests depend on the date.
+
+libfaketime is loaded into every command's programs and shifts what they read as the time by an
+offset that is fixed when the sandbox opens. Times of files and clocks that only measure stay the
+node's, so that listings of a repository's own files and timeouts are as ever. Programs without a C
+library are not reached. Imported by the backends.
+"""
+
+import functools
+import importlib.util
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+
+from infra.sandbox.protocol import BackendUnavailable
+
+INSIDE = "/run/mainspring/clock.so"
+"""Where the library is in a sandbox."""
+_INSTALLED = "usr/lib/*/faketime/libfaketime.so.1"
+
+
+def variables(clock: datetime, now: datetime) -> Mapping[str, str]:
+    """That make programs read `clock` at the moment `now`."""
+    return {
+        "LD_PRELOAD": INSIDE,
+        "FAKETIME": f"{math.ceil((clock - now).total_seconds()):+d}",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "NO_FAKE_STAT": "1",
+    }
+
+
+@functools.cache
+def library() -> Path:
+    """Of this node. Raises BackendUnavailable."""
+    found = sorted(Path("/").glob(_INSTALLED))
+    if found:
+        return found[0]
+    package = importlib.util.find_spec("libfaketime")
+    if package is not None and package.origin is not None:
+        vendored = sorted(Path(package.origin).parent.rglob("libfaketime.so.1"))
+        if vendored:
+            return vendored[0]
+    raise BackendUnavailable(
+        "a task wants a clock of its own, and this node has no libfaketime",
+        remedy="install the system's package `faketime`, or `pip install libfaketime`, on every "
+        "sandbox node",
+    )
