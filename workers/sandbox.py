@@ -26,6 +26,7 @@ from infra.db import nodes
 from infra.db.cache import Known
 from infra.db.connect import open_database
 from infra.db.database import Database
+from infra.db.sandboxes import open_leases
 from infra.environments.hosted import Environments
 from infra.log_setup import set_up
 from infra.policy.serving import Serve, ServedCampaigns, serve_over_http
@@ -47,6 +48,7 @@ from node.held_sandboxes import HeldSandboxes
 from node.lock import NodeLock
 from node.prewarm import Readiness
 from node.reaper import Reaper
+from node.takeover import end_attempts, worker_identity
 from workers.polling import (
     GRACE,
     HEARTBEAT_THROTTLE,
@@ -195,9 +197,12 @@ async def _run(
             remedy="see `mainspring doctor`",
         )
     async with open_database(settings) as db:
-        link = await ServiceLink.open(settings, db)
+        name = NodeId(settings.node_id)
+        link = await ServiceLink.open(settings, db, name=worker_identity(name))
         node = make_node(link.client, db, settings, backends, capacity, num_warm=num_warm)
+        left = {lease.rollout for lease in await open_leases(db, name)}
         adopted = await node.held.adopt()
+        retried = await end_attempts(link.client, name, left)
         await node.reaper.reap()
         link.announce(
             "node",
@@ -205,6 +210,7 @@ async def _run(
             node=settings.node_id,
             capacity=capacity,
             adopted=adopted,
+            retried=retried,
             without_control_groups=dict(cgroup.available().missing),
         )
         beside = (node.reaper, node.beat, node.readiness)

@@ -39,9 +39,13 @@ class ServiceLink:
         self._db = db
 
     @classmethod
-    async def open(cls, settings: Settings, db: Database) -> "ServiceLink":
-        """Raises TemporalError, ForeignNamespace, OtherNamespace and DatabaseError."""
-        return cls(settings, await connect(settings, db), await identity(db), db)
+    async def open(
+        cls, settings: Settings, db: Database, *, name: str | None = None
+    ) -> "ServiceLink":
+        """`name`: of the process, for Temporal. Raises TemporalError, ForeignNamespace,
+        OtherNamespace and DatabaseError."""
+        client = await connect(settings, db, name=name)
+        return cls(settings, client, await identity(db), db)
 
     def announce(self, role: str, queue: str, **more: object) -> None:
         """The first line of a worker's log: what it is and whom it works for."""

@@ -41,9 +41,12 @@ class OtherNamespace(TemporalError):
     """The store's work is in another namespace than the one this process is to use."""
 
 
-async def connect(settings: Settings, database: Database | None = None) -> Client:
+async def connect(
+    settings: Settings, database: Database | None = None, *, name: str | None = None
+) -> Client:
     """With `database`, given by code that starts or polls its work: in the namespace of that work,
-    which is marked and recorded as that when it is the first.
+    which is marked and recorded as that when it is the first. `name`: of this process, as Temporal
+    shows it; else its number and host.
 
     Raises TemporalError naming the address when nothing answers there, ForeignNamespace,
     OtherNamespace, DatabaseError.
@@ -61,6 +64,7 @@ async def connect(settings: Settings, database: Database | None = None) -> Clien
                 settings.temporal_address,
                 namespace=settings.temporal_namespace or USUAL_NAMESPACE,
                 data_converter=pydantic_data_converter,
+                identity=name,
                 interceptors=[BindLogFields()],
                 runtime=runtime(),
             )

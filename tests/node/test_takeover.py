@@ -1,0 +1,71 @@
+"""What a killed node was doing is tried again once it is back, not after a heartbeat's time."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from temporalio import activity, workflow
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from cli.operations.embedded_stack import StackInfo
+from infra.temporal.connection import connect
+from mainspring.ids import NodeId, RolloutId, node_queue, rollout_workflow
+from mainspring.settings import load_settings
+from node.takeover import end_attempts, worker_identity
+
+NODE = NodeId("takeover")
+ROLLOUT = RolloutId("takeover/0/0")
+
+
+@workflow.defn(name="takeover-test")
+class OneTurn:
+    @workflow.run
+    async def run(self) -> int:
+        return await workflow.execute_activity(
+            "turn",
+            task_queue=node_queue(NODE),
+            start_to_close_timeout=timedelta(seconds=600),
+            heartbeat_timeout=timedelta(seconds=600),
+        )
+
+
+@activity.defn(name="turn")
+async def turn() -> int:
+    """Its first attempt never ends, as in a process that was killed."""
+    if activity.info().attempt == 1:
+        await asyncio.Event().wait()
+    return activity.info().attempt
+
+
+@pytest.mark.parametrize("killed", [NODE, NodeId("another")])
+async def test_attempts_of_the_same_node_are_ended(stack: StackInfo, killed: NodeId) -> None:
+    settings = load_settings(stack.home)
+    dead = await connect(settings, name=worker_identity(killed))
+    back = await connect(settings, name=worker_identity(NODE))
+    worker = Worker(
+        dead,
+        task_queue=node_queue(NODE),
+        workflows=[OneTurn],
+        activities=[turn],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+    )
+    handle = await back.start_workflow(
+        OneTurn.run, id=rollout_workflow(ROLLOUT), task_queue=node_queue(NODE)
+    )
+    async with worker:
+        async with asyncio.timeout(20):
+            while not (pending := (await handle.describe()).raw_description.pending_activities):
+                await asyncio.sleep(0.05)
+            while not pending[0].last_worker_identity:
+                await asyncio.sleep(0.05)
+                pending = (await handle.describe()).raw_description.pending_activities
+        # An attempt of the process itself, and a rollout that has ended, are left alone.
+        assert await end_attempts(dead, killed, [ROLLOUT, RolloutId("takeover/0/9")]) == 0
+        ended = await end_attempts(back, NODE, [ROLLOUT])
+        if killed == NODE:
+            assert ended == 1
+            async with asyncio.timeout(20):
+                assert await handle.result() == 2
+        else:
+            assert ended == 0
+            await handle.terminate()
