@@ -199,6 +199,7 @@ class Routes:
             return {
                 "num_running_reqs": len(scheduler.running),
                 "num_waiting_reqs": scheduler.num_queued,
+                "num_generated_tokens": scheduler.num_generated_tokens,
                 "paused": scheduler.paused,
             }
 

@@ -48,6 +48,8 @@ class Scheduler:
         self.weight_version = weight_version
         self.max_batch = max_batch
         self.paused = False
+        self.num_generated_tokens = 0
+        """Since the start, also of requests that were aborted."""
         self.pool = SlotPool(SLOTS_PER_RUNNING * max_batch, model.kv_shape())
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
@@ -79,6 +81,7 @@ class Scheduler:
             self.running, *sample(logits, self.running), strict=True
         ):
             sequence.append(token, logprob, self.weight_version)
+        self.num_generated_tokens += len(self.running)
         for slot in reversed(range(len(self.running))):
             if self.running[slot].finish_reason is not None:
                 self._leave(slot).resolve()

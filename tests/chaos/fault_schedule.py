@@ -4,7 +4,8 @@
 
 Kills with SIGKILL, one fault every 20 to 40 s, and starts the command again when it has died.
 Prints one JSON object: the faults, the wall time, how long after each fault the next reply was
-stored, and the campaign's fingerprint. `mainspring campaign fingerprint --against` compares two.
+stored, tokens that engines generated and that are stored, and the campaign's fingerprint.
+`mainspring campaign fingerprint --against` compares two.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import json
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -22,11 +24,12 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
+import httpx
 import psutil
 from sqlalchemy import func, select
 
 from infra.db.connect import open_database
-from infra.db.models import CallRow
+from infra.db.models import CallRow, PartialCallRow
 from mainspring.settings import load_settings
 
 MAX_STARTS = 60
@@ -79,7 +82,40 @@ class Outcome:
     wall_s: float = 0.0
     num_starts: int = 0
     faults: list[Fault] = field(default_factory=list)
+    median_next_reply_s: dict[str, float] = field(default_factory=dict)
+    """By role."""
+    num_generated_tokens: int = 0
+    """By engines, as far as they could be asked: often, and before each kill."""
+    num_stored_tokens: int = 0
+    """Of all replies, whole ones and pieces."""
     fingerprint: dict[str, object] | None = None
+
+
+@dataclass(slots=True)
+class TokenMeter:
+    """Adds up what the engines of a home count from their starts."""
+
+    total: int = 0
+    _last: dict[int, int] = field(default_factory=dict)
+    """By the engine's process."""
+    _ports: dict[int, str] = field(default_factory=dict)
+
+    def find(self, home: Path) -> None:
+        self._ports = {}
+        for role, process in processes(home):
+            if role is Role.ENGINE:
+                line = process.cmdline()
+                self._ports[process.pid] = line[line.index("--port") + 1]
+
+    def read(self) -> None:
+        for pid, port in self._ports.items():
+            try:
+                answer = httpx.get(f"http://127.0.0.1:{port}/server_info", timeout=2.0)
+                now = int(answer.json()["internal_states"][0]["num_generated_tokens"])
+            except httpx.HTTPError:
+                continue  # it starts, or has just been killed
+            self.total += now - self._last.get(pid, 0)
+            self._last[pid] = now
 
 
 def processes(home: Path) -> Iterator[tuple[Role, psutil.Process]]:
@@ -164,10 +200,13 @@ def run(
 ) -> Outcome:
     """Raises RuntimeError when the campaign cannot be finished."""
     rng, outcome, started = random.Random(seed), Outcome(seed), time.time()
+    meter = TokenMeter()
     command = _start(home, words, outcome)
     due = time.time() + rng.uniform(*pause_s)
     while True:
         time.sleep(POLL_S)
+        meter.find(home)
+        meter.read()
         code = command.poll()
         if code == 0:
             break
@@ -177,6 +216,7 @@ def run(
             command = _start(home, words, outcome)
         if time.time() < due or (max_faults is not None and len(outcome.faults) >= max_faults):
             continue
+        meter.read()
         role, now = rng.choice(roles), time.time()
         number = kill(role, home, command, rng)
         if number:
@@ -186,6 +226,7 @@ def run(
         else:
             due = now + 1.0
     outcome.wall_s = time.time() - started
+    outcome.num_generated_tokens = meter.total
     return outcome
 
 
@@ -217,8 +258,9 @@ def fingerprint(home: Path, campaign: str) -> dict[str, object]:
     return json.loads(told.stdout)
 
 
-async def measure(home: Path, faults: list[Fault]) -> None:
-    """Fill in how long after each fault the next reply was stored."""
+async def measure(home: Path, outcome: Outcome) -> None:
+    """Fill in how long after each fault the next reply was stored, and the tokens stored."""
+    faults = outcome.faults
     async with open_database(load_settings(home)) as db, db.transaction() as connection:
         for fault in faults:
             then = datetime.fromtimestamp(fault.wall_time, UTC)
@@ -226,6 +268,17 @@ async def measure(home: Path, faults: list[Fault]) -> None:
                 select(func.min(CallRow.created_at)).where(CallRow.created_at > then)
             )
             fault.next_reply_s = (stored - then).total_seconds() if stored else None
+        for row in (CallRow, PartialCallRow):
+            replies = await connection.scalars(select(row.completion_ids))
+            outcome.num_stored_tokens += sum(map(len, replies))
+    for role in Role:
+        waits = [
+            fault.next_reply_s
+            for fault in faults
+            if fault.role is role and fault.next_reply_s is not None
+        ]
+        if waits:
+            outcome.median_next_reply_s[role] = statistics.median(waits)
 
 
 def main() -> None:
@@ -249,7 +302,7 @@ def main() -> None:
         max_faults=given.max_faults,
     )
     subprocess.run([sys.executable, "-m", "mainspring", "up", "--home", str(home)], check=True)
-    asyncio.run(measure(home, outcome.faults))
+    asyncio.run(measure(home, outcome))
     outcome.fingerprint = fingerprint(home, given.campaign)
     subprocess.run([sys.executable, "-m", "mainspring", "down", "--home", str(home)], check=True)
     print(json.dumps(asdict(outcome)))
