@@ -35,6 +35,8 @@ from mainspring.settings import load_settings
 MAX_STARTS = 60
 """Of the command; each fault of FLEET or EVERYTHING takes one."""
 POLL_S = 0.5
+LOOK_S = 5.0
+"""Between two looks at all processes of the machine, which takes a tenth of a second."""
 
 
 class Role(StrEnum):
@@ -200,13 +202,15 @@ def run(
 ) -> Outcome:
     """Raises RuntimeError when the campaign cannot be finished."""
     rng, outcome, started = random.Random(seed), Outcome(seed), time.time()
-    meter = TokenMeter()
+    meter, look_at = TokenMeter(), 0.0
     command = _start(home, words, outcome)
     due = time.time() + rng.uniform(*pause_s)
     while True:
         time.sleep(POLL_S)
-        meter.find(home)
-        meter.read()
+        if time.time() >= look_at:
+            meter.find(home)
+            meter.read()
+            look_at = time.time() + LOOK_S
         code = command.poll()
         if code == 0:
             break
@@ -216,6 +220,7 @@ def run(
             command = _start(home, words, outcome)
         if time.time() < due or (max_faults is not None and len(outcome.faults) >= max_faults):
             continue
+        meter.find(home)
         meter.read()
         role, now = rng.choice(roles), time.time()
         number = kill(role, home, command, rng)
