@@ -286,6 +286,12 @@ async def measure(home: Path, outcome: Outcome) -> None:
             outcome.median_next_reply_s[role] = statistics.median(waits)
 
 
+def mainspring(word: str, home: Path) -> None:
+    """What it prints goes beside the JSON object."""
+    command = [sys.executable, "-m", "mainspring", word, "--home", str(home)]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--home", type=Path, required=True)
@@ -306,10 +312,10 @@ def main() -> None:
         roles=tuple(given.role),
         max_faults=given.max_faults,
     )
-    subprocess.run([sys.executable, "-m", "mainspring", "up", "--home", str(home)], check=True)
+    mainspring("up", home)
     asyncio.run(measure(home, outcome))
     outcome.fingerprint = fingerprint(home, given.campaign)
-    subprocess.run([sys.executable, "-m", "mainspring", "down", "--home", str(home)], check=True)
+    mainspring("down", home)
     print(json.dumps(asdict(outcome)))
 
 
