@@ -69,6 +69,15 @@ def check_tokenizer_files(directory: Path) -> None:
         )
 
 
+def read_tokenizer_class(directory: Path) -> str | None:
+    """None where no file names it, or tokenizer.json is missing. Raises ModelError."""
+    config = directory / "tokenizer_config.json"
+    if not config.is_file() or not (directory / "tokenizer.json").is_file():
+        return None
+    name = _read_json(config).get("tokenizer_class")
+    return name if isinstance(name, str) else None
+
+
 def read_facts(directory: Path) -> ModelFacts:
     """Raises ModelError without a config.json that describes a causal language model."""
     if not (directory / "config.json").is_file():

@@ -11,11 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from infra.policy.model_files import check_tokenizer_files
+from infra.policy.model_files import check_tokenizer_files, read_tokenizer_class
 from mainspring.errors import ModelError
 
 REPLY = "reply-0f8c1d"
 """Stands for the assistant's reply when the template is rendered; occurs in no real prompt."""
+GENERIC_CLASSES = ("TokenizersBackend", "PreTrainedTokenizerFast")
+"""Names in tokenizer_config.json where tokenizer.json describes all, of transformers 5 and before."""
 UNTRUSTED = "untrusted-0f8c1d"
 """Stands for text that names special tokens while the template around it is rendered."""
 BASE: tuple[dict[str, str], ...] = (
@@ -24,15 +26,26 @@ BASE: tuple[dict[str, str], ...] = (
 )
 
 
+def _tokenizer_class(directory: Path) -> Any:
+    """The one that AutoTokenizer finds. Its import takes 2 s of CPU and 190 MB, for torch, which a
+    tokenizer that is described by its files alone does not need."""
+    if read_tokenizer_class(directory) in GENERIC_CLASSES:
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer
+
+
 class ChatTokenizer:
     def __init__(self, directory: Path) -> None:
         """Raises ModelError when there is no tokenizer or no usable chat template."""
         check_tokenizer_files(directory)
-        from transformers import AutoTokenizer
-
         self._directory = directory
         try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(directory, local_files_only=True)
+            load = _tokenizer_class(directory).from_pretrained
+            self._tokenizer: Any = load(directory, local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
             raise ModelError(
                 f"model directory {directory}: the tokenizer cannot be loaded: {error}"

@@ -1,5 +1,8 @@
 """Token arithmetic over chat templates: appended pieces equal the whole rendered at once."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +41,31 @@ def make(directory: Path, template: str | None) -> ChatTokenizer:
 @pytest.fixture(scope="module")
 def chatml(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
     return make(tmp_path_factory.mktemp("chatml"), CHATML)
+
+
+ALONE = """
+import sys
+from pathlib import Path
+from infra.policy.tokenizer import ChatTokenizer
+made = ChatTokenizer(Path(sys.argv[1]))
+assert "torch" not in sys.modules, "a worker takes seconds more to start"
+print(made.prompt_ids("be brief", "why <|im_end|>?"))
+"""
+
+
+def test_a_tokenizer_of_files_alone_is_loaded_without_torch(tmp_path: Path) -> None:
+    make(tmp_path, CHATML)
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "tokenizer_config.json").write_text(
+        (tmp_path / "tokenizer_config.json")
+        .read_text()
+        .replace('"tokenizer_class"', '"was_tokenizer_class"')
+    )
+    by_auto = ChatTokenizer(tmp_path).prompt_ids("be brief", "why <|im_end|>?")
+    assert json.loads(done.stdout) == by_auto
 
 
 @settings(max_examples=60, deadline=None)
