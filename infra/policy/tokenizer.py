@@ -17,7 +17,7 @@ from mainspring.errors import ModelError
 REPLY = "reply-0f8c1d"
 """Stands for the assistant's reply when the template is rendered; occurs in no real prompt."""
 GENERIC_CLASSES = ("TokenizersBackend", "PreTrainedTokenizerFast")
-"""Names in tokenizer_config.json where tokenizer.json describes all, of transformers 5 and before."""
+"""Names in tokenizer_config.json where tokenizer.json describes all: of transformers 5 and 4."""
 UNTRUSTED = "untrusted-0f8c1d"
 """Stands for text that names special tokens while the template around it is rendered."""
 BASE: tuple[dict[str, str], ...] = (
