@@ -1,18 +1,21 @@
 """A policy, a tokenizer and a sandbox that do nothing and take no time: what a bench leaves out.
 
 Invariant: each implements its seam fully, so the workflow, the activities and the store around them
-are the real ones. Imported by `bench_turns`.
+are the real ones. Imported by the benches of turns and of scale.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from infra.db import campaigns
+from infra.db.database import Database
 from infra.policy.protocol import Completion, SamplingParams
+from infra.policy.serving import Served, in_tokens
 from infra.policy.weight_label import WeightLabel
 from infra.sandbox.protocol import Sandbox, SandboxSpec
 from mainspring.environments.protocol import CommandResult
-from mainspring.ids import SandboxId
+from mainspring.ids import CampaignId, SandboxId
 from mainspring.sandbox_choice import BWRAP
 from mainspring.trajectories.turns import VersionSpan
 
@@ -52,6 +55,12 @@ class NoTokenizer:
 
     def decode(self, ids: list[int] | tuple[int, ...]) -> str:
         return "THOUGHT: nothing.\n\n```bash\ntrue\n```"
+
+
+async def serve_nothing(db: Database, campaign: CampaignId) -> Served:
+    """Implements `Serve`: replies come from NoPolicy, through the real token policy."""
+    config = (await campaigns.get(db, campaign)).config
+    return in_tokens(db, campaign, config, NoPolicy(), NoTokenizer())
 
 
 @dataclass(frozen=True, slots=True)
