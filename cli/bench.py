@@ -71,6 +71,15 @@ def register(app: typer.Typer) -> None:
             int, typer.Option("--turns", min=1, max=500, help="Number of turns of each rollout.")
         ] = 10,
         turns_per_activity: Together = 5,
+        reply_s: Annotated[
+            float,
+            typer.Option(
+                min=0,
+                max=60,
+                help="Seconds that the model waits before it replies. Above 0 all "
+                "rollouts are in flight together.",
+            ),
+        ] = 0,
         limit_s: Annotated[
             float, typer.Option(min=1, help="Seconds that one number of rollouts may take.")
         ] = 900,
@@ -89,8 +98,9 @@ def register(app: typer.Typer) -> None:
         Each number of rollouts has services and workers of its own, which are removed. Exits 4 if
         rollouts did not end as expected or in time.
         """
-        from cli.operations.bench_scale import Load, measure, read_numbers
+        from cli.operations.bench_scale import measure, read_numbers
         from cli.operations.bench_soak import measure_soak
+        from cli.operations.loaded_stack import Load
         from cli.progress import counting
         from mainspring.errors import UsageError
 
@@ -100,7 +110,7 @@ def register(app: typer.Typer) -> None:
                 f"--turns-per-activity {turns_per_activity} is above --turns {num_turns}",
                 remedy="an activity plays turns of one rollout: give it as many at most",
             )
-        load = Load(num_turns, turns_per_activity, limit_s)
+        load = Load(num_turns, turns_per_activity, limit_s, reply_s)
         figures: dict[str, dict[str, Any]] = {}
         try:
             if soak_s is None:

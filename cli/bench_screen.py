@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 def print_scale(figures: Mapping[str, Mapping[str, Any]]) -> None:
     console = Console()
-    speed = _table("speed", "turns/s", "turn p50", "turn p99", "wall", "odd ends")
+    speed = _table("speed", "in flight", "turns/s", "turn p50", "turn p99", "wall", "odd ends")
     cost = _table("CPU of a turn", "all", *NAMES.values())
     memory = _table("peak memory, MiB", "workers", *NAMES.values())
     stored = _table(
@@ -28,13 +28,14 @@ def print_scale(figures: Mapping[str, Mapping[str, Any]]) -> None:
             "a rollout KiB",
             "Postgres MiB",
             "a rollout KiB",
-            "events/turn",
-            "KiB/turn",
+            "events a turn",
+            "KiB a turn",
         ),
     )
     for number, row in figures.items():
         speed.add_row(
             number,
+            str(row["most_in_flight"]),
             *(
                 _figure(row["turns_per_s"]),
                 _ms(row["overhead_p50_ms"]),

@@ -11,14 +11,13 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from cli.operations.loaded_stack import WORKERS, LoadedStack, loaded_stack
+from cli.operations.loaded_stack import WORKERS, Load, LoadedStack, loaded_stack
 from infra.db.reading import timings
 from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import RolloutId, rollout_workflow
@@ -33,16 +32,6 @@ MIN_LOOK_S, MAX_LOOK_S = 0.1, 2.0
 HISTORIES = 10
 """Rollouts whose histories are measured."""
 QUARTERS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What is played at once, and for how long at most."""
-
-    num_turns: int
-    turns_per_activity: int
-    limit_s: float
-    """Of each number of rollouts."""
 
 
 def read_numbers(text: str) -> list[int]:
@@ -69,7 +58,7 @@ async def measure(
     for number in numbers:
         with counting(f"{number} rollouts") as tell:
             tell(0, number * load.num_turns)
-            async with loaded_stack(number, load.num_turns, load.turns_per_activity) as stack:
+            async with loaded_stack(number, load) as stack:
                 figures[str(number)] = row = await _burst(stack, number, load, tell)
                 require_expected(row, await stack.faults())
         if row["num_ended"] < number:
@@ -123,12 +112,14 @@ async def _burst(
     return {
         "num_turns": load.num_turns,
         "turns_per_activity": load.turns_per_activity,
+        "reply_s": load.reply_s,
         "num_ended": ends.num_ended,
         "unexpected_ends": ends.num_ended - ends.num_as_expected,
+        "most_in_flight": await stack.most_in_flight(),
         "num_calls": num_calls,
         "wall_s": round(wall_s, 2),
         "turns_per_s": round(num_calls / wall_s, 2),
-        **await _overheads(stack, load.num_turns),
+        **await _overheads(stack, load),
         "cpu_ms_per_turn": _per(1000 * sum(cpu_s.values()), num_calls),
         "cpu_ms_per_turn_of": {name: _per(1000 * s, num_calls) for name, s in cpu_s.items()},
         "workers_peak_mib": round(sum(peak_mib[name] for name in WORKERS), 1),
@@ -139,15 +130,17 @@ async def _burst(
     }
 
 
-async def _overheads(stack: LoadedStack, num_turns: int) -> Figures:
-    """From one stored reply to the next of the same rollout: a whole turn, all overhead. Also by
+async def _overheads(stack: LoadedStack, load: Load) -> Figures:
+    """From one stored reply to the next of the same rollout: a whole turn, all overhead
+    but for the reply. Also by
     quarter of the rollout, so that a turn that costs more the later it comes is seen."""
     async with stack.db.transaction() as connection:
         between = await timings.between_replies(connection, stack.ids)
     if not between:
         return {"overhead_p50_ms": None, "overhead_p99_ms": None, "overhead_p50_ms_by_quarter": []}
     numbers, seconds = (np.array(each) for each in zip(*between, strict=True))
-    quarter = numbers * QUARTERS // num_turns
+    seconds = seconds - load.reply_s
+    quarter = numbers * QUARTERS // load.num_turns
     parts = [seconds[quarter == each] for each in range(QUARTERS)]
     return {
         "overhead_p50_ms": round(1000 * float(np.percentile(seconds, 50)), 2),

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from cli.operations.bench_scale import Counting, Figures, Load, require_expected
-from cli.operations.loaded_stack import LoadedStack, loaded_stack
+from cli.operations.bench_scale import Counting, Figures, require_expected
+from cli.operations.loaded_stack import Load, LoadedStack, loaded_stack
 from mainspring.errors import WorkFailed
 
 SAMPLE_EVERY_S = 30.0
@@ -34,10 +34,11 @@ async def measure_soak(
     """Fill `figures` with `samples`, `memory_slope_mib_per_hour_of` and what ended. Raises
     WorkFailed when rollouts ended otherwise than expected, or none does any more."""
     with counting(f"{number} rollouts at once, seconds") as tell:
-        async with loaded_stack(number, load.num_turns, load.turns_per_activity) as stack:
+        async with loaded_stack(number, load) as stack:
             row: Figures = {
                 "num_turns": load.num_turns,
                 "turns_per_activity": load.turns_per_activity,
+                "reply_s": load.reply_s,
                 "soak_s": soak_s,
                 "samples": [],
             }

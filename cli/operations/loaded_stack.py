@@ -42,13 +42,24 @@ STARTS = 64
 """Workflows whose start is asked for at once."""
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What each rollout does, and how long a number of them may take."""
+
+    num_turns: int
+    turns_per_activity: int
+    limit_s: float
+    reply_s: float = 0.0
+    """What a reply takes; without it, many of a burst end before others begin."""
+
+
 @dataclass(slots=True)
 class LoadedStack:
     db: Database
     client: Client
     fleet: Fleet
     footprint: Footprint
-    num_turns: int
+    load: Load
     ids: list[RolloutId] = field(default_factory=list)
     """Every rollout that was started."""
     _num_groups: int = 0
@@ -62,12 +73,16 @@ class LoadedStack:
         self.fleet.check()
         async with self.db.transaction() as connection:
             return await volume.ends(
-                connection, campaign, StopReason.STEP_LIMIT, Verdict.NO_PATCH, self.num_turns
+                connection, campaign, StopReason.STEP_LIMIT, Verdict.NO_PATCH, self.load.num_turns
             )
 
     async def num_calls(self) -> int:
         async with self.db.transaction() as connection:
             return await volume.num_calls(connection, CAMPAIGN)
+
+    async def most_in_flight(self) -> int:
+        async with self.db.transaction() as connection:
+            return await volume.most_in_flight(connection, CAMPAIGN)
 
     async def database_bytes(self) -> int:
         async with self.db.transaction() as connection:
@@ -79,7 +94,7 @@ class LoadedStack:
             return "; ".join(await volume.faults(connection, CAMPAIGN, limit=3))
 
     async def warm_up(self) -> None:
-        """Play one rollout. Raises WorkFailed when it does not end."""
+        """Play one rollout of one turn. Raises WorkFailed when it does not end."""
         ids: list[RolloutId] = []
         await self._start(WARM_UP, 1, ids)
         try:
@@ -113,32 +128,32 @@ class LoadedStack:
 
 
 @asynccontextmanager
-async def loaded_stack(
-    capacity: int, num_turns: int, turns_per_activity: int
-) -> AsyncIterator[LoadedStack]:
+async def loaded_stack(capacity: int, load: Load) -> AsyncIterator[LoadedStack]:
     """Up, with its workers warm. Raises MainspringErrors."""
     async with temporary("mainspring-bench-") as stack:
         settings = load_settings(stack.home)
-        fleet = Fleet(_members(stack.home, capacity), stack.home / "logs", _refuse_restart)
+        members = _members(stack.home, capacity, load.reply_s)
+        fleet = Fleet(members, stack.home / "logs", _refuse_restart)
         async with open_database(settings) as db, fleet:
             client = await connect(settings, db)
             await tasks.put_tasks(db, [TASK])
-            for name in (WARM_UP, CAMPAIGN):
-                await campaigns.create(db, no_op_config(name, num_turns, turns_per_activity))
+            for name, num_turns in ((WARM_UP, 1), (CAMPAIGN, load.num_turns)):
+                config = no_op_config(name, num_turns, load.turns_per_activity)
+                await campaigns.create(db, config)
             pids = await _pids(fleet)
-            loaded = LoadedStack(db, client, fleet, Footprint(stack.home, pids), num_turns)
+            loaded = LoadedStack(db, client, fleet, Footprint(stack.home, pids), load)
             await loaded.warm_up()
             yield loaded
 
 
-def _members(home: Path, capacity: int) -> list[Member]:
+def _members(home: Path, capacity: int, reply_s: float) -> list[Member]:
     def member(name: str, *arguments: str) -> Member:
         module = "cli.operations.scale_worker"
         return Member(name, list(arguments), environment=dict(ONE_THREAD), module=module)
 
     return [
-        member(ROLLOUT_WORKER, "rollout", str(home)),
-        member(NODE, "sandbox", str(home), str(capacity)),
+        member(ROLLOUT_WORKER, "rollout", str(home), str(reply_s)),
+        member(NODE, "sandbox", str(home), str(reply_s), str(capacity)),
     ]
 
 

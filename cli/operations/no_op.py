@@ -1,9 +1,11 @@
-"""A policy, a tokenizer and a sandbox that do nothing and take no time: what a bench leaves out.
+"""A policy, a tokenizer and a sandbox that do nothing: what a bench leaves out. They take no time,
+unless the policy is asked to wait.
 
 Invariant: each implements its seam fully, so the workflow, the activities and the store around them
 are the real ones. Imported by the benches of turns and of scale.
 """
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +26,16 @@ PROMPT_TOKENS = 200
 
 
 class NoPolicy:
-    """A policy that answers at once, always with a command that is worth nothing."""
+    """A policy that answers after `reply_s`, always with a command that is worth nothing."""
+
+    def __init__(self, reply_s: float = 0.0) -> None:
+        self._reply_s = reply_s
 
     async def generate(
         self, input_ids: list[int], params: SamplingParams, **_: object
     ) -> Completion:
+        if self._reply_s:
+            await asyncio.sleep(self._reply_s)
         ids = tuple(range(REPLY_TOKENS))
         return Completion(
             ids, (-0.1,) * REPLY_TOKENS, (VersionSpan(0, 0, REPLY_TOKENS),), "stop", 0
@@ -57,10 +64,10 @@ class NoTokenizer:
         return "THOUGHT: nothing.\n\n```bash\ntrue\n```"
 
 
-async def serve_nothing(db: Database, campaign: CampaignId) -> Served:
+async def serve_nothing(db: Database, campaign: CampaignId, reply_s: float = 0.0) -> Served:
     """Implements `Serve`: replies come from NoPolicy, through the real token policy."""
     config = (await campaigns.get(db, campaign)).config
-    return in_tokens(db, campaign, config, NoPolicy(), NoTokenizer())
+    return in_tokens(db, campaign, config, NoPolicy(reply_s), NoTokenizer())
 
 
 @dataclass(frozen=True, slots=True)

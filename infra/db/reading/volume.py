@@ -1,10 +1,12 @@
 """How much a store holds, and how many of a campaign's rollouts have ended as they should.
 
-Owns the figures of a load test: they are read while it runs, so each is one cheap query.
+Owns the figures of a load test: they are read while it runs, so each is one
+cheap query.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate
 
 from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -57,6 +59,20 @@ async def num_calls(connection: AsyncConnection, campaign: CampaignId) -> int:
         .where(RolloutRow.campaign_id == campaign)
     )
     return (await connection.execute(statement)).scalar_one()
+
+
+async def most_in_flight(connection: AsyncConnection, campaign: CampaignId) -> int:
+    """Of its rollouts at one moment: claimed, and not ended."""
+    rows = await connection.execute(
+        select(RolloutRow.started_at, RolloutRow.finished_at).where(
+            RolloutRow.campaign_id == campaign, RolloutRow.started_at.is_not(None)
+        )
+    )
+    times = rows.all()
+    begins = [(started, 1) for started, _ in times]
+    ends = [(finished, -1) for _, finished in times if finished is not None]
+    changes = sorted(begins + ends)
+    return max(accumulate(change for _, change in changes), default=0)
 
 
 async def faults(connection: AsyncConnection, campaign: CampaignId, limit: int) -> list[str]:
