@@ -65,7 +65,7 @@ class LoadedStack:
     _num_groups: int = 0
 
     async def start(self, num_rollouts: int) -> None:
-        """Store so many rollouts and start their workflows."""
+        """Store this number of rollouts and start their workflows."""
         await self._start(CAMPAIGN, num_rollouts, self.ids)
 
     async def ends(self, campaign: CampaignId = CAMPAIGN) -> volume.Ends:
