@@ -63,8 +63,10 @@ def print_scale(figures: Mapping[str, Mapping[str, Any]]) -> None:
 def print_soak(figures: Mapping[str, Mapping[str, Any]]) -> None:
     console = Console()
     for number, row in figures.items():
-        table = Table("at", "turns/s", *NAMES.values(), "files", "stored MiB", title="")
-        table.title = f"{number} rollouts at once: memory in MiB, open files of the workers"
+        table = Table("at", "turns/s", "worker", *list(NAMES.values())[1:], "files", "stored")
+        table.title = (
+            f"{number} rollouts at once: memory and bytes stored in MiB, the workers' files"
+        )
         for sample in row["samples"]:
             files = sample["open_files_of"]
             table.add_row(

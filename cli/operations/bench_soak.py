@@ -58,9 +58,11 @@ async def measure_soak(
                     )
                 if missing := number - (len(stack.ids) - ends.num_ended):
                     await stack.start(missing)
-                if elapsed_s >= sampled_s + sample_every_s or not row["samples"]:
+                is_due = elapsed_s >= min(sampled_s + sample_every_s, soak_s)
+                if is_due or not row["samples"]:
                     calls = await stack.num_calls()
-                    turns_per_s = (calls - calls_before) / (elapsed_s - sampled_s or 1.0)
+                    spent_s = elapsed_s - sampled_s
+                    turns_per_s = (calls - calls_before) / spent_s if row["samples"] else 0.0
                     row["samples"].append(await _sample(stack, elapsed_s, turns_per_s))
                     calls_before, sampled_s = calls, elapsed_s
                 tell(min(int(elapsed_s), int(soak_s)), int(soak_s))
