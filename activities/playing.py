@@ -106,7 +106,10 @@ class PlayingActivities:
                 play.result.retry_s = retry_s
                 if isinstance(error, NoEngineAnswered):
                     play.result.num_closed = error.num_closed
-            self._replies.trajectories.keep(ask.rollout, ask.epoch, past)
+            if play.result.tally.stop is not None:
+                self._replies.trajectories.forget(ask.rollout, ask.epoch)
+            else:
+                self._replies.trajectories.keep(ask.rollout, ask.epoch, past)
             return play.result
 
     async def _play(self, play: Play) -> None:

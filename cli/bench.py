@@ -1,11 +1,18 @@
 """`mainspring bench ...`: figures as JSON, measured on this machine in one run."""
 
 import json
-from typing import Annotated
+from collections.abc import Coroutine
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from cli.options import Json
+
+T = TypeVar("T")
+Together = Annotated[
+    int,
+    typer.Option(min=1, max=50, help="Number of turns that one activity plays, as in [rollout]."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -18,12 +25,7 @@ def register(app: typer.Typer) -> None:
 
     @bench.command()
     def turns(
-        turns_per_activity: Annotated[
-            int,
-            typer.Option(
-                min=1, max=50, help="Number of turns that one activity plays, as in [rollout]."
-            ),
-        ] = 1,
+        turns_per_activity: Together = 1,
         as_json: Json = False,
     ) -> None:
         """Measure turns per second and overhead per turn, with a no-op model and sandbox.
@@ -32,11 +34,9 @@ def register(app: typer.Typer) -> None:
         "a turn" and "a rollout" are what one more of them costs: a rollout's begin, grading and end
         without its turns.
         """
-        import asyncio
-
         from cli.operations.bench_turns import measure
 
-        figures = asyncio.run(measure(turns_per_activity))
+        figures = _run(measure(turns_per_activity))
         if as_json:
             typer.echo(json.dumps(figures))
             return
@@ -63,6 +63,70 @@ def register(app: typer.Typer) -> None:
         Console().print(table)
 
     @bench.command()
+    def scale(
+        rollouts: Annotated[
+            str, typer.Option(help="Numbers of rollouts at once, ascending.")
+        ] = "50,200,1000,5000",
+        num_turns: Annotated[
+            int, typer.Option("--turns", min=1, max=500, help="Number of turns of each rollout.")
+        ] = 10,
+        turns_per_activity: Together = 5,
+        reply_s: Annotated[
+            float,
+            typer.Option(
+                min=0,
+                max=60,
+                help="Seconds that the model waits before it replies. Above 0 all "
+                "rollouts are in flight together.",
+            ),
+        ] = 0,
+        limit_s: Annotated[
+            float, typer.Option(min=1, help="Seconds that one number of rollouts may take.")
+        ] = 900,
+        soak_s: Annotated[
+            float | None,
+            typer.Option(
+                min=120,
+                help="Seconds to keep the first number of rollouts in flight, to see what grows.",
+            ),
+        ] = None,
+        as_json: Json = False,
+    ) -> None:
+        """Measure speed, memory and bytes with many rollouts at once, on this machine.
+
+        The workflow, the workers, Temporal and Postgres are real; model and sandbox do nothing.
+        Each number of rollouts has services and workers of its own, which are removed. Exits 4 if
+        rollouts did not end as expected or in time.
+        """
+        from cli.operations.bench_scale import measure, read_numbers
+        from cli.operations.bench_soak import measure_soak
+        from cli.operations.loaded_stack import Load
+        from cli.progress import counting
+        from mainspring.errors import UsageError
+
+        numbers = read_numbers(rollouts)
+        if turns_per_activity > num_turns:
+            raise UsageError(
+                f"--turns-per-activity {turns_per_activity} is above --turns {num_turns}",
+                remedy="an activity plays turns of one rollout: give it as many at most",
+            )
+        load = Load(num_turns, turns_per_activity, limit_s, reply_s)
+        figures: dict[str, dict[str, Any]] = {}
+        try:
+            if soak_s is None:
+                _run(measure(numbers, load, counting, figures))
+            else:
+                _run(measure_soak(numbers[0], soak_s, load, counting, figures))
+        finally:
+            # Also of what came before the number that failed.
+            if as_json:
+                typer.echo(json.dumps(figures))
+            elif figures:
+                from cli.bench_screen import print_scale, print_soak
+
+                (print_scale if soak_s is None else print_soak)(figures)
+
+    @bench.command()
     def grade(
         num_tasks: Annotated[
             int, typer.Option("--tasks", min=1, help="Number of patches to grade.")
@@ -73,13 +137,9 @@ def register(app: typer.Typer) -> None:
 
         "faults" are gradings that ended without a verdict because something else failed.
         """
-        import asyncio
-
         from cli.operations.bench_grade import measure
 
-        figures = asyncio.run(
-            measure(num_tasks, lambda text: typer.secho(text, dim=True, err=True))
-        )
+        figures = _run(measure(num_tasks, lambda text: typer.secho(text, dim=True, err=True)))
         if as_json:
             typer.echo(json.dumps(figures))
             return
@@ -101,11 +161,9 @@ def register(app: typer.Typer) -> None:
 
         "docker_exec_cli" is a plain way to compare with: one `docker exec` process per command.
         """
-        import asyncio
-
         from cli.operations.bench_sandbox import measure
 
-        figures = asyncio.run(measure(image, workdir))
+        figures = _run(measure(image, workdir))
         if as_json:
             typer.echo(json.dumps(figures))
             return
@@ -150,3 +208,21 @@ def register(app: typer.Typer) -> None:
         console.print(table)
         for line in skipped:
             console.print(line, markup=False)
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Its result. SIGTERM and Ctrl-C end it in order, so that what it started is removed."""
+    import asyncio
+    import signal
+
+    from cli.operations.cancelled_by import cancelled_by
+
+    async def run() -> T:
+        with cancelled_by(signal.SIGTERM, signal.SIGINT):
+            return await work
+
+    try:
+        return asyncio.run(run())
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        typer.echo("stopped; what the bench had started is removed", err=True)
+        raise typer.Exit(130) from None

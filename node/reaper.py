@@ -47,10 +47,11 @@ class Reaper:
         owned = {lease.sandbox for lease in await sandboxes.open_leases(self._db, self._node)}
         for sandbox, backend in existing:
             if sandbox not in owned:
-                released = await self._held.release(sandbox)
-                if not released and backend is not None:
+                if await self._held.release(sandbox):
+                    num_removed += 1
+                elif backend is not None:
                     await backend.remove(sandbox)
-                num_removed += 1
+                    num_removed += 1
         if num_removed:
             log.info("reaped", node=self._node, sandboxes=num_removed)
         return num_removed

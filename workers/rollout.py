@@ -14,7 +14,7 @@ from activities.runs import RunActivities
 from infra.db.cache import Known
 from infra.db.connect import open_database
 from infra.log_setup import set_up
-from infra.policy.serving import ServedCampaigns, serve_over_http
+from infra.policy.serving import Serve, ServedCampaigns, serve_over_http
 from infra.temporal.faults import Faults
 from mainspring.ids import ROLLOUT_QUEUE, worker_queue
 from mainspring.settings import Settings, load_settings
@@ -40,19 +40,20 @@ MAX_WORKFLOW_TASKS = 100
 CACHED_WORKFLOWS = 2000
 
 
-def main(home: Path | None) -> None:
+def main(home: Path | None, serve: Serve | None = None) -> None:
+    """`serve` gives the policy of a campaign; without it, its engines are asked over HTTP."""
     settings = load_settings(home)
     set_up(settings.log_format)
-    run_worker(_run(settings))
+    run_worker(_run(settings, serve))
 
 
-async def _run(settings: Settings) -> None:
+async def _run(settings: Settings, serve: Serve | None) -> None:
     async with open_database(settings) as db:
         link = await ServiceLink.open(settings, db)
         client = link.client
         known = Known(db)
-        serve = partial(serve_over_http, api_key=settings.policy_api_key)
-        served = ServedCampaigns(db, serve)
+        over_http = partial(serve_over_http, api_key=settings.policy_api_key)
+        served = ServedCampaigns(db, serve or over_http)
         bookkeeping = RolloutActivities(db, known)
         standing = CampaignActivities(db, known)
         worker = Worker(

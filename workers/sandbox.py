@@ -64,7 +64,16 @@ GRADINGS = os.cpu_count() or 1
 log = structlog.get_logger()
 
 
-def main(home: Path | None, capacity: int, num_warm: int, leave_sandboxes: bool) -> None:
+def main(
+    home: Path | None,
+    capacity: int,
+    num_warm: int,
+    leave_sandboxes: bool,
+    *,
+    backends: Backends | None = None,
+    serve: Serve | None = None,
+) -> None:
+    """`backends` and `serve` take the place of what this machine has and of engines over HTTP."""
     settings = load_settings(home)
     set_up(settings.log_format)
     lock = NodeLock(settings.home, NodeId(settings.node_id))
@@ -75,7 +84,7 @@ def main(home: Path | None, capacity: int, num_warm: int, leave_sandboxes: bool)
             pid=lock.holder(),
         )
         lock.wait()
-    run_worker(_run(home, capacity, num_warm, leave_sandboxes, lock))
+    run_worker(_run(home, capacity, num_warm, leave_sandboxes, lock, backends, serve))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,12 +193,19 @@ def make_node(
 
 
 async def _run(
-    home: Path | None, capacity: int, num_warm: int, leave_sandboxes: bool, lock: NodeLock
+    home: Path | None,
+    capacity: int,
+    num_warm: int,
+    leave_sandboxes: bool,
+    lock: NodeLock,
+    backends: Backends | None,
+    serve: Serve | None,
 ) -> None:
     settings = load_settings(home)
-    backends = await available_backends(
-        settings.home / "sandboxes", parse_mirrors(settings.image_mirrors)
-    )
+    if backends is None:
+        backends = await available_backends(
+            settings.home / "sandboxes", parse_mirrors(settings.image_mirrors)
+        )
     if not backends.working():
         raise BackendUnavailable(
             "no sandbox backend works on this machine:\n"
@@ -199,7 +215,9 @@ async def _run(
     async with open_database(settings) as db:
         name = NodeId(settings.node_id)
         link = await ServiceLink.open(settings, db, name=worker_identity(name))
-        node = make_node(link.client, db, settings, backends, capacity, num_warm=num_warm)
+        node = make_node(
+            link.client, db, settings, backends, capacity, num_warm=num_warm, serve=serve
+        )
         left = {lease.rollout for lease in await open_leases(db, name)}
         adopted = await node.held.adopt()
         retried = await end_attempts(link.client, name, left)

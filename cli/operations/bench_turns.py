@@ -9,7 +9,7 @@ and end.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -26,21 +26,18 @@ from activities.replies import ReplyActivities
 from activities.rollouts import RolloutActivities
 from activities.sandbox import SandboxActivities
 from cli.operations.embedded_stack import temporary
-from cli.operations.no_op import NoBackend, NoPolicy, NoTokenizer
-from infra.db import campaigns, groups, tasks
+from cli.operations.no_op import NoBackend, serve_nothing
+from cli.operations.no_op_campaign import TASK, no_op_config, put_rollouts
+from infra.db import campaigns, tasks
 from infra.db.cache import Known
 from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.db.reading import timings
 from infra.environments.hosted import Environments
-from infra.policy.serving import Served, ServedCampaigns, in_tokens
+from infra.policy.serving import ServedCampaigns
 from infra.sandbox.backends import Backends
 from infra.temporal.connection import connect
 from infra.temporal.faults import Faults
-from mainspring.config.agent import AgentConfig
-from mainspring.config.campaign import CampaignConfig
-from mainspring.config.policy import PolicyConfig
-from mainspring.config.rollout import RolloutConfig
 from mainspring.ids import (
     GRADE_QUEUE,
     ROLLOUT_QUEUE,
@@ -50,10 +47,7 @@ from mainspring.ids import (
     NodeId,
     RolloutId,
     SandboxId,
-    TaskId,
-    group_id,
     node_queue,
-    rollout_id,
     rollout_workflow,
 )
 from mainspring.protocol.names import Workflow
@@ -69,9 +63,7 @@ from mainspring.protocol.rollout import (
 )
 from mainspring.sandbox_choice import BWRAP
 from mainspring.settings import Settings, load_settings
-from mainspring.status import GroupKind
 from mainspring.tally import Tally, TurnLimits
-from mainspring.tasks.swe_task import SweTask
 from node.capacity import Admission
 from node.held_sandboxes import HeldSandboxes
 from workers.polling import workflow_runner
@@ -84,24 +76,6 @@ ATTEMPT_S = 600.0
 """Of the activities that plain asyncio calls."""
 POOL_SIZE = 16
 NODE = NodeId("bench")
-TASK = SweTask(
-    id=TaskId("bench"),
-    source="bench",
-    split="train",
-    issue="nothing is wrong",
-    files={"a.py": ""},
-    test_command="true",
-)
-
-
-def _config(concurrency: int, num_turns: int, turns_per_activity: int) -> CampaignConfig:
-    """A campaign whose step limit is the bench's number of turns."""
-    return CampaignConfig(
-        name=f"bench-{concurrency}-{num_turns}",
-        agent=AgentConfig(step_limit=num_turns),
-        rollout=RolloutConfig(turns_per_activity=turns_per_activity),
-        policy=PolicyConfig(model="none"),
-    )
 
 
 def _cpu_s() -> float:
@@ -130,12 +104,7 @@ async def _measure(settings: Settings, turns_per_activity: int) -> dict[str, dic
         environments = Environments(Backends({BWRAP: NoBackend()}))
         held = HeldSandboxes(db, known, NODE, environments)
         admission = Admission(NODE, max(PLAN), lambda: len(held), settings)
-
-        async def serve(db: Database, campaign: CampaignId) -> Served:
-            config = (await campaigns.get(db, campaign)).config
-            return in_tokens(db, campaign, config, NoPolicy(), NoTokenizer())
-
-        replies = ReplyActivities(db, known, ServedCampaigns(db, serve))
+        replies = ReplyActivities(db, known, ServedCampaigns(db, serve_nothing))
         sandboxes = SandboxActivities(db, known, NODE, held, admission)
         bench = Bench(
             client,
@@ -249,31 +218,20 @@ class Bench:
     ) -> tuple[float, float, list[float]]:
         """Seconds for all, CPU seconds of all processes, and milliseconds from each reply to the
         next one."""
-        config = _config(concurrency, num_turns, self.turns_per_activity)
+        name = f"bench-{concurrency}-{num_turns}"
+        config = no_op_config(name, num_turns, self.turns_per_activity)
         await campaigns.create(self.db, config)
-        campaign = CampaignId(config.name)
-        group = group_id(campaign, index)
-        ids = [rollout_id(group, n) for n in range(concurrency)]
-        await groups.create_group(
-            self.db,
-            group,
-            campaign,
-            GroupKind.TRAIN,
-            policy_version=0,
-            split="train",
-            index=index,
-            task=TASK.id,
-            rollouts=[groups.NewRollout(r, TASK.id, n, 1.0) for n, r in enumerate(ids)],
-        )
+        group, ids = await put_rollouts(self.db, CampaignId(config.name), index, concurrency)
         started, cpu_s = time.monotonic(), _cpu_s()
         await asyncio.gather(*(play(group, rollout, num_turns) for rollout in ids))
         spent = time.monotonic() - started, _cpu_s() - cpu_s
         return *spent, await self._overheads_ms(ids)
 
-    async def _overheads_ms(self, ids: list[RolloutId]) -> list[float]:
+    async def _overheads_ms(self, ids: Sequence[RolloutId]) -> list[float]:
         """From one stored reply to the next of the same rollout: a whole turn, all overhead."""
         async with self.db.transaction() as connection:
-            return [1000 * each_s for each_s in await timings.between_replies(connection, ids)]
+            between = await timings.between_replies(connection, ids)
+            return [1000 * each_s for _, each_s in between]
 
     async def by_temporal(self, group: GroupId, rollout: RolloutId, num_turns: int) -> None:
         campaign = CampaignId(group.split("/")[0])

@@ -197,6 +197,7 @@ async def _thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
+        task.exception()  # seen, and of no interest: the same signal may have ended what it ran
         raise
 
 

@@ -40,10 +40,11 @@ class Member:
 
     name: str
     arguments: list[str]
-    """After `python -m mainspring`."""
+    """After `python -m` and the module."""
     waits_for: Path | None = None
     """Started once this file exists (the engine waits for the first model)."""
     environment: dict[str, str] = field(default_factory=dict)
+    module: str = "mainspring"
     process: asyncio.subprocess.Process | None = None
     num_quick_deaths: int = 0
 
@@ -102,7 +103,7 @@ class Fleet:
             return await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "mainspring",
+                member.module,
                 *member.arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,

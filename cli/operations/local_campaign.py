@@ -6,17 +6,15 @@ continues at its next step; a finished campaign only writes its report again; on
 does this for a campaign of a home folder.
 """
 
-import asyncio
 import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from cli.operations import campaign_launch as launch
 from cli.operations import checklist, local_engines
+from cli.operations.cancelled_by import cancelled_by
 from cli.operations.checklist import Item, State
 from cli.operations.embedded_stack import ServiceState, status, up
 from cli.operations.fleet import (
@@ -110,7 +108,7 @@ async def train(
         items = await checklist.of_this_machine(config, configured, hardware)
         telling.show(items)
         checklist.require(config.name, items)
-    with supervisor.holding(), _ends_on_sigterm():
+    with supervisor.holding(), cancelled_by(signal.SIGTERM):
         telling.say("starting Temporal and Postgres")
         info = await up(configured.home)
         settings = load_settings(info.home)
@@ -227,18 +225,3 @@ def capacity(config: CampaignConfig) -> int:
     trainer = config.trainer
     in_flight = (trainer.max_staleness + 1) * trainer.groups_per_step * trainer.group_size
     return min(MAX_SANDBOXES, max(in_flight, config.evaluation.concurrency))
-
-
-@contextmanager
-def _ends_on_sigterm() -> Iterator[None]:
-    """SIGTERM ends what runs here in order, as Ctrl-C does."""
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread hears signals
-        return
-    loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)

@@ -1,18 +1,23 @@
-"""A policy, a tokenizer and a sandbox that do nothing and take no time: what a bench leaves out.
+"""A policy, a tokenizer and a sandbox that do nothing: what a bench leaves out. They take no time,
+unless the policy is asked to wait.
 
 Invariant: each implements its seam fully, so the workflow, the activities and the store around them
-are the real ones. Imported by `bench_turns`.
+are the real ones. Imported by the benches of turns and of scale.
 """
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from infra.db import campaigns
+from infra.db.database import Database
 from infra.policy.protocol import Completion, SamplingParams
+from infra.policy.serving import Served, in_tokens
 from infra.policy.weight_label import WeightLabel
 from infra.sandbox.protocol import Sandbox, SandboxSpec
 from mainspring.environments.protocol import CommandResult
-from mainspring.ids import SandboxId
+from mainspring.ids import CampaignId, SandboxId
 from mainspring.sandbox_choice import BWRAP
 from mainspring.trajectories.turns import VersionSpan
 
@@ -21,11 +26,16 @@ PROMPT_TOKENS = 200
 
 
 class NoPolicy:
-    """A policy that answers at once, always with a command that is worth nothing."""
+    """A policy that answers after `reply_s`, always with a command that is worth nothing."""
+
+    def __init__(self, reply_s: float = 0.0) -> None:
+        self._reply_s = reply_s
 
     async def generate(
         self, input_ids: list[int], params: SamplingParams, **_: object
     ) -> Completion:
+        if self._reply_s:
+            await asyncio.sleep(self._reply_s)
         ids = tuple(range(REPLY_TOKENS))
         return Completion(
             ids, (-0.1,) * REPLY_TOKENS, (VersionSpan(0, 0, REPLY_TOKENS),), "stop", 0
@@ -52,6 +62,12 @@ class NoTokenizer:
 
     def decode(self, ids: list[int] | tuple[int, ...]) -> str:
         return "THOUGHT: nothing.\n\n```bash\ntrue\n```"
+
+
+async def serve_nothing(db: Database, campaign: CampaignId, reply_s: float = 0.0) -> Served:
+    """Implements `Serve`: replies come from NoPolicy, through the real token policy."""
+    config = (await campaigns.get(db, campaign)).config
+    return in_tokens(db, campaign, config, NoPolicy(reply_s), NoTokenizer())
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,12 @@ class Trajectories:
         """What the caller has read, with what it stored since then."""
         self._kept(rollout, epoch, known)
 
+    def forget(self, rollout: RolloutId, epoch: int) -> None:
+        """An epoch whose last turn is played: should it be read again, the store has it."""
+        known = self._known.pop((rollout, epoch), None)
+        if known is not None:
+            self._num_bytes -= known.num_bytes
+
     def _kept(self, rollout: RolloutId, epoch: int, known: Trajectory) -> Trajectory:
         before = self._known.pop((rollout, epoch), None)
         if before is not None:

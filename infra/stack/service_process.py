@@ -132,6 +132,8 @@ class Daemon:
             while pid is not None and self.pid() is not None and time.monotonic() < deadline:
                 _reap(pid)
                 time.sleep(POLL_S)
+            if pid is not None:
+                _reap(pid)  # it may have become a zombie since the last look
         if (pid := self.pid()) is not None:
             raise ServiceError(f"{self.name}: process {pid} outlives SIGKILL; see the kernel's log")
         self.pid_file.unlink(missing_ok=True)

@@ -69,15 +69,16 @@ async def read(connection: AsyncConnection, campaign: CampaignId) -> tuple[Phase
 
 async def between_replies(
     connection: AsyncConnection, rollouts: Sequence[RolloutId]
-) -> list[float]:
-    """Seconds from each stored reply to the next one of the same rollout."""
+) -> list[tuple[int, float]]:
+    """Seconds from each stored reply to the next one of the same rollout, with that one's
+    number."""
     rows = await connection.execute(
-        select(CallRow.rollout_id, CallRow.created_at)
+        select(CallRow.rollout_id, CallRow.number, CallRow.created_at)
         .where(CallRow.rollout_id.in_(rollouts))
         .order_by(CallRow.rollout_id, CallRow.number)
     )
     return [
-        (later.created_at - earlier.created_at).total_seconds()
+        (later.number, (later.created_at - earlier.created_at).total_seconds())
         for earlier, later in pairwise(rows.all())
         if earlier.rollout_id == later.rollout_id
     ]

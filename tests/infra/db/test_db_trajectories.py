@@ -86,3 +86,17 @@ async def test_memory_is_bounded_and_what_left_it_is_read_again(
         past = await known.read(rollout, epoch)
         assert (len(past.calls), past.num_bytes) == (2, num_bytes)
     assert reads == [(0, 2), (0, 2), (1, 1), (0, 2)]
+
+
+async def test_what_is_forgotten_takes_no_room_and_is_read_again_whole(
+    db: Database, reads: list[tuple[int, int]]
+) -> None:
+    rollout = await add_claimed_rollout(db)
+    await put_two_turns(db, rollout, 0, "x")
+    known = Trajectories(db)
+    before = await known.read(rollout, 0)
+    known.forget(rollout, 0)
+    known.forget(rollout, 0)
+    assert known._num_bytes == 0
+    assert (await known.read(rollout, 0)).calls == before.calls
+    assert reads == [(0, 2), (0, 2)]

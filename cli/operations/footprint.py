@@ -1,0 +1,110 @@
+"""What the processes of one machine take: memory, processor time, open files, bytes on disk.
+
+Owns how each is measured. Memory is resident memory. A process of ours or Temporal's is read with
+its peak as the kernel keeps it, so that no peak falls between two looks; Postgres' processes share
+most of theirs, which is counted once, and its peak is that of the looks. Linux only, as all of the
+embedded stack. Imported by the bench of scale.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from infra.stack.postgres_server import Postgres
+from infra.stack.temporal_server import Temporal
+from mainspring.errors import WorkFailed
+
+MIB = 1 << 20
+POSTGRES = "postgres"
+TEMPORAL = "temporal"
+LOG_LINES = 12
+_PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
+
+
+@dataclass(slots=True)
+class Footprint:
+    """Of named processes, and of the stack of one home folder."""
+
+    home: Path
+    workers: Mapping[str, int]
+    """Process ids by name."""
+    _postgres_peak_mib: float = field(default=0.0, init=False)
+
+    def memory_mib(self) -> dict[str, float]:
+        """Now."""
+        now = {name: each.memory_info().rss / MIB for name, each in self._single().items()}
+        now[POSTGRES] = self._postgres_mib()
+        self._postgres_peak_mib = max(self._postgres_peak_mib, now[POSTGRES])
+        return now
+
+    def peak_mib(self) -> dict[str, float]:
+        """Since each process began; Postgres': of all calls of `memory_mib`."""
+        peaks = {name: _peak_mib(each) for name, each in self._single().items()}
+        return {**peaks, POSTGRES: self._postgres_peak_mib}
+
+    def cpu_s(self) -> dict[str, float]:
+        """Since each process began, ended children included."""
+        used = {name: _cpu_s(each) for name, each in self._single().items()}
+        return {**used, POSTGRES: sum(map(_cpu_s, self._postgres()))}
+
+    def open_files(self) -> dict[str, int]:
+        """Descriptors; Postgres': its processes, as those of another user's cannot be listed."""
+        counts = {name: each.num_fds() for name, each in self._single().items()}
+        return {**counts, POSTGRES: len(self._postgres())}
+
+    def temporal_bytes(self) -> int:
+        """Of its database and the log before it."""
+        return sum(file.stat().st_size for file in self.home.glob("temporal.db*"))
+
+    def _single(self) -> dict[str, psutil.Process]:
+        """Those that are one process each. Raises WorkFailed when one has ended."""
+        pids = {**self.workers, TEMPORAL: Temporal(self.home).daemon.pid()}
+        return {name: self._running(name, pid) for name, pid in pids.items()}
+
+    def _postgres(self) -> list[psutil.Process]:
+        first = self._running(POSTGRES, Postgres(self.home).daemon.pid())
+        return [first, *first.children(recursive=True)]
+
+    def _running(self, name: str, pid: int | None) -> psutil.Process:
+        try:
+            process = psutil.Process(pid) if pid is not None else None
+            if process is not None and process.status() != psutil.STATUS_ZOMBIE:
+                return process
+        except psutil.NoSuchProcess:
+            pass  # as a zombie: it has ended
+        log = self.home / "logs" / f"{name}.log"
+        end = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else []
+        raise WorkFailed(
+            "\n".join([f"{name} ended while it was measured; the end of its log:", *end]),
+            remedy="fix what the log names, or measure fewer rollouts at once",
+        )
+
+    def _postgres_mib(self) -> float:
+        taken = list(filter(None, map(_memory, self._postgres())))
+        own = sum(each.rss - each.shared for each in taken)
+        return (own + max(each.shared for each in taken)) / MIB
+
+
+def _memory(process: psutil.Process) -> Any:
+    """None: a connection's process, which has ended since it was listed."""
+    try:
+        return process.memory_info()
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    try:
+        return sum(process.cpu_times()[:4])
+    except psutil.NoSuchProcess:
+        return 0.0  # its parent has its time now
+
+
+def _peak_mib(process: psutil.Process) -> float:
+    found = _PEAK.search(Path(f"/proc/{process.pid}/status").read_text())
+    assert found is not None, "Linux has it for every process that is no zombie"
+    return int(found[1]) / 1024
