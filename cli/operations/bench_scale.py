@@ -133,6 +133,7 @@ async def _burst(
 async def _overheads(stack: LoadedStack, load: Load) -> Figures:
     """From one stored reply to the next of the same rollout: a whole turn, all overhead but for the
     reply. Also by quarter of the rollout, so that a turn that costs more the later it comes is
+    seen."""
     async with stack.db.transaction() as connection:
         between = await timings.between_replies(connection, stack.ids)
     if not between:
