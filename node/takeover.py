@@ -42,7 +42,7 @@ async def end_attempts(client: Client, node: NodeId, rollouts: Collection[Rollou
             try:
                 return await _end(client, node, rollout)
             except RPCError as error:
-                # The rollout has ended, or Temporal is away: its timeouts do the same later.
+                # The rollout has ended, or Temporal does not answer: timeouts do the same later.
                 log.info("left to its heartbeat", rollout=rollout, reason=error.message)
                 return 0
 
