@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from cli import simulate
 from cli.options import Json
 
 
@@ -15,6 +16,8 @@ def register(app: typer.Typer) -> None:
     @bench.callback()
     def _group() -> None:
         """Benchmark this machine."""
+
+    simulate.register(bench)
 
     @bench.command()
     def turns(

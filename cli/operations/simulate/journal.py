@@ -1,0 +1,51 @@
+"""What a simulated campaign did and when, in simulated unix seconds. Written by `fleet` alone.
+
+Invariant: an activity that runs twice writes the same key, and its first entry stands.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cli.operations.simulate.lives import Life
+from mainspring.ids import RolloutId
+from workflows.sandbox_life import MAX_LIVES
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    life: Life
+    began_s: float
+    """When the first of its turns began."""
+
+
+@dataclass(slots=True)
+class Journal:
+    played: dict[tuple[RolloutId, int, int], Played] = field(default_factory=dict)
+    """By rollout, epoch and number of the life."""
+    trained: dict[int, float] = field(default_factory=dict)
+    """When each step ended."""
+    published: dict[int, float] = field(default_factory=dict)
+    """Since when each policy version is served."""
+
+    on_step: Callable[[int], None] = lambda step: None
+    """Told each step when it is done."""
+
+    def step_ended(self, step: int, at_s: float) -> None:
+        self.trained.setdefault(step, at_s)
+        self.on_step(step)
+
+    def lives(self, rollout: RolloutId, epoch: int) -> list[Played]:
+        """In their order. A machine that died while commands were replayed has none."""
+        numbers = range(MAX_LIVES)
+        found = (self.played.get((rollout, epoch, number)) for number in numbers)
+        return [played for played in found if played is not None]
+
+    @property
+    def simulated_s(self) -> float:
+        """From the first turn to the last step that ended."""
+        begins_s = [played.began_s for played in self.played.values()]
+        return max(self.trained.values()) - min(begins_s) if self.trained else 0.0
+
+    def version_at(self, moment_s: float) -> int:
+        """The policy version that engines serve then."""
+        return max((v for v, since_s in self.published.items() if since_s <= moment_s), default=0)
