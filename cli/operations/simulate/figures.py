@@ -79,11 +79,12 @@ async def measured(
     kept_turns = sum(row.num_turns for row in trained)
     played_turns = sum(
         played.life.last - played.life.first
-        for (rollout, _, _), played in journal.played.items()
+        for rollout, lives in journal.played.items()
         if rows[rollout].group not in open_groups
+        for played in lives.values()
     )
     num_steps = len(journal.trained)
-    num_begun = len({rollout for rollout, _, _ in journal.played})
+    num_begun = len(journal.played)
     return Figures(
         setting=setting,
         error=error,

@@ -36,6 +36,7 @@ from mainspring.protocol.rollout import (
     OpenInput,
     PlayInput,
     PlayResult,
+    RestoreResult,
     RolloutRef,
     SandboxInput,
     SandboxRef,
@@ -70,18 +71,18 @@ class SimulatedNode:
         life = life_of(self._setting, ask.rollout, ask.epoch, number)
         noticed_s = NOTICED_S if life.is_lost else 0.0
         played = Played(life, _now_s() - noticed_s - life.play_s)
-        self._journal.played.setdefault((ask.rollout, ask.epoch, number), played)
+        self._journal.turns_played(ask.rollout, ask.epoch, number, played)
         if life.is_lost:
             raise self._loss()
         self._sample[ask.rollout, ask.epoch] = life.sample
         return PlayResult(tally=self._tally(ask.tally, life), is_closed=True)
 
     @implements(RESTORE_SANDBOX)
-    async def restore_sandbox(self, ask: SandboxInput) -> RolloutRef:
+    async def restore_sandbox(self, ask: SandboxInput) -> RestoreResult:
         life = life_of(self._setting, ask.rollout, ask.epoch, number_of(ask.sandbox))
         if life.is_lost_restoring:
             raise self._loss()
-        return RolloutRef(rollout=ask.rollout, epoch=ask.epoch)
+        return RestoreResult(rollout=ask.rollout, epoch=ask.epoch, num_turns=life.first)
 
     @implements(CLOSE_SANDBOX)
     async def close_sandbox(self, ask: SandboxInput) -> RolloutRef:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from cli.operations.simulate.lives import Life
 from mainspring.ids import RolloutId
-from workflows.sandbox_life import MAX_LIVES
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +19,8 @@ class Played:
 
 @dataclass(slots=True)
 class Journal:
-    played: dict[tuple[RolloutId, int, int], Played] = field(default_factory=dict)
-    """By rollout, epoch and number of the life."""
+    played: dict[RolloutId, dict[tuple[int, int], Played]] = field(default_factory=dict)
+    """By epoch and number of the life. A machine that died in a replay has none."""
     trained: dict[int, float] = field(default_factory=dict)
     """When each step ended."""
     published: dict[int, float] = field(default_factory=dict)
@@ -30,20 +29,22 @@ class Journal:
     on_step: Callable[[int], None] = lambda step: None
     """Told each step when it is done."""
 
+    def turns_played(self, rollout: RolloutId, epoch: int, number: int, played: Played) -> None:
+        self.played.setdefault(rollout, {}).setdefault((epoch, number), played)
+
     def step_ended(self, step: int, at_s: float) -> None:
         self.trained.setdefault(step, at_s)
         self.on_step(step)
 
     def lives(self, rollout: RolloutId, epoch: int) -> list[Played]:
-        """In their order. A machine that died while commands were replayed has none."""
-        numbers = range(MAX_LIVES)
-        found = (self.played.get((rollout, epoch, number)) for number in numbers)
-        return [played for played in found if played is not None]
+        """In their order."""
+        lives = self.played[rollout]
+        return [lives[key] for key in sorted(lives) if key[0] == epoch]
 
     @property
     def simulated_s(self) -> float:
         """From the first turn to the last step that ended."""
-        begins_s = [played.began_s for played in self.played.values()]
+        begins_s = [each.began_s for lives in self.played.values() for each in lives.values()]
         return max(self.trained.values()) - min(begins_s) if self.trained else 0.0
 
     def version_at(self, moment_s: float) -> int:
