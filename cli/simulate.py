@@ -138,12 +138,12 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
     from cli.tables import Table
 
     table = Table(
-        *("stale", "train", "groups", "machine", "loss", "limit"),
+        *("stale", "train", "groups", "life", "loss", "limit"),
         *("steps/h", "gain", "idle", "lost"),
     )
     table.caption = (
-        "gain: steps per hour over staleness 0; idle: the trainer; lost: turns that were played "
-        "for nothing"
+        "life: of machines; gain: steps per hour over staleness 0; idle: the trainer;\n"
+        "lost: turns that were played for nothing"
     )
     for row in rows:
         dies = row["lifetime_s"] is not None
