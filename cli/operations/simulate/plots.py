@@ -8,19 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reports.drawing import AMBER, BLUE, CARD, GREEN, INK, LINE, RED, VIOLET, svg
+from reports.drawing import AMBER, BLUE, GREEN, RED, VIOLET, svg
 
 Row = Mapping[str, Any]
 
 _COLOURS = {
-    INK: "#57606a",
-    LINE: "#d0d7de",
-    BLUE: "#0969da",
-    GREEN: "#1a7f37",
-    AMBER: "#bf8700",
-    VIOLET: "#8250df",
-    RED: "#cf222e",
-    CARD: "#ffffff",
+    "var(--ink-soft)": "#57606a",
+    "var(--line)": "#d0d7de",
+    "var(--blue)": "#0969da",
+    "var(--green)": "#1a7f37",
+    "var(--amber)": "#bf8700",
+    "var(--violet)": "#8250df",
+    "var(--red)": "#cf222e",
+    "var(--card)": "#ffffff",
 }
 """A file of its own has no page whose colours it could follow; these are read on white and black.
 """
@@ -65,7 +65,7 @@ def _by_train(axes: Any, rows: Sequence[Row]) -> None:
     _by_staleness(rate, rows, "train_s", lambda row: row["steps_per_h"], 60)
     idle.set_ylabel("trainer idle")
     idle.set_ylim(0, 1)
-    idle.legend()
+    idle.legend(loc="lower left")
     rate.set_ylabel("steps per hour")
     rate.set_xlabel("minutes of a training step")
 
