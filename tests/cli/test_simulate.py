@@ -33,6 +33,7 @@ from workflows.sandbox_life import MAX_LIVES
 
 ROLLOUT = RolloutId("campaign/g000000/000")
 SMALL = Setting(num_steps=2, groups_per_step=2, group_size=2, train_s=900.0)
+ONE_STEP = Setting(num_steps=1, groups_per_step=1, group_size=2)
 
 
 def _server_or_skip() -> None:
@@ -87,7 +88,7 @@ async def _played(db: Database, name: str, setting: Setting) -> tuple[Figures, l
 
 
 async def test_a_campaign_takes_as_long_as_its_trace(db: Database) -> None:
-    setting = replace(SMALL, max_staleness=0, deadline_s=1200.0)
+    setting = replace(SMALL, max_staleness=0, deadline_s=900.0)
     figures, steps = await _played(db, "s0", setting)
     assert (figures.error, steps) == (None, [1, 2])
     # Each step waits for its slowest rollout, and then for the trainer.
@@ -102,7 +103,7 @@ async def test_a_campaign_takes_as_long_as_its_trace(db: Database) -> None:
 
 
 async def test_machines_of_minutes_cost_sandboxes_and_no_rollout(db: Database) -> None:
-    setting = replace(SMALL, num_steps=1, lifetime_s=120.0, deadline_s=1800.0, seed=1)
+    setting = replace(ONE_STEP, lifetime_s=120.0, deadline_s=900.0, seed=45)
     lives = [life_of(setting, RolloutId("m/g000000/000"), 0, n) for n in range(MAX_LIVES + 1)]
     assert lives[-1].is_lost
     figures, _ = await _played(db, "m", setting)

@@ -1,4 +1,4 @@
-"""Plots of simulated campaigns are files of their own, drawn where there is something to compare."""
+"""Plots of simulated campaigns are files of their own, drawn where values differ."""
 
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path

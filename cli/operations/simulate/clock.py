@@ -1,9 +1,10 @@
 """Keeps simulated time passing where the time-skipping server has lost count.
 
 The server counts the reasons not to skip time: tasks that run, requests under way. Now and then it
-does not count one back (temporalio/sdk-java, issues 1138 and 3092), and its clock then runs like
-any other, although nothing is left to wait for. Invariant: time is only let pass again when no
-activity began or ended for QUIET_S, ten times what any of them takes, and the clock did not skip.
+does not count one back (temporalio/sdk-java, issues 1138 and 2246 know of such cases), and its
+clock then runs like any other, although nothing is left to wait for. Invariant: a reason is only
+taken away when no activity began or ended for QUIET_S, ten times what any of them takes, and the
+clock did not skip; a server that stands still whatever is taken away ends the run.
 """
 
 import asyncio
@@ -14,8 +15,12 @@ from temporalio.api.testservice.v1 import UnlockTimeSkippingRequest
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
-LOOK_S = 0.5
-QUIET_S = 2.0
+from mainspring.errors import TemporalError
+
+LOOK_S = 0.25
+QUIET_S = 1.0
+MAX_IN_VAIN = 10
+"""Reasons that are taken away in a row."""
 SLOW = 1.5
 """Simulated seconds in a real one, up to which the clock does not skip."""
 
@@ -44,22 +49,24 @@ class _Noting(ActivityInboundInterceptor):
 
 
 async def keep_passing(server: WorkflowEnvironment, seen: Activity) -> None:
-    """Until it is cancelled."""
-    quiet_since: tuple[float, float] | None = None
+    """Until it is cancelled. Raises TemporalError when nothing makes the clock skip."""
+    since: tuple[float, float] | None = None
+    num_in_vain = 0
     while True:
         await asyncio.sleep(LOOK_S)
         real_s = time.monotonic()
         simulated_s = (await server.get_current_time()).timestamp()
-        if quiet_since is None or seen.seen_s > quiet_since[0]:
-            quiet_since = (real_s, simulated_s)
+        if since is None:
+            since = (real_s, simulated_s)
             continue
-        passed_s = real_s - quiet_since[0]
-        if simulated_s - quiet_since[1] > SLOW * passed_s:
-            quiet_since = (real_s, simulated_s)
+        passed_s = real_s - since[0]
+        if seen.seen_s > since[0] or simulated_s - since[1] > SLOW * passed_s:
+            since, num_in_vain = (real_s, simulated_s), 0
         elif passed_s > QUIET_S:
-            await _unlock(server)
-            quiet_since = None
-
-
-async def _unlock(server: WorkflowEnvironment) -> None:
-    await server.client.test_service.unlock_time_skipping(UnlockTimeSkippingRequest())
+            if num_in_vain == MAX_IN_VAIN:
+                raise TemporalError(
+                    "the time-skipping server stands still with nothing to do",
+                    remedy="run the command again; if it stands still again, report the options",
+                )
+            await server.client.test_service.unlock_time_skipping(UnlockTimeSkippingRequest())
+            since, num_in_vain = None, num_in_vain + 1

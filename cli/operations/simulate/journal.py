@@ -43,9 +43,9 @@ class Journal:
 
     @property
     def simulated_s(self) -> float:
-        """From the first turn to the last step that ended."""
+        """From the first turn to the last one that began, or the last step that ended."""
         begins_s = [each.began_s for lives in self.played.values() for each in lives.values()]
-        return max(self.trained.values()) - min(begins_s) if self.trained else 0.0
+        return max([*begins_s, *self.trained.values()]) - min(begins_s) if begins_s else 0.0
 
     def version_at(self, moment_s: float) -> int:
         """The policy version that engines serve then."""

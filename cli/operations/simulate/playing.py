@@ -75,8 +75,15 @@ async def play(
         for worker in _workers(server.client, db, campaign, setting, journal, seen):
             await running.enter_async_context(worker)
         passing = asyncio.create_task(keep_passing(server, seen))
-        running.callback(passing.cancel)
-        error = await _run(server.client, campaign, setting)
+        playing = asyncio.create_task(_run(server.client, campaign, setting))
+        try:
+            await asyncio.wait({passing, playing}, return_when=asyncio.FIRST_COMPLETED)
+            if passing.done():
+                passing.result()
+            error = await playing
+        finally:
+            passing.cancel()
+            playing.cancel()
     real_s = time.monotonic() - started
     return await measured(db, campaign, setting, journal, error, real_s)
 
