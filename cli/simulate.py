@@ -138,11 +138,12 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
     from cli.tables import Table
 
     table = Table(
-        *("stale", "train", "groups", "life", "loss", "limit"),
-        *("steps/h", "gain", "idle", "lost"),
+        *("stale", "train", "batch", "life", "loss", "limit"),
+        *("rate", "gain", "idle", "lost"),
     )
     table.caption = (
-        "life: of machines; gain: steps per hour over staleness 0; idle: the trainer;\n"
+        "train, life of machines and limit of rollouts in minutes; batch in groups;\n"
+        "rate: steps per hour; gain: over staleness 0; idle: of the trainer;\n"
         "lost: turns that were played for nothing"
     )
     for row in rows:
@@ -166,7 +167,7 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _minutes(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds / 60:g} min"
+    return "-" if seconds is None else f"{seconds / 60:g}"
 
 
 def _rounded(value: float | None) -> str:

@@ -3,7 +3,7 @@
 The server counts the reasons not to skip time: tasks that run, requests under way. Now and then it
 does not count one back (temporalio/sdk-java, issues 1138 and 2246 know of such cases), and its
 clock then runs like any other, although nothing is left to wait for. Invariant: a reason is only
-taken away when no activity began or ended for QUIET_S, ten times what any of them takes, and the
+taken away when no activity began or ended for QUIET_S, many times what any of them takes, and the
 clock did not skip; a server that stands still whatever is taken away ends the run.
 """
 
