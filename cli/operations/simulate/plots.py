@@ -95,9 +95,10 @@ def _by_lifetime(axes: Any, rows: Sequence[Row]) -> None:
         _line(rate, points, "lifetime_s", lambda row: row["steps_per_h"] or 0.0, 60, way, colour)
     for each in axes:
         each.set_xscale("log")
+        each.xaxis.set_major_formatter("{x:g}")
     lost.set_ylabel("turns lost")
     lost.set_ylim(0, 1)
-    lost.legend()
+    lost.legend(loc="upper right")
     rate.set_ylabel("steps per hour")
     rate.set_xlabel("mean minutes that a machine lives")
 
