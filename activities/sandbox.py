@@ -35,6 +35,7 @@ from mainspring.protocol.rollout import (
     ExecuteResult,
     OpenInput,
     PatchResult,
+    RestoreResult,
     RolloutRef,
     SandboxInput,
     SandboxRef,
@@ -149,7 +150,7 @@ class SandboxActivities:
         return done, submitted
 
     @implements(RESTORE_SANDBOX)
-    async def restore_sandbox(self, ask: SandboxInput) -> RolloutRef:
+    async def restore_sandbox(self, ask: SandboxInput) -> RestoreResult:
         """Run all recorded commands again, or those after the newest snapshot; each must end and
         print as it did the first time.
 
@@ -179,7 +180,8 @@ class SandboxActivities:
                         f"recorded was {before.returncode}"
                     )
             await rollouts.set_phase(self._db, ask.rollout, ask.epoch, RolloutPhase.RUNNING)
-            return RolloutRef(rollout=ask.rollout, epoch=ask.epoch)
+            num_turns = executions[-1].call + 1 if executions else 0
+            return RestoreResult(rollout=ask.rollout, epoch=ask.epoch, num_turns=num_turns)
 
     @implements(COLLECT_PATCH)
     async def collect_patch(self, ask: SandboxInput) -> PatchResult:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from cli import simulate
 from cli.options import Json
 
 T = TypeVar("T")
@@ -22,6 +23,8 @@ def register(app: typer.Typer) -> None:
     @bench.callback()
     def _group() -> None:
         """Benchmark this machine."""
+
+    simulate.register(bench)
 
     @bench.command()
     def turns(

@@ -39,7 +39,8 @@ with workflow.unsafe.imports_passed_through():
 Out = TypeVar("Out")
 
 MAX_LIVES = 8
-"""Sandboxes one rollout may use up; beyond that the fleet is sick, not the sandbox."""
+"""Sandboxes one rollout may use up without a turn that is new; beyond that the fleet is sick, not
+the sandbox. Machines that live for minutes cost a long rollout many more."""
 RESULT_HOPS = 10
 """Turns of the event loop in which a resolved activity surely reaches its awaiting task."""
 
@@ -49,6 +50,10 @@ class SandboxLife:
         self._rollout = start.rollout
         self._ref: SandboxRef | None = None
         self.lives = 0
+        self._num_turns = 0
+        """Stored when a sandbox was restored last."""
+        self._lives_then = 0
+        """And how many sandboxes had been used up when that number grew last."""
         self.seconds: dict[str, float] = {}
         """Wall time by phase, for the rollout's record."""
 
@@ -97,7 +102,7 @@ class SandboxLife:
     ) -> ExecuteResult:
         """Run command `index` of a turn, in a rebuilt sandbox if need be. A submission closes it.
 
-        Raises ActivityError: SandboxDiverged, or the last loss when MAX_LIVES are used up.
+        Raises ActivityError: SandboxDiverged, or the last loss when MAX_LIVES brought nothing new.
         """
 
         async def run(ref: SandboxRef) -> ExecuteResult:
@@ -210,7 +215,7 @@ class SandboxLife:
         while True:
             if (
                 activity_calls.fault_of(error) is not FaultKind.SANDBOX_LOST
-                or self.lives >= MAX_LIVES
+                or self.lives - self._lives_then >= MAX_LIVES
             ):
                 raise error
             await self.close(epoch)
@@ -218,7 +223,7 @@ class SandboxLife:
             ref = self._alive()
             started = workflow.time()
             try:
-                await activity_calls.on_node(
+                restored = await activity_calls.on_node(
                     RESTORE_SANDBOX,
                     SandboxInput(rollout=self._rollout, epoch=epoch, sandbox=ref.sandbox),
                     node=ref.node,
@@ -229,6 +234,9 @@ class SandboxLife:
                 error = again
                 continue
             self._spent("restore", started)
+            # This sandbox counts: it has shown nothing new yet.
+            if restored.num_turns > self._num_turns:
+                self._num_turns, self._lives_then = restored.num_turns, self.lives - 1
             return
 
     def _alive(self) -> SandboxRef:

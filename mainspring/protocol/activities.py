@@ -48,6 +48,7 @@ from mainspring.protocol.rollout import (
     PatchResult,
     PlayInput,
     PlayResult,
+    RestoreResult,
     RolloutRef,
     SandboxInput,
     SandboxRef,
@@ -146,7 +147,7 @@ PLAY_TURNS = NodeCall("play_turns", PlayInput, PlayResult, STORE_TIMEOUT_S)
 patch and remove the sandbox. Own share: `play_s`."""
 ASKED_AT = "asked_at"
 """What its heartbeat tells while a reply is asked for: since when, in unix seconds."""
-RESTORE_SANDBOX = NodeCall("restore_sandbox", SandboxInput, RolloutRef, SHELL_GRACE_S)
+RESTORE_SANDBOX = NodeCall("restore_sandbox", SandboxInput, RestoreResult, SHELL_GRACE_S)
 """Replay the recorded commands in a new sandbox, checking each. Own share: the commands."""
 COLLECT_PATCH = NodeCall("collect_patch", SandboxInput, PatchResult, COLLECT_TIMEOUT_S)
 """Store the working tree's difference from the base commit, then remove the sandbox."""

