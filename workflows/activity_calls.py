@@ -152,12 +152,20 @@ def broken_by(error: BaseException) -> str | None:
 
 def fault_of(error: BaseException) -> FaultKind | None:
     """The typed fault a call failed with; a dead node counts as a lost sandbox."""
+    if is_dead_node(error):
+        return FaultKind.SANDBOX_LOST
     for cause in _causes(error):
-        if isinstance(cause, TimeoutError) and cause.type == TimeoutType.SCHEDULE_TO_START:
-            return FaultKind.SANDBOX_LOST
         if isinstance(cause, ApplicationError) and cause.type in list(FaultKind):
             return FaultKind(cause.type)
     return None
+
+
+def is_dead_node(error: BaseException) -> bool:
+    """No process polled a node's queue in time."""
+    return any(
+        isinstance(cause, TimeoutError) and cause.type == TimeoutType.SCHEDULE_TO_START
+        for cause in _causes(error)
+    )
 
 
 def end_text(error: BaseException) -> str:

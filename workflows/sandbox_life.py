@@ -41,6 +41,8 @@ Out = TypeVar("Out")
 MAX_LIVES = 8
 """Sandboxes one rollout may use up without a turn that is new; beyond that the fleet is sick, not
 the sandbox. Machines that live for minutes cost a long rollout many more."""
+CLOSE_BESIDE = "close-beside"
+"""Patch: what a dead node held is closed beside the opening of the next sandbox."""
 RESULT_HOPS = 10
 """Turns of the event loop in which a resolved activity surely reaches its awaiting task."""
 
@@ -54,6 +56,8 @@ class SandboxLife:
         """Stored when a sandbox was restored last."""
         self._lives_then = 0
         """And how many sandboxes had been used up when that number grew last."""
+        self._closing: set[asyncio.Task[None]] = set()
+        """Closes that a dead node must hear of, should it come back."""
         self.seconds: dict[str, float] = {}
         """Wall time by phase, for the rollout's record."""
 
@@ -196,6 +200,9 @@ class SandboxLife:
         if self._ref is None:
             return
         ref, self._ref = self._ref, None
+        await self._close(ref, epoch)
+
+    async def _close(self, ref: SandboxRef, epoch: int) -> None:
         try:
             await activity_calls.on_node(
                 CLOSE_SANDBOX,
@@ -218,7 +225,10 @@ class SandboxLife:
                 or self.lives - self._lives_then >= MAX_LIVES
             ):
                 raise error
-            await self.close(epoch)
+            if activity_calls.is_dead_node(error) and workflow.patched(CLOSE_BESIDE):
+                self._close_beside(epoch)
+            else:
+                await self.close(epoch)
             await self.open(epoch)
             ref = self._alive()
             started = workflow.time()
@@ -238,6 +248,13 @@ class SandboxLife:
             if restored.num_turns > self._num_turns:
                 self._num_turns, self._lives_then = restored.num_turns, self.lives - 1
             return
+
+    def _close_beside(self, epoch: int) -> None:
+        """A dead node's queue holds the close until its own timeout: no sandbox waits for that."""
+        ref, self._ref = self._alive(), None
+        closing = asyncio.create_task(self._close(ref, epoch))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     def _alive(self) -> SandboxRef:
         assert self._ref is not None, "the sandbox is used before it is open"

@@ -75,7 +75,7 @@ class Fault:
     wall_time: float
     """Unix seconds."""
     next_reply_s: float | None = None
-    """Until the next reply was stored; None: there was none."""
+    """Until the next reply was stored; None: there was none, or the first was still to come."""
 
 
 @dataclass(slots=True)
@@ -267,8 +267,11 @@ async def measure(home: Path, outcome: Outcome) -> None:
     """Fill in how long after each fault the next reply was stored, and the tokens stored."""
     faults = outcome.faults
     async with open_database(load_settings(home)) as db, db.transaction() as connection:
+        first = await connection.scalar(select(func.min(CallRow.created_at)))
         for fault in faults:
             then = datetime.fromtimestamp(fault.wall_time, UTC)
+            if first is None or then < first:
+                continue
             stored = await connection.scalar(
                 select(func.min(CallRow.created_at)).where(CallRow.created_at > then)
             )
