@@ -20,7 +20,6 @@ from temporalio.workflow import ActivityHandle
 from cli.operations.simulate.lives import life_of, number_of
 from cli.operations.simulate.setting import GRADE_S, NOTICED_S, OPEN_S, PUBLISH_S, Setting
 from mainspring.protocol.activities import (
-    CLOSE_SANDBOX,
     GRADE,
     OPEN_SANDBOX,
     PLAY_TURNS,
@@ -28,7 +27,6 @@ from mainspring.protocol.activities import (
     RESTORE_SANDBOX,
     TRAIN_STEP,
 )
-from mainspring.timeouts import DEAD_NODE_TIMEOUT_S
 
 
 def duration_s(setting: Setting, activity: str, ask: Any) -> float:
@@ -39,12 +37,9 @@ def duration_s(setting: Setting, activity: str, ask: Any) -> float:
         PUBLISH_POLICY.name: PUBLISH_S,
         TRAIN_STEP.name: setting.train_s,
     }
-    if activity not in (PLAY_TURNS.name, RESTORE_SANDBOX.name, CLOSE_SANDBOX.name):
+    if activity not in (PLAY_TURNS.name, RESTORE_SANDBOX.name):
         return fixed_s.get(activity, 0.0)
     life = life_of(setting, ask.rollout, ask.epoch, number_of(ask.sandbox))
-    if activity == CLOSE_SANDBOX.name:
-        # A dead node does not answer, and the workflow waits for it that long.
-        return DEAD_NODE_TIMEOUT_S if life.is_lost else 0.0
     if activity == RESTORE_SANDBOX.name:
         return life.restore_s + (NOTICED_S if life.is_lost_restoring else 0.0)
     return life.play_s + (NOTICED_S if life.is_lost else 0.0)
