@@ -73,9 +73,10 @@ class Fault:
     """Since the first start."""
     num_killed: int
     wall_time: float
-    """Unix seconds."""
+    """Unix seconds, when all were killed."""
     next_reply_s: float | None = None
-    """Until the next reply was stored; None: there was none, or the first was still to come."""
+    """Until a reply was stored that was asked for after the kill; None: there was none, or the
+    first of all was still to come."""
 
 
 @dataclass(slots=True)
@@ -225,7 +226,7 @@ def run(
         role, now = rng.choice(roles), time.time()
         number = kill(role, home, command, rng)
         if number:
-            outcome.faults.append(Fault(role, now - started, number, now))
+            outcome.faults.append(Fault(role, now - started, number, time.time()))
             print(f"{now - started:7.1f} s  killed {role} ({number})", file=sys.stderr, flush=True)
             due = now + rng.uniform(*pause_s)
         else:
@@ -272,8 +273,10 @@ async def measure(home: Path, outcome: Outcome) -> None:
             then = datetime.fromtimestamp(fault.wall_time, UTC)
             if first is None or then < first:
                 continue
+            # What was on its way then proves nothing.
+            asked_at = CallRow.created_at - func.make_interval(0, 0, 0, 0, 0, 0, CallRow.latency_s)
             stored = await connection.scalar(
-                select(func.min(CallRow.created_at)).where(CallRow.created_at > then)
+                select(func.min(CallRow.created_at)).where(asked_at > then)
             )
             fault.next_reply_s = (stored - then).total_seconds() if stored else None
         for row in (CallRow, PartialCallRow):
