@@ -60,7 +60,7 @@ class RayTrainer:
         shutil.rmtree(self._warm_directory(config), ignore_errors=True)
 
     def load(self, job: TrainerJob, checkpoint: Path, version: int) -> None:
-        if self._version == version:
+        if self._version == version and self._driver.has_ranks():
             return
         self._version = None
         try:

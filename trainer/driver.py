@@ -230,6 +230,18 @@ class TrainerDriver:
         self._all("load_checkpoint", directory)
         return manifest
 
+    def has_ranks(self) -> bool:
+        """Whether ranks were started and none has died, also while nothing was asked of them."""
+        if not self._actors or self._cluster.is_lost:
+            return False
+        try:
+            ray.get([actor.pulse.remote() for actor in self._actors], timeout=POLL_S)
+        except GetTimeoutError:
+            pass  # silent, not dead: the call that is made next waits for them, and ends them
+        except RayError:
+            self._stop_actors()
+        return bool(self._actors)
+
     def check(self) -> None:
         """Raises TrainerLost when the cluster under the ranks has ended. From any thread."""
         self._cluster.check()
