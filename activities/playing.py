@@ -179,7 +179,8 @@ class PlayingActivities:
                     ),
                     play.past,
                     play.beat,
-                    ask.num_closed if turn == ask.tally.num_turns else 0,
+                    is_first=turn == ask.tally.num_turns,
+                    num_closed=ask.num_closed if turn == ask.tally.num_turns else 0,
                 )
         except TimeoutError:
             raise EngineUnreachable(

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from temporalio import activity
 
 from activities.implements import implements
-from infra.db import partial_calls, turns
+from activities.partial_replies import PartialReplies
+from infra.db import turns
 from infra.db.cache import Known
 from infra.db.database import Database
+from infra.db.partial_calls import Kept
 from infra.db.trajectories import Trajectories, Trajectory
 from infra.policy.protocol import ContextFull, NoEngineAnswered, ReplyRequest, Versions
 from infra.policy.serving import ServedCampaigns
@@ -51,21 +53,30 @@ class ReplyActivities:
         self._db = db
         self._known = known
         self._served = served
+        self._partials = PartialReplies(db)
         self.trajectories = Trajectories(db)
 
     @implements(GENERATE)
     async def generate(self, ask: GenerateInput) -> GenerateResult:
         async with heartbeating() as beat:
             past = await self.trajectories.read(ask.rollout, ask.epoch)
-            reply = await self.reply(ask, past, beat)
+            # It has the turn to itself: only its own attempts before can have begun the reply.
+            reply = await self.reply(ask, past, beat, is_first=False)
             self.trajectories.keep(ask.rollout, ask.epoch, past)
             return reply.result
 
     async def reply(
-        self, ask: GenerateInput, past: Trajectory, beat: Beat, num_closed: int = 0
+        self,
+        ask: GenerateInput,
+        past: Trajectory,
+        beat: Beat,
+        *,
+        is_first: bool,
+        num_closed: int = 0,
     ) -> Reply:
         """The reply of a turn: what `past` has of it, or a new one, which is stored and added.
-        `num_closed`: what is known of its request already."""
+        `is_first`: an activity before this one may have begun it; `num_closed`: what is known of
+        its request already."""
         agent = await self._known.agent(ask.rollout)
         if ask.turn < len(past.calls):
             return _reply(agent, path_to(past.calls, ask.turn))
@@ -76,15 +87,11 @@ class ReplyActivities:
         # Each call extends the one before: the rollout is one branch.
         path = path_to(past.calls, ask.turn - 1 if ask.turn else None)
         begun = None
-        if activity.info().attempt > 1:
-            begun = await partial_calls.get(self._db, ask.rollout, ask.epoch, ask.turn)
+        if is_first or activity.info().attempt > 1:
+            begun = await self._partials.get(ask.rollout, ask.epoch, ask.turn)
 
-        async def keep(partial: PartialCall) -> None:
-            try:
-                await partial_calls.put(self._db, ask.rollout, ask.epoch, ask.turn, partial)
-            except DatabaseError as error:
-                # The reply itself is stored at its end, and retried; this is only a precaution.
-                activity.logger.warning("%s, turn %d: %s", ask.rollout, ask.turn, error)
+        def keep(partial: PartialCall) -> None:
+            self._partials.keep(Kept(ask.rollout, ask.epoch, ask.turn, partial))
 
         request = ReplyRequest(
             number=ask.turn,
@@ -106,6 +113,7 @@ class ReplyActivities:
         except NoEngineAnswered as away:
             beat.tell(_closed(ask.turn), away.num_closed)
             raise
+        self._partials.forget(ask.rollout)
         stored = await self._store(ask, reply, beat)
         past.add_call(stored)
         return _reply(agent, (*path, stored))

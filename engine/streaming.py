@@ -15,7 +15,8 @@ from engine.sequences import Sequence
 from engine.thread import EngineFailed, EngineThread
 
 PIECE_TOKENS = 32
-PIECE_S = 1.0
+PIECE_S = 0.2
+"""Small models reply in a second or two: with a whole second they would lose most of a reply."""
 DONE = "data: [DONE]\n\n"
 
 Answer = Callable[[Sequence], dict[str, Any]]

@@ -1,15 +1,18 @@
 """The reply under way of each rollout that is being played, as far as it was served.
 
 Invariants: one row a rollout, of its newest call, which only grows; a write under an older epoch
-raises Fenced; a rollout that has ended has none. What is here is no record: the reply counts once
+changes nothing; a rollout that has ended has none. What is here is no record: the reply counts once
 it is stored whole (`turns.put_call`). Written and read by the activities of replies; `leftovers`
 drops what is left.
 """
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
 from sqlalchemy import select
 
 from infra.db.database import Database
-from infra.db.fence import fenced_insert, refuse_older
+from infra.db.fence import fenced_insert
 from infra.db.models import PartialCallRow
 from mainspring.ids import RolloutId
 from mainspring.trajectories.turns import PartialCall
@@ -30,16 +33,27 @@ _PUT = fenced_insert(
 )
 
 
-async def put(
-    database: Database, rollout: RolloutId, epoch: int, number: int, partial: PartialCall
-) -> None:
-    """Keep it, unless the store has as many tokens of the call, or a later one. Raises Fenced for
-    another epoch."""
-    values = {"rollout_id": rollout, "epoch": epoch, "number": number}
-    values |= {name: getattr(partial, name) for name in _TOKENS}
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What there is of call `number` of a rollout's life."""
+
+    rollout: RolloutId
+    epoch: int
+    number: int
+    partial: PartialCall
+
+
+async def put(database: Database, kept: Iterable[Kept]) -> None:
+    """Keep each, unless the store has as many tokens of the call, or a later one, or the rollout
+    has moved on: that is refused when its reply is stored whole. Raises DatabaseError."""
+    values = [
+        {"rollout_id": each.rollout, "epoch": each.epoch, "number": each.number}
+        | {name: getattr(each.partial, name) for name in _TOKENS}
+        # In one order everywhere: two processes that wait for each other's rows would deadlock.
+        for each in sorted(kept, key=lambda each: each.rollout)
+    ]
     async with database.transaction() as connection:
-        if await connection.scalar(_PUT, values) is None:
-            await refuse_older(connection, rollout, epoch)
+        await connection.execute(_PUT, values)
 
 
 async def get(

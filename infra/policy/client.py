@@ -121,14 +121,14 @@ class SGLangClient:
         self._check_ids(input_ids, request_id)
         partial = Partial.continuing(self._any_weights, begun)
 
-        async def keep_piece(engine: str, answer: dict[str, Any]) -> None:
+        def keep_piece(engine: str, answer: dict[str, Any]) -> None:
             if keep is None:
                 return
             try:
                 piece = partial.with_piece(engine, answer, versions)
             except UnknownWeights:
                 return  # the end of the reply is refused for it
-            await keep(piece)
+            keep(piece)
 
         on_piece = None if keep is None else keep_piece
         for _ in range(MAX_RESUMES):

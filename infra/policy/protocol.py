@@ -7,7 +7,7 @@
 Imported by the activities of replies and publishing, and by the implementations beside it.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -105,8 +105,8 @@ class Completion:
     latency_s: float
 
 
-Keep = Callable[[PartialCall], Awaitable[None]]
-"""Called with what there is of a reply while it is generated; awaited before more is taken."""
+Keep = Callable[[PartialCall], None]
+"""Called with what there is of a reply while it is generated."""
 
 
 @dataclass(frozen=True, slots=True)

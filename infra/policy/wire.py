@@ -4,7 +4,7 @@ Owns the connections of a client. Invariant: what fails is typed by what may be 
 again (EngineUnreachable, EngineFailing), or not (EngineError). Used by the client beside this file.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -18,7 +18,7 @@ CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 2.0
 """Below the 5 s after which SGLang closes an idle connection: a request must not meet that."""
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-OnPiece = Callable[[str, dict[str, Any]], Awaitable[None]]
+OnPiece = Callable[[str, dict[str, Any]], None]
 """Takes what an engine has streamed so far."""
 _log = structlog.get_logger(__name__)
 
@@ -83,7 +83,7 @@ class Wire:
                     last = answer
                     if has_ended(answer):
                         return answer
-                    await on_piece(engine, answer)
+                    on_piece(engine, answer)
         except httpx.TransportError as error:
             raise _lost(where, error, last) from error
         except ValueError as error:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -24,6 +23,7 @@ from cli.progress import counting
 from infra.stack.postgres_server import Postgres
 from infra.stack.temporal_server import Temporal
 from mainspring.errors import UsageError
+from tests.processes import runs
 
 PROCESSES = {"rollout_worker", "node", "temporal", "postgres"}
 
@@ -79,7 +79,7 @@ def test_a_killed_bench_leaves_no_server_and_no_folder(scratch: Path) -> None:
         bench.send_signal(signal.SIGTERM)
     _, told = bench.communicate(timeout=60)
     assert bench.returncode == 130 and "removed" in told and "Traceback" not in told
-    assert not any(psutil.pid_exists(pid) for pid in servers)
+    assert not any(runs(pid) for pid in servers)
     assert not list(scratch.iterdir())
 
 

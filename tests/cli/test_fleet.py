@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from cli.operations.fleet import Fleet, Member
 from mainspring.errors import WorkFailed
+from tests.processes import runs
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ async def test_a_killed_member_is_started_again_and_stopped_in_the_end(
         await until(lambda: lasting.pid not in (None, first))
         second = lasting.pid
     assert restarted == ["lasting"]
-    assert second is not None and not psutil.pid_exists(second)
+    assert second is not None and not runs(second)
 
 
 async def test_members_die_with_a_killed_fleet(tmp_path: Path, lasting: Member) -> None:
@@ -63,7 +63,7 @@ async def test_members_die_with_a_killed_fleet(tmp_path: Path, lasting: Member) 
     await asyncio.sleep(0.5)
     fleet.kill()
     fleet.wait()
-    await until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
+    await until(lambda: not runs(pid))
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from mainspring.training_faults import (
     TrainerFenced,
     TrainerLost,
 )
+from tests.processes import runs
 from tests.waiting import until
 from trainer import checkpoint, rank_pulse, ray_cluster
 from trainer.checkpoint import HF_DIRECTORY, Identity
@@ -190,7 +191,7 @@ async def test_a_rank_that_does_not_answer_is_ended(
         with pytest.raises(TrainerLost, match=r"rank (0, )?1 of the trainer has not answered"):
             driver.train_step(batch, step=1, current_version=0)
     psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=30)
-    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert not any(runs(pid) for pid in pids)
     logs = tmp_path_factory.mktemp("logs")  # the tests after this one use these ranks
     driver.start(make_config(data_parallel=2), make_model()[1], logs)
 

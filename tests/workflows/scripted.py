@@ -63,7 +63,7 @@ class ScriptedPolicy:
         if begun is not None:
             self.begun[f"{sticky}.t{turn}"] = begun
         if keep is not None and (partial := self.cut.pop(f"{sticky}.t{turn}", None)):
-            await keep(partial)
+            keep(partial)
             raise NoEngineAnswered("the engine died", 1)
         if params.seed is not None and self.say_by_seed is not None:
             said = self.say_by_seed(params.seed, turn)

@@ -2,12 +2,12 @@
 
 import asyncio
 
-import pytest
-from store_records import RUN, add_claimed_rollout, finish
+from store_records import RUN, add_claimed_rollout, add_group, begin_campaign, finish
 
 from infra.db import partial_calls, rollouts
 from infra.db.database import Database
-from infra.db.fence import Fenced
+from infra.db.partial_calls import Kept
+from mainspring.ids import RolloutId
 from mainspring.trajectories.turns import PartialCall, VersionSpan
 
 
@@ -17,26 +17,46 @@ def partial(length: int) -> PartialCall:
     )
 
 
+async def put(db: Database, rollout: RolloutId, epoch: int, number: int, length: int) -> None:
+    await partial_calls.put(db, [Kept(rollout, epoch, number, partial(length))])
+
+
 async def test_the_longest_stands_whoever_comes_last(db: Database) -> None:
     rollout = await add_claimed_rollout(db)
     assert await partial_calls.get(db, rollout, 0, 0) is None
-    await asyncio.gather(
-        *(partial_calls.put(db, rollout, 0, 0, partial(length)) for length in (32, 96, 64))
-    )
+    await asyncio.gather(*(put(db, rollout, 0, 0, length) for length in (32, 96, 64)))
     assert await partial_calls.get(db, rollout, 0, 0) == partial(96)
-    await partial_calls.put(db, rollout, 0, 1, partial(8))
-    await partial_calls.put(db, rollout, 0, 0, partial(128))
+    await put(db, rollout, 0, 1, 8)
+    await put(db, rollout, 0, 0, 128)
     assert await partial_calls.get(db, rollout, 0, 0) is None
     assert await partial_calls.get(db, rollout, 0, 1) == partial(8)
 
 
-async def test_an_older_epoch_is_refused_and_the_end_drops_it(db: Database) -> None:
+async def test_an_older_epoch_changes_nothing_and_the_end_drops_it(db: Database) -> None:
     rollout = await add_claimed_rollout(db)
-    await partial_calls.put(db, rollout, 0, 4, partial(32))
+    await put(db, rollout, 0, 4, 32)
     await rollouts.new_epoch(db, rollout, 0, RUN)
     assert await partial_calls.get(db, rollout, 1, 4) is None
-    with pytest.raises(Fenced, match="epoch 0 is over"):
-        await partial_calls.put(db, rollout, 0, 4, partial(64))
-    await partial_calls.put(db, rollout, 1, 0, partial(8))
+    await put(db, rollout, 1, 0, 8)
+    await put(db, rollout, 0, 4, 64)
+    assert await partial_calls.get(db, rollout, 0, 4) is None
+    assert await partial_calls.get(db, rollout, 1, 0) == partial(8)
     await finish(db, rollout, 1, 1.0)
     assert await partial_calls.get(db, rollout, 1, 0) is None
+    await put(db, rollout, 1, 0, 16)
+    assert await partial_calls.get(db, rollout, 1, 0) is None, "written after the end"
+
+
+async def test_parts_of_several_rollouts_are_one_write_and_one_that_ended_spoils_none(
+    db: Database,
+) -> None:
+    await begin_campaign(db)
+    _, mine = await add_group(db, size=5)
+    for rollout in mine:
+        await rollouts.claim(db, rollout, RUN)
+    await finish(db, mine[2], 0, 1.0)
+    await partial_calls.put(
+        db, [Kept(rollout, 0, 1, partial(4 + n)) for n, rollout in enumerate(mine)]
+    )
+    found = [await partial_calls.get(db, rollout, 0, 1) for rollout in mine]
+    assert found == [partial(4), partial(5), None, partial(7), partial(8)]

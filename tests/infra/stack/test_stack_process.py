@@ -12,6 +12,7 @@ import pytest
 from infra.stack import home as homes
 from infra.stack.service_process import Daemon
 from mainspring.errors import ServiceError
+from tests.processes import runs
 from tests.waiting import DEADLINE_S
 
 
@@ -68,7 +69,7 @@ def test_one_that_ignores_sigterm_is_killed_with_its_children(daemon: Daemon) ->
     pid = run(daemon, STUBBORN)
     child = int(daemon.log_tail().split("child ")[1].split()[0])
     assert daemon.stop(timeout_s=0.3) is True
-    _, alive = psutil.wait_procs([psutil.Process(p) for p in (pid, child) if lives(p)], timeout=60)
+    _, alive = psutil.wait_procs([psutil.Process(p) for p in (pid, child) if runs(p)], timeout=60)
     assert not alive
 
 
@@ -76,7 +77,7 @@ def test_one_without_a_pid_file_does_not_survive_the_next_start(daemon: Daemon) 
     lost = run(daemon, IDLE)
     daemon.pid_file.unlink()
     assert run(daemon, IDLE) != lost
-    assert not lives(lost)
+    assert not runs(lost)
 
 
 def test_log_tail_begins_at_the_last_start(daemon: Daemon) -> None:
@@ -98,10 +99,3 @@ def test_a_missing_program_is_named(daemon: Daemon) -> None:
     with pytest.raises(ServiceError, match="/no/such/program cannot be run"):
         daemon.start(["/no/such/program"])
     assert daemon.pid() is None
-
-
-def lives(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
