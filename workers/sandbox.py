@@ -38,8 +38,9 @@ from infra.sandbox.containers.images import present_images
 from infra.sandbox.pool import WarmPool
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.faults import Faults
+from infra.temporal.takeover import end_attempts, worker_identity
 from mainspring.errors import DatabaseError, ServiceError
-from mainspring.ids import GRADE_QUEUE, SANDBOX_QUEUE, NodeId, node_queue
+from mainspring.ids import GRADE_QUEUE, SANDBOX_QUEUE, NodeId, node_queue, rollout_workflow
 from mainspring.sandbox_choice import DOCKER
 from mainspring.settings import Settings, load_settings
 from node.beat import NodeBeat
@@ -48,7 +49,6 @@ from node.held_sandboxes import HeldSandboxes
 from node.lock import NodeLock
 from node.prewarm import Readiness
 from node.reaper import Reaper
-from node.takeover import end_attempts, worker_identity
 from workers.polling import (
     GRACE,
     HEARTBEAT_THROTTLE,
@@ -218,7 +218,7 @@ async def _run(
         node = make_node(
             link.client, db, settings, backends, capacity, num_warm=num_warm, serve=serve
         )
-        left = {lease.rollout for lease in await open_leases(db, name)}
+        left = {rollout_workflow(lease.rollout) for lease in await open_leases(db, name)}
         adopted = await node.held.adopt()
         retried = await end_attempts(link.client, name, left)
         await node.reaper.reap()

@@ -18,8 +18,15 @@ from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.log_setup import set_up
 from infra.temporal.faults import Faults
+from infra.temporal.takeover import end_attempts, worker_identity
 from mainspring.errors import DatabaseError
-from mainspring.ids import CampaignId, campaign_id, trainer_queue, waiting_trainer_queue
+from mainspring.ids import (
+    CampaignId,
+    campaign_id,
+    campaign_workflow,
+    trainer_queue,
+    waiting_trainer_queue,
+)
 from mainspring.settings import Settings, load_settings
 from mainspring.training_faults import TrainerFenced, TrainerLost
 from trainer.backend import RayTrainer
@@ -52,7 +59,8 @@ def main(home: Path | None, name: str) -> None:
 async def _run(settings: Settings, name: str) -> None:
     campaign = campaign_id(name)
     async with open_database(settings) as db:
-        link = await ServiceLink.open(settings, db)
+        name = trainer_queue(campaign)
+        link = await ServiceLink.open(settings, db, name=worker_identity(name))
         async with Worker(
             link.client,
             task_queue=waiting_trainer_queue(campaign),
@@ -65,13 +73,17 @@ async def _run(settings: Settings, name: str) -> None:
         training = TrainingActivities(db, settings.home, backend, lease.epoch)
         worker = Worker(
             link.client,
-            task_queue=trainer_queue(campaign),
+            task_queue=name,
             activities=[training.prepare_policy, training.train_step, training.check_logprobs],
             interceptors=[Faults()],
             graceful_shutdown_timeout=GRACE,
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         )
-        link.announce("trainer", worker.task_queue, campaign=campaign, epoch=lease.epoch)
+        # Whoever held the lease before: what it does now would be refused.
+        retried = await end_attempts(link.client, name, [campaign_workflow(campaign)])
+        link.announce(
+            "trainer", worker.task_queue, campaign=campaign, epoch=lease.epoch, retried=retried
+        )
         try:
             await poll_until_stopped(
                 link, [worker], lambda: trainer_lease.keep(db, lease), lambda: _watch(backend)

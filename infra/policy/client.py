@@ -3,12 +3,14 @@
 Implements infra.policy.protocol.Engines. Invariants: a completion cut off by
 an abort resumes from its partial tokens with what is left of its budget; an engine whose weights
 are not the campaign's, or were discarded, is reported as UnknownWeights, never trained on (an
-evaluation, which trains nothing, takes any weights); what would kill an engine is not sent: ids it
+evaluation, which trains nothing, takes any weights), nor asked for tokens once it may have been
+started again with others; what would kill an engine is not sent: ids it
 has no embedding for, a request that closed two connections, weights that are not whole; after
 `publish` the engine generates again, whatever happened.
 """
 
 import asyncio
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,7 +23,7 @@ import structlog
 
 from infra.policy.balancer import Balancer
 from infra.policy.model_files import check_servable
-from infra.policy.partial import Partial, UnknownWeights, cut_off
+from infra.policy.partial import Partial, UnknownWeights, cut_off, weight_label
 from infra.policy.protocol import (
     ANY,
     ClosesConnections,
@@ -45,8 +47,11 @@ MAX_RESUMES = 64
 MAX_CLOSED = 2
 """Connections that may close under one request: one engine dies by chance, two by the request."""
 RESUME_DELAY_S = 0.05
-"""Between an abort and going on: an operator aborting in a loop must not become a busy one."""
-
+"""Between an abort and the rest: an operator aborting in a loop must not become a busy one."""
+RETURN_S = 10.0
+"""How long a request waits for an engine that is started again, before its caller has to retry:
+the waits between a caller's retries soon double."""
+RETURN_LOOK_S = 0.5
 
 _log = structlog.get_logger(__name__)
 
@@ -85,6 +90,8 @@ class SGLangClient:
         self._is_known = is_known
         self._digests: dict[tuple[Path, WeightLabel], str | None] = {}
         self._not_compared: set[str] = set()
+        self._doubtful: set[str] = set()
+        """Engines that did not answer: the process that answers next may be another one."""
         self._balancer = Balancer([url.rstrip("/") for url in engines])
         self._wire = Wire(timeout_s, api_key)
         self._pulse = Pulse(self._wire.answers)
@@ -152,10 +159,17 @@ class SGLangClient:
                 },
                 "return_logprob": True,
             }
-            served, num_closed = await self._post_generate(
-                body, sticky, request_id, num_closed, on_piece
-            )
-            finish = partial.add(served.engine, served.answer, versions, served.silent_s)
+            before = partial.call()
+            try:
+                served, num_closed = await self._post_or_wait(
+                    body, sticky, request_id, num_closed, versions, on_piece
+                )
+                finish = partial.add(served.engine, served.answer, versions, served.silent_s)
+            except UnknownWeights as stale:
+                await self._refuse_unknown(stale.engine, partial.labels)
+                stale.begun = before if before.completion_ids else None
+                stale.num_closed = max(num_closed, stale.num_closed)
+                raise
             await self._refuse_unknown(served.engine, partial.labels)
             if finish != "abort":
                 return partial.completion(finish)
@@ -172,6 +186,15 @@ class SGLangClient:
             if not await self._is_known(label):
                 raise UnknownWeights(engine, str(label), ANY)
 
+    async def _refuse_first_model(self, engine: str, versions: Versions) -> None:
+        """Raises UnknownWeights before an engine that was started again samples from the weights it
+        was started with: every request that waited for it would have to be sampled once more."""
+        if self._any_weights or engine not in self._doubtful:
+            return
+        info = await self._model_info(engine)
+        weight_label(engine, str(info.get("weight_version")), versions)
+        self._doubtful.discard(engine)
+
     def _check_ids(self, input_ids: list[int], request_id: str) -> None:
         size = self._vocab_size
         if size is None or (min(input_ids, default=0) >= 0 and max(input_ids, default=0) < size):
@@ -184,12 +207,34 @@ class SGLangClient:
             "config.json with the tokenizer's largest id",
         )
 
+    async def _post_or_wait(
+        self,
+        body: dict[str, Any],
+        sticky: str,
+        request_id: str,
+        num_closed: int,
+        versions: Versions,
+        on_piece: OnPiece | None,
+    ) -> tuple["_Answered", int]:
+        until = time.monotonic() + RETURN_S
+        while True:
+            try:
+                return await self._post_generate(
+                    body, sticky, request_id, num_closed, versions, on_piece
+                )
+            except NoEngineAnswered as away:
+                if time.monotonic() + RETURN_LOOK_S > until:
+                    raise
+                num_closed = away.num_closed
+            await asyncio.sleep(RETURN_LOOK_S)
+
     async def _post_generate(
         self,
         body: dict[str, Any],
         sticky: str,
         request_id: str,
         num_closed: int,
+        versions: Versions,
         on_piece: OnPiece | None,
     ) -> tuple["_Answered", int]:
         """The answer of the first engine that gives one, and `num_closed` by then. What an engine
@@ -199,10 +244,16 @@ class SGLangClient:
             if num_closed >= MAX_CLOSED:
                 break
             with self._balancer.sending(engine, sticky):
-                with self._pulse.watching(engine) as watch:
-                    answer, failure = await self._attempt(engine, body, on_piece)
+                try:
+                    with self._pulse.watching(engine) as watch:
+                        answer, failure = await self._attempt(engine, body, versions, on_piece)
+                except UnknownWeights as stale:
+                    stale.num_closed = num_closed
+                    raise
                 if failure is not None:
                     self._balancer.did_not_answer(engine)
+                    self._doubtful.add(engine)
+                    self._wire.forget(engine)
                     failures.append(failure)
                     num_closed += isinstance(failure, Closed)
                 if answer is not None and num_closed < MAX_CLOSED:
@@ -219,10 +270,11 @@ class SGLangClient:
         raise NoEngineAnswered(f"no policy engine answered: {said}", num_closed)
 
     async def _attempt(
-        self, engine: str, body: dict[str, Any], on_piece: OnPiece | None
+        self, engine: str, body: dict[str, Any], versions: Versions, on_piece: OnPiece | None
     ) -> tuple[dict[str, Any] | None, EngineUnreachable | EngineFailing | None]:
         """What the engine answered, and why that is not all."""
         try:
+            await self._refuse_first_model(engine, versions)
             return await self._wire.reply(engine, body, on_piece), None
         except Closed as closed:
             return closed.so_far and cut_off(closed.so_far), closed

@@ -26,6 +26,10 @@ class UnknownWeights(EngineError):
         )
         self.engine = engine
         self.served = served
+        self.begun: PartialCall | None = None
+        """What there was of the reply before that engine was asked."""
+        self.num_closed = 0
+        """Connections that had closed under the request by then: see ReplyRequest.num_closed."""
 
 
 @dataclass(slots=True)
@@ -101,11 +105,11 @@ class Partial:
             self.any_weights, [*self.output_ids], [*self.logprobs], [*self.spans], self.latency_s
         )
         so_far.add(engine, cut_off(answer), versions, 0.0)
+        return so_far.call()
+
+    def call(self) -> PartialCall:
         return PartialCall(
-            tuple(so_far.output_ids),
-            tuple(so_far.logprobs),
-            tuple(so_far.spans),
-            so_far.latency_s,
+            tuple(self.output_ids), tuple(self.logprobs), tuple(self.spans), self.latency_s
         )
 
     def completion(self, finish_reason: str) -> Completion:

@@ -80,7 +80,8 @@ class TokenPolicy:
             stop_token_ids=self._tokenizer.stop_token_ids,
             seed=ask.seed,
         )
-        begun, fit = ask.begun, ask.versions.of_earlier_tokens
+        begun, num_closed = ask.begun, ask.num_closed
+        fit = ask.versions.of_earlier_tokens
         if begun is not None and not all(fit.admit(span.version) for span in begun.spans):
             begun = None
         while True:
@@ -93,9 +94,10 @@ class TokenPolicy:
                     versions=ask.versions,
                     begun=begun,
                     keep=ask.keep,
-                    num_closed=ask.num_closed,
+                    num_closed=num_closed,
                 )
             except UnknownWeights as stale:
+                begun, num_closed = stale.begun or begun, max(num_closed, stale.num_closed)
                 weights, label = await self._weights_of(
                     ask.versions.at_least if ask.versions.only else None
                 )

@@ -6,6 +6,7 @@ from scripted import ByteText
 
 from infra.db import campaigns
 from infra.db.database import Database
+from infra.policy import client
 from infra.policy.client import SGLangClient
 from infra.policy.serving import Served, in_tokens
 from mainspring.ids import CampaignId
@@ -17,9 +18,9 @@ def serve_from(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, stub: EngineStub, vocab_size: int
 ) -> None:
     async def serve(db: Database, campaign: CampaignId) -> Served:
-        client = SGLangClient([stub.url], vocab_size=vocab_size)
+        engines = SGLangClient([stub.url], vocab_size=vocab_size)
         config = (await campaigns.get(db, campaign)).config
-        return in_tokens(db, campaign, config, client, ByteText())
+        return in_tokens(db, campaign, config, engines, ByteText())
 
     monkeypatch.setattr(cluster.served, "_serve", serve)
 
@@ -36,16 +37,23 @@ async def test_an_id_outside_the_vocabulary_masks_the_rollout(
     assert fault is not None and "outside the model's vocabulary of 100" in fault
 
 
-async def test_a_request_that_closes_connections_is_refused_at_the_second_attempt(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("return_s", [0.0, client.RETURN_S])
+async def test_a_request_that_closes_connections_is_sent_twice(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, return_s: float
 ) -> None:
-    """The first attempt's count reaches the second by its heartbeat, on whichever worker."""
+    """By one attempt, or by two: the first one's count reaches the second by its heartbeat, on
+    whichever worker."""
+    monkeypatch.setattr(client, "RETURN_S", return_s)
     with engine_stub() as stub:
         stub.closes = True
         serve_from(cluster, monkeypatch, stub, vocab_size=257)
         rollout, result = await cluster.play()
         asked = [path for path, _ in stub.asked]
-        assert asked.count("/generate") == 2 and {*asked} <= {"/generate", "/server_info"}
+        assert asked.count("/generate") == 2 and {*asked} <= {
+            "/generate",
+            "/server_info",
+            "/model_info",
+        }
     assert (result.stop_reason, result.reward) == (StopReason.INFRA_FAULT, None)
     fault = (await cluster.row(rollout)).fault
     assert fault is not None and "closed 2 connections" in fault and stub.url in fault

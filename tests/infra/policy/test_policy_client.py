@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from infra.policy import client as client_module
 from infra.policy.client import SGLangClient
 from infra.policy.partial import UnknownWeights
 from infra.policy.protocol import (
@@ -42,6 +43,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def engine(models: tuple[Path, Path]):
     with serving(models[0]) as url:
         yield url
+
+
+@pytest.fixture
+def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For an engine that is started again."""
+    monkeypatch.setattr(client_module, "RETURN_S", 0.0)
 
 
 async def ask(client: SGLangClient, sticky: str, params: SamplingParams = SHORT, **options):
@@ -116,6 +123,7 @@ async def test_a_killed_engine_costs_nothing_but_time(models: tuple[Path, Path])
             assert (await ask(client, "a")).finish_reason == "length"
 
 
+@pytest.mark.usefixtures("_no_wait")
 async def test_no_engine_at_all_is_a_connection_error(models: tuple[Path, Path]) -> None:
     async with SGLangClient([NOWHERE]) as client:
         with pytest.raises(ConnectionError, match="no policy engine answered"):
@@ -255,6 +263,7 @@ async def test_what_is_sent(models: tuple[Path, Path]) -> None:
     assert len(set(rids)) == 3 and all("r.1" in rid for rid in rids)
 
 
+@pytest.mark.usefixtures("_no_wait")
 async def test_ids_outside_the_vocabulary_are_not_sent(models: tuple[Path, Path]) -> None:
     async with SGLangClient([NOWHERE], vocab_size=320) as client:
         for ids in ([5, 320], [-1]):
@@ -264,7 +273,9 @@ async def test_ids_outside_the_vocabulary_are_not_sent(models: tuple[Path, Path]
             await client.generate([319], SHORT, request_id="r", sticky="a")
 
 
-async def test_a_request_that_kills_engines_is_not_handed_to_all_of_them() -> None:
+async def test_a_request_that_kills_engines_is_not_handed_to_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with engine_stub() as one, engine_stub() as two, engine_stub() as three:
         for stub in (one, two):
             stub.closes = True
@@ -276,13 +287,18 @@ async def test_a_request_that_kills_engines_is_not_handed_to_all_of_them() -> No
     with engine_stub() as one:
         one.closes = True
         async with SGLangClient([one.url]) as client:
+            monkeypatch.setattr(client_module, "RETURN_S", 0.0)
             with pytest.raises(NoEngineAnswered) as away:
                 await ask(client, "a")
             assert away.value.num_closed == 1
             with pytest.raises(ClosesConnections):
                 await ask(client, "a", num_closed=1)
+            monkeypatch.undo()
+            with pytest.raises(ClosesConnections):
+                await ask(client, "a")
 
 
+@pytest.mark.usefixtures("_no_wait")
 async def test_engines_that_answer_and_fail_are_told_from_those_that_are_away() -> None:
     with engine_stub() as stub:
         async with SGLangClient([stub.url]) as client:

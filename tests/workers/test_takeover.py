@@ -1,4 +1,5 @@
-"""What a killed node was doing is tried again once it is back, not after a heartbeat's time."""
+"""What a killed node or trainer was doing is tried again once it is back, not after a heartbeat's
+time."""
 
 import asyncio
 from datetime import timedelta
@@ -9,12 +10,11 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from cli.operations.embedded_stack import StackInfo
 from infra.temporal.connection import connect
-from mainspring.ids import NodeId, RolloutId, node_queue, rollout_workflow
+from infra.temporal.takeover import end_attempts, worker_identity
 from mainspring.settings import load_settings
-from node.takeover import end_attempts, worker_identity
 
-NODE = NodeId("takeover")
-ROLLOUT = RolloutId("takeover/0/0")
+NAME = "trainer/takeover"
+WORKFLOW = "rollout/takeover/0/0"
 
 
 @workflow.defn(name="takeover-test")
@@ -23,7 +23,7 @@ class OneTurn:
     async def run(self) -> int:
         return await workflow.execute_activity(
             "turn",
-            task_queue=node_queue(NODE),
+            task_queue=NAME,
             start_to_close_timeout=timedelta(seconds=600),
             heartbeat_timeout=timedelta(seconds=600),
         )
@@ -37,21 +37,19 @@ async def turn() -> int:
     return activity.info().attempt
 
 
-@pytest.mark.parametrize("killed", [NODE, NodeId("another")])
-async def test_attempts_of_the_same_node_are_ended(stack: StackInfo, killed: NodeId) -> None:
+@pytest.mark.parametrize("killed", [NAME, "trainer/another"])
+async def test_attempts_of_the_same_name_are_ended(stack: StackInfo, killed: str) -> None:
     settings = load_settings(stack.home)
     dead = await connect(settings, name=worker_identity(killed))
-    back = await connect(settings, name=worker_identity(NODE))
+    back = await connect(settings, name=worker_identity(NAME))
     worker = Worker(
         dead,
-        task_queue=node_queue(NODE),
+        task_queue=NAME,
         workflows=[OneTurn],
         activities=[turn],
         workflow_runner=UnsandboxedWorkflowRunner(),
     )
-    handle = await back.start_workflow(
-        OneTurn.run, id=rollout_workflow(ROLLOUT), task_queue=node_queue(NODE)
-    )
+    handle = await back.start_workflow(OneTurn.run, id=WORKFLOW, task_queue=NAME)
     async with worker:
         async with asyncio.timeout(20):
             while not (pending := (await handle.describe()).raw_description.pending_activities):
@@ -60,9 +58,9 @@ async def test_attempts_of_the_same_node_are_ended(stack: StackInfo, killed: Nod
                 await asyncio.sleep(0.05)
                 pending = (await handle.describe()).raw_description.pending_activities
         # An attempt of the process itself, and a rollout that has ended, are left alone.
-        assert await end_attempts(dead, killed, [ROLLOUT, RolloutId("takeover/0/9")]) == 0
-        ended = await end_attempts(back, NODE, [ROLLOUT])
-        if killed == NODE:
+        assert await end_attempts(dead, killed, [WORKFLOW, "rollout/takeover/0/9"]) == 0
+        ended = await end_attempts(back, NAME, [WORKFLOW])
+        if killed == NAME:
             assert ended == 1
             async with asyncio.timeout(20):
                 assert await handle.result() == 2

@@ -1,0 +1,71 @@
+"""Ends the attempts of activities that a killed process leaves behind, when the next one of its
+name begins.
+
+Temporal would find out by their heartbeats, after `HEARTBEAT_TIMEOUT_S`; the next process knows at
+once, where only one may have the name: a node by its lock, a trainer by its lease. Invariant: only
+attempts of another process of the same name are ended, told by the identity that its client has.
+An attempt that is missed costs time and nothing else. Imported by the workers of nodes and
+trainers.
+"""
+
+import asyncio
+import os
+import uuid
+from collections.abc import Collection
+from datetime import timedelta
+
+import structlog
+from temporalio.api.enums.v1 import PendingActivityState
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+AT_ONCE = 16
+RETRY_DELAY = timedelta(milliseconds=50)
+
+log = structlog.get_logger()
+
+
+def worker_identity(name: str) -> str:
+    """Of this process, as Temporal shows it: another one after every start, also of one program by
+    itself, which keeps its process number."""
+    return f"{os.getpid()}-{uuid.uuid4().hex[:6]}@{name}"
+
+
+async def end_attempts(client: Client, name: str, workflow_ids: Collection[str]) -> int:
+    """Make Temporal retry what earlier processes of this name had begun for these workflows; how
+    many attempts that was."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def of(workflow_id: str) -> int:
+        async with slots:
+            try:
+                return await _end(client, name, workflow_id)
+            except RPCError as error:
+                # The workflow has ended, or Temporal does not answer: timeouts do the same later.
+                log.info("left to its heartbeat", workflow=workflow_id, reason=error.message)
+                return 0
+
+    return sum(await asyncio.gather(*map(of, workflow_ids)))
+
+
+async def _end(client: Client, name: str, workflow_id: str) -> int:
+    handle = client.get_workflow_handle(workflow_id)
+    described = await handle.describe()
+    ended = 0
+    for each in described.raw_description.pending_activities:
+        is_running = each.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+        is_ours = each.last_worker_identity.endswith(f"@{name}")
+        if is_running and is_ours and each.last_worker_identity != client.identity:
+            attempt = client.get_async_activity_handle(
+                workflow_id=workflow_id, run_id=described.run_id, activity_id=each.activity_id
+            )
+            await attempt.fail(
+                ApplicationError(
+                    f"{name} was started again in the middle of this attempt",
+                    type="WorkerRestarted",
+                    next_retry_delay=RETRY_DELAY,
+                )
+            )
+            ended += 1
+    return ended
