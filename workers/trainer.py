@@ -79,7 +79,7 @@ async def _run(settings: Settings, name: str) -> None:
             graceful_shutdown_timeout=GRACE,
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         )
-        # Whoever held the lease before: what it does now would be refused.
+        # Of the process that held the lease before: what it does now would be refused.
         retried = await end_attempts(link.client, name, [campaign_workflow(campaign)])
         link.announce(
             "trainer", worker.task_queue, campaign=campaign, epoch=lease.epoch, retried=retried
