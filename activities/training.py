@@ -29,6 +29,7 @@ from mainspring import layout
 from mainspring.algorithms.gap import GapMode, LogprobGap
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
+from mainspring.errors import MainspringError
 from mainspring.fingerprint import Fingerprint
 from mainspring.ids import CampaignId
 from mainspring.protocol.activities import CHECK_LOGPROBS, PREPARE_POLICY, TRAIN_STEP
@@ -54,6 +55,10 @@ T = TypeVar("T")
 Progress = Callable[[str], None]
 CHECKED_SAMPLES = 64
 """Rollouts of an evaluation whose log-probs are recomputed."""
+READY_LOOK_S = 1.0
+"""Between two looks at the ranks while nothing is asked of them."""
+NOT_READY_S = 30.0
+"""After ranks could not be started: the activity that needs them tells why."""
 
 
 class TrainerBackend(Protocol):
@@ -65,6 +70,10 @@ class TrainerBackend(Protocol):
 
     def load(self, job: TrainerJob, checkpoint: Path, version: int) -> None:
         """Be at `version`, from `checkpoint` unless already there."""
+        ...
+
+    def is_ready(self) -> bool:
+        """Whether ranks run, none of which has died."""
         ...
 
     def train_step(self, samples: list[Sample], step: int) -> StepMetrics: ...
@@ -174,6 +183,27 @@ class TrainingActivities:
                 raise fault
             log.warning("log-prob gap", campaign=ask.campaign, version=ask.version, beyond=beyond)
         return CheckResult(logprob_gap_max=gap.max, num_tokens=gap.num_tokens)
+
+    async def stay_ready(self, campaign: CampaignId) -> None:
+        """Start ranks that died between two calls, or with the process before this one, ahead of
+        the step that will need them. Returns never."""
+        while True:
+            await asyncio.sleep(READY_LOOK_S)
+            try:
+                await self._get_ready(campaign)
+            except MainspringError as error:
+                log.warning("ranks not started ahead", campaign=campaign, reason=error.message)
+                await asyncio.sleep(NOT_READY_S)
+
+    async def _get_ready(self, campaign: CampaignId) -> None:
+        if await self._run(self._backend.is_ready):
+            return
+        record = await campaigns.get(self._db, campaign)
+        newest = await policies.latest_policy(self._db, campaign)
+        if newest is None or newest.checkpoint is None or record.status in campaigns.ENDS:
+            return
+        job = await self._job(campaign)
+        await self._run(self._backend.load, job, _checkpoint(newest), newest.version)
 
     async def _refuse_other_bits(
         self, campaign: CampaignId, config: CampaignConfig, version: int

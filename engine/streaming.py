@@ -32,7 +32,8 @@ class Pieces:
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self._loop = asyncio.get_running_loop()
-        self._ready: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._ready: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        """None: the request is done."""
         self._num_told = 0
         self._told_at = time.monotonic()
 
@@ -46,19 +47,18 @@ class Pieces:
         piece = self._answer(sequence)
         self._loop.call_soon_threadsafe(self._ready.put_nowait, piece)
 
+    def _end(self, _: object) -> None:
+        if not self._loop.is_closed():  # as when the server ends under its requests
+            self._loop.call_soon_threadsafe(self._ready.put_nowait, None)
+
     async def events(self, engine: EngineThread, sequence: Sequence) -> AsyncIterator[str]:
         """Aborts the request when the client goes away."""
-        done = asyncio.ensure_future(asyncio.wrap_future(sequence.done))
+        sequence.done.add_done_callback(self._end)
         try:
-            while not done.done():
-                piece = asyncio.ensure_future(self._ready.get())
-                await asyncio.wait({done, piece}, return_when=asyncio.FIRST_COMPLETED)
-                if piece.done():
-                    yield event(piece.result())
-                else:
-                    piece.cancel()
+            while (piece := await self._ready.get()) is not None:
+                yield event(piece)
             try:
-                await done
+                sequence.done.result()
             except EngineFailed as failure:
                 # Headers are sent already: only the end of the stream can tell.
                 yield event({"error": {"message": failure.message}})
@@ -66,5 +66,5 @@ class Pieces:
             yield event(self._answer(sequence))
             yield DONE
         finally:
-            if not done.done():
+            if not sequence.done.done():
                 engine.post(lambda s: s.abort(sequence.__eq__))

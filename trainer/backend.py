@@ -71,6 +71,9 @@ class RayTrainer:
             manifest = self._driver.load(checkpoint, job.origin, version)
         self._version, self._digest = version, manifest.digest
 
+    def is_ready(self) -> bool:
+        return self._driver.has_ranks()
+
     def train_step(self, samples: list[Sample], step: int) -> StepMetrics:
         """`step` counts from 1 and starts from version step - 1."""
         version, self._version = self._version, None

@@ -1,5 +1,6 @@
 """The rollout worker: all workflows, replies, bookkeeping. Stateless; run any number."""
 
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -38,6 +39,9 @@ MAX_ACTIVITIES = 1000
 """Replies in flight; they only wait. The SDK's default of 100 would be the real bound."""
 MAX_WORKFLOW_TASKS = 100
 CACHED_WORKFLOWS = 2000
+STICKY_TIMEOUT = timedelta(seconds=5)
+"""After a kill every workflow that this process had cached waits so long for it. The SDK would wait
+10 s, those for Go and Java wait 5."""
 
 
 def main(home: Path | None, serve: Serve | None = None) -> None:
@@ -86,6 +90,7 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
             max_concurrent_activities=MAX_ACTIVITIES,
             max_concurrent_workflow_tasks=MAX_WORKFLOW_TASKS,
             max_cached_workflows=CACHED_WORKFLOWS,
+            sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
             graceful_shutdown_timeout=GRACE,
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
             max_concurrent_workflow_task_polls=NUM_POLLERS,

@@ -86,7 +86,11 @@ async def _run(settings: Settings, name: str) -> None:
         )
         try:
             await poll_until_stopped(
-                link, [worker], lambda: trainer_lease.keep(db, lease), lambda: _watch(backend)
+                link,
+                [worker],
+                lambda: trainer_lease.keep(db, lease),
+                lambda: _watch(backend),
+                lambda: training.stay_ready(campaign),
             )
         finally:
             await asyncio.to_thread(backend.shutdown)

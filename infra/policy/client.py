@@ -188,7 +188,7 @@ class SGLangClient:
 
     async def _refuse_first_model(self, engine: str, versions: Versions) -> None:
         """Raises UnknownWeights before an engine that was started again samples from the weights it
-        was started with: every request that waited for it would have to be sampled once more."""
+        was started with: every request that waited for it would have to be sampled again."""
         if self._any_weights or engine not in self._doubtful:
             return
         info = await self._model_info(engine)

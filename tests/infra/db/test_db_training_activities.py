@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 from store_records import CAMPAIGN, add_ready_group, begin_campaign, config, task
 from temporalio.testing import ActivityEnvironment
 
+from activities import training
 from activities.training import HF_DIRECTORY, Progress, TrainingActivities
 from infra.db import campaigns, fingerprints, policies, steps, tasks, trainers
 from infra.db.database import Database
@@ -18,12 +19,14 @@ from infra.policy.weight_files import weights_digest
 from mainspring.algorithms.gap import LogprobGap
 from mainspring.config.campaign import CampaignConfig
 from mainspring.fingerprint import Fingerprint
+from mainspring.ids import CampaignId
 from mainspring.protocol.campaign import StepInput
 from mainspring.stamp import Stamp
-from mainspring.status import StepStatus
+from mainspring.status import CampaignStatus, StepStatus
 from mainspring.step_metrics import StepMetrics, TrainerJob
 from mainspring.training_faults import StampDiffers, TrainerFenced
 from mainspring.trajectories.samples import Sample, content_digest, digest
+from tests.waiting import until
 
 STEP = StepInput(campaign=CAMPAIGN, step=1, num_groups=1)
 
@@ -46,12 +49,19 @@ class Backend:
         self.num_steps = 0
         self.saved: list[tuple[TrainerJob, int, str]] = []
         self.samples: list[Sample] = []
+        self.loaded: list[tuple[Path, int]] = []
+        self.has_died = False
 
     def prepare(self, job: TrainerJob, directory: Path, progress: Progress) -> None:
         raise AssertionError("version 0 is stored")
 
     def load(self, job: TrainerJob, checkpoint: Path, version: int) -> None:
         assert version == 0
+        self.loaded.append((checkpoint, version))
+        self.has_died = False
+
+    def is_ready(self) -> bool:
+        return bool(self.loaded) and not self.has_died
 
     def train_step(self, samples: list[Sample], step: int) -> StepMetrics:
         self.samples = samples
@@ -199,3 +209,28 @@ def test_the_content_of_a_batch_does_not_depend_on_names() -> None:
         changed[-1] = not changed[-1]
         assert content_digest([replace(sample, **{field: changed})]) != content_digest([sample])
     assert content_digest([sample, other]) != content_digest([sample])
+
+
+async def test_ranks_are_started_ahead_of_the_step_that_needs_them(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "READY_LOOK_S", 0.01)
+    await tasks.put_tasks(db, [task(0)])
+    await campaigns.create(db, config())
+    backend = Backend()
+    ready = asyncio.create_task(
+        TrainingActivities(db, tmp_path, backend, 1).stay_ready(CampaignId(CAMPAIGN))
+    )
+    await asyncio.sleep(0.2)
+    assert backend.loaded == [], "there is no version to start from"
+    await policies.put_first_policy(db, CampaignId(CAMPAIGN), "/models/v0", "/checkpoints/v0")
+    for number in (1, 2):
+        await until(lambda: len(backend.loaded) == number)  # noqa: B023 (awaited here)
+        assert backend.loaded[-1] == (Path("/checkpoints/v0"), 0)
+        backend.has_died = True
+    await campaigns.set_status(db, CampaignId(CAMPAIGN), CampaignStatus.CANCELLED)
+    await asyncio.sleep(0.1)
+    backend.has_died, num_loaded = True, len(backend.loaded)
+    await asyncio.sleep(0.2)
+    assert len(backend.loaded) == num_loaded, "the campaign has ended"
+    ready.cancel()
