@@ -18,7 +18,7 @@ from mainspring.errors import DatabaseError
 from mainspring.ids import RolloutId
 from mainspring.trajectories.turns import PartialCall
 
-WAIT_S = 0.2
+WAIT_S = 0.1
 """Between two writes: with an engine's own interval, what a death costs of each reply."""
 MAX_SHARE = 0.2
 """Of the time spent in writes: a store that is slow is written to less often."""

@@ -2,7 +2,8 @@
 
 Every event holds the whole reply so far (SGLang's default), the last one its end. A piece is due
 after PIECE_TOKENS tokens or PIECE_S seconds, whichever is first: what a client has stored is never
-further behind. Imported by `engine.app`.
+further behind. Short replies would end before: there it is due as soon as the reply has grown by a
+share worth its cost. Imported by `engine.app`.
 """
 
 import asyncio
@@ -15,8 +16,10 @@ from engine.sequences import Sequence
 from engine.thread import EngineFailed, EngineThread
 
 PIECE_TOKENS = 32
-PIECE_S = 0.2
-"""Small models reply in a second or two: with a whole second they would lose most of a reply."""
+PIECE_S = 1.0
+SOON_S = 0.05
+SOON_SHARE = 1 / 8
+"""Of the reply so far. Pieces of a long reply repeat much: they wait until they bring as much."""
 DONE = "data: [DONE]\n\n"
 
 Answer = Callable[[Sequence], dict[str, Any]]
@@ -41,7 +44,9 @@ class Pieces:
         now, number = time.monotonic(), len(sequence.logprobs)
         if sequence.finish_reason is not None:
             return
-        if number - self._num_told < PIECE_TOKENS and now - self._told_at < PIECE_S:
+        fresh, waited_s = number - self._num_told, now - self._told_at
+        soon = waited_s >= SOON_S and fresh >= SOON_SHARE * number
+        if fresh < PIECE_TOKENS and waited_s < PIECE_S and not soon:
             return
         self._num_told, self._told_at = number, now
         piece = self._answer(sequence)
