@@ -12,7 +12,7 @@ from cli.options import Json
 T = TypeVar("T")
 Together = Annotated[
     int,
-    typer.Option(min=1, max=50, help="Number of turns that one activity plays, as in [rollout]."),
+    typer.Option(min=1, max=50, help="Number of turns that one activity plays."),
 ]
 
 
