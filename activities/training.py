@@ -188,12 +188,12 @@ class TrainingActivities:
         """Start ranks that died between two calls, or with the process before this one, ahead of
         the step that will need them. Returns never."""
         while True:
-            await asyncio.sleep(READY_LOOK_S)
             try:
                 await self._get_ready(campaign)
             except MainspringError as error:
                 log.warning("ranks not started ahead", campaign=campaign, reason=error.message)
                 await asyncio.sleep(NOT_READY_S)
+            await asyncio.sleep(READY_LOOK_S)
 
     async def _get_ready(self, campaign: CampaignId) -> None:
         if await self._run(self._backend.is_ready):

@@ -18,11 +18,11 @@ import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from bundled.base_check import check_base
 from bundled.generator import Split, draw_instance
 from bundled.trajectories import warm_start_messages
 from mainspring.agents.bash_block import SUBMIT_SENTINEL
 from mainspring.layout import BASE_IDENTITY
-from mainspring.training_faults import CheckpointUnusable
 
 if TYPE_CHECKING:
     from transformers import Qwen3ForCausalLM
@@ -61,7 +61,7 @@ def make_bundled_model(directory: Path, seed: int) -> None:
     """Write the model to `directory`; nothing happens when it is there already. Raises
     CheckpointUnusable when the model there is another seed's, or damaged."""
     if directory.exists():
-        return _check(directory, seed)
+        return check_base(directory, seed)
     directory.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
@@ -75,27 +75,6 @@ def make_bundled_model(directory: Path, seed: int) -> None:
         os.rename(staging, directory)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-
-
-def _check(directory: Path, seed: int) -> None:
-    try:
-        made = json.loads((directory / BASE_IDENTITY).read_text())
-        made_of, sizes = int(made["seed"]), dict(made["sizes"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise _unusable(directory, "does not tell the seed it was made of") from None
-    if made_of != seed:
-        raise _unusable(directory, f"was made of seed {made_of}, the campaign has seed {seed}")
-    for name, size in sizes.items():
-        path = directory / name
-        if not path.is_file() or path.stat().st_size != size:
-            raise _unusable(directory, f"lacks its file {name}, or a part of it")
-
-
-def _unusable(directory: Path, why: str) -> CheckpointUnusable:
-    return CheckpointUnusable(
-        f"base model {directory} {why}",
-        remedy="move the directory away (it is made again), or start another campaign",
-    )
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:

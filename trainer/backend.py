@@ -1,40 +1,27 @@
-"""What the training activities drive: the Ray driver, and how version 0 comes to be.
+"""What the training activities drive: the Ray driver, and the version that its ranks hold.
 
-Invariants: version 0 is a function of configuration and seed (a warm start that was cut off resumes
-from its last checkpoint with the same batches, in a reproducible campaign under the same stamp);
-the driver holds exactly one version, and `load` restores it from its checkpoint whenever ranks or
-process were lost or another version is asked for.
+Invariants: version 0 is a function of configuration and seed (`trainer.warm_start`); the driver
+holds exactly one version, and `load` restores it from its checkpoint whenever ranks or process were
+lost or another version is asked for. Torch is imported for version 0 alone: a trainer that is
+started again has its ranks sooner.
 """
 
-import random
 import shutil
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
-
-from bundled.model import make_bundled_model
-from bundled.warm_start_data import copy_batch, supervised_batch
+from bundled.base_check import check_base
 from mainspring import layout
 from mainspring.algorithms.gap import LogprobGap
-from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.optimizer import WarmStartConfig
 from mainspring.config.section import BUNDLED
 from mainspring.ids import campaign_id
 from mainspring.stamp import Stamp
 from mainspring.step_metrics import StepMetrics, TrainerJob
 from mainspring.training_faults import TrainerLost
 from mainspring.trajectories.samples import Sample
-from mainspring.trajectories.sequences import WeightedSequence
 from trainer.checkpoint import Identity
 from trainer.driver import TrainerDriver
-from trainer.schedule import copy_scale, warm_start_scale
-
-SAVE_EVERY = 100
-"""Warm-start steps between checkpoints: a crash repeats about 15 s of work."""
-REPORT_EVERY = 10
 
 
 class RayTrainer:
@@ -53,7 +40,10 @@ class RayTrainer:
         self._start(job)
         warm = config.trainer.warm_start if config.policy.model == BUNDLED else None
         if warm is not None and not directory.exists():
-            self._warm_start(job, warm, progress)
+            from trainer.warm_start import warm_start
+
+            directory_so_far = self._warm_directory(config)
+            warm_start(self._driver, job, warm, self._base(config), directory_so_far, progress)
         identity = Identity(origin=job.origin, version=0)
         self._digest = self._driver.save(directory, identity, job.epoch).digest
         self._version = 0
@@ -106,56 +96,13 @@ class RayTrainer:
         if config.policy.model != BUNDLED:
             return Path(config.policy.model)
         base = layout.base_model(self._home, campaign_id(config.name))
-        make_bundled_model(base, config.seed)
+        if base.exists():
+            check_base(base, config.seed)
+        else:
+            from bundled.model import make_bundled_model
+
+            make_bundled_model(base, config.seed)
         return base
 
     def _warm_directory(self, config: CampaignConfig) -> Path:
         return layout.warm_start(self._home, campaign_id(config.name))
-
-    def _warm_start(
-        self, job: TrainerJob, warm: WarmStartConfig, progress: Callable[[str], None]
-    ) -> None:
-        config = job.config
-        directory = self._warm_directory(config)
-        if config.schedule is Schedule.REPRODUCIBLE:
-            # Version 0 is of one stamp: what another machine has begun is not resumed on this one.
-            directory /= self._driver.stamp.digest
-        tokenizer = AutoTokenizer.from_pretrained(self._base(config))
-        done = self._resume(job, directory)
-        total = warm.copy_steps + warm.steps
-        with ThreadPoolExecutor(max_workers=1) as ahead:  # draws a batch while the last one trains
-
-            def draw(step: int) -> "Future[tuple[list[WeightedSequence], float]]":
-                return ahead.submit(_warm_start_batch, config.seed, step, warm, tokenizer)
-
-            drawn = draw(done)
-            for step in range(done, total):
-                batch, scale = drawn.result()
-                drawn = draw(step + 1)
-                loss = self._driver.supervised_step(batch, scale)
-                if step % REPORT_EVERY == 0:
-                    progress(f"warm start {step} of {total}, loss {loss:.2f}")
-                if (step + 1) % SAVE_EVERY == 0:
-                    identity = Identity(
-                        origin=job.origin, version=0, batch=f"warm start {step + 1}"
-                    )
-                    self._driver.save(directory / f"{step + 1:05d}", identity, job.epoch)
-
-    def _resume(self, job: TrainerJob, directory: Path) -> int:
-        """Load the newest checkpoint of the warm start; how many steps it has behind it."""
-        complete = sorted(path for path in directory.glob("[0-9]" * 5) if path.is_dir())
-        if not complete:
-            return 0
-        self._driver.load(complete[-1], job.origin, version=0)
-        return int(complete[-1].name)
-
-
-def _warm_start_batch(
-    seed: int, step: int, warm: WarmStartConfig, tokenizer: PreTrainedTokenizerBase
-) -> tuple[list[WeightedSequence], float]:
-    """Batch and rate factor of one warm-start step: a function of the seed and the step alone."""
-    rng = random.Random(f"warm-start/{seed}/{step}")
-    if step < warm.copy_steps:
-        return copy_batch(rng, len(tokenizer), warm.copy_batch_size), copy_scale(step)
-    batch = supervised_batch(rng, tokenizer, warm.batch_size, warm.context_loss_weight)
-    return batch, warm_start_scale(step - warm.copy_steps, warm.steps)

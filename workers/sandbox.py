@@ -26,7 +26,7 @@ from infra.db import nodes
 from infra.db.cache import Known
 from infra.db.connect import open_database
 from infra.db.database import Database
-from infra.db.sandboxes import open_leases
+from infra.db.sandboxes import between_sandboxes, open_leases
 from infra.environments.hosted import Environments
 from infra.log_setup import set_up
 from infra.policy.serving import Serve, ServedCampaigns, serve_over_http
@@ -60,6 +60,9 @@ from workers.service_link import ServiceLink
 
 GRADINGS = os.cpu_count() or 1
 """Hidden tests are work for a core; more at once would only time out."""
+
+MAX_TAKEN_OVER = 500
+"""Of the rollouts that wait for a sandbox: Temporal is asked about each, before the node is up."""
 
 log = structlog.get_logger()
 
@@ -218,9 +221,12 @@ async def _run(
         node = make_node(
             link.client, db, settings, backends, capacity, num_warm=num_warm, serve=serve
         )
-        left = {rollout_workflow(lease.rollout) for lease in await open_leases(db, name)}
+        left = {lease.rollout for lease in await open_leases(db, name)}
+        left |= set(await between_sandboxes(db, MAX_TAKEN_OVER))
         adopted = await node.held.adopt()
-        retried = await end_attempts(link.client, name, left)
+        retried = await end_attempts(
+            link.client, name, [rollout_workflow(rollout) for rollout in left]
+        )
         await node.reaper.reap()
         link.announce(
             "node",

@@ -150,6 +150,20 @@ async def open_leases(database: Database, node: NodeId | None = None) -> list[Le
     return await _leases(database, node)
 
 
+async def between_sandboxes(database: Database, limit: int) -> list[RolloutId]:
+    """Those that get their first sandbox or their next, or are graded, oldest first: what a node
+    does for them may have no lease yet, or none any more."""
+    phases = (RolloutPhase.OPENING, RolloutPhase.RESTORING, RolloutPhase.GRADING)
+    statement = (
+        select(RolloutRow.id)
+        .where(RolloutRow.phase.in_(phases))
+        .order_by(RolloutRow.created_at)
+        .limit(limit)
+    )
+    async with database.statement() as connection:
+        return [RolloutId(id) for id in await connection.scalars(statement)]
+
+
 async def backends_on(database: Database, node: NodeId) -> list[str]:
     """Names of the backends that ever made a sandbox on this node."""
     async with database.transaction() as connection:

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -64,3 +66,10 @@ def test_a_rank_killed_before_a_check_fails_that_check_alone(
         trainer.logprob_gap(batch, 0)
     trainer.load(job, checkpoint, 0)
     assert trainer.logprob_gap(batch, 0) == before
+
+
+def test_a_trainer_that_is_started_again_imports_no_torch() -> None:
+    """Which takes as long as all the rest of its start."""
+    code = "import sys, workers.trainer; print('torch' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"

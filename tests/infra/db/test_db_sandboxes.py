@@ -8,7 +8,7 @@ from infra.db.database import Database
 from infra.db.fence import Fenced
 from mainspring.ids import NodeId, RolloutId, SandboxId
 from mainspring.sandbox_choice import BWRAP
-from mainspring.status import SandboxPurpose, SandboxStatus
+from mainspring.status import RolloutPhase, SandboxPurpose, SandboxStatus
 
 SANDBOX = SandboxId("first.g000000.000.e0.s0")
 NODE_A, NODE_B = NodeId("a"), NodeId("b")
@@ -70,3 +70,16 @@ async def test_leases_that_nothing_will_close(db: Database) -> None:
     assert await sandboxes.leases_without_live_rollout(db, NODE_B) == []
     with pytest.raises(Fenced, match="has ended"):
         await open_on(db, NODE_B, rollout, epoch=1)
+
+
+async def test_rollouts_whose_sandbox_may_have_no_lease(db: Database) -> None:
+    """A node that was killed may have begun to open it, or be done with the tests."""
+    rollout = await add_claimed_rollout(db)
+    assert await sandboxes.between_sandboxes(db, 10) == [rollout]
+    for phase in (RolloutPhase.RUNNING, RolloutPhase.RESTORING, RolloutPhase.GRADING):
+        await rollouts.set_phase(db, rollout, 0, phase)
+        waits = phase is not RolloutPhase.RUNNING
+        assert await sandboxes.between_sandboxes(db, 10) == [rollout] * waits
+    assert await sandboxes.between_sandboxes(db, 0) == []
+    await finish(db, rollout, 0, 1.0)
+    assert await sandboxes.between_sandboxes(db, 10) == []
