@@ -151,12 +151,16 @@ async def open_leases(database: Database, node: NodeId | None = None) -> list[Le
 
 
 async def between_sandboxes(database: Database, limit: int) -> list[RolloutId]:
-    """Those that get their first sandbox or their next, or are graded, oldest first: what a node
-    does for them may have no lease yet, or none any more."""
-    phases = (RolloutPhase.OPENING, RolloutPhase.RESTORING, RolloutPhase.GRADING)
+    """Those under way that hold no sandbox, oldest first: a node may be about to open one for
+    them, or to judge what the last one left."""
+    has_lease = (
+        select(SandboxRow.id)
+        .where(SandboxRow.rollout_id == RolloutRow.id, SandboxRow.status == SandboxStatus.OPEN)
+        .exists()
+    )
     statement = (
         select(RolloutRow.id)
-        .where(RolloutRow.phase.in_(phases))
+        .where(RolloutRow.phase.not_in((RolloutPhase.STARTING, RolloutPhase.DONE)), ~has_lease)
         .order_by(RolloutRow.created_at)
         .limit(limit)
     )
