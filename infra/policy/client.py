@@ -64,6 +64,16 @@ class _Answered:
     """For so long it answered nothing meanwhile."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    body: dict[str, Any]
+    sticky: str
+    name: str
+    """For messages."""
+    versions: Versions
+    on_piece: OnPiece | None
+
+
 class SGLangClient:
     """One per process; safe for any number of concurrent calls on one event loop."""
 
@@ -161,9 +171,8 @@ class SGLangClient:
             }
             before = partial.call()
             try:
-                served, num_closed = await self._post_or_wait(
-                    body, sticky, request_id, num_closed, versions, on_piece
-                )
+                request = _Request(body, sticky, request_id, versions, on_piece)
+                served, num_closed = await self._post_or_wait(request, num_closed)
                 finish = partial.add(served.engine, served.answer, versions, served.silent_s)
             except UnknownWeights as stale:
                 await self._refuse_unknown(stale.engine, partial.labels)
@@ -207,46 +216,29 @@ class SGLangClient:
             "config.json with the tokenizer's largest id",
         )
 
-    async def _post_or_wait(
-        self,
-        body: dict[str, Any],
-        sticky: str,
-        request_id: str,
-        num_closed: int,
-        versions: Versions,
-        on_piece: OnPiece | None,
-    ) -> tuple["_Answered", int]:
+    async def _post_or_wait(self, request: _Request, num_closed: int) -> tuple[_Answered, int]:
+        """As `_post_generate`, which is repeated for RETURN_S while no engine answers."""
         until = time.monotonic() + RETURN_S
         while True:
             try:
-                return await self._post_generate(
-                    body, sticky, request_id, num_closed, versions, on_piece
-                )
+                return await self._post_generate(request, num_closed)
             except NoEngineAnswered as away:
                 if time.monotonic() + RETURN_LOOK_S > until:
                     raise
                 num_closed = away.num_closed
             await asyncio.sleep(RETURN_LOOK_S)
 
-    async def _post_generate(
-        self,
-        body: dict[str, Any],
-        sticky: str,
-        request_id: str,
-        num_closed: int,
-        versions: Versions,
-        on_piece: OnPiece | None,
-    ) -> tuple["_Answered", int]:
+    async def _post_generate(self, request: _Request, num_closed: int) -> tuple[_Answered, int]:
         """The answer of the first engine that gives one, and `num_closed` by then. What an engine
         had streamed when its connection closed is an answer that was aborted there."""
         failures: list[EngineUnreachable | EngineFailing] = []
-        for engine in self._balancer.candidates(sticky):
+        for engine in self._balancer.candidates(request.sticky):
             if num_closed >= MAX_CLOSED:
                 break
-            with self._balancer.sending(engine, sticky):
+            with self._balancer.sending(engine, request.sticky):
                 try:
                     with self._pulse.watching(engine) as watch:
-                        answer, failure = await self._attempt(engine, body, versions, on_piece)
+                        answer, failure = await self._attempt(engine, request)
                 except UnknownWeights as stale:
                     stale.num_closed = num_closed
                     raise
@@ -261,7 +253,8 @@ class SGLangClient:
         said = "; ".join(failure.message for failure in failures)
         if num_closed >= MAX_CLOSED:
             raise ClosesConnections(
-                f"request {request_id} of {len(body['input_ids'])} tokens closed {num_closed} "
+                f"request {request.name} of {len(request.body['input_ids'])} tokens closed "
+                f"{num_closed} "
                 f"connections to policy engines and is not sent again: {said}",
                 remedy="see the engines' logs: did the request kill them, or were they restarted?",
             )
@@ -270,12 +263,16 @@ class SGLangClient:
         raise NoEngineAnswered(f"no policy engine answered: {said}", num_closed)
 
     async def _attempt(
-        self, engine: str, body: dict[str, Any], versions: Versions, on_piece: OnPiece | None
+        self, engine: str, request: _Request
     ) -> tuple[dict[str, Any] | None, EngineUnreachable | EngineFailing | None]:
         """What the engine answered, and why that is not all."""
         try:
-            await self._refuse_first_model(engine, versions)
-            return await self._wire.reply(engine, body, on_piece), None
+            await self._refuse_first_model(engine, request.versions)
+        except (EngineUnreachable, EngineFailing) as error:
+            # Not of the request: a connection that closed here is none that it closed.
+            return None, EngineUnreachable(error.message)
+        try:
+            return await self._wire.reply(engine, request.body, request.on_piece), None
         except Closed as closed:
             return closed.so_far and cut_off(closed.so_far), closed
         except (EngineUnreachable, EngineFailing) as error:
