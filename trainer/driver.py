@@ -21,7 +21,7 @@ from mainspring import batch_invariance
 from mainspring.algorithms.gap import LogprobGap, measure
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.trainer import Device
+from mainspring.config.parallel import Device
 from mainspring.errors import MainspringError, ServiceError
 from mainspring.stamp import Stamp
 from mainspring.step_metrics import Origin, StepMetrics
@@ -79,7 +79,7 @@ class TrainerDriver:
         Stops ranks made before. Raises DeviceMissing."""
         self._stop_actors()
         trainer = config.trainer
-        world_size = trainer.tensor_parallel * trainer.data_parallel
+        world_size = trainer.world_size
         self._logs = logs.absolute() if logs else None
         self._cluster.connect(config.name)
         # A local cluster is this trainer's alone: there is nothing to account for.
@@ -96,7 +96,7 @@ class TrainerDriver:
         if on_gpu and num_gpus < world_size:
             raise DeviceMissing(
                 f"campaign {config.name}: its {world_size} ranks need a GPU each "
-                f"(trainer.tensor_parallel x trainer.data_parallel), this trainer sees {num_gpus}",
+                f"(the product of the parallel sizes of [trainer]), this trainer sees {num_gpus}",
                 remedy="start `mainspring worker trainer` on a machine with enough GPUs (see "
                 "CUDA_VISIBLE_DEVICES), or start a campaign with trainer.device = 'cpu'",
             )

@@ -21,7 +21,7 @@ from torch.distributed import (
     TCPStore,  # pyright: ignore[reportPrivateImportUsage]
 )
 
-from mainspring.config.trainer import Device
+from mainspring.config.parallel import Device
 from mainspring.training_faults import DeviceMissing
 
 T = TypeVar("T")

@@ -28,8 +28,8 @@ from infra.policy.model_files import check_model_directory, read_facts
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.parallel import Device
 from mainspring.config.section import BUNDLED
-from mainspring.config.trainer import Device
 from mainspring.errors import EngineError, ModelError, ServiceError, UsageError
 from mainspring.ids import (
     GRADE_QUEUE,
@@ -321,7 +321,7 @@ def _trainer_item() -> Item:
 
 
 def _gpu_item(config: CampaignConfig, hardware: Hardware) -> Item:
-    world_size = config.trainer.tensor_parallel * config.trainer.data_parallel
+    world_size = config.trainer.world_size
     ranks = f"{world_size} rank{'s' if world_size > 1 else ''}"
     if config.trainer.device is Device.CPU:
         return Item("device", State.OK, f"{ranks} on CPU, as set by trainer.device")

@@ -25,8 +25,8 @@ from infra.policy.model_files import read_facts
 from mainspring import batch_invariance, layout
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.parallel import Device
 from mainspring.config.section import BUNDLED
-from mainspring.config.trainer import Device
 from mainspring.ids import campaign_id
 from mainspring.settings import Settings
 
@@ -144,7 +144,7 @@ def served_first(settings: Settings, config: CampaignConfig) -> Path:
 def gpus_of_trainer(config: CampaignConfig, hardware: Hardware) -> tuple[str, ...]:
     if config.trainer.device is not Device.CUDA:
         return ()
-    world_size = config.trainer.tensor_parallel * config.trainer.data_parallel
+    world_size = config.trainer.world_size
     return hardware.gpus[:world_size]
 
 

@@ -18,6 +18,7 @@ from mainspring.algorithms.advantages.protocol import AdvantageEstimator
 from mainspring.algorithms.filters.mixed import mixed
 from mainspring.algorithms.filters.none import none
 from mainspring.algorithms.filters.protocol import GroupFilter
+from mainspring.config.parallel import MCORE, PLAIN
 from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import ConfigError
 from mainspring.named import find, find_class
@@ -26,7 +27,10 @@ from mainspring.training_faults import algorithm_broken
 ADVANTAGES: dict[str, AdvantageEstimator] = {"grpo": grpo, "dr_grpo": dr_grpo}
 FILTERS: dict[str, GroupFilter] = {"mixed": mixed, "none": none}
 LOSSES = {"clip": "trainer.losses.clip:clip"}
-ENGINES = {"plain": "trainer.engines.plain:PlainEngine"}
+ENGINES = {
+    PLAIN: "trainer.engines.plain:PlainEngine",
+    MCORE: "trainer.engines.mcore:McoreEngine",
+}
 ENGINE_METHODS = ("optimizer", "logprobs", "forward_backward")
 
 
@@ -62,7 +66,7 @@ def find_loss(trainer: TrainerConfig) -> Any:
 def find_engine(trainer: TrainerConfig) -> Any:
     """A class that makes a `trainer.engines.protocol.StepEngine`. Imports torch. Raises
     ConfigError."""
-    return _located("engine", trainer.engine, ENGINES)
+    return _located("engine", trainer.engine_name, ENGINES)
 
 
 def check_algorithms(trainer: TrainerConfig) -> None:
@@ -74,8 +78,10 @@ def check_algorithms(trainer: TrainerConfig) -> None:
     if trainer.loss not in LOSSES:
         found = find_loss(trainer)
         _check_function("loss", found, trainer, "(tokens, trainer)", ", ".join(LOSSES))
-    if trainer.engine not in ENGINES:
-        find_class("engine", trainer.engine, ENGINES, ENGINE_METHODS, "campaign, model, groups")
+    if trainer.engine_name not in ENGINES:
+        find_class(
+            "engine", trainer.engine_name, ENGINES, ENGINE_METHODS, "campaign, model, groups"
+        )
 
 
 def _located(what: str, name: str, places: Mapping[str, str]) -> Any:

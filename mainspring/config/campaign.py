@@ -10,9 +10,10 @@ from pydantic import Field, ValidationInfo, model_validator
 from mainspring.algorithms.gap import GapBounds, bounds
 from mainspring.algorithms.schedule import Batches, Schedule
 from mainspring.config.eval_schedule import EvalSchedule
+from mainspring.config.parallel import PLAIN, Device
 from mainspring.config.run import RunConfig
 from mainspring.config.section import BUNDLED, STORED
-from mainspring.config.trainer import Device, TrainerConfig
+from mainspring.config.trainer import TrainerConfig
 from mainspring.status import CampaignKind, PolicyApi
 
 
@@ -33,6 +34,7 @@ class CampaignConfig(RunConfig):
             ("trainer.max_staleness", trainer.max_staleness <= 1, "0 or 1"),
             ("trainer.keep_checkpoints", trainer.keep_checkpoints >= 2, "2 or more"),
             ("trainer.device", trainer.device is Device.CPU, '"cpu"'),
+            ("trainer.engine", trainer.engine_name == PLAIN, '"plain"'),
             ("trainer.tensor_parallel", trainer.tensor_parallel == 1, "1"),
             ("trainer.data_parallel", trainer.data_parallel == 1, "1"),
             ("policy.api", self.policy.api is PolicyApi.SGLANG, '"sglang"'),

@@ -7,9 +7,9 @@ Raises pydantic's ValidationError for what cannot be translated.
 from typing import Any
 
 from mainspring.config.any_run import AnyRun, read_run
+from mainspring.config.parallel import PLAIN, Device
 from mainspring.config.section import BUNDLED
 from mainspring.config.task_slice import TaskSlice
-from mainspring.config.trainer import Device
 from mainspring.status import CampaignKind
 
 _OLD_MAX_GAP = 1e-3
@@ -54,4 +54,6 @@ def _trainer(raw: dict[str, Any]) -> dict[str, Any]:
         # The bundled model was trained wherever the trainer ran; others are for GPUs.
         bundled = raw.get("policy", {}).get("model", BUNDLED) == BUNDLED
         trainer["device"] = Device.CPU if bundled else Device.CUDA
+    if trainer:
+        trainer.setdefault("engine", PLAIN)  # the only one, before engines were chosen by device
     return trainer

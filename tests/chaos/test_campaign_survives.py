@@ -28,10 +28,11 @@ from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.eval_schedule import EvalSchedule
 from mainspring.config.optimizer import OptimizerConfig, OptimizerName, WarmStartConfig
+from mainspring.config.parallel import Device
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.rollout import RolloutConfig
 from mainspring.config.tasks import TasksConfig
-from mainspring.config.trainer import Device, TrainerConfig
+from mainspring.config.trainer import TrainerConfig
 from mainspring.ids import CampaignId
 from mainspring.settings import load_settings
 from mainspring.status import CampaignStatus, ExecutionState, GroupKind, GroupStatus, StepStatus

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.trainer import Device
+from mainspring.config.parallel import Device
 from mainspring.trajectories.samples import NOT_SAMPLED, Sample
 from trainer.driver import TrainerDriver
 from trainer.processes import Processes, join

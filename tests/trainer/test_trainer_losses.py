@@ -3,7 +3,8 @@ import math
 import pytest
 import torch
 
-from mainspring.config.trainer import Aggregation, TrainerConfig
+from mainspring.config.algorithm import Aggregation
+from mainspring.config.trainer import TrainerConfig
 from trainer.losses.aggregation import token_weights
 from trainer.losses.clip import clip
 from trainer.losses.protocol import ActionTokens

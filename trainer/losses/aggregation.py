@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mainspring.config.trainer import Aggregation
+from mainspring.config.algorithm import Aggregation
 
 
 def token_weights(aggregation: Aggregation, num_tokens_N: Sequence[int]) -> list[float]:

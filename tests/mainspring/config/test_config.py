@@ -10,9 +10,9 @@ from mainspring.algorithms.choice import advantages_of
 from mainspring.algorithms.gap import GapBounds, GapConfig
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.parallel import Device
 from mainspring.config.reading import check_evaluation, load_campaign
 from mainspring.config.stored import read_stored
-from mainspring.config.trainer import Device
 from mainspring.errors import ConfigError
 from mainspring.status import CampaignKind
 
@@ -154,7 +154,7 @@ def test_the_algorithm_of_an_earlier_version_is_read(stored: str, normalize_std:
     raw = {"name": "a", "policy": {"model": "/m"}, "trainer": trainer}
     found = training(read_stored(CampaignKind.TRAIN, raw)).trainer
     assert (found.filter, found.normalize_std) == (stored, normalize_std)
-    assert (found.advantage, found.loss, found.engine) == ("grpo", "clip", "plain")
+    assert (found.advantage, found.loss, found.engine_name) == ("grpo", "clip", "plain")
     mean_only = [0.5, -0.5, None]
     assert (advantages_of([1.0, 0.0, None], found) == mean_only) is not normalize_std
     own = found.model_copy(update={"advantage": "dr_grpo"})

@@ -1,0 +1,113 @@
+"""How the ranks of [trainer] share a model and a batch, and in which numbers they compute.
+
+Owns what does not depend on the model; sizes that do not divide its layers, heads or experts are
+refused by the trainer, which reads them. Base of `mainspring.config.trainer.TrainerConfig`.
+"""
+
+from enum import StrEnum
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from mainspring.algorithms.gap import Dtype
+from mainspring.config.section import Section
+
+PLAIN, MCORE = "plain", "mcore"
+
+
+class Device(StrEnum):
+    CUDA = "cuda"
+    """One GPU for each rank; with fewer GPUs the campaign fails."""
+    CPU = "cpu"
+    """The CPU, also where there is a GPU."""
+
+
+class Recompute(StrEnum):
+    NONE = "none"
+    """Every activation is kept from the forward pass to the backward pass."""
+    MLP = "mlp"
+    """The MLP of each layer is computed again in the backward pass: about half of the memory."""
+    FULL = "full"
+    """Each layer is computed again from its input: least memory, a third more computation."""
+
+
+class ParallelConfig(Section):
+    engine: str | None = None
+    """Step engine. "plain": Megatron-core's model in float32, for CPUs and small models. "mcore":
+    Megatron-core's own data parallelism, optimizer and schedules, for GPUs. Or a class of your own
+    as "package.module:Class". Unset: "mcore" on the device "cuda", "plain" on the device "cpu"."""
+    device: Device = Device.CUDA
+    """Device of the ranks."""
+    dtype: Dtype = Dtype.FLOAT32
+    """Numbers of weights and activations. In "bfloat16" the optimizer keeps float32 copies of the
+    weights, which it moves."""
+    tensor_parallel: int = Field(default=1, ge=1)
+    """Number of ranks that share each layer."""
+    pipeline_parallel: int = Field(default=1, ge=1)
+    """Number of stages that share the layers; needs the engine "mcore"."""
+    context_parallel: int = Field(default=1, ge=1)
+    """Number of ranks that share each sequence; needs the engine "mcore"."""
+    expert_parallel: int = Field(default=1, ge=1)
+    """Number of ranks that share the experts of a layer; needs the engine "mcore"."""
+    data_parallel: int = Field(default=1, ge=1)
+    """Number of copies of the model that share a batch."""
+    sequence_parallel: bool = False
+    """Whether tensor-parallel ranks also share the tokens between layers, which saves memory; needs
+    the engine "mcore"."""
+    recompute: Recompute = Recompute.NONE
+    """What the backward pass computes again to save memory; needs the engine "mcore"."""
+    optimizer_offload: bool = False
+    """Whether the optimizer's state is kept in the host's memory; needs the engine "mcore" and
+    GPUs."""
+    micro_batch_tokens: int = Field(default=8192, ge=64)
+    """Token budget of one packed micro-batch. A longer sequence is a micro-batch of its own."""
+    threads_per_rank: int = Field(default=1, ge=1)
+    """OMP threads of each rank on CPU."""
+
+    @property
+    def engine_name(self) -> str:
+        """The engine that is set, or the device's."""
+        return self.engine or (MCORE if self.device is Device.CUDA else PLAIN)
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks. Experts are shared by ranks that share something else too."""
+        copies = self.context_parallel * self.data_parallel
+        return self.tensor_parallel * self.pipeline_parallel * copies
+
+    @model_validator(mode="after")
+    def _the_plain_engine_has_two_ways_to_share(self) -> Self:
+        if self.engine_name != PLAIN:
+            return self
+        for name in (
+            "pipeline_parallel",
+            "context_parallel",
+            "expert_parallel",
+            "sequence_parallel",
+            "recompute",
+            "optimizer_offload",
+            "dtype",
+        ):
+            given = getattr(self, name)
+            if given != type(self).model_fields[name].default:
+                raise ValueError(
+                    f'the engine "plain" cannot do {name} = {given}: set engine = "mcore", or '
+                    f"remove {name}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _tokens_are_shared_inside_a_layer(self) -> Self:
+        if self.sequence_parallel and self.tensor_parallel == 1:
+            raise ValueError("sequence_parallel = true needs tensor_parallel = 2 or more")
+        return self
+
+    @model_validator(mode="after")
+    def _experts_divide_the_other_ranks(self) -> Self:
+        copies = self.context_parallel * self.data_parallel * self.tensor_parallel
+        if copies % self.expert_parallel:
+            raise ValueError(
+                f"expert_parallel = {self.expert_parallel} does not divide the {copies} ranks of a "
+                "pipeline stage (tensor_parallel x context_parallel x data_parallel)"
+            )
+        return self
