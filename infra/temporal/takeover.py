@@ -10,6 +10,7 @@ trainers.
 
 import asyncio
 import os
+import socket
 import uuid
 from collections.abc import Collection
 from datetime import timedelta
@@ -28,8 +29,8 @@ log = structlog.get_logger()
 
 def worker_identity(name: str) -> str:
     """Of this process, as Temporal shows it: another one after every start, also of one program by
-    itself, which keeps its process number."""
-    return f"{os.getpid()}-{uuid.uuid4().hex[:6]}@{name}"
+    itself, which keeps its process number. The name begins after the host's."""
+    return f"{os.getpid()}-{uuid.uuid4().hex[:6]}@{socket.gethostname()}:{name}"
 
 
 async def end_attempts(client: Client, name: str, workflow_ids: Collection[str]) -> int:
@@ -55,7 +56,7 @@ async def _end(client: Client, name: str, workflow_id: str) -> int:
     ended = 0
     for each in described.raw_description.pending_activities:
         is_running = each.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
-        is_ours = each.last_worker_identity.endswith(f"@{name}")
+        is_ours = each.last_worker_identity.partition("@")[2].partition(":")[2] == name
         if is_running and is_ours and each.last_worker_identity != client.identity:
             attempt = client.get_async_activity_handle(
                 workflow_id=workflow_id, run_id=described.run_id, activity_id=each.activity_id

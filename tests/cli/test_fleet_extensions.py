@@ -1,6 +1,7 @@
 """A run whose extensions a process elsewhere cannot import is refused before it is stored."""
 
 import asyncio
+import re
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from mainspring.errors import MainspringError
 from mainspring.ids import (
     CampaignId,
     node_queue,
+    trainer_queue,
     waiting_trainer_queue,
     worker_queue,
 )
@@ -113,11 +115,13 @@ async def test_every_process_is_asked(
         assert refused is not None and refused.exit_code == 2
         lines = [line.strip() for line in refused.message.splitlines()]
         assert lines[0] == f"campaign {NAME} cannot start, nothing was stored:"
+        [identity] = re.findall(rf"trainer ({trainer.pid}-\w+@\S+): loss", refused.message)
+        assert identity.endswith(f"@{host}:{trainer_queue(NAME)}")
         assert sorted(lines[1:]) == [
             f"extensions: node {NODE}: agent 'only_here:Agent' {ABSENT}",
             f"extensions: node {NODE}: environment 'only_here:Environment' {ABSENT}",
             f"extensions: rollout worker {rollout.pid}@{host}: agent 'only_here:Agent' {ABSENT}",
-            f"extensions: trainer {trainer.pid}@{host}: loss 'only_here:loss' {ABSENT}",
+            f"extensions: trainer {identity}: loss 'only_here:loss' {ABSENT}",
         ]
         assert await campaigns.find(db, NAME) is None
 
