@@ -51,7 +51,6 @@ class RankActor:
             config,
             model_dir,
             rank=self._rank_index,
-            world_size=self._world_size,
             store=store,
         )
         return os.getpid()

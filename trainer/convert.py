@@ -1,24 +1,29 @@
-"""Weights between Hugging Face's names and Megatron-core's, for any tensor-parallel size.
+"""Weights between Hugging Face's names and Megatron-core's, one weight at a time.
 
-Owns the name table and the layout rules; pure functions on state dicts, no files, no processes.
-Invariants: HF -> mcore -> HF is bit-exact for every tp size; a weight that has no place, or a
-place that gets no weight, is an error. Layout rules that differ between the two:
+Owns the name table and the layout rules; pure functions on tensors, no files, no processes.
+Megatron's names here number layers and experts over all ranks (`global_name`). Invariants: HF ->
+mcore -> HF is bit-exact for every tensor-parallel size; a weight that has no place, or a place that
+gets no weight, is an error. Layout rules that differ between the two:
 - q, k and v are one matrix, per group of KV heads `[its query heads; k; v]`, groups stacked;
 - gate and up are one matrix, `[gate; up]` of this rank's rows;
-- vocabulary rows are padded to a multiple of the tp size;
-- Transformer Engine keeps the two norms of a layer inside the linear that follows them.
+- vocabulary rows are padded to a multiple of the tensor-parallel size;
+- Transformer Engine keeps the two norms of a dense layer inside the linear that follows them;
+- an expert's matrices are whole on the rank that has it.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
 from mainspring.errors import ModelError
-from trainer.model import head_dim, padded_vocab_size
+from trainer.families import head_dim, padded_vocab_size
 
 StateDict = dict[str, Tensor]
+Read = Callable[[str], Tensor]
+"""A weight of a Hugging Face model by its name."""
 
 QKV = "self_attention.linear_qkv"
 GATE_UP = "mlp.linear_fc1"
@@ -30,27 +35,45 @@ HF_EMBEDDING = "model.embed_tokens.weight"
 HF_OUTPUT = "lm_head.weight"
 HF_FINAL_NORM = "model.norm.weight"
 
-# mcore name inside a layer -> HF name inside a layer, where the two tensors are the same
 _SAME = {
     "self_attention.linear_proj.weight": "self_attn.o_proj.weight",
     "mlp.linear_fc2.weight": "mlp.down_proj.weight",
-}
-_QK_NORMS = {
     "self_attention.q_layernorm.weight": "self_attn.q_norm.weight",
     "self_attention.k_layernorm.weight": "self_attn.k_norm.weight",
-}
-_LOCAL_NORMS = {
     "input_layernorm.weight": "input_layernorm.weight",
-    "pre_mlp_layernorm.weight": "post_attention_layernorm.weight",
-}
-_TE_NORMS = {
     f"{QKV}.layer_norm_weight": "input_layernorm.weight",
+    "pre_mlp_layernorm.weight": "post_attention_layernorm.weight",
     f"{GATE_UP}.layer_norm_weight": "post_attention_layernorm.weight",
+    "mlp.router.weight": "mlp.gate.weight",
 }
+"""Inside a layer: Megatron's name -> Hugging Face's, where the two tensors are the same."""
+_LAYER = re.compile(r"decoder\.layers\.(\d+)\.(.+)")
+_EXPERT = re.compile(r"mlp\.experts\.local_experts\.(\d+)\.linear_fc([12])\.weight")
+_GROUPED_EXPERT = re.compile(r"mlp\.experts\.linear_fc([12])\.weight(\d+)")
+"""As Transformer Engine names them, whose grouped product takes all experts at once."""
+
+
+def global_name(name: str, first_layer: int, first_expert: int) -> str:
+    """From the name in a rank's own model, whose layers and experts it numbers from 0."""
+    if not (found := _LAYER.fullmatch(name)):
+        return name
+    inner = found[2]
+    if expert := _GROUPED_EXPERT.fullmatch(inner):
+        inner = f"mlp.experts.local_experts.{expert[2]}.linear_fc{expert[1]}.weight"
+    if expert := _EXPERT.fullmatch(inner):
+        number = int(expert[1]) + first_expert
+        inner = f"mlp.experts.local_experts.{number}.linear_fc{expert[2]}.weight"
+    return f"decoder.layers.{int(found[1]) + first_layer}.{inner}"
+
+
+def is_expert(name: str) -> bool:
+    return ".mlp.experts." in name
 
 
 def shard_dim(name: str) -> int | None:
     """The dimension tensor parallelism cuts an mcore weight along; None: every rank has all."""
+    if is_expert(name):
+        return None
     if name in (EMBEDDING, OUTPUT) or name.endswith((f"{QKV}.weight", f"{QKV}.bias")):
         return 0
     if name.endswith(f"{GATE_UP}.weight"):
@@ -70,95 +93,75 @@ def qkv_rows(hf: PretrainedConfig) -> dict[str, Tensor]:
     return {"q": q.reshape(-1), "k": k.reshape(-1), "v": v.reshape(-1)}
 
 
-def _direct(hf: PretrainedConfig, te: bool) -> dict[str, str]:
-    norms = _TE_NORMS if te else _LOCAL_NORMS
-    return _SAME | norms | (_QK_NORMS if hf.model_type == "qwen3" else {})
+def hf_names(name: str, hf: PretrainedConfig) -> list[str]:
+    """The Hugging Face weights that make the mcore weight `name`, in the order of its rows."""
+    outer = {EMBEDDING: HF_EMBEDDING, FINAL_NORM: HF_FINAL_NORM, OUTPUT: HF_OUTPUT}
+    if name == OUTPUT and hf.tie_word_embeddings:  # the last pipeline stage's copy
+        return [HF_EMBEDDING]
+    if name in outer:
+        return [outer[name]]
+    found = _LAYER.fullmatch(name)
+    assert found, name
+    layer, inner = f"model.layers.{found[1]}.", found[2]
+    if inner in _SAME:
+        return [layer + _SAME[inner]]
+    if expert := _EXPERT.fullmatch(inner):
+        kinds = ("gate", "up") if expert[2] == "1" else ("down",)
+        return [f"{layer}mlp.experts.{expert[1]}.{kind}_proj.weight" for kind in kinds]
+    if inner == f"{GATE_UP}.weight":
+        return [f"{layer}mlp.{kind}_proj.weight" for kind in ("gate", "up")]
+    assert inner.startswith(f"{QKV}."), name
+    kind = inner.removeprefix(f"{QKV}.")
+    return [f"{layer}self_attn.{x}_proj.{kind}" for x in "qkv"]
 
 
-def _qkv_kinds(hf: PretrainedConfig) -> tuple[str, ...]:
-    return ("weight", "bias") if hf.model_type == "qwen2" else ("weight",)
+def from_hf(
+    name: str, read: Read, hf: PretrainedConfig, *, tp_rank: int = 0, tp_size: int = 1
+) -> Tensor:
+    """A rank's part of the mcore weight `name`. Raises what `read` raises."""
+    parts = [read(each) for each in hf_names(name, hf)]
+    if name in (EMBEDDING, OUTPUT):
+        padding = padded_vocab_size(hf, tp_size) - parts[0].shape[0]
+        if padding:
+            parts[0] = torch.cat([parts[0], parts[0].new_zeros(padding, parts[0].shape[1])])
+    if is_expert(name):
+        return torch.cat(parts)
+    if QKV in name and len(parts) == 3:
+        fused = parts[0].new_empty(sum(len(part) for part in parts), *parts[0].shape[1:])
+        for rows, part in zip(qkv_rows(hf).values(), parts, strict=True):
+            fused[rows] = part
+        parts = [fused]
+    dim = shard_dim(name)
+    if dim is not None:
+        parts = [part.chunk(tp_size, dim)[tp_rank] for part in parts]
+    return torch.cat(parts)
 
 
-def hf_to_mcore(
-    state: Mapping[str, Tensor],
-    hf: PretrainedConfig,
-    *,
-    tp_rank: int = 0,
-    tp_size: int = 1,
-    transformer_engine: bool = False,
-) -> StateDict:
-    """One rank's shard of a full HF state dict. Raises ModelError for missing or unknown names."""
-    left = dict(state)
+def to_hf(name: str, shards: Sequence[Tensor], hf: PretrainedConfig) -> StateDict:
+    """The Hugging Face weights in the mcore weight `name`, from all ranks' parts of it in the order
+    of ranks. Empty for a copy of another weight."""
+    names = hf_names(name, hf)
+    if name == OUTPUT and hf.tie_word_embeddings:
+        return {}
+    dim = shard_dim(name)
+    if is_expert(name):
+        shards = shards[:1]
+    if len(names) == 2:
+        halves = [shard.chunk(2) for shard in shards]
+        return {each: torch.cat([half[n] for half in halves]) for n, each in enumerate(names)}
+    whole = shards[0] if dim is None else torch.cat(list(shards), dim)
+    if len(names) == 3:
+        return {
+            each: whole[rows.to(whole.device)]
+            for each, rows in zip(names, qkv_rows(hf).values(), strict=True)
+        }
+    return {names[0]: whole[: hf.vocab_size] if name in (EMBEDDING, OUTPUT) else whole}
 
-    def take(name: str) -> Tensor:
-        try:
-            return left.pop(name)
-        except KeyError:
-            raise ModelError(
-                f"model {hf.name_or_path!r}: weight {name!r} is missing",
-                remedy=f"expected the weights of a {hf.model_type} model",
-            ) from None
 
-    def shard(name: str, full: Tensor) -> Tensor:
-        dim = shard_dim(name)
-        part = full if dim is None else full.chunk(tp_size, dim)[tp_rank]
-        return part.clone()
-
-    def vocab(full: Tensor) -> Tensor:
-        padding = padded_vocab_size(hf, tp_size) - full.shape[0]
-        return torch.cat([full, full.new_zeros(padding, full.shape[1])])
-
-    out = {EMBEDDING: shard(EMBEDDING, vocab(take(HF_EMBEDDING)))}
-    for index in range(hf.num_hidden_layers):
-        m, h = f"decoder.layers.{index}.", f"model.layers.{index}."
-        for ours, theirs in _direct(hf, transformer_engine).items():
-            out[m + ours] = shard(m + ours, take(h + theirs))
-        for kind in _qkv_kinds(hf):
-            q, k, v = (take(f"{h}self_attn.{x}_proj.{kind}") for x in "qkv")
-            fused = q.new_empty(q.shape[0] + k.shape[0] + v.shape[0], *q.shape[1:])
-            for rows, part in zip(qkv_rows(hf).values(), (q, k, v), strict=True):
-                fused[rows] = part
-            out[f"{m}{QKV}.{kind}"] = shard(f"{m}{QKV}.{kind}", fused)
-        gate, up = (take(f"{h}mlp.{x}_proj.weight") for x in ("gate", "up"))
-        out[f"{m}{GATE_UP}.weight"] = torch.cat(
-            [gate.chunk(tp_size)[tp_rank], up.chunk(tp_size)[tp_rank]]
-        )
-    out[FINAL_NORM] = take(HF_FINAL_NORM).clone()
-    if hf.tie_word_embeddings:
-        left.pop(HF_OUTPUT, None)
-    else:
-        out[OUTPUT] = shard(OUTPUT, vocab(take(HF_OUTPUT)))
-    if left:
+def unplaced(found: Sequence[str], placed: Mapping[str, object] | set[str], model: str) -> None:
+    """Raises ModelError for a weight of a model that is in no place of ours."""
+    if left := sorted(set(found) - set(placed)):
         raise ModelError(
-            f"model {hf.name_or_path!r}: weights {sorted(left)[:3]} have no place",
-            remedy=f"expected the weights of a {hf.model_type} model",
+            f"model {model!r}: weights {left[:3]} have no place",
+            remedy="expected the weights that its config.json describes",
         )
-    return out
-
-
-def mcore_to_hf(shards: Sequence[Mapping[str, Tensor]], hf: PretrainedConfig) -> StateDict:
-    """The full HF state dict of all ranks' shards, in rank order."""
-    te = f"decoder.layers.0.{QKV}.layer_norm_weight" in shards[0]
-
-    def whole(name: str) -> Tensor:
-        dim = shard_dim(name)
-        if dim is None:
-            return shards[0][name].clone()
-        return torch.cat([shard[name] for shard in shards], dim)
-
-    out = {HF_EMBEDDING: whole(EMBEDDING)[: hf.vocab_size].clone()}
-    for index in range(hf.num_hidden_layers):
-        m, h = f"decoder.layers.{index}.", f"model.layers.{index}."
-        for ours, theirs in _direct(hf, te).items():
-            out[h + theirs] = whole(m + ours)
-        for kind in _qkv_kinds(hf):
-            fused = whole(f"{m}{QKV}.{kind}")
-            for x, rows in qkv_rows(hf).items():
-                out[f"{h}self_attn.{x}_proj.{kind}"] = fused[rows]
-        halves = [shard[f"{m}{GATE_UP}.weight"].chunk(2) for shard in shards]
-        out[f"{h}mlp.gate_proj.weight"] = torch.cat([gate for gate, _ in halves])
-        out[f"{h}mlp.up_proj.weight"] = torch.cat([up for _, up in halves])
-    out[HF_FINAL_NORM] = whole(FINAL_NORM)
-    if not hf.tie_word_embeddings:
-        out[HF_OUTPUT] = whole(OUTPUT)[: hf.vocab_size].clone()
-    return out

@@ -1,25 +1,29 @@
 """A Hugging Face model directory: its config and weights in, the same with new weights out.
 
-Invariant: what is written has the source's config and tokenizer files byte for byte and its
-weights in the dtype its config names, so any engine that served the source serves it.
+Invariants: weights are read and written one at a time or in bounded files, never all at once; what
+is written has the source's config and tokenizer files byte for byte and its weights in the dtype
+its config names, so any engine that served the source serves it.
 """
 
+import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
 from transformers import AutoConfig, PretrainedConfig
 
 from mainspring.errors import ModelError
 from mainspring.layout import BASE_IDENTITY
 
-if TYPE_CHECKING:  # it imports Megatron, which only ranks need: seconds of CPU for every trainer
-    from trainer.convert import StateDict
-
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".safetensors.index.json")
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+FILE_BYTES = 4 << 30
+"""Of one file of weights, and of the host memory that an export needs."""
 
 
 def load_config(model_dir: Path) -> PretrainedConfig:
@@ -33,34 +37,106 @@ def load_config(model_dir: Path) -> PretrainedConfig:
         ) from None
 
 
-def load_weights(model_dir: Path) -> "StateDict":
-    """All weights as float32. Raises ModelError when there are none or a file is damaged."""
-    files = sorted(model_dir.glob("*.safetensors"))
-    if not files:
-        raise ModelError(
-            f"model directory {model_dir} has no *.safetensors file",
-            remedy="convert the weights with transformers' save_pretrained",
-        )
-    state: StateDict = {}
-    for file in files:
+class HfReader:
+    def __init__(self, model_dir: Path) -> None:
+        """Raises ModelError when there are no weights, a file is damaged or one is missing."""
+        self._model_dir = model_dir
+        self._files: dict[str, Any] = {}
+        paths = sorted(model_dir.glob("*.safetensors"))
+        if not paths:
+            raise ModelError(
+                f"model directory {model_dir} has no *.safetensors file",
+                remedy="convert the weights with transformers' save_pretrained",
+            )
+        self._check_index({path.name for path in paths})
+        for path in paths:
+            try:
+                file = safe_open(path, framework="pt")
+            except (OSError, SafetensorError) as error:
+                raise ModelError(f"weights {path} cannot be read: {error}") from None
+            self._files |= dict.fromkeys(file.keys(), file)
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._files)
+
+    def read(self, name: str) -> Tensor:
+        """In the dtype it is stored in. Raises ModelError."""
         try:
-            state |= load_file(file)
-        except (OSError, SafetensorError) as error:
-            raise ModelError(f"weights {file} cannot be read: {error}") from None
-    return {name: weight.float() for name, weight in state.items()}
+            file = self._files[name]
+        except KeyError:
+            raise ModelError(
+                f"model {str(self._model_dir)!r}: weight {name!r} is missing",
+                remedy="expected the weights that its config.json describes",
+            ) from None
+        return file.get_tensor(name)
+
+    def _check_index(self, present: set[str]) -> None:
+        index = self._model_dir / INDEX
+        if not index.exists():
+            return
+        missing = sorted(set(json.loads(index.read_text())["weight_map"].values()) - present)
+        if missing:
+            raise ModelError(
+                f"model directory {self._model_dir} lacks {missing[0]}, which {INDEX} names",
+                remedy="download the missing file",
+            )
 
 
-def save_model(directory: Path, state: "StateDict", source: Path) -> None:
-    """Write `state` with the config and tokenizer files of `source` into a new directory."""
-    directory.mkdir()  # no parents: another trainer may have removed them, and that must be seen
-    for file in source.iterdir():
-        if file.is_file() and not file.name.endswith((*WEIGHT_SUFFIXES, BASE_IDENTITY)):
-            shutil.copyfile(file, directory / file.name)
-    dtype = load_config(source).dtype
-    if not isinstance(dtype, torch.dtype):
-        dtype = torch.float32
-    weights = {name: weight.to("cpu", dtype).contiguous() for name, weight in state.items()}
-    file = directory / "model.safetensors"
-    save_file(weights, file, metadata={"format": "pt"})
-    # safetensors keeps its files for their owner, and an engine may run as somebody else.
-    shutil.copymode(directory / "config.json", file)
+def load_weights(model_dir: Path) -> dict[str, Tensor]:
+    """All weights as float32. Raises ModelError when there are none or a file is damaged."""
+    reader = HfReader(model_dir)
+    return {name: reader.read(name).float() for name in reader.names}
+
+
+class HfWriter:
+    """One rank's part of a new directory: `begin` and `finish` are the first rank's alone."""
+
+    def __init__(self, directory: Path, source: Path, *, part: int = 0) -> None:
+        self._directory = directory
+        self._source = source
+        self._part = part
+        dtype = load_config(source).dtype
+        self._dtype = dtype if isinstance(dtype, torch.dtype) else torch.float32
+        self._waiting: dict[str, Tensor] = {}
+        self._num_bytes = 0
+        self.files: dict[str, str] = {}
+        """File of each weight that was written."""
+
+    def begin(self) -> None:
+        self._directory.mkdir()  # no parents: that another trainer removed them must be seen
+        for file in self._source.iterdir():
+            if file.is_file() and not file.name.endswith((*WEIGHT_SUFFIXES, BASE_IDENTITY)):
+                shutil.copyfile(file, self._directory / file.name)
+
+    def add(self, weights: dict[str, Tensor]) -> None:
+        for name, weight in weights.items():
+            copy = weight.to("cpu", self._dtype, copy=True).contiguous()
+            self._waiting[name] = copy
+            self._num_bytes += copy.numel() * copy.element_size()
+        if self._num_bytes >= FILE_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if not self._waiting:
+            return
+        number = len(set(self.files.values()))
+        name = f"model-{self._part:05d}-{number:05d}.safetensors"
+        self._save(name)
+
+    def finish(self, files: dict[str, str]) -> None:
+        """`files`: of all ranks."""
+        if len(set(files.values())) == 1:
+            [only] = set(files.values())
+            (self._directory / only).rename(self._directory / SINGLE)
+            return
+        index = {"metadata": {}, "weight_map": dict(sorted(files.items()))}
+        (self._directory / INDEX).write_text(json.dumps(index, indent=2) + "\n")
+
+    def _save(self, name: str) -> None:
+        file = self._directory / name
+        save_file(self._waiting, file, metadata={"format": "pt"})
+        # safetensors keeps its files for their owner, and an engine may run as somebody else.
+        shutil.copymode(self._directory / "config.json", file)
+        self.files |= dict.fromkeys(self._waiting, name)
+        self._waiting, self._num_bytes = {}, 0

@@ -103,7 +103,7 @@ class LossPass:
     def figures(self, problem: AlgorithmBroken | None) -> PassFigures:
         """Over all ranks, which call this together. `problem`: of this rank. Raises the
         AlgorithmBroken of the first rank that has one."""
-        heard = self._processes.gather_objects_over_dp((problem, sorted(self._named)))
+        heard = self._processes.gather_objects_over_batch((problem, sorted(self._named)))
         for broken, _ in heard:
             if broken is not None:
                 raise broken
@@ -115,7 +115,7 @@ class LossPass:
             )
         mine = [*self._sums, *(self._named.get(name, 0.0) for name in names)]
         sums = torch.tensor(mine, dtype=torch.float64, device=self._processes.device)
-        sums = self._processes.sum_over_dp(sums)
+        sums = self._processes.sum_over_batch(sums)
         num_tokens = sum(self._lengths_N)
         means = [float(total) / num_tokens if num_tokens else None for total in sums]
         return PassFigures(

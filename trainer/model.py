@@ -1,65 +1,60 @@
 """The policy as a Megatron-core GPTModel, built from a Hugging Face config.
 
-Invariants: any dense decoder of the families in `FAMILIES` gives the same logits as Hugging Face;
-no CUDA is needed; weights are left uninitialised, `trainer.convert` fills every one of them.
-Input is a right-padded batch [B, S]: attention is causal, so padding behind a sequence changes
-nothing before it and no mask exists. Imported by the trainer only.
+Invariants: any model that `trainer.families` does not refuse gives the same log-probs as Hugging
+Face; no CUDA is needed; weights are left uninitialised, `trainer.weights` fills every one of them.
+Input is packed (`trainer.attention`); the last pipeline stage returns log-probs and entropies of
+the tokens that are wanted, never the logits of all. Imported by the step engines.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from megatron.core import tensor_parallel
 from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
 from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import (
-    HAVE_TE,
-    get_gpt_layer_local_spec,
-    get_gpt_layer_with_transformer_engine_spec,
-)
-from megatron.core.transformer.module import MegatronModule
-from megatron.core.transformer.spec_utils import ModuleSpec
-from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.models.gpt.gpt_layer_specs import HAVE_TE
 from torch import Tensor
 from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from mainspring.config.parallel import ParallelConfig
 from mainspring.errors import ModelError
+from trainer.attention import PackedSequences
+from trainer.convert import shard_dim
+from trainer.families import check_supported, head_dim, padded_vocab_size
+from trainer.layers import block, transformer_config
+from trainer.processes import Processes
+from trainer.token_logprobs import OutputLayer, token_logprobs
 
-FAMILIES = ("qwen3", "qwen2", "llama")
-"""Values of `model_type` whose weights `trainer.convert` can name."""
 
+class PolicyModel(GPTModel):
+    output: OutputLayer
 
-class SdpaAttention(MegatronModule):
-    """torch's attention as Megatron's core attention: causal, grouped queries, any device."""
-
-    def __init__(self, config: TransformerConfig, softmax_scale: float | None = None, **_: object):
-        super().__init__(config=config)
-        assert config.kv_channels is not None
-        self.scale = softmax_scale or config.kv_channels**-0.5
-        self.key_block = 1
-        """Keys are padded to a multiple of it: a sum over them depends on how many there are."""
-
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **_: object
+    def _postprocess(
+        self,
+        hidden_states: Tensor,
+        *_: object,
+        labels: Tensor | None = None,
+        loss_mask: Tensor | None = None,
+        packed_seq_params: PackedSequences | None = None,
+        **__: object,
     ) -> Tensor:
-        """[S, B, heads, channels] in, [S, B, heads * channels] out."""
-        q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
-        mask, num_missing = None, -k.shape[2] % self.key_block
-        if self.key_block > 1:
-            k, v = (F.pad(x, (0, 0, 0, num_missing)) for x in (k, v))
-            # is_causal leaves blocks of keys out, and so sums in another order.
-            mask = q.new_full((q.shape[2], k.shape[2]), -torch.inf).triu(1)
-        out = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=mask,
-            is_causal=mask is None,
-            scale=self.scale,
-            enable_gqa=q.shape[1] != k.shape[1],
-        )
-        return out.permute(2, 0, 1, 3).flatten(2)
+        """Before the last stage the hidden states. There [2, N]: log-prob and entropy of the N
+        tokens of `labels` [1, T] that `loss_mask` [1, T] wants."""
+        if not self.post_process:
+            return hidden_states
+        assert labels is not None and loss_mask is not None and packed_seq_params is not None
+        if self.config.sequence_parallel:
+            hidden_states = tensor_parallel.gather_from_sequence_parallel_region(hidden_states)
+        rows = hidden_states[:, 0][loss_mask[0]]
+        if not self.config.sequence_parallel:
+            rows = tensor_parallel.copy_to_tensor_model_parallel_region(rows)
+        weight: Any = self.output_layer.weight
+        if self.share_embeddings_and_output_weights:
+            weight = self.shared_embedding_or_output_weight()
+        output = replace(self.output, as_served=packed_seq_params.as_served)
+        return torch.stack(token_logprobs(rows, weight, labels[loss_mask], output))
 
 
 class Rope(RotaryEmbedding):
@@ -70,109 +65,58 @@ class Rope(RotaryEmbedding):
         return torch.cat((freqs, freqs), dim=-1)[:, None, None, :]
 
 
-def head_dim(hf: PretrainedConfig) -> int:
-    return getattr(hf, "head_dim", None) or hf.hidden_size // hf.num_attention_heads
-
-
-def padded_vocab_size(hf: PretrainedConfig, tp_size: int) -> int:
-    """Rows of the embedding over all ranks: the vocabulary rounded up to the shards."""
-    return -(-hf.vocab_size // tp_size) * tp_size
-
-
-def check_supported(hf: PretrainedConfig, tp_size: int) -> None:
-    """Raises ModelError naming what about the model cannot be trained."""
-    where = f"model {hf.name_or_path or hf.model_type!r}"
-    if hf.model_type not in FAMILIES:
-        raise ModelError(
-            f"{where}: model_type {hf.model_type!r} cannot be trained",
-            remedy=f"use a dense model of {', '.join(FAMILIES)}",
-        )
-    if hf.model_type != "qwen2" and getattr(hf, "attention_bias", False):
-        raise ModelError(f"{where}: attention_bias = true cannot be trained")
-    if getattr(hf, "mlp_bias", False):
-        raise ModelError(f"{where}: mlp_bias = true cannot be trained")
-    if getattr(hf, "use_sliding_window", False):
-        raise ModelError(f"{where}: use_sliding_window = true cannot be trained")
-    if hf.hidden_act != "silu":
-        raise ModelError(f"{where}: hidden_act is {hf.hidden_act!r}, expected 'silu'")
-    for field in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
-        if getattr(hf, field) % tp_size:
-            raise ModelError(
-                f"{where}: {field} = {getattr(hf, field)} cannot be split over "
-                f"tensor_parallel = {tp_size}",
-                remedy="set trainer.tensor_parallel to a divisor",
-            )
-
-
-def transformer_config(hf: PretrainedConfig, tp_size: int, *, on_cuda: bool) -> TransformerConfig:
-    return TransformerConfig(
-        num_layers=hf.num_hidden_layers,
-        hidden_size=hf.hidden_size,
-        num_attention_heads=hf.num_attention_heads,
-        num_query_groups=hf.num_key_value_heads,
-        kv_channels=head_dim(hf),
-        ffn_hidden_size=hf.intermediate_size,
-        normalization="RMSNorm",
-        layernorm_epsilon=hf.rms_norm_eps,
-        gated_linear_unit=True,
-        activation_func=F.silu,
-        add_bias_linear=False,
-        add_qkv_bias=hf.model_type == "qwen2",
-        qk_layernorm=hf.model_type == "qwen3",
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-        tensor_model_parallel_size=tp_size,
-        params_dtype=torch.float32,
-        pipeline_dtype=torch.float32,
-        use_cpu_initialization=not on_cuda,
-        perform_initialization=False,
-        # Every fusion below is a CUDA kernel or compiled by torch.compile.
-        masked_softmax_fusion=False,
-        bias_activation_fusion=False,
-        bias_dropout_fusion=False,
-        apply_rope_fusion=False,
-        gradient_accumulation_fusion=False,
-        persist_layer_norm=False,
-        batch_p2p_comm=False,
-    )
-
-
-def layer_spec(*, qk_layernorm: bool, transformer_engine: bool) -> ModuleSpec:
-    if transformer_engine:
-        return get_gpt_layer_with_transformer_engine_spec(qk_layernorm=qk_layernorm)
-    spec = get_gpt_layer_local_spec(qk_layernorm=qk_layernorm, normalization="RMSNorm")
-    submodules: Any = spec.submodules
-    submodules.self_attention.submodules.core_attention = SdpaAttention
-    return spec
-
-
-def build_model(hf: PretrainedConfig, tp_size: int, device: torch.device) -> GPTModel:
-    """This rank's shard on `device`. Needs initialised model-parallel groups."""
-    check_supported(hf, tp_size)
-    on_cuda = device.type == "cuda"
-    config = transformer_config(hf, tp_size, on_cuda=on_cuda)
-    model = GPTModel(
+def build_model(
+    hf: PretrainedConfig,
+    parallel: ParallelConfig,
+    processes: Processes,
+    *,
+    temperature: float = 1.0,
+) -> PolicyModel:
+    """This rank's shard on its device. Needs initialised model-parallel groups."""
+    check_supported(hf, parallel)
+    on_cuda = processes.device.type == "cuda"
+    config = transformer_config(hf, parallel, on_cuda=on_cuda)
+    num_layers = hf.num_hidden_layers // parallel.pipeline_parallel
+    # Megatron takes a whole block too, and declares it nowhere.
+    stage: Any = block(config, num_layers, transformer_engine=on_cuda and HAVE_TE)
+    model = PolicyModel(
         config=config,
-        transformer_layer_spec=layer_spec(
-            qk_layernorm=config.qk_layernorm, transformer_engine=on_cuda and HAVE_TE
-        ),
-        vocab_size=padded_vocab_size(hf, tp_size),
+        transformer_layer_spec=stage,
+        vocab_size=padded_vocab_size(hf, parallel.tensor_parallel),
         max_sequence_length=hf.max_position_embeddings,
+        pre_process=processes.is_first_stage,
+        post_process=processes.is_last_stage,
         parallel_output=True,
         share_embeddings_and_output_weights=hf.tie_word_embeddings,
         position_embedding_type="rope",
     )
-    model.rotary_pos_emb = _rope(hf, device)
-    return model.to(device)
+    model.rotary_pos_emb = _rope(hf, processes)
+    model.output = OutputLayer(
+        vocab_size=hf.vocab_size,
+        temperature=temperature,
+        tp_group=processes.tp_group if processes.tp_size > 1 else None,
+    )
+    _mark_shards(model)
+    return model.to(processes.device)
 
 
-def _rope(hf: PretrainedConfig, device: torch.device) -> Rope:
-    parameters = hf.rope_parameters
+def _mark_shards(model: PolicyModel) -> None:
+    """Megatron marks a weight where it initialises it, which we leave out; in the gradient's norm
+    it counts an unmarked weight as a copy, of the first tensor-parallel rank alone."""
+    for name, parameter in model.named_parameters():
+        dim = shard_dim(name)
+        if dim is not None and not getattr(parameter, "tensor_model_parallel", False):
+            tensor_parallel.set_tensor_model_parallel_attributes(parameter, True, dim, 1)
+
+
+def _rope(hf: PretrainedConfig, processes: Processes) -> Rope:
+    parameters: dict[str, Any] = hf.rope_parameters
     rope = Rope(
         head_dim(hf),
         rotary_percent=1.0,
         rotary_base=parameters["rope_theta"],
         use_cpu_initialization=True,
+        cp_group=processes.cp_group,
     )
     kind = parameters.get("rope_type", "default")
     if kind != "default":
@@ -183,5 +127,5 @@ def _rope(hf: PretrainedConfig, device: torch.device) -> Rope:
                 remedy="use a model whose rope_type is default, linear or llama3",
             )
         rope.inv_freq = inv_freq
-    rope.inv_freq = rope.inv_freq.to(device)
+    rope.inv_freq = rope.inv_freq.to(processes.device)
     return rope

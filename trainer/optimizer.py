@@ -86,7 +86,11 @@ class PolicyOptimizer:
             self._fused.append(fused)
             matrices += fused.parts
         self._adamw = torch.optim.AdamW(
-            others, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
+            others,
+            lr=config.lr,
+            betas=config.betas,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
         )
         self._muon = None
         if matrices:

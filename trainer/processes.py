@@ -1,4 +1,4 @@
-"""The process groups of a trainer: data parallel x tensor parallel, without pipeline.
+"""The process groups of a trainer: tensor x context x data x pipeline parallel.
 
 Owns torch.distributed and Megatron's parallel state of this process; both are joined once and
 live as long as the process.
@@ -21,7 +21,7 @@ from torch.distributed import (
     TCPStore,  # pyright: ignore[reportPrivateImportUsage]
 )
 
-from mainspring.config.parallel import Device
+from mainspring.config.parallel import Device, ParallelConfig
 from mainspring.training_faults import DeviceMissing
 
 T = TypeVar("T")
@@ -32,7 +32,16 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 @dataclass(frozen=True, slots=True)
 class Processes:
     tp_group: ProcessGroup
+    pp_group: ProcessGroup
+    cp_group: ProcessGroup
     dp_group: ProcessGroup
+    expert_group: ProcessGroup
+    """The ranks that share the experts of a layer."""
+    expert_copies: ProcessGroup
+    """The ranks that hold the same experts."""
+    batch_group: ProcessGroup
+    """The ranks that hold the same part of each layer, one of each tensor-parallel group: together
+    they have computed a batch once, or as often as context parallelism shares a sequence."""
     device: torch.device
 
     @property
@@ -51,6 +60,41 @@ class Processes:
     def dp_size(self) -> int:
         return self.dp_group.size()
 
+    @property
+    def is_first_stage(self) -> bool:
+        return self.pp_group.rank() == 0
+
+    @property
+    def is_last_stage(self) -> bool:
+        return self.pp_group.rank() == self.pp_group.size() - 1
+
+    @property
+    def counts(self) -> bool:
+        """Whether this rank's sums over tokens count: those of a context-parallel group all see
+        every log-prob of its sequences."""
+        return self.cp_group.rank() == 0
+
+    @property
+    def is_first_copy(self) -> bool:
+        """Whether this rank's weights are not a copy of another rank's of lower number."""
+        return self.dp_rank == 0 and self.cp_group.rank() == 0
+
+    @property
+    def expert_rank(self) -> int:
+        return self.expert_group.rank()
+
+    @property
+    def is_first_copy_of_experts(self) -> bool:
+        return self.expert_copies.rank() == 0
+
+    def sum_over_batch(self, tensor: Tensor) -> Tensor:
+        """In place. Ranks that do not count add nothing."""
+        if self.batch_group.size() > 1:
+            if not self.counts:
+                tensor.zero_()
+            dist.all_reduce(tensor, group=self.batch_group)
+        return tensor
+
     def sum_over_dp(self, tensor: Tensor) -> Tensor:
         if self.dp_size > 1:
             dist.all_reduce(tensor, group=self.dp_group)
@@ -61,43 +105,27 @@ class Processes:
             dist.all_reduce(tensor, group=self.tp_group)
         return tensor
 
-    def gather_over_dp(self, parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-        """The values of all data-parallel ranks, in the order of ranks: [N]."""
+    def gather_over_batch(self, parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+        """The values of all ranks that count, in the order of ranks: [N]."""
         mine = np.concatenate([np.zeros(0, np.float32), *parts])
-        if self.dp_size == 1:
-            return mine
-        length = torch.tensor([len(mine)], device=self.device)
-        lengths = [torch.empty_like(length) for _ in range(self.dp_size)]
-        dist.all_gather(lengths, length, group=self.dp_group)
-        longest = max(int(each) for each in lengths)
-        padded = torch.zeros(longest, device=self.device)
-        padded[: len(mine)] = torch.from_numpy(mine).to(self.device)
-        gathered = [torch.empty_like(padded) for _ in lengths]
-        dist.all_gather(gathered, padded, group=self.dp_group)
-        found = [
-            part[: int(each)].cpu().numpy() for part, each in zip(gathered, lengths, strict=True)
-        ]
-        return np.concatenate(found)
+        return np.concatenate(self.gather_objects_over_batch(mine if self.counts else mine[:0]))
 
-    def gather_objects_over_dp(self, mine: T) -> list[T]:
-        """One small picklable object of each data-parallel rank, in the order of ranks."""
-        found: list[T | None] = [mine] * self.dp_size
-        if self.dp_size > 1:
-            dist.all_gather_object(found, mine, group=self.dp_group)
+    def gather_objects_over_batch(self, mine: T) -> list[T]:
+        """One small picklable object of each rank of the group, in the order of ranks."""
+        found: list[T | None] = [mine] * self.batch_group.size()
+        if self.batch_group.size() > 1:
+            dist.all_gather_object(found, mine, group=self.batch_group)
         return cast("list[T]", found)
 
 
 def join(
     rank: int,
-    world_size: int,
-    tp_size: int,
+    parallel: ParallelConfig,
     store: Store | None = None,
-    *,
-    device: Device,
 ) -> Processes:
     """Join the groups; `store` may be None for a single process. Joining again is fine. Raises
     DeviceMissing where torch sees no GPU and one is configured."""
-    on_cuda = device is Device.CUDA
+    on_cuda = parallel.device is Device.CUDA
     if on_cuda and not torch.cuda.is_available():
         raise DeviceMissing(
             f"rank {rank}: torch {torch.__version__} sees no GPU, and trainer.device is 'cuda'",
@@ -109,18 +137,45 @@ def join(
             "nccl" if on_cuda else "gloo",
             store=store or HashStore(),
             rank=rank,
-            world_size=world_size,
+            world_size=parallel.world_size,
             timeout=COLLECTIVE_TIMEOUT,
         )
-        parallel_state.initialize_model_parallel(tensor_model_parallel_size=tp_size)
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=parallel.tensor_parallel,
+            pipeline_model_parallel_size=parallel.pipeline_parallel,
+            context_parallel_size=parallel.context_parallel,
+            expert_model_parallel_size=parallel.expert_parallel,
+            expert_tensor_parallel_size=1,
+        )
         if on_cuda:
             # Transformer Engine's attention asks for Megatron's random state even without dropout.
             tensor_parallel.model_parallel_cuda_manual_seed(0)
-    where = torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
-    tp_group = parallel_state.get_tensor_model_parallel_group()
-    dp_group = parallel_state.get_data_parallel_group()
-    assert isinstance(tp_group, ProcessGroup) and isinstance(dp_group, ProcessGroup)
-    return Processes(tp_group=tp_group, dp_group=dp_group, device=where)
+    return Processes(
+        tp_group=_group(parallel_state.get_tensor_model_parallel_group()),
+        pp_group=_group(parallel_state.get_pipeline_model_parallel_group()),
+        cp_group=_group(parallel_state.get_context_parallel_group()),
+        dp_group=_group(parallel_state.get_data_parallel_group()),
+        expert_group=_group(parallel_state.get_expert_model_parallel_group()),
+        expert_copies=_group(parallel_state.get_expert_data_parallel_group()),
+        batch_group=_batch_group(rank, parallel),
+        device=torch.device("cuda", torch.cuda.current_device())
+        if on_cuda
+        else torch.device("cpu"),
+    )
+
+
+def _group(found: object) -> ProcessGroup:
+    assert isinstance(found, ProcessGroup)
+    return found
+
+
+def _batch_group(rank: int, parallel: ParallelConfig) -> ProcessGroup:
+    """Megatron numbers ranks with tensor parallelism first. Every rank makes every group."""
+    tp_size = parallel.tensor_parallel
+    groups = [
+        dist.new_group(list(range(first, parallel.world_size, tp_size))) for first in range(tp_size)
+    ]
+    return _group(groups[rank % tp_size])
 
 
 def open_store(host: str, world_size: int) -> TCPStore:

@@ -56,7 +56,6 @@ class TrainerRank:
         model_dir: Path,
         *,
         rank: int = 0,
-        world_size: int = 1,
         store: Store | None = None,
     ):
         """Build the shard and load the weights of `model_dir`. Raises ModelError."""
@@ -66,9 +65,7 @@ class TrainerRank:
         self._gap_bounds = config.gap_bounds
         self._loss: Loss = find_loss(self._config)
         torch.set_num_threads(self._config.threads_per_rank)
-        self._processes = join(
-            rank, world_size, self._config.tensor_parallel, store, device=self._config.device
-        )
+        self._processes = join(rank, self._config, store)
         make: EngineClass = find_engine(self._config)
         self._engine = make(config, model_dir, self._processes)
         self._weights = self._engine.weights
@@ -146,7 +143,7 @@ class TrainerRank:
 
         self._engine.forward_backward(rows, weighted)
         self._apply(optimizer, scale, f"campaign {self._campaign}, warm start")
-        return float(self._processes.sum_over_dp(loss_sum))
+        return float(self._processes.sum_over_batch(loss_sum))
 
     def train_step(
         self, samples: Sequence[Sample], *, step: int, current_version: int
@@ -180,7 +177,7 @@ class TrainerRank:
         unmoved = self._differences(flat, current_version)
         first, differences = self._accumulate(optimizer, kept, current_version)
         last = first
-        gap = measure(self._processes.gather_over_dp([*unmoved, *differences]))
+        gap = measure(self._processes.gather_over_batch([*unmoved, *differences]))
         beyond = gap.beyond(self._gap_bounds)
         if beyond and config.gap.mode is GapMode.ENFORCE:
             optimizer.zero_grad()

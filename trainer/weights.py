@@ -1,66 +1,127 @@
 """The weights of one rank's shard: in from a Hugging Face directory, out as one.
 
-All ranks make the same calls; data-parallel copies write nothing.
+Invariants: of a model on disk a rank holds the parts of one weight at a time; what has no place, or
+another shape, is refused by name. All ranks make the same calls; in an export the first
+tensor-parallel rank of each pipeline stage writes its stage's files, copies write nothing.
 """
 
 from pathlib import Path
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from megatron.core.models.gpt import GPTModel
 from torch import Tensor
 from transformers import PretrainedConfig
 
 from mainspring.errors import ModelError
-from trainer import hf_directory
-from trainer.convert import hf_to_mcore, mcore_to_hf
+from trainer.convert import from_hf, global_name, hf_names, is_expert, shard_dim, to_hf, unplaced
+from trainer.hf_directory import HfReader, HfWriter
+from trainer.model import PolicyModel
 from trainer.processes import Processes
+
+T = TypeVar("T")
 
 
 class Weights:
     def __init__(
-        self, model: GPTModel, hf: PretrainedConfig, processes: Processes, model_dir: Path
+        self, model: PolicyModel, hf: PretrainedConfig, processes: Processes, model_dir: Path
     ) -> None:
         """`model_dir`: where the config and tokenizer of every export come from."""
         self._model = model
         self._hf = hf
         self._processes = processes
         self._model_dir = model_dir
+        self._first_layer = processes.pp_group.rank() * len(model.decoder.layers)
+        self._first_expert = processes.expert_rank * (
+            (model.config.num_moe_experts or 0) // model.config.expert_model_parallel_size
+        )
 
     def named(self) -> dict[str, Tensor]:
         return {name: parameter.detach() for name, parameter in self._model.named_parameters()}
 
     def take(self, state: dict[str, Tensor]) -> None:
         """Raises ModelError when `state` is not this shard's."""
-        result = self._model.load_state_dict(state, strict=False)
-        # Transformer Engine's modules list their own extra state, which has no weights.
-        missing = [name for name in result.missing_keys if not name.endswith("_extra_state")]
-        if missing or result.unexpected_keys:
+        mine = self.named()
+        missing, unexpected = sorted(mine.keys() - state.keys()), sorted(state.keys() - mine.keys())
+        if missing or unexpected:
             raise ModelError(
-                f"model {self._model_dir}: weights {missing[:3]} missing, "
-                f"{result.unexpected_keys[:3]} unexpected"
+                f"model {self._model_dir}: weights {missing[:3]} missing, {unexpected[:3]} "
+                "unexpected"
             )
+        for name, weight in mine.items():
+            self._put(weight, state[name], name)
 
     def load_hf(self, model_dir: Path) -> None:
-        self.take(
-            hf_to_mcore(
-                hf_directory.load_weights(model_dir),
-                self._hf,
-                tp_rank=self._processes.tp_rank,
-                tp_size=self._processes.tp_size,
-                transformer_engine="decoder.layers.0.input_layernorm.weight" not in self.named(),
-            )
-        )
+        """Raises ModelError for a directory that does not hold this model."""
+        reader = HfReader(model_dir)
+        placed: set[str] = set()
+        for local, weight in self.named().items():
+            name = self._global(local)
+            parts = {each: reader.read(each) for each in hf_names(name, self._hf)}
+            self._put(weight, self._shard(name, parts), name)
+            placed.update(parts)
+        # A tied model's directory may hold its output weight a second time.
+        tied = {"lm_head.weight"} if self._hf.tie_word_embeddings else set()
+        all_placed = {name for part in self._everywhere(placed) for name in part}
+        unplaced(reader.names, all_placed | tied, str(model_dir))
+
+    def _shard(self, name: str, parts: dict[str, Tensor]) -> Tensor:
+        tp_rank, tp_size = self._processes.tp_rank, self._processes.tp_size
+        try:
+            return from_hf(name, parts.__getitem__, self._hf, tp_rank=tp_rank, tp_size=tp_size)
+        except (RuntimeError, IndexError):
+            shapes = {each: list(part.shape) for each, part in parts.items()}
+            raise ModelError(
+                f"model {self._model_dir}: weights of the shapes {shapes} do not make {name}, as "
+                "expected from its config.json",
+                remedy="give the weights that belong to its config.json",
+            ) from None
 
     def export_hf(self, directory: Path) -> None:
-        """Write the weights as a Hugging Face directory; the first rank of all writes."""
-        if self._processes.dp_rank > 0:
-            return
-        shards: list[dict[str, Tensor]] = [{} for _ in range(self._processes.tp_size)]
-        for name, weight in self.named().items():
-            parts = [torch.empty_like(weight) for _ in shards]
-            dist.all_gather(parts, weight.contiguous(), self._processes.tp_group)
-            for shard, part in zip(shards, parts, strict=True):
-                shard[name] = part
-        if self._processes.tp_rank == 0:
-            hf_directory.save_model(directory, mcore_to_hf(shards, self._hf), self._model_dir)
+        """Write the weights as a new Hugging Face directory on a disk that all ranks share."""
+        first = dist.get_rank() == 0
+        writer = HfWriter(directory, self._model_dir, part=dist.get_rank())
+        if first:
+            writer.begin()
+        dist.barrier()
+        for local, weight in self.named().items():
+            name = self._global(local)
+            shards = self._gathered(name, weight)
+            if shards is not None:
+                writer.add(to_hf(name, shards, self._hf))
+        writer.flush()
+        files = self._everywhere(writer.files)
+        if first:
+            writer.finish({name: file for part in files for name, file in part.items()})
+
+    def _gathered(self, name: str, weight: Tensor) -> list[Tensor] | None:
+        """All tensor-parallel ranks' parts of a weight, on the rank that writes it."""
+        if is_expert(name):
+            return [weight] if self._processes.is_first_copy_of_experts else None
+        if not self._processes.is_first_copy:
+            return None
+        group = self._processes.tp_group
+        is_writer = group.rank() == 0
+        if group.size() == 1 or shard_dim(name) is None:
+            return [weight] if is_writer else None
+        parts = [torch.empty_like(weight) for _ in range(group.size())] if is_writer else None
+        dist.gather(weight.contiguous(), parts, group=group, group_dst=0)
+        return parts
+
+    def _everywhere(self, mine: T) -> list[T]:
+        found: list[T | None] = [mine] * dist.get_world_size()
+        if dist.get_world_size() > 1:
+            dist.all_gather_object(found, mine)
+        return cast("list[T]", found)
+
+    def _global(self, name: str) -> str:
+        return global_name(name, self._first_layer, self._first_expert)
+
+    def _put(self, weight: Tensor, value: Tensor, name: str) -> None:
+        if weight.shape != value.shape:
+            raise ModelError(
+                f"model {self._model_dir}: weight {name} has the shape {list(value.shape)}, "
+                f"expected {list(weight.shape)}",
+                remedy="give the weights that belong to its config.json",
+            )
+        weight.copy_(value)

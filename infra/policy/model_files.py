@@ -18,7 +18,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 """Either one: the second alone suffices for tokenizers with their own files (vocab, merges)."""
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 """Where a chat template may lie instead of tokenizer_config.json."""
-TRAINABLE = ("qwen3", "qwen2", "llama")
+TRAINABLE = ("qwen3", "qwen2", "llama", "qwen3_moe")
 """Values of `model_type` that the trainer knows (trainer.model.FAMILIES)."""
 REMEDY = "expected a Hugging Face model directory (config.json, tokenizer.json, *.safetensors)"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")

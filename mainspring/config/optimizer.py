@@ -23,6 +23,8 @@ class OptimizerConfig(Section):
     """Muon's learning rate (hidden matrices)."""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's decay of first and second moments."""
+    eps: float = Field(default=1e-8, gt=0)
+    """AdamW's term beside the square root of the second moment."""
     muon_momentum: float = Field(default=0.9, ge=0, lt=1)
     """Muon's momentum."""
     weight_decay: float = Field(default=0.0, ge=0)

@@ -15,16 +15,31 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.parallel import Device
+from mainspring.config.parallel import Device, ParallelConfig
 from mainspring.trajectories.samples import NOT_SAMPLED, Sample
 from trainer.driver import TrainerDriver
 from trainer.processes import Processes, join
 
 FAMILIES = {
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
+    "qwen3_moe": (
+        Qwen3MoeConfig,
+        Qwen3MoeForCausalLM,
+        {
+            "head_dim": 16,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+        },
+    ),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM, {}),
     "llama": (
         LlamaConfig,
@@ -86,7 +101,7 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> MakeModel:
 @pytest.fixture(scope="session")
 def alone() -> Processes:
     """The groups of a single process."""
-    return join(0, 1, 1, device=Device.CPU)
+    return join(0, ParallelConfig(device=Device.CPU))
 
 
 @pytest.fixture(scope="session")

@@ -19,8 +19,8 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.trajectories.samples import NOT_SAMPLED, Sample
 from tests.infra.policy.engines import serving
 from tests.infra.policy.tiny_model import save_tiny_model
-from trainer.logprobs import logprob_entropy
 from trainer.rank import TrainerRank
+from trainer.token_logprobs import OutputLayer, token_logprobs
 
 MakeConfig = Callable[..., CampaignConfig]
 SCHEDULE = {"schedule": "reproducible"}
@@ -70,19 +70,21 @@ def test_recomputed_logprobs_have_the_bits_of_served_ones(
 
 def test_the_engines_log_softmax_has_the_usual_gradient() -> None:
     source = torch.Generator().manual_seed(0)
-    logits = torch.randn(50, 300, generator=source, dtype=torch.float32) * 3
+    hidden = torch.randn(50, 8, generator=source)
+    weight = torch.randn(300, 8, generator=source)
     targets = torch.randint(290, (50,), generator=source)
     weights = torch.randn(2, 50, generator=source)
     found = []
     for as_served in (False, True):
-        given = logits.clone().requires_grad_()
-        values = logprob_entropy(given, targets, None, 290, as_served=as_served)
+        output = OutputLayer(vocab_size=290, temperature=1.0, tp_group=None, as_served=as_served)
+        given = hidden.clone().requires_grad_()
+        values = token_logprobs(given, weight, targets, output)
         torch.dot(values[0], weights[0]).add(torch.dot(values[1], weights[1])).backward()
         found.append((*values, given.grad))
     for usual, own in zip(*found, strict=True):
         assert torch.allclose(usual, own, atol=2e-5)
-    expected = torch.log_softmax(logits[:, :290], 1).gather(1, targets[:, None])[:, 0]
-    assert torch.equal(found[1][0], expected)
+    expected = torch.log_softmax((hidden @ weight.t())[:, :290], 1).gather(1, targets[:, None])
+    assert torch.allclose(found[1][0], expected[:, 0], atol=1e-6)
 
 
 def started(directory: Path, checkpoint: Path) -> "subprocess.Popen[str]":

@@ -1,56 +1,105 @@
 import json
+import resource
 
 import numpy as np
 import pytest
 import torch
+from transformers import PreTrainedModel
 
+from mainspring.config.parallel import Device, ParallelConfig
 from mainspring.errors import ModelError
-from trainer.convert import QKV, hf_to_mcore
-from trainer.logprobs import logprob_entropy
-from trainer.model import build_model, check_supported
+from mainspring.trajectories.sequences import MaskedSequence
+from tests.trainer.shards import hf_to_mcore, load
+from trainer import token_logprobs
+from trainer.convert import QKV
+from trainer.families import check_supported
+from trainer.micro_batch import micro_batches
+from trainer.model import build_model
+from trainer.token_logprobs import OutputLayer
 
-CPU = torch.device("cpu")
+ON_CPU = ParallelConfig(device=Device.CPU)
+CASES = [
+    ("qwen3", True),
+    ("qwen3", False),
+    ("qwen2", True),
+    ("llama", False),
+]
 
-CASES = [("qwen3", True), ("qwen3", False), ("qwen2", True), ("llama", False)]
+
+def rows_of(lengths: list[int], vocab_size: int) -> list[MaskedSequence]:
+    rng = np.random.default_rng(0)
+    rows = []
+    for length in lengths:
+        mask = rng.random(length) < 0.7
+        mask[0], mask[-1] = False, True
+        rows.append(MaskedSequence(rng.integers(0, vocab_size, length).astype(np.int32), mask))
+    return rows
+
+
+def expected_of(reference: PreTrainedModel, rows: list[MaskedSequence], temperature: float):
+    """Log-probs and entropies by plain Hugging Face, one sequence at a time."""
+    found = []
+    for row in rows:
+        ids = torch.from_numpy(row.token_ids.astype(np.int64))[None]
+        full = torch.log_softmax(reference(input_ids=ids).logits[0, :-1] / temperature, -1)
+        wanted = torch.from_numpy(row.mask[1:])
+        logprobs = full.gather(1, ids[0, 1:, None])[:, 0][wanted]
+        found.append(torch.stack([logprobs, -(full.exp() * full).sum(-1)[wanted]]))
+    return torch.cat(found, 1)
 
 
 @pytest.mark.parametrize(("family", "tied"), CASES)
-def test_logits_and_logprobs_equal_hugging_face(family, tied, make_model, alone):
+def test_packed_log_probs_and_gradients_equal_hugging_face(
+    family, tied, make_model, alone, monkeypatch
+):
     reference, _ = make_model(family, tied=tied)
-    model = build_model(reference.config, 1, CPU)
-    model.load_state_dict(hf_to_mcore(reference.state_dict(), reference.config), strict=False)
-    ids = torch.randint(0, reference.config.vocab_size, (3, 40))
-    with torch.no_grad():
-        ours, theirs = model(ids, None, None), reference(input_ids=ids).logits
+    monkeypatch.setattr(
+        token_logprobs, "CHUNK_BYTES", 97 * 4 * 20
+    )  # several chunks, one of them short
+    model = build_model(reference.config, ON_CPU, alone, temperature=0.7)
+    load(model, reference.state_dict(), reference.config)
+    rows = rows_of([40, 2, 17, 31], reference.config.vocab_size)
+    [batch] = micro_batches(rows, ON_CPU, alone)
+    ours = model(
+        batch.ids,
+        None,
+        None,
+        labels=batch.labels,
+        loss_mask=batch.wanted,
+        packed_seq_params=batch.sequences,
+    )
+    theirs = expected_of(reference, [rows[n] for n in batch.share], 0.7)
     assert (ours - theirs).abs().max() < 1e-5
-    logprobs, entropy = logprob_entropy(ours[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-    expected = torch.log_softmax(theirs[:, :-1].flatten(0, 1), -1)
-    assert torch.allclose(logprobs, expected.gather(1, ids[:, 1:].reshape(-1, 1))[:, 0], atol=1e-5)
-    assert torch.allclose(entropy, -(expected.exp() * expected).sum(-1), atol=1e-5)
+    coefficients = torch.randn(theirs.shape, generator=torch.Generator().manual_seed(1))
+    for found, parameters in ((ours, model), (theirs, reference)):
+        parameters.zero_grad()
+        (found * coefficients).sum().backward()
+    grads = {name: p.grad for name, p in reference.named_parameters()}
+    names = [name for name, _ in model.named_parameters()]
+    expected = hf_to_mcore(grads, reference.config, names)
+    largest = max(float(grad.abs().max()) for grad in expected.values())
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad - expected[name]).abs().max() < 1e-5 * largest, name
 
 
 def test_a_wrong_qkv_layout_is_seen(make_model, alone):
     """The control: the comparison above can fail."""
     reference, _ = make_model("qwen3")
-    state = hf_to_mcore(reference.state_dict(), reference.config)
+    model = build_model(reference.config, ON_CPU, alone)
+    load(model, reference.state_dict(), reference.config)
     parts = [reference.state_dict()[f"model.layers.0.self_attn.{x}_proj.weight"] for x in "qkv"]
-    state[f"decoder.layers.0.{QKV}.weight"] = torch.cat(parts)
-    model = build_model(reference.config, 1, CPU)
-    model.load_state_dict(state, strict=False)
-    ids = torch.randint(0, reference.config.vocab_size, (3, 40))
     with torch.no_grad():
-        assert (model(ids, None, None) - reference(input_ids=ids).logits).abs().max() > 1e-2
-
-
-def test_right_padding_changes_nothing(make_model, alone):
-    reference, _ = make_model("qwen3")
-    model = build_model(reference.config, 1, CPU)
-    model.load_state_dict(hf_to_mcore(reference.state_dict(), reference.config), strict=False)
-    ids = torch.randint(0, reference.config.vocab_size, (1, 30))
-    padded = torch.cat([ids, torch.zeros(1, 20, dtype=torch.int64)], 1)
-    with torch.no_grad():
-        gap = (model(ids, None, None) - model(padded, None, None)[:, :30]).abs().max()
-    assert gap < 1e-6
+        model.get_parameter(f"decoder.layers.0.{QKV}.weight").copy_(torch.cat(parts))
+    [batch] = micro_batches(rows_of([40], 97), ON_CPU, alone)
+    ours = model(
+        batch.ids,
+        None,
+        None,
+        labels=batch.labels,
+        loss_mask=batch.wanted,
+        packed_seq_params=batch.sequences,
+    )
+    assert (ours - expected_of(reference, rows_of([40], 97), 1.0)).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize(
@@ -68,19 +117,17 @@ def test_models_that_cannot_be_trained_are_refused_by_name(change, named, make_m
     for field, value in change.items():
         setattr(config, field, value)
     with pytest.raises(ModelError, match=named):
-        check_supported(config, 2)
+        check_supported(config, ParallelConfig(device=Device.CPU, tensor_parallel=2))
 
 
-def test_gradients_of_logprob_and_entropy():
-    torch.manual_seed(0)
-    logits = torch.randn(5, 11, requires_grad=True)
-    targets = torch.randint(0, 9, (5,))
-    a, b = torch.randn(5), torch.randn(5)
-    logprob, entropy = logprob_entropy(logits, targets, vocab_size=9)
-    (a * logprob + b * entropy).sum().backward()
-    ours, logits.grad = logits.grad, None
-    full = torch.log_softmax(logits[:, :9], -1)
-    (a * full.gather(1, targets[:, None])[:, 0] - b * (full.exp() * full).sum(-1)).sum().backward()
-    assert ours is not None and logits.grad is not None
-    assert torch.allclose(ours, logits.grad, atol=1e-6)
-    assert np.all(ours[:, 9:].numpy() == 0)
+def test_logits_of_chunks_stay_small():
+    """32k wanted tokens and a vocabulary of 152k: 20 GB of logits at once."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    hidden = torch.randn(4_000, 16, requires_grad=True)
+    weight = torch.randn(152_000, 16, requires_grad=True)
+    targets = torch.randint(0, 152_000, (4_000,))
+    output = OutputLayer(vocab_size=152_000, temperature=1.0, tp_group=None)
+    found, _ = token_logprobs.token_logprobs(hidden, weight, targets, output)
+    found.sum().backward()
+    used = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    assert used < 1 << 30, f"{used / 2**20:.0f} MiB, logits alone would take 2,320 MiB"

@@ -3,11 +3,12 @@ import torch
 
 from bundled.muon import orthogonalize
 from mainspring.config.optimizer import OptimizerConfig, OptimizerName
-from trainer.convert import hf_to_mcore, mcore_to_hf
+from mainspring.config.parallel import Device, ParallelConfig
+from tests.trainer.shards import hf_to_mcore, load, mcore_to_hf
 from trainer.model import build_model
 from trainer.optimizer import PolicyOptimizer
 
-CPU = torch.device("cpu")
+ON_CPU = ParallelConfig(device=Device.CPU)
 LR = 0.02
 
 
@@ -16,9 +17,9 @@ def test_muon_steps_the_matrices_hugging_face_has(family, make_model, alone):
     """Equal gradients give torch's own weights, up to its bfloat16, over steps sharing momentum."""
     reference, _ = make_model(family)
     hf = reference.config
-    model = build_model(hf, 1, CPU)
+    model = build_model(hf, ON_CPU, alone)
     weights = {name: p.detach().clone() for name, p in reference.named_parameters()}
-    model.load_state_dict(hf_to_mcore(weights, hf), strict=False)
+    load(model, weights, hf)
     config = OptimizerConfig(
         name=OptimizerName.MUON, lr=1e-3, muon_lr=LR, weight_decay=0.1, max_grad_norm=1e9
     )
@@ -31,12 +32,13 @@ def test_muon_steps_the_matrices_hugging_face_has(family, make_model, alone):
         torch.optim.Muon(hidden, lr=LR, momentum=0.9, weight_decay=0.1),
         torch.optim.AdamW(rest, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1),
     ]
+    names = [name for name, _ in model.named_parameters()]
     torch.manual_seed(1)
     for _ in range(3):
         grads = {name: torch.randn_like(p) for name, p in named}
         for name, p in named:
             p.grad = grads[name].clone()
-        for name, grad in hf_to_mcore(grads, hf).items():
+        for name, grad in hf_to_mcore(grads, hf, names).items():
             model.get_parameter(name).grad = grad
         norm = ours.reduce_and_clip()
         assert norm == pytest.approx(sum(float(g.square().sum()) for g in grads.values()) ** 0.5)
@@ -61,7 +63,7 @@ def test_orthogonalize_brings_singular_values_near_one():
 
 def test_clipping_scales_to_the_norm(make_model, alone):
     reference, _ = make_model("qwen3")
-    model = build_model(reference.config, 1, CPU)
+    model = build_model(reference.config, ON_CPU, alone)
     optimizer = PolicyOptimizer(model, reference.config, OptimizerConfig(max_grad_norm=0.25), alone)
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)

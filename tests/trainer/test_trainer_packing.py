@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.batching import pack
+from trainer.packing import pack
 from trainer.schedule import copy_scale, lr_scale, warm_start_scale
 
 
@@ -19,16 +19,24 @@ def test_packing_keeps_its_promises(lengths, max_tokens, num_ranks):
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     for batch in batches:
         if len(batch) > 1:
-            assert max(lengths[i] for i in batch) * len(batch) <= max_tokens
+            assert sum(lengths[i] for i in batch) <= max_tokens
     assert ranks == pack(lengths, max_tokens=max_tokens, num_ranks=num_ranks)
 
 
-def test_neighbours_in_length_share_a_micro_batch():
-    assert pack([10, 90, 12, 88], max_tokens=180) == [[[1, 3], [2, 0]]]
+def test_short_sequences_fill_what_long_ones_leave():
+    assert pack([10, 90, 12, 88], max_tokens=100) == [[[1, 0], [3, 2]]]
+
+
+def test_ranks_get_equal_costs_not_equal_lengths():
+    """Of attention a long sequence costs more than several short ones of the same length."""
+    ranks = pack([40_000] + [10_000] * 5, max_tokens=20_000, num_ranks=2)
+    assert [len(rank) for rank in ranks] == [2, 2]
+    longest = next(rank for rank in ranks if [0] in rank)
+    assert sum(len(batch) for batch in longest) == 2
 
 
 def test_one_micro_batch_is_cut_for_two_ranks():
-    assert pack([5, 5, 5, 5], max_tokens=100, num_ranks=2) == [[[0, 1]], [[2, 3]]]
+    assert pack([5, 5, 5, 5], max_tokens=100, num_ranks=2) == [[[0, 2]], [[1, 3]]]
 
 
 def test_lr_scale_warms_up_and_falls():

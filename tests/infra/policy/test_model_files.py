@@ -24,7 +24,7 @@ from infra.policy.weight_files import (
 )
 from mainspring.errors import ModelError
 from tests.infra.policy.tiny_model import make_tokenizer, save_tiny_model
-from trainer.model import FAMILIES
+from trainer.families import FAMILIES
 
 
 @pytest.fixture

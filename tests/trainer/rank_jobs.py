@@ -1,0 +1,77 @@
+"""What tests run in the ranks of the mcore engine, on CPU under the shim."""
+
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from mainspring.config.campaign import CampaignConfig
+from mainspring.trajectories.samples import Sample
+from tests.trainer import cuda_shim
+from trainer.engines.mcore import McoreEngine, finalize_model_grads
+from trainer.losses.clip import clip
+from trainer.losses.protocol import Loss
+from trainer.processes import Processes, join
+from trainer.rank import TrainerRank
+
+
+def joined(rank: int, store: str, config: CampaignConfig) -> Processes:
+    world_size = config.trainer.world_size
+    processes = join(rank, config.trainer, dist.FileStore(store, world_size))
+    cuda_shim.install()
+    return processes
+
+
+def place(processes: Processes) -> dict[str, int]:
+    return {
+        "tp": processes.tp_rank,
+        "pp": processes.pp_group.rank(),
+        "copy": processes.dp_rank + processes.cp_group.rank(),
+        "expert": processes.expert_rank,
+    }
+
+
+def gradients(
+    rank: int,
+    store: str,
+    config: CampaignConfig,
+    model_dir: Path,
+    samples: list[Sample],
+    loss: Loss = clip,
+) -> dict[str, Any]:
+    """Of one pass over the batch, summed over all copies; by global name."""
+    processes = joined(rank, store, config)
+    trainer = TrainerRank(config, model_dir, rank=rank)
+    engine = trainer._engine
+    assert isinstance(engine, McoreEngine)
+
+    def summed(model: list[Any], num_tokens: object = None, **options: Any) -> None:
+        finalize_model_grads(model, None, **options | {"force_all_reduce": True})
+
+    engine._config.finalize_model_grads_func = summed
+    trainer._loss = loss
+    optimizer = engine.optimizer(config.trainer.optimizer)
+    figures, _ = trainer._accumulate(optimizer, samples, 0)
+    grads = {
+        engine.weights._global(name): parameter.main_grad.float().numpy().copy()
+        for name, parameter in engine.weights._model.named_parameters()
+    }
+    return place(processes) | {"loss": figures.loss, "entropy": figures.entropy, "grads": grads}
+
+
+def steps(
+    rank: int, store: str, config: CampaignConfig, model_dir: Path, samples: list[Sample], out: Path
+) -> list[Any]:
+    """Three steps; the metrics of each. The weights are exported to `out`."""
+    joined(rank, store, config)
+    trainer = TrainerRank(config, model_dir, rank=rank)
+    found = [trainer.train_step(samples, step=step, current_version=0) for step in range(3)]
+    trainer.export_hf(out)
+    return found
+
+
+def logprobs(
+    rank: int, store: str, config: CampaignConfig, model_dir: Path, samples: list[Sample]
+) -> dict[int, Any]:
+    joined(rank, store, config)
+    return TrainerRank(config, model_dir, rank=rank).logprobs(samples)
