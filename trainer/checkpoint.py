@@ -1,6 +1,7 @@
 """A checkpoint directory: one file per tensor-parallel rank, a Hugging Face export, a manifest.
 
-    <directory>/tp0.pt ..       model and optimizer of each tensor-parallel rank
+    <directory>/tp0.pt ..       model and optimizer of each tensor-parallel rank, or
+    <directory>/shards/         the same by Megatron, in pieces for any layout of ranks
     <directory>/hf/             what policy engines load
     <directory>/checkpoint.json written last: whose it is, and every other file with its digest
 
@@ -17,6 +18,7 @@ import os
 import shutil
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -25,6 +27,7 @@ from mainspring.step_metrics import Origin
 from mainspring.training_faults import CheckpointUnusable, TrainerFenced
 
 HF_DIRECTORY = "hf"
+SHARDS = "shards"
 MANIFEST = "checkpoint.json"
 TEMPORARY = ".tmp-"
 FORMAT = 2
@@ -34,6 +37,13 @@ _HASHERS = 4
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Sharding(StrEnum):
+    RANKS = "ranks"
+    """A file for each tensor-parallel rank, for as many of them (the plain engine)."""
+    RESHARDABLE = "reshardable"
+    """Pieces that do not depend on the parallel sizes (the mcore engine)."""
 
 
 class Identity(_Model):
@@ -61,6 +71,7 @@ class Manifest(_Model):
     epoch: int
     """Of the trainer that wrote it."""
     tensor_parallel: int
+    sharding: Sharding = Sharding.RANKS
     files: tuple[StoredFile, ...] = ()
 
     @property
@@ -136,6 +147,8 @@ def commit(temporary: Path, directory: Path, manifest: Manifest) -> Manifest:
     with its files. Raises TrainerFenced when another trainer took files away, and FileExistsError
     when `directory` exists."""
     needed = [rank_file(temporary, rank) for rank in range(manifest.tensor_parallel)]
+    if manifest.sharding is Sharding.RESHARDABLE:
+        needed = [temporary / SHARDS / name for name in ("metadata.json", "common.pt")]
     needed.append(temporary / HF_DIRECTORY / "config.json")
     paths = sorted(path for path in temporary.rglob("*") if path.is_file())
     if missing := [path for path in needed if path not in paths]:

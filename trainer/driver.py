@@ -21,7 +21,7 @@ from mainspring import batch_invariance
 from mainspring.algorithms.gap import LogprobGap, measure
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.parallel import Device
+from mainspring.config.parallel import MCORE, Device
 from mainspring.errors import MainspringError, ServiceError
 from mainspring.stamp import Stamp
 from mainspring.step_metrics import Origin, StepMetrics
@@ -35,7 +35,7 @@ from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import WeightedSequence
 from trainer import checkpoint, rank_pulse
 from trainer.actor import PULSE_GROUP, RankActor
-from trainer.checkpoint import Identity, Manifest
+from trainer.checkpoint import Identity, Manifest, Sharding
 from trainer.rank_log import rank_log, tails
 from trainer.rank_pulse import RankPulse
 from trainer.ray_cluster import LOCAL, RayCluster
@@ -69,6 +69,7 @@ class TrainerDriver:
         """`address`: a Ray cluster's, or LOCAL to start one."""
         self._cluster = RayCluster(address)
         self._tensor_parallel = 1
+        self._sharding = Sharding.RANKS
         self._actors: list[Any] = []
         self._pids: list[int] = []
         self._logs: Path | None = None
@@ -109,6 +110,8 @@ class TrainerDriver:
         )
         self._actors = [actor.remote(rank, world_size) for rank in range(world_size)]
         self._tensor_parallel = trainer.tensor_parallel
+        is_mcore = trainer.engine_name == MCORE
+        self._sharding = Sharding.RESHARDABLE if is_mcore else Sharding.RANKS
         source = model_dir.absolute()
         try:
             host, port = self._get([self._actors[0].open_store.remote()])[0]
@@ -167,7 +170,12 @@ class TrainerDriver:
         if directory.exists() and (found := self._adopt(directory, identity, epoch)):
             return found
         temporary = checkpoint.begin(directory, epoch)
-        manifest = Manifest(identity=identity, epoch=epoch, tensor_parallel=self._tensor_parallel)
+        manifest = Manifest(
+            identity=identity,
+            epoch=epoch,
+            tensor_parallel=self._tensor_parallel,
+            sharding=self._sharding,
+        )
         try:
             self._all("save_checkpoint", temporary)
             self._all("export_hf", temporary / checkpoint.HF_DIRECTORY)
@@ -218,7 +226,15 @@ class TrainerDriver:
             raise checkpoint.unusable(
                 origin, directory, f"holds policy version {found}, expected {version}"
             )
-        if manifest.tensor_parallel != self._tensor_parallel:
+        if manifest.sharding is not self._sharding:
+            raise checkpoint.unusable(
+                origin,
+                directory,
+                f"was saved as {manifest.sharding}, the campaign's engine loads {self._sharding}",
+                remedy=f"start from its {checkpoint.HF_DIRECTORY}/ directory instead",
+            )
+        is_cut = self._sharding is Sharding.RANKS
+        if is_cut and manifest.tensor_parallel != self._tensor_parallel:
             raise checkpoint.unusable(
                 origin,
                 directory,

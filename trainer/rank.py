@@ -28,7 +28,6 @@ from mainspring.step_metrics import StepMetrics
 from mainspring.training_faults import AlgorithmBroken, NonFiniteStep, gap_too_large
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import MaskedSequence, WeightedSequence
-from trainer.checkpoint import rank_file
 from trainer.engines.protocol import EngineClass, StepOptimizer, WatchedOptimizer
 from trainer.gradient_digest import GradientDigest
 from trainer.loss_pass import LossPass, PassFigures
@@ -90,25 +89,13 @@ class TrainerRank:
         self._weights.export_hf(directory)
 
     def save_checkpoint(self, directory: Path) -> None:
-        """Write this rank's file into an existing directory (data-parallel copies write none)."""
-        if self._processes.dp_rank > 0:
-            return
-        torch.save(
-            {
-                "model": self._weights.named(),
-                "phase": None if self._phase is None else self._phase.value,
-                "optimizer": self._optimizer.state_dict() if self._optimizer else None,
-            },
-            rank_file(directory, self._processes.tp_rank),
-        )
+        """Write this rank's share into an existing directory."""
+        phase = None if self._phase is None else self._phase.value
+        self._engine.files.save(directory, phase, self._optimizer)
 
     def load_checkpoint(self, directory: Path) -> None:
-        file = rank_file(directory, self._processes.tp_rank)
-        saved = torch.load(file, map_location=self._processes.device, weights_only=True)
-        self._weights.take(saved["model"])
         self._phase = self._optimizer = None
-        if saved["phase"] is not None:
-            self._enter(Phase(saved["phase"])).load_state_dict(saved["optimizer"])
+        self._engine.files.load(directory, lambda phase: self._enter(Phase(phase)))
 
     def _enter(self, phase: Phase) -> StepOptimizer:
         """The phase's optimizer; a new phase starts with a fresh one."""

@@ -70,6 +70,36 @@ def steps(
     return found
 
 
+def saved_after_two_steps(
+    rank: int, store: str, config: CampaignConfig, model_dir: Path, samples: list[Sample], out: Path
+) -> Any:
+    """Two steps, a checkpoint in `out`, a third step; its metrics."""
+    joined(rank, store, config)
+    cuda_shim.use_optimizer_with_fused_layout()
+    trainer = TrainerRank(config, model_dir, rank=rank)
+    for step in range(2):
+        trainer.train_step(samples, step=step, current_version=0)
+    trainer.save_checkpoint(out)
+    metrics = trainer.train_step(samples, step=2, current_version=0)
+    trainer.export_hf(out / "third")
+    return metrics
+
+
+def step_after_loading(
+    rank: int, store: str, config: CampaignConfig, model_dir: Path, samples: list[Sample], out: Path
+) -> Any:
+    """The third step, from the checkpoint in `out`."""
+    joined(rank, store, config)
+    cuda_shim.use_optimizer_with_fused_layout()
+    trainer = TrainerRank(config, model_dir, rank=rank)
+    trainer.load_checkpoint(out)
+    metrics = trainer.train_step(samples, step=2, current_version=0)
+    trainer.export_hf(
+        out / f"again{config.trainer.pipeline_parallel}{config.trainer.data_parallel}"
+    )
+    return metrics
+
+
 def logprobs(
     rank: int, store: str, config: CampaignConfig, model_dir: Path, samples: list[Sample]
 ) -> dict[int, Any]:

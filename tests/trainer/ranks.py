@@ -5,6 +5,7 @@ killed, and the traceback of each rank that failed is in the error.
 """
 
 import multiprocessing
+import multiprocessing.util
 import os
 import pickle
 import tempfile
@@ -25,7 +26,7 @@ def run(world_size: int, function: Callable[..., Any], *arguments: Any) -> list[
     context.set_forkserver_preload(["tests.trainer.rank_jobs"])
     with tempfile.TemporaryDirectory() as folder:
         started = [
-            context.Process(target=_rank, args=(function, rank, folder, arguments), daemon=True)
+            context.Process(target=_rank, args=(function, rank, folder, arguments))
             for rank in range(world_size)
         ]
         for process in started:
@@ -72,4 +73,6 @@ def _rank(function: Callable[..., Any], rank: int, folder: str, arguments: tuple
     except BaseException:
         (Path(folder) / f"error{rank}").write_text(traceback.format_exc()[-3000:])
         os._exit(1)
+    # Megatron's checkpoint writer leaves a process behind unless multiprocessing ends it.
+    multiprocessing.util._exit_function()
     os._exit(0)  # threads of process groups would wait for each other

@@ -187,3 +187,29 @@ def test_bfloat16_is_close_and_its_weights_move_at_a_small_rate(
     before, after = load_weights(directory), load_weights(tmp_path / "out")
     moved = [float((after[n] != before[n].bfloat16().float()).float().mean()) for n in before]
     assert max(moved) > 0.001, moved
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_checkpoint_is_loaded_under_another_layout(
+    dtype, make_model, make_config, batch, tmp_path
+):
+    """With its optimizer: the next step is the one that would have followed."""
+    _, directory = make_model("qwen3")
+    options = {"engine": "mcore", "dtype": dtype, "optimizer": ADAMW, "micro_batch_tokens": 64}
+    saved = make_config(**options, **TP2, **DP2)
+    [expected, *_] = run(4, rank_jobs.saved_after_two_steps, saved, directory, batch, tmp_path)
+    for layout, folder, bound in ((TP2 | DP2, "again12", 0.0), (PP2, "again21", 1e-6)):
+        config = make_config(**options, **layout)
+        found = run(
+            config.trainer.world_size,
+            rank_jobs.step_after_loading,
+            config,
+            directory,
+            batch,
+            tmp_path,
+        )[0]
+        if dtype == "bfloat16" and bound:
+            bound = 1e-3  # sums in another order move a weight by one step of bfloat16
+        assert found.loss == pytest.approx(expected.loss, abs=max(bound, 1e-12))
+        one, other = load_weights(tmp_path / "third"), load_weights(tmp_path / folder)
+        assert max(float((one[name] - other[name]).abs().max()) for name in one) <= bound

@@ -34,6 +34,7 @@ from trainer.mcore_optimizer import McoreOptimizer
 from trainer.micro_batch import MicroBatch, micro_batches, whole
 from trainer.model import build_model
 from trainer.processes import Processes
+from trainer.sharded_files import ShardedFiles
 from trainer.weights import Weights
 
 
@@ -46,6 +47,7 @@ class McoreEngine:
         model = build_model(hf, self._parallel, processes, temperature=temperature)
         self.weights = Weights(model, hf, processes, model_dir)
         self.weights.load_hf(model_dir)
+        self.files = ShardedFiles(model)
         self._config = model.config
         self._config.finalize_model_grads_func = _finalize
         module = Float16Module(self._config, model) if self._config.bf16 else model

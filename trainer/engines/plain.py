@@ -24,6 +24,7 @@ from trainer.micro_batch import MicroBatch, micro_batches
 from trainer.model import build_model
 from trainer.optimizer import PolicyOptimizer
 from trainer.processes import Processes
+from trainer.rank_files import RankFiles
 from trainer.weights import Weights
 
 
@@ -43,6 +44,7 @@ class PlainEngine:
         )
         self.weights = Weights(self._model, self._hf, processes, model_dir)
         self.weights.load_hf(model_dir)
+        self.files = RankFiles(self.weights, processes)
 
     def optimizer(self, config: OptimizerConfig) -> PolicyOptimizer:
         return PolicyOptimizer(self._model, self._hf, config, self._processes)

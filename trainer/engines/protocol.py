@@ -51,9 +51,30 @@ class WatchedOptimizer(StepOptimizer, Protocol):
     clipped."""
 
 
+EnterPhase = Callable[[str], StepOptimizer]
+"""Makes the optimizer of a phase, which a checkpoint names."""
+
+
+class ShardFiles(Protocol):
+    """How shards are stored in a checkpoint's directory; all ranks make the same calls."""
+
+    def save(self, directory: Path, phase: str | None, optimizer: StepOptimizer | None) -> None:
+        """Write this rank's share of weights and optimizer into an existing directory."""
+        ...
+
+    def load(self, directory: Path, enter: EnterPhase) -> None:
+        """Take weights and optimizer; `enter` is called when the checkpoint has an optimizer."""
+        ...
+
+
 class StepEngine(Protocol):
     @property
     def weights(self) -> Weights:
+        """Of this rank's shard."""
+        ...
+
+    @property
+    def files(self) -> ShardFiles:
         """Of this rank's shard."""
         ...
 
