@@ -212,6 +212,40 @@ def register(app: typer.Typer) -> None:
         for line in skipped:
             console.print(line, markup=False)
 
+    @bench.command()
+    def train(
+        num_steps: Annotated[
+            int, typer.Option("--steps", min=1, max=50, help="Number of steps on each side.")
+        ] = 3,
+        as_json: Json = False,
+    ) -> None:
+        """Measure a trainer's step beside the same step by Hugging Face, on one CPU thread.
+
+        Hugging Face takes one sequence at a time. Both sides take turns; speeds are medians, in
+        tokens per second of CPU time.
+        """
+        from cli.operations.bench_train import measure
+
+        figures = measure(num_steps, lambda line: typer.echo(line, err=True))
+        if as_json:
+            typer.echo(json.dumps(figures))
+            return
+        from rich.console import Console
+
+        from cli.tables import Table
+
+        table = Table("lengths", "tokens/s", "Hugging Face", "ratio")
+        for name in ("equal_lengths", "mixed_lengths"):
+            row = figures[name]
+            speeds = (f"{row[key]:.0f}" for key in ("tokens_per_s", "hf_tokens_per_s"))
+            table.add_row(name.partition("_")[0], *speeds, f"{row['ratio']:.2f}")
+        Console().print(table)
+        files = figures["files"]
+        typer.echo(
+            f"checkpoint: {files['checkpoint_s_per_gb']:.1f} s per GB; "
+            f"export: {files['export_s_per_gb']:.1f} s per GB"
+        )
+
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
     """Its result. SIGTERM and Ctrl-C end it in order, so that what it started is removed."""

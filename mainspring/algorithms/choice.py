@@ -18,7 +18,7 @@ from mainspring.algorithms.advantages.protocol import AdvantageEstimator
 from mainspring.algorithms.filters.mixed import mixed
 from mainspring.algorithms.filters.none import none
 from mainspring.algorithms.filters.protocol import GroupFilter
-from mainspring.config.parallel import MCORE, PLAIN
+from mainspring.config.parallel import MCORE, PLAIN, Device
 from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import ConfigError
 from mainspring.named import find, find_class
@@ -78,10 +78,14 @@ def check_algorithms(trainer: TrainerConfig) -> None:
     if trainer.loss not in LOSSES:
         found = find_loss(trainer)
         _check_function("loss", found, trainer, "(tokens, trainer)", ", ".join(LOSSES))
-    if trainer.engine_name not in ENGINES:
-        find_class(
-            "engine", trainer.engine_name, ENGINES, ENGINE_METHODS, "campaign, model, groups"
+    engine = trainer.engine_name
+    if engine == MCORE and trainer.device is not Device.CUDA:
+        raise ConfigError(
+            f"trainer.engine 'mcore' needs trainer.device = 'cuda', found '{trainer.device}'",
+            remedy="set engine = 'plain' for a CPU, or remove it",
         )
+    if engine not in ENGINES:
+        find_class("engine", engine, ENGINES, ENGINE_METHODS, "campaign, model, groups")
 
 
 def _located(what: str, name: str, places: Mapping[str, str]) -> Any:

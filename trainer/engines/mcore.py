@@ -19,6 +19,7 @@ from megatron.core.distributed import (
     DistributedDataParallelConfig,
     finalize_model_grads,
 )
+from megatron.core.models.gpt.gpt_layer_specs import HAVE_TE
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.module import Float16Module
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from torch import Tensor
 
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import OptimizerConfig
+from mainspring.errors import ModelError
 from mainspring.training_faults import AlgorithmBroken
 from mainspring.trajectories.sequences import MaskedSequence
 from trainer import hf_directory
@@ -42,6 +44,12 @@ class McoreEngine:
     def __init__(self, config: CampaignConfig, model_dir: Path, processes: Processes) -> None:
         self._parallel = config.trainer
         self._processes = processes
+        if processes.device.type == "cuda" and not HAVE_TE:
+            raise ModelError(
+                "the engine 'mcore' needs Transformer Engine, which is not installed: without it "
+                "Megatron-core 0.16.1 cannot load its own checkpoints",
+                remedy="pip install 'mainspring[cuda]', or set trainer.engine = 'plain'",
+            )
         hf = hf_directory.load_config(model_dir)
         temperature = config.policy.temperature or 1.0
         model = build_model(hf, self._parallel, processes, temperature=temperature)
