@@ -8,6 +8,7 @@ from pydantic import ValidationError
 import bundled
 from mainspring.algorithms.choice import advantages_of
 from mainspring.algorithms.gap import GapBounds, GapConfig
+from mainspring.config.algorithm import Std
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import Device
@@ -153,7 +154,7 @@ def test_the_algorithm_of_an_earlier_version_is_read(stored: str, normalize_std:
     trainer = {"device": "cpu", "filter": stored, "normalize_std": normalize_std}
     raw = {"name": "a", "policy": {"model": "/m"}, "trainer": trainer}
     found = training(read_stored(CampaignKind.TRAIN, raw)).trainer
-    assert (found.filter, found.normalize_std) == (stored, normalize_std)
+    assert (found.filter, found.std) == (stored, Std.POPULATION if normalize_std else Std.NONE)
     assert (found.advantage, found.loss, found.engine_name) == ("grpo", "clip", "plain")
     mean_only = [0.5, -0.5, None]
     assert (advantages_of([1.0, 0.0, None], found) == mean_only) is not normalize_std
