@@ -195,7 +195,9 @@ class LossPass:
             except Exception as error:
                 raise algorithm_broken(what, f"raised {type(error).__name__}: {error}") from error
             if not isinstance(found, Corrected):
-                raise algorithm_broken(what, f"returned {found!r:.80}, expected a Corrected")
+                raise algorithm_broken(
+                    what, f"returned a {type(found).__name__}, expected a Corrected"
+                )
             if {found.factors.shape, found.is_cut.shape} != {part.shape}:
                 raise algorithm_broken(
                     what,
