@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainspring.algorithms.advantages.protocol import BatchEstimator
@@ -21,6 +21,8 @@ from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import ConfigError
 from mainspring.training_faults import AlgorithmBroken
 
+UNHURRIED = settings(deadline=None)
+"""The machine may be busy with other tests."""
 Rewards = list[float | None]
 ESTIMATORS = [
     *(TrainerConfig(advantage=name) for name in ADVANTAGES),
@@ -42,6 +44,7 @@ def scored(batch: Sequence[Sequence[float | None]]) -> list[float]:
 
 
 @pytest.mark.parametrize("trainer", ESTIMATORS, ids=name_of)
+@UNHURRIED
 @given(reward=st.floats(-3, 3), shape=st.lists(st.lists(st.booleans(), min_size=1, max_size=5)))
 def test_a_batch_of_equal_rewards_gives_exact_zeros(
     trainer: TrainerConfig, reward: float, shape: list[list[bool]]
@@ -52,6 +55,7 @@ def test_a_batch_of_equal_rewards_gives_exact_zeros(
 
 
 @pytest.mark.parametrize("trainer", OF_GROUPS, ids=name_of)
+@UNHURRIED
 @given(batch=batches, reward=st.floats(-3, 3))
 def test_a_group_of_equal_rewards_gives_exact_zeros_beside_others(
     trainer: TrainerConfig, batch: list[Rewards], reward: float
@@ -61,8 +65,9 @@ def test_a_group_of_equal_rewards_gives_exact_zeros_beside_others(
 
 
 @pytest.mark.parametrize("trainer", ESTIMATORS, ids=name_of)
+@UNHURRIED
 @given(batch=batches)
-def test_masked_rollouts_move_nobody_and_order_does_not_matter(
+def test_masked_rollouts_move_no_other_and_order_does_not_matter(
     trainer: TrainerConfig, batch: list[Rewards]
 ) -> None:
     found = advantages_of_batch(batch, trainer)
@@ -75,6 +80,7 @@ def test_masked_rollouts_move_nobody_and_order_does_not_matter(
 
 
 @pytest.mark.parametrize("trainer", ESTIMATORS, ids=name_of)
+@UNHURRIED
 @given(batch=batches)
 def test_advantages_are_in_the_order_of_rewards_and_add_up_to_nothing(
     trainer: TrainerConfig, batch: list[Rewards]
@@ -87,6 +93,7 @@ def test_advantages_are_in_the_order_of_rewards_and_add_up_to_nothing(
         assert ordered == pytest.approx(sorted(ordered), abs=1e-9)
 
 
+@UNHURRIED
 @given(group=groups)
 def test_estimators_of_a_group_by_hand(group: Rewards) -> None:
     values = scored([group])
@@ -109,6 +116,7 @@ def test_estimators_of_a_group_by_hand(group: Rewards) -> None:
         assert scored(advantages_of_batch([group, [1.0, 0.0]], trainer)[:1]) == found
 
 
+@UNHURRIED
 @given(batch=batches)
 def test_reinforce_plus_plus_whitens_the_batch(batch: list[Rewards]) -> None:
     centred: list[Rewards] = []
