@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from infra.db.batches import BatchGroup
-from mainspring.algorithms.choice import advantages_of
+from mainspring.algorithms.choice import advantages_of_batch
 from mainspring.algorithms.equal_rewards import is_flat
+from mainspring.config.algorithm import Overlong
 from mainspring.config.trainer import TrainerConfig
+from mainspring.status import CUT_ENDS
 from mainspring.trajectories.samples import Sample, digest, samples_of, without_tokens_before
 
 STALENESS_BINS = 3
@@ -29,23 +31,27 @@ class StepBatch:
 def step_batch(groups: list[BatchGroup], trainer: TrainerConfig, *, version: int) -> StepBatch:
     """`version`: the weights that the step begins with. Masked rollouts give no sample. Raises
     BrokenTrajectory when stored turns do not line up, AlgorithmBroken."""
+    rewards_NG = [[rollout.reward for rollout in group.rollouts] for group in groups]
+    advantages_NG = advantages_of_batch(rewards_NG, trainer)
     samples: list[Sample] = []
-    rewards: list[float] = []
-    num_mixed = 0
-    for group in groups:
-        rewards_G = [rollout.reward for rollout in group.rollouts]
-        advantages_G = advantages_of(rewards_G, trainer)
-        scored = [reward for reward in rewards_G if reward is not None]
-        num_mixed += not is_flat(scored)
-        rewards += scored
+    num_overlong = 0
+    for group, advantages_G in zip(groups, advantages_NG, strict=True):
         for rollout, advantage in zip(group.rollouts, advantages_G, strict=True):
-            if advantage is not None and rollout.calls:
-                samples += samples_of(rollout.id, rollout.calls, advantage)
+            if advantage is None or not rollout.calls:
+                continue
+            if trainer.overlong is Overlong.MASK and rollout.stop_reason in CUT_ENDS:
+                num_overlong += 1
+                advantage = 0.0  # its tokens are still compared with the engine's numbers
+            samples += samples_of(rollout.id, rollout.calls, advantage)
+    scored_N = [[reward for reward in rewards_G if reward is not None] for rewards_G in rewards_NG]
+    rewards = [reward for scored in scored_N for reward in scored]
     figures: dict[str, float | None] = {
         "reward_mean": sum(rewards) / len(rewards) if rewards else None,
-        "mixed_groups": float(num_mixed),
+        "mixed_groups": float(sum(not is_flat(scored) for scored in scored_N)),
         **_staleness(samples, version),
     }
+    if trainer.overlong is Overlong.MASK:
+        figures["num_overlong_masked"] = float(num_overlong)
     bound = trainer.max_token_staleness
     if bound is not None:
         before = sum(sample.num_action_tokens for sample in samples)

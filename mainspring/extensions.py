@@ -52,4 +52,5 @@ def _named(config: AnyRun) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
         yield "filter", trainer.filter, (Role.ROLLOUT_WORKER,)
         yield "advantage", trainer.advantage, (Role.TRAINER,)
         yield "loss", trainer.loss, (Role.TRAINER,)
+        yield "correction", trainer.correction.kind, (Role.TRAINER,)
         yield "engine", trainer.engine_name, (Role.TRAINER,)

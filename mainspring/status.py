@@ -50,6 +50,10 @@ MASKED_ENDS = frozenset({StopReason.CANCELLED, StopReason.INFRA_FAULT, StopReaso
 """Ends that tell nothing about the agent."""
 
 
+CUT_ENDS = frozenset({StopReason.STEP_LIMIT, StopReason.CONTEXT_FULL, StopReason.WALL_TIME})
+"""Ends by a limit, before the agent had finished."""
+
+
 class Player(StrEnum):
     """Who makes a rollout's patch."""
 

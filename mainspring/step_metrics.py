@@ -68,7 +68,8 @@ class StepMetrics:
     """How many such tokens there were; 0 means that nothing was compared."""
     seconds: float
     values: dict[str, float | None] = field(default_factory=dict)
-    """What the loss names, such as `clip_fraction`; means as above, none of TAKEN_NAMES."""
+    """What the loss names, such as `clip_fraction`, and PASS_NAMES; means as above, none of
+    TAKEN_NAMES."""
     gradient: str | None = None
     """See `mainspring.fingerprint`; None unless the campaign is reproducible. Not a figure."""
 
@@ -93,9 +94,13 @@ class StepMetrics:
 TAKEN_NAMES = frozenset(
     {each.name for each in fields(StepMetrics)}
     | {"reward_mean", "mixed_groups", "staleness_mean", "staleness_max", "num_stale_tokens_masked"}
+    | {"num_overlong_masked"}
     | {"staleness_0", "staleness_1", "staleness_2", "staleness_3plus"}
     | {"kind", "campaign", "step", "policy_version", "time", "resolve_rate", "all_zero_groups"}
     | {"all_one_groups", "masked_rollouts", "turns_mean", "sampled_tokens_mean"}
     | {"suspicious_share"}
 )
 """Of a step's other figures (`activities.step_batch`, `reports.metrics`): no loss may use them."""
+PASS_NAMES = frozenset({"correction_cut", "kl_reference"})
+"""Of figures that the pass adds to those of the loss, where the campaign asks for them: the share
+of tokens that the correction cut, and the mean KL(current || reference). No loss may use them."""

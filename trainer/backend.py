@@ -2,8 +2,9 @@
 
 Invariants: version 0 is a function of configuration and seed (`trainer.warm_start`); the driver
 holds exactly one version, and `load` restores it from its checkpoint whenever ranks or process were
-lost or another version is asked for. Torch is imported for version 0 alone: a trainer that is
-started again has its ranks sooner.
+lost or another version is asked for. The reference of a KL penalty is version 0, whose checkpoint
+stays as long as the campaign. Torch is imported for version 0 alone: a trainer that is started
+again has its ranks sooner.
 """
 
 import shutil
@@ -47,6 +48,7 @@ class RayTrainer:
         identity = Identity(origin=job.origin, version=0)
         self._digest = self._driver.save(directory, identity, job.epoch).digest
         self._version = 0
+        self._driver.keep_reference()
         shutil.rmtree(self._warm_directory(config), ignore_errors=True)
 
     def load(self, job: TrainerJob, checkpoint: Path, version: int) -> None:
@@ -58,6 +60,7 @@ class RayTrainer:
         except TrainerLost:
             # Not started in this process yet, or a rank died in an earlier call.
             self._start(job)
+            self._restore_reference(job)
             manifest = self._driver.load(checkpoint, job.origin, version)
         self._version, self._digest = version, manifest.digest
 
@@ -91,6 +94,13 @@ class RayTrainer:
     def _start(self, job: TrainerJob) -> None:
         logs = layout.trainer_logs(self._home, campaign_id(job.config.name))
         self._driver.start(job.config, self._base(job.config), logs)
+
+    def _restore_reference(self, job: TrainerJob) -> None:
+        """New ranks keep version 0 as the reference of a KL penalty, as those before them did."""
+        if job.config.trainer.kl.coef:
+            version_0 = layout.policy(self._home, campaign_id(job.config.name), 0)
+            self._driver.load(version_0, job.origin, 0)
+            self._driver.keep_reference()
 
     def _base(self, config: CampaignConfig) -> Path:
         if config.policy.model != BUNDLED:

@@ -142,6 +142,10 @@ class TrainerDriver:
         """See `TrainerRank.train_step`."""
         return self._all("train_step", list(samples), step=step, current_version=current_version)[0]
 
+    def keep_reference(self) -> None:
+        """See `TrainerRank.keep_reference`."""
+        self._all("keep_reference")
+
     def logprobs(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
         """[T] of each sample under the current weights; 0 where not sampled."""
         found: dict[int, NDArray[np.float32]] = {}

@@ -1,13 +1,13 @@
-"""One pass of the campaign's loss over a batch: its micro-batches, and what they add up to.
+"""One pass of the campaign's loss over a mini-batch: its micro-batches, and what they add up to.
 
 The step engine calls it for each of this rank's micro-batches; afterwards `figures` adds up those
-of all ranks. Invariants: what does not depend on the loss (entropy, ratio, KL) is measured here,
-for every loss alike; a loss that fails on one rank fails on all of them, so that none waits for
-another.
+of all ranks. Invariants: what does not depend on the loss (correction, KL penalty, entropy, ratio)
+is computed here, for every loss alike; a loss that fails on one rank fails on all of them, so that
+none waits for another.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mainspring.config.kl import KlPlace
 from mainspring.config.trainer import TrainerConfig
-from mainspring.step_metrics import TAKEN_NAMES
+from mainspring.step_metrics import PASS_NAMES, TAKEN_NAMES
 from mainspring.training_faults import AlgorithmBroken, algorithm_broken
-from mainspring.trajectories.samples import Sample
+from trainer.corrections.protocol import Corrected, Correction
 from trainer.losses.aggregation import token_weights
+from trainer.losses.kl import kl_of
 from trainer.losses.protocol import ActionTokens, Loss, LossOutput
+from trainer.mini_batch import MiniBatch
 from trainer.packed import packed
 from trainer.processes import Processes
 
@@ -37,27 +40,55 @@ class PassFigures:
     kl: float | None
     """The same, never negative and of low variance (k3, Schulman 2020)."""
     values: dict[str, float | None]
-    """What the loss names."""
+    """What the loss names, and PASS_NAMES."""
+    num_tokens: int
+
+
+def combined(figures: Sequence[PassFigures]) -> PassFigures:
+    """Of the mini-batches of one pass: the mean of their losses, and means over all tokens."""
+    if len(figures) == 1:
+        return figures[0]
+    num_tokens = sum(each.num_tokens for each in figures)
+
+    def mean(values: Iterable[float | None]) -> float | None:
+        pairs = zip(values, figures, strict=True)
+        found = [value * each.num_tokens for value, each in pairs if value is not None]
+        return sum(found) / num_tokens if found else None
+
+    losses = [each.loss for each in figures if each.loss is not None]
+    names = figures[0].values if figures else {}
+    return PassFigures(
+        loss=sum(losses) / len(losses) if losses else None,
+        entropy=mean(each.entropy for each in figures),
+        ratio_mean=mean(each.ratio_mean for each in figures),
+        kl_k1=mean(each.kl_k1 for each in figures),
+        kl=mean(each.kl for each in figures),
+        values={name: mean(each.values[name] for each in figures) for name in names},
+        num_tokens=num_tokens,
+    )
 
 
 class LossPass:
     def __init__(
         self,
         loss: Loss,
+        correction: Correction | None,
         trainer: TrainerConfig,
-        samples: Sequence[Sample],
+        batch: MiniBatch,
         current_version: int,
         processes: Processes,
     ) -> None:
-        """`samples`: of all ranks, each with action tokens."""
         self._loss = loss
+        self._correction = correction
         self._what = f"trainer.loss {trainer.loss!r}"
         self._trainer = trainer
-        self._samples = samples
+        self._batch = batch
         self._current_version = current_version
         self._processes = processes
-        self._lengths_N = [sample.num_action_tokens for sample in samples]
-        self._weights_N = token_weights(trainer.aggregation, self._lengths_N)
+        self._lengths_N = [sample.num_action_tokens for sample in batch.samples]
+        self._weights_N = token_weights(
+            trainer.aggregation, self._lengths_N, trainer.aggregation_length
+        )
         self._sums = np.zeros(5)
         """Of loss, entropy, ratio, k1 and k3."""
         self._named: dict[str, float] = {}
@@ -67,38 +98,60 @@ class LossPass:
     def __call__(self, share: list[int], logprobs: Tensor, entropy: Tensor) -> Tensor:
         """The loss of one micro-batch, from what its action tokens came to: [T], [T]. `share`:
         which samples. Raises AlgorithmBroken."""
-        rows = [self._samples[n] for n in share]
+        rows = [self._batch.samples[n] for n in share]
         masks = [row.action_mask for row in rows]
-        served = packed([row.logprobs for row in rows], masks, logprobs.device)
-        versions = packed([row.versions for row in rows], masks, logprobs.device)
+
+        def pack(values: Iterable[NDArray]) -> Tensor:
+            return packed([*values], masks, logprobs.device)
+
+        served = pack(row.logprobs for row in rows)
+        proximal, reference = (
+            None if found is None else pack(found[n] for n in share)
+            for found in (self._batch.proximal, self._batch.reference)
+        )
         lengths = [self._lengths_N[n] for n in share]
         repeats = torch.tensor(lengths, device=served.device)
+        weights = served.new_tensor([self._weights_N[n] for n in share])
         tokens = ActionTokens(
             logprobs=logprobs,
             entropy=entropy,
             served_logprobs=served,
-            advantages=packed([row.advantages for row in rows], masks, logprobs.device),
-            weights=served.new_tensor([self._weights_N[n] for n in share]).repeat_interleave(
-                repeats
-            ),
+            proximal_logprobs=served if proximal is None else proximal,
+            advantages=pack(row.advantages for row in rows),
+            weights=weights.repeat_interleave(repeats),
             num_tokens_N=lengths,
         )
+        sums: dict[str, float] = {}
+        kl = self._trainer.kl
+        if reference is not None and kl.where is KlPlace.REWARD:
+            penalty = kl.coef * kl_of(tokens.proximal_logprobs, reference, kl)
+            tokens = replace(tokens, advantages=tokens.advantages - penalty)
+        if self._correction is not None:
+            corrected = self._corrected(tokens)
+            tokens = replace(tokens, advantages=tokens.advantages * corrected.factors)
+            sums["correction_cut"] = float(corrected.is_cut.sum())
         found = self._checked(tokens)
+        loss = found.loss
+        if reference is not None:
+            divergence = kl_of(logprobs, reference, kl)
+            sums["kl_reference"] = float(divergence.detach().sum())
+            if kl.where is KlPlace.LOSS:
+                loss = loss + kl.coef * torch.dot(divergence, tokens.weights)
         with torch.no_grad():
             log_ratio = logprobs - served
             ratio = log_ratio.exp()
             self._sums += (
-                found.loss.item(),
+                loss.item(),
                 float(entropy.sum()),
                 float(ratio.sum()),
                 float(-log_ratio.sum()),
                 float((ratio - 1 - log_ratio).sum()),
             )
-            for name, value in found.sums.items():
+            for name, value in (found.sums | sums).items():
                 self._named[name] = self._named.get(name, 0.0) + float(value)
-            current = versions == self._current_version
-            self.differences.append(log_ratio[current].cpu().numpy())
-        return found.loss
+            versions = pack(row.versions for row in rows)
+            self.differences.append(log_ratio[versions == self._current_version].cpu().numpy())
+        return loss
 
     def figures(self, problem: AlgorithmBroken | None) -> PassFigures:
         """Over all ranks, which call this together. `problem`: of this rank. Raises the
@@ -125,6 +178,35 @@ class LossPass:
             kl_k1=means[3],
             kl=means[4],
             values=dict(zip(names, means[5:], strict=True)),
+            num_tokens=num_tokens,
+        )
+
+    @torch.no_grad()
+    def _corrected(self, tokens: ActionTokens) -> Corrected:
+        """Of all samples of a micro-batch, each by itself. Raises AlgorithmBroken."""
+        assert self._correction is not None
+        config = self._trainer.correction
+        what = f"trainer.correction.kind {config.kind!r}"
+        log_ratio = tokens.proximal_logprobs - tokens.served_logprobs
+        parts: list[Corrected] = []
+        for part in log_ratio.split(list(tokens.num_tokens_N)):
+            try:
+                found: Any = self._correction(part, config)
+            except Exception as error:
+                raise algorithm_broken(what, f"raised {type(error).__name__}: {error}") from error
+            if not isinstance(found, Corrected):
+                raise algorithm_broken(
+                    what, f"returned a {type(found).__name__}, expected a Corrected"
+                )
+            if {found.factors.shape, found.is_cut.shape} != {part.shape}:
+                raise algorithm_broken(
+                    what,
+                    f"returned factors of shape {list(found.factors.shape)} for {len(part)} tokens",
+                )
+            parts.append(found)
+        return Corrected(
+            factors=torch.cat([each.factors for each in parts]),
+            is_cut=torch.cat([each.is_cut for each in parts]),
         )
 
     def _checked(self, tokens: ActionTokens) -> LossOutput:
@@ -141,12 +223,13 @@ class LossPass:
                 f"returned a loss of shape {list(found.loss.shape)}, expected a scalar with "
                 "gradient",
             )
-        if self._named and self._named.keys() != found.sums.keys():
+        before = self._named.keys() - PASS_NAMES
+        if self._named and before != found.sums.keys():
             raise algorithm_broken(
-                what, f"named the sums {sorted(found.sums)} after {sorted(self._named)}"
+                what, f"named the sums {sorted(found.sums)} after {sorted(before)}"
             )
         for name, value in found.sums.items():
-            if not name.isidentifier() or name in TAKEN_NAMES:
+            if not name.isidentifier() or name in TAKEN_NAMES | PASS_NAMES:
                 raise algorithm_broken(
                     what, f"names a sum {name!r}, which is another figure's name or no name"
                 )

@@ -7,9 +7,8 @@ weights and optimizer as they were; equal calls under an equal stamp give equal 
 no random state) in a reproducible campaign, and in any with one thread.
 """
 
-import math
-import time
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -19,26 +18,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mainspring.algorithms.choice import find_engine, find_loss
-from mainspring.algorithms.gap import GapMode, measure
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import ModelError
 from mainspring.stamp import Stamp, machine_stamp
 from mainspring.step_metrics import StepMetrics
-from mainspring.training_faults import AlgorithmBroken, NonFiniteStep, gap_too_large
 from mainspring.trajectories.samples import Sample
-from mainspring.trajectories.sequences import MaskedSequence, WeightedSequence
+from mainspring.trajectories.sequences import WeightedSequence
 from trainer.engines.protocol import EngineClass, StepOptimizer, WatchedOptimizer
 from trainer.gradient_digest import GradientDigest
-from trainer.loss_pass import LossPass, PassFigures
 from trainer.losses.protocol import Loss
 from trainer.optimizer import warm_start_optimizer
 from trainer.packed import packed
+from trainer.policy_step import PolicyStep, masked
 from trainer.processes import (
     Store,  # pyright: ignore[reportPrivateImportUsage]
     join,
 )
-from trainer.schedule import lr_scale
+from trainer.reference import Reference
+from trainer.update import update
 
 
 class Phase(StrEnum):
@@ -59,15 +57,16 @@ class TrainerRank:
     ):
         """Build the shard and load the weights of `model_dir`. Raises ModelError."""
         self._config = config.trainer
-        self._campaign = config.name
+        self._campaign = config
         self._is_reproducible = config.schedule is Schedule.REPRODUCIBLE
-        self._gap_bounds = config.gap_bounds
         self._loss: Loss = find_loss(self._config)
         torch.set_num_threads(self._config.threads_per_rank)
         self._processes = join(rank, self._config, store)
         make: EngineClass = find_engine(self._config)
         self._engine = make(config, model_dir, self._processes)
         self._weights = self._engine.weights
+        self._reference: Reference | None = None
+        self.keep_reference()
         self._phase: Phase | None = None
         self._optimizer: StepOptimizer | None = None
 
@@ -78,6 +77,11 @@ class TrainerRank:
             micro_batch_tokens=self._config.micro_batch_tokens,
             threads_per_rank=self._config.threads_per_rank,
         )
+
+    def keep_reference(self) -> None:
+        """Compare later steps with the weights held now: at first those that it was built with."""
+        if self._config.kl.coef:
+            self._reference = Reference(self._weights)
 
     def load_hf(self, model_dir: Path) -> None:
         """Take the weights of a Hugging Face directory; the optimizer starts anew."""
@@ -129,117 +133,38 @@ class TrainerRank:
             return loss
 
         self._engine.forward_backward(rows, weighted)
-        self._apply(optimizer, scale, f"campaign {self._campaign}, warm start")
+        update(optimizer, scale, self._campaign.name, "warm start")
         return float(self._processes.sum_over_batch(loss_sum))
 
     def train_step(
         self, samples: Sequence[Sample], *, step: int, current_version: int
     ) -> StepMetrics:
-        """One policy-gradient step, `updates_per_step` updates on its batch; `step` counts from 0.
+        """One policy-gradient step, `updates_per_step` passes over the `mini_batches` of its batch;
+        `step` counts from 0.
 
         Raises LogprobGapTooLarge, and then nothing has moved; NonFiniteStep and AlgorithmBroken,
         after which the weights are those before the failing update.
 
         Samples whose advantage is zero have no gradient: neither the loss's denominator nor any
-        mean over tokens knows them. An entropy bonus is given on the others only. When no sample
-        carries advantage, nothing moves. Before anything moves, served log-probs of all tokens of
-        `current_version` are compared with those recomputed.
+        mean over tokens knows them. An entropy bonus and a KL penalty are given on the others only.
+        When no sample carries advantage, nothing moves. Before anything moves, served log-probs of
+        all tokens of `current_version` are compared with those recomputed.
         """
-        started = time.monotonic()
-        config = self._config
-        scale = lr_scale(
-            step,
-            config.num_steps,
-            config.optimizer.warmup_steps,
-            config.optimizer.final_lr_fraction,
-        )
-        kept = [s for s in samples if s.carries_advantage]
         optimizer = self._enter(Phase.POLICY)
         gradient = GradientDigest()
         if self._is_reproducible and isinstance(optimizer, WatchedOptimizer):
             optimizer.watch = gradient.add
-        flat = [
-            s for s in samples if not s.carries_advantage and (s.versions == current_version).any()
-        ]
-        unmoved = self._differences(flat, current_version)
-        first, differences = self._accumulate(optimizer, kept, current_version)
-        last = first
-        gap = measure(self._processes.gather_over_batch([*unmoved, *differences]))
-        beyond = gap.beyond(self._gap_bounds)
-        if beyond and config.gap.mode is GapMode.ENFORCE:
-            optimizer.zero_grad()
-            where = f"step {step + 1}"
-            raise gap_too_large(self._campaign, where, current_version, gap, beyond)
-        where = f"campaign {self._campaign}, step {step + 1}"
-        grad_norm = self._apply(optimizer, scale, where) if kept else None
-        for _ in range(config.updates_per_step - 1 if kept else 0):
-            last, _ = self._accumulate(optimizer, kept, current_version)
-            self._apply(optimizer, scale, where)
-        return StepMetrics(
-            loss=first.loss,
-            grad_norm=grad_norm,
-            entropy=first.entropy,
-            ratio_mean=last.ratio_mean,
-            kl_k1=last.kl_k1,
-            kl=last.kl,
-            num_tokens=sum(sample.num_action_tokens for sample in kept),
-            num_samples=len(kept),
-            lr=config.optimizer.lr * scale,
-            logprob_gap_max=gap.max,
-            logprob_gap_mean=gap.mean,
-            logprob_gap_p999=gap.p999,
-            logprob_gap_k3=gap.k3,
-            num_gap_tokens=gap.num_tokens,
-            seconds=time.monotonic() - started,
-            values=last.values,
-            gradient=gradient.sha256,
+        policy_step = PolicyStep(
+            self._campaign,
+            self._engine,
+            optimizer,
+            self._processes,
+            loss=self._loss,
+            reference=self._reference,
         )
-
-    def _accumulate(
-        self, optimizer: StepOptimizer, kept: Sequence[Sample], current_version: int
-    ) -> tuple[PassFigures, list[NDArray[np.float32]]]:
-        """Add the gradient of the batch's loss; returns what was seen, over all ranks, and the
-        differences of my share."""
-        seen = LossPass(self._loss, self._config, kept, current_version, self._processes)
-        problem: AlgorithmBroken | None = None
-        try:
-            self._engine.forward_backward(_masked(kept), seen)
-        except AlgorithmBroken as error:
-            problem = error
-        try:
-            return seen.figures(problem), seen.differences
-        except AlgorithmBroken:
-            optimizer.zero_grad()
-            raise
-
-    def _differences(
-        self, samples: Sequence[Sample], current_version: int
-    ) -> list[NDArray[np.float32]]:
-        """Recomputed - served, of my share's tokens of the current version."""
-        return [
-            (recomputed - samples[n].logprobs)[samples[n].versions == current_version]
-            for n, recomputed in self.logprobs(samples).items()
-        ]
+        metrics = policy_step.run(samples, step=step, current_version=current_version)
+        return replace(metrics, gradient=gradient.sha256)
 
     def logprobs(self, samples: Sequence[Sample]) -> dict[int, NDArray[np.float32]]:
         """By index, [T] log-probs under the current weights, 0 where not sampled; my share."""
-        return self._engine.logprobs(_masked(samples))
-
-    def _apply(self, optimizer: StepOptimizer, scale: float, where: str) -> float:
-        norm = optimizer.reduce_and_clip()
-        if not math.isfinite(norm):
-            optimizer.zero_grad()
-            raise NonFiniteStep(
-                f"{where}: the gradient's norm is {norm}; the weights are those before the step",
-                remedy="look for infinite log-probs in its rollouts, then drop the batch with "
-                f"`mainspring campaign drop-batch {self._campaign}`, or start a campaign with a "
-                "lower learning rate",
-            )
-        optimizer.step(scale)
-        return norm
-
-
-def _masked(samples: Sequence[Sample]) -> list[MaskedSequence]:
-    return [
-        MaskedSequence(sample.token_ids, sample.action_mask, is_served=True) for sample in samples
-    ]
+        return self._engine.logprobs(masked(samples))

@@ -17,6 +17,7 @@ from infra.db.database import Database
 from infra.db.models import CallRow, RolloutRow
 from infra.db.turns import CALL
 from mainspring.ids import CampaignId, GroupId, RolloutId
+from mainspring.status import StopReason
 from mainspring.trajectories.turns import Call
 
 
@@ -27,6 +28,7 @@ class BatchRollout:
     """None: masked."""
     calls: list[Call]
     """Of its last epoch, by number."""
+    stop_reason: StopReason | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ async def load_groups(database: Database, groups: list[GroupId]) -> list[BatchGr
     """In the order given. Unknown groups are left out."""
     async with database.transaction() as connection:
         rollout_rows = await connection.execute(
-            select(RolloutRow.group_id, RolloutRow.id, RolloutRow.reward)
+            select(RolloutRow.group_id, RolloutRow.id, RolloutRow.reward, RolloutRow.stop_reason)
             .where(RolloutRow.group_id.in_(groups))
             .order_by(RolloutRow.sample_index)
         )
@@ -72,6 +74,6 @@ def _assemble(
     for rollout, *fields in turn_rows:
         turns[rollout].append(Call(*fields))
     rollouts: defaultdict[str, list[BatchRollout]] = defaultdict(list)
-    for group, id, reward in rollout_rows:
-        rollouts[group].append(BatchRollout(id, reward, turns[id]))
+    for group, id, reward, stop_reason in rollout_rows:
+        rollouts[group].append(BatchRollout(id, reward, turns[id], stop_reason))
     return [BatchGroup(id, rollouts[id]) for id in groups if id in rollouts]

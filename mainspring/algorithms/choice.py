@@ -1,4 +1,4 @@
-"""Which advantage, group filter, loss and step engine a campaign names in [trainer].
+"""Which advantage, group filter, loss, correction and step engine a campaign names in [trainer].
 
 Each is a name of the tables below, or one of your own as "package.module:attribute". Invariants:
 what cannot be found, called or made is refused before the campaign is stored; what fails later is
@@ -14,19 +14,41 @@ from typing import Any
 
 from mainspring.algorithms.advantages.dr_grpo import dr_grpo
 from mainspring.algorithms.advantages.grpo import grpo
-from mainspring.algorithms.advantages.protocol import AdvantageEstimator
+from mainspring.algorithms.advantages.protocol import AdvantageEstimator, BatchEstimator
+from mainspring.algorithms.advantages.reinforce_plus_plus import (
+    reinforce_plus_plus,
+    reinforce_plus_plus_baseline,
+)
+from mainspring.algorithms.advantages.rloo import rloo
 from mainspring.algorithms.filters.mixed import mixed
 from mainspring.algorithms.filters.none import none
 from mainspring.algorithms.filters.protocol import GroupFilter
+from mainspring.config.correction import NO_CORRECTION
 from mainspring.config.parallel import MCORE, PLAIN, Device
 from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import ConfigError
 from mainspring.named import find, find_class
 from mainspring.training_faults import algorithm_broken
 
-ADVANTAGES: dict[str, AdvantageEstimator] = {"grpo": grpo, "dr_grpo": dr_grpo}
+ADVANTAGES: dict[str, AdvantageEstimator] = {
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "rloo": rloo,
+    "reinforce_plus_plus": reinforce_plus_plus,
+    "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
+}
 FILTERS: dict[str, GroupFilter] = {"mixed": mixed, "none": none}
-LOSSES = {"clip": "trainer.losses.clip:clip"}
+LOSSES = {
+    "clip": "trainer.losses.clip:clip",
+    "dual_clip": "trainer.losses.dual_clip:dual_clip",
+    "cispo": "trainer.losses.cispo:cispo",
+    "gspo": "trainer.losses.gspo:gspo",
+}
+CORRECTIONS = {
+    "tis": "trainer.corrections.tis:tis",
+    "icepop": "trainer.corrections.icepop:icepop",
+    "sequence_mask": "trainer.corrections.sequence_mask:sequence_mask",
+}
 ENGINES = {
     PLAIN: "trainer.engines.plain:PlainEngine",
     MCORE: "trainer.engines.mcore:McoreEngine",
@@ -35,10 +57,32 @@ ENGINE_METHODS = ("optimizer", "logprobs", "forward_backward")
 
 
 def advantages_of(rewards_G: Sequence[float | None], trainer: TrainerConfig) -> list[float | None]:
-    """[G] by the campaign's estimator. Raises AlgorithmBroken."""
-    what = f"trainer.advantage {trainer.advantage!r}"
-    estimate = find("advantage", trainer.advantage, ADVANTAGES)
-    found = _called(what, estimate, rewards_G, trainer)
+    """[G] of one group by itself, by the campaign's estimator. Raises AlgorithmBroken."""
+    what, estimate = _estimator(trainer)
+    return _advantages(what, _called(what, estimate, tuple(rewards_G), trainer), rewards_G)
+
+
+def advantages_of_batch(
+    rewards_NG: Sequence[Sequence[float | None]], trainer: TrainerConfig
+) -> list[list[float | None]]:
+    """[G] of each group of a batch, by the campaign's estimator. Raises AlgorithmBroken."""
+    what, estimate = _estimator(trainer)
+    found_NG = [advantages_of(rewards_G, trainer) for rewards_G in rewards_NG]
+    if not isinstance(estimate, BatchEstimator):
+        return found_NG
+    found: Any = _called(what, estimate.over_batch, found_NG, trainer)
+    if not isinstance(found, list | tuple) or len(found) != len(rewards_NG):
+        raise algorithm_broken(what, f"returned {found!r:.80} for {len(rewards_NG)} groups")
+    return [_advantages(what, *pair) for pair in zip(found, rewards_NG, strict=True)]
+
+
+def _estimator(trainer: TrainerConfig) -> tuple[str, AdvantageEstimator]:
+    """What it is called in messages, and the estimator."""
+    found = find("advantage", trainer.advantage, ADVANTAGES)
+    return f"trainer.advantage {trainer.advantage!r}", found
+
+
+def _advantages(what: str, found: Any, rewards_G: Sequence[float | None]) -> list[float | None]:
     if not isinstance(found, list | tuple) or len(found) != len(rewards_G):
         raise algorithm_broken(what, f"returned {found!r:.80} for {len(rewards_G)} rewards")
     for reward, advantage in zip(rewards_G, found, strict=True):
@@ -52,7 +96,7 @@ def advantages_of(rewards_G: Sequence[float | None], trainer: TrainerConfig) -> 
 def is_usable(rewards_G: Sequence[float | None], trainer: TrainerConfig) -> bool:
     """Whether the campaign's filter lets a step use a group. Raises AlgorithmBroken."""
     what = f"trainer.filter {trainer.filter!r}"
-    found = _called(what, find("filter", trainer.filter, FILTERS), rewards_G, trainer)
+    found = _called(what, find("filter", trainer.filter, FILTERS), tuple(rewards_G), trainer)
     if not isinstance(found, bool):
         raise algorithm_broken(what, f"returned {found!r:.80}, expected True or False")
     return found
@@ -63,6 +107,13 @@ def find_loss(trainer: TrainerConfig) -> Any:
     return _located("loss", trainer.loss, LOSSES)
 
 
+def find_correction(trainer: TrainerConfig) -> Any:
+    """A `trainer.corrections.protocol.Correction`, None where the campaign has none. Imports torch.
+    Raises ConfigError."""
+    kind = trainer.correction.kind
+    return None if kind == NO_CORRECTION else _located("correction", kind, CORRECTIONS)
+
+
 def find_engine(trainer: TrainerConfig) -> Any:
     """A class that makes a `trainer.engines.protocol.StepEngine`. Imports torch. Raises
     ConfigError."""
@@ -70,14 +121,18 @@ def find_engine(trainer: TrainerConfig) -> Any:
 
 
 def check_algorithms(trainer: TrainerConfig) -> None:
-    """Raises ConfigError for the first of the four that cannot be used."""
+    """Raises ConfigError for the first that cannot be used."""
     takes = "(rewards_G, trainer)"
     for what, known in (("advantage", ADVANTAGES), ("filter", FILTERS)):
-        found = find(what, getattr(trainer, what), known)
-        _check_function(what, found, trainer, takes, ", ".join(known))
+        name = getattr(trainer, what)
+        _check_function(what, name, find(what, name, known), takes, ", ".join(known))
     if trainer.loss not in LOSSES:
-        found = find_loss(trainer)
-        _check_function("loss", found, trainer, "(tokens, trainer)", ", ".join(LOSSES))
+        found, known = find_loss(trainer), ", ".join(LOSSES)
+        _check_function("loss", trainer.loss, found, "(tokens, trainer)", known)
+    kind = trainer.correction.kind
+    if kind not in (NO_CORRECTION, *CORRECTIONS):
+        found, known = find_correction(trainer), ", ".join((NO_CORRECTION, *CORRECTIONS))
+        _check_function("correction", kind, found, "(log_ratio, correction)", known)
     engine = trainer.engine_name
     if engine == MCORE and trainer.device is not Device.CUDA:
         raise ConfigError(
@@ -92,11 +147,9 @@ def _located(what: str, name: str, places: Mapping[str, str]) -> Any:
     return find(what, places.get(name, name), places)
 
 
-def _called(
-    what: str, function: Any, rewards_G: Sequence[float | None], trainer: TrainerConfig
-) -> Any:
+def _called(what: str, function: Any, given: object, trainer: TrainerConfig) -> Any:
     try:
-        return function(tuple(rewards_G), trainer)
+        return function(given, trainer)
     except Exception as error:
         raise algorithm_broken(what, f"raised {type(error).__name__}: {error}") from error
 
@@ -105,8 +158,7 @@ def _is_finite(value: object) -> bool:
     return isinstance(value, Real) and math.isfinite(value)
 
 
-def _check_function(what: str, found: Any, trainer: TrainerConfig, given: str, known: str) -> None:
-    name = getattr(trainer, what)
+def _check_function(what: str, name: str, found: Any, given: str, known: str) -> None:
     remedy = f"write it as `def name{given}` (docs/extending.md), or choose from {known}"
     is_coroutine = inspect.iscoroutinefunction(found)
     # A class could be called too, and would give an object instead of an answer.

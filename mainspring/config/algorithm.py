@@ -1,13 +1,39 @@
 """What [trainer] computes from a batch: advantages, the loss, and how losses become one number.
 
-Base of `mainspring.config.trainer.TrainerConfig`.
+Base of `mainspring.config.trainer.TrainerConfig`. Sections of their own: `correction`, `kl`.
 """
 
 from enum import StrEnum
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from mainspring.config.correction import NO_CORRECTION, CorrectionConfig
+from mainspring.config.kl import KlConfig
 from mainspring.config.section import Section
+
+
+class Std(StrEnum):
+    POPULATION = "population"
+    """Mean square over the group, plus 1e-4."""
+    UNBIASED = "unbiased"
+    """Sum of squares divided by one less than the group, plus 1e-6, as verl and slime have it."""
+    NONE = "none"
+    """Nothing is divided: the advantage is "dr_grpo"."""
+
+
+class Overlong(StrEnum):
+    KEEP = "keep"
+    """They are trained on as others are."""
+    MASK = "mask"
+    """Their tokens are not trained on; their rewards still count in their group's mean."""
+
+
+class Proximal(StrEnum):
+    SERVED = "served"
+    """As the engine sampled them: nothing is computed for it."""
+    RECOMPUTED = "recomputed"
+    """By the trainer under the step's first weights: one more forward pass over the batch."""
 
 
 class Aggregation(StrEnum):
@@ -17,26 +43,66 @@ class Aggregation(StrEnum):
     """Mean over samples of each sample's token mean (the original GRPO)."""
     SEQ_MEAN_TOKEN_SUM = "seq_mean_token_sum"
     """Mean over samples of each sample's token sum (Dr. GRPO up to a constant)."""
+    SEQ_MEAN_TOKEN_SUM_NORM = "seq_mean_token_sum_norm"
+    """Mean over samples of each sample's token sum divided by `aggregation_length` (Dr. GRPO)."""
 
 
 class AlgorithmConfig(Section):
     updates_per_step: int = Field(default=1, ge=1)
-    """Passes over a step's batch, with one optimizer update each (PPO's epochs)."""
+    """Passes over a step's batch (PPO's epochs), with one optimizer update for each of its
+    `mini_batches`."""
+    mini_batches: int = Field(default=1, ge=1)
+    """Number of parts of the batch, each with an optimizer update and a denominator of its own. The
+    batch's n-th sample is in part n modulo this number."""
     advantage: str = "grpo"
     """How rewards of a group become advantages. "grpo": minus the group's mean, divided by its
-    standard deviation. "dr_grpo": minus the mean only. Or a function of your own as
-    "package.module:function"."""
-    normalize_std: bool = True
-    """Whether the advantage "grpo" divides by the group's standard deviation. If false, it is
-    "dr_grpo"."""
+    standard deviation. "dr_grpo": minus the mean only. "rloo": minus the mean of the others.
+    "reinforce_plus_plus": minus the batch's mean, divided by the batch's standard deviation; choose
+    the filter "none" with it. "reinforce_plus_plus_baseline": minus the group's mean, divided by
+    the batch's standard deviation. Or a function of your own as "package.module:function"."""
+    std: Std = Std.POPULATION
+    """Standard deviation that the advantage "grpo" divides by."""
+    overlong: Overlong = Overlong.KEEP
+    """What becomes of rollouts that a limit on turns, context or time cut off."""
     loss: str = "clip"
-    """The loss of a token. "clip": PPO's clipped objective with an entropy bonus. Or a function of
-    your own as "package.module:function"."""
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """The probability ratio is clipped below at 1 - `clip_low`."""
+    """The loss of a token; all have the entropy bonus. "clip": PPO's clipped objective.
+    "dual_clip": with a bound for negative advantages, too. "cispo": clipped importance weights, and
+    every token keeps its gradient. "gspo": the clipped objective with one ratio for each sample, of
+    its tokens' geometric mean; it wants bounds of about 0.0003 and 0.0004, and the aggregation
+    "seq_mean_token_mean". Or a function of your own as "package.module:function"."""
+    clip_low: float = Field(default=0.2, gt=0, le=1)
+    """The probability ratio is clipped below at 1 - `clip_low`; with 1 it is not."""
     clip_high: float = Field(default=0.28, gt=0)
     """The probability ratio is clipped above at 1 + `clip_high` ("clip higher", DAPO)."""
+    dual_clip: float = Field(default=3.0, gt=1)
+    """Bound of the ratio for negative advantages, of the loss "dual_clip"."""
+    proximal: Proximal = Proximal.SERVED
+    """Log-probs that the current ones are compared with in the loss's ratio."""
+    correction: CorrectionConfig = CorrectionConfig()
+    kl: KlConfig = KlConfig()
     aggregation: Aggregation = Aggregation.TOKEN_MEAN
     """How the losses of all tokens become one number."""
+    aggregation_length: int | None = Field(default=None, ge=1)
+    """Number of tokens that the aggregation "seq_mean_token_sum_norm" divides by, such as
+    `policy.max_context`."""
     entropy_coef: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""
+
+    @model_validator(mode="after")
+    def _a_correction_compares_two_log_probs(self) -> Self:
+        if self.correction.kind != NO_CORRECTION and self.proximal is Proximal.SERVED:
+            raise ValueError(
+                f'correction.kind = "{self.correction.kind}" compares recomputed log-probs with '
+                'served ones: set proximal = "recomputed", or remove [trainer.correction]'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_constant_length_is_given(self) -> Self:
+        needed = self.aggregation is Aggregation.SEQ_MEAN_TOKEN_SUM_NORM
+        if needed and self.aggregation_length is None:
+            raise ValueError(
+                'aggregation = "seq_mean_token_sum_norm" divides by a constant number of tokens: '
+                "set aggregation_length, for example to policy.max_context"
+            )
+        return self

@@ -114,7 +114,8 @@ def _nearest(location: tuple[Any, ...], model: type[BaseModel]) -> str | None:
     close = difflib.get_close_matches(name, _given(at), 1)
     if close:
         return close[0]
-    everywhere = dict(_fields(model))
+    # Of fields with the same name, the first in a file.
+    everywhere = dict(reversed([*_fields(model)]))
     if name in everywhere:
         return everywhere[name]
     close = difflib.get_close_matches(name, everywhere, 1, cutoff=0.8)

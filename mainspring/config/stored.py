@@ -6,6 +6,7 @@ Raises pydantic's ValidationError for what cannot be translated.
 
 from typing import Any
 
+from mainspring.config.algorithm import Std
 from mainspring.config.any_run import AnyRun, read_run
 from mainspring.config.parallel import PLAIN, Device
 from mainspring.config.section import BUNDLED
@@ -50,6 +51,8 @@ def _trainer(raw: dict[str, Any]) -> dict[str, Any]:
     old_gap = trainer.pop("max_logprob_gap", None)
     if old_gap is not None and "gap" not in trainer:
         trainer["gap"] = {} if old_gap == _OLD_MAX_GAP else {"max": old_gap}
+    if not trainer.pop("normalize_std", True):
+        trainer["std"] = Std.NONE
     if trainer and "device" not in trainer:
         # The bundled model was trained wherever the trainer ran; others are for GPUs.
         bundled = raw.get("policy", {}).get("model", BUNDLED) == BUNDLED

@@ -51,6 +51,16 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
         return self
 
     @model_validator(mode="after")
+    def _every_mini_batch_can_have_a_rollout(self) -> Self:
+        num_rollouts = self.groups_per_step * self.group_size
+        if self.mini_batches > num_rollouts:
+            raise ValueError(
+                f"mini_batches = {self.mini_batches} is more than the {num_rollouts} rollouts of a "
+                "step (groups_per_step x group_size): lower it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _muon_is_not_sharded(self) -> Self:
         if self.optimizer.name is OptimizerName.MUON and self.tensor_parallel > 1:
             raise ValueError(

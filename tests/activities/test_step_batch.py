@@ -1,16 +1,21 @@
 """A step's batch: its figures over tokens, and tokens that are too old for the loss."""
 
 import numpy as np
+import pytest
 
 from activities.step_batch import step_batch
 from infra.db.batches import BatchGroup, BatchRollout
+from mainspring.config.algorithm import Overlong
 from mainspring.config.trainer import TrainerConfig
 from mainspring.ids import GroupId, RolloutId
+from mainspring.status import StopReason
 from mainspring.step_metrics import TAKEN_NAMES
 from mainspring.trajectories.turns import Call, VersionSpan
 
 
-def rollout(index: int, reward: float | None, *versions: int) -> BatchRollout:
+def rollout(
+    index: int, reward: float | None, *versions: int, ended: StopReason = StopReason.SUBMITTED
+) -> BatchRollout:
     """One reply of a token for each version, after a prompt of three."""
     reply = Call(
         number=0,
@@ -27,6 +32,7 @@ def rollout(index: int, reward: float | None, *versions: int) -> BatchRollout:
         id=RolloutId(f"c/g0/{index}"),
         reward=reward,
         calls=[reply],
+        stop_reason=ended,
     )
 
 
@@ -89,3 +95,37 @@ def test_the_same_batch_has_the_same_digest_and_another_one_does_not() -> None:
     assert step_batch([OLD], TrainerConfig(), version=9).digest != (
         step_batch([other], TrainerConfig(), version=9).digest
     )
+
+
+@pytest.mark.parametrize("ended", list(StopReason))
+def test_what_a_limit_cut_off_is_masked_and_still_moves_its_group(ended: StopReason) -> None:
+    group_of = group(rollout(0, 1.0, 1), rollout(1, 0.0, 1), rollout(2, 0.5, 1, ended=ended))
+    kept = step_batch([group_of], TrainerConfig(), version=1)
+    masked = step_batch([group_of], TrainerConfig(overlong=Overlong.MASK), version=1)
+    cut = ended in (StopReason.STEP_LIMIT, StopReason.CONTEXT_FULL, StopReason.WALL_TIME)
+    whole = group(rollout(0, 1.0, 1), rollout(1, 0.0, 1))
+    assert "num_overlong_masked" not in kept.figures
+    assert masked.figures["num_overlong_masked"] == cut
+    assert masked.figures.keys() <= TAKEN_NAMES
+    assert masked.figures["reward_mean"] == 0.5
+    # the others have the advantages that they had, which the rewards of all three give
+    assert [s.advantages[-1] for s in masked.samples[:2]] == [
+        s.advantages[-1] for s in kept.samples[:2]
+    ]
+    assert (
+        masked.samples[0].advantages[-1]
+        != (step_batch([whole], TrainerConfig(), version=1).samples[0].advantages[-1])
+    )
+    assert len(masked.samples) == 3 and not (cut and masked.samples[2].carries_advantage)
+    high = group(rollout(0, 1.0, 1), rollout(1, 0.0, 1), rollout(2, 2.0, 1, ended=ended))
+    assert step_batch([high], TrainerConfig(overlong=Overlong.MASK), version=1).samples[
+        2
+    ].carries_advantage is (not cut)
+
+
+def test_an_estimator_of_the_batch_sees_all_groups() -> None:
+    groups = [group(rollout(0, 1.0, 1), rollout(1, 1.0, 1)), group(rollout(2, 0.0, 1))]
+    found = step_batch(groups, TrainerConfig(advantage="reinforce_plus_plus"), version=1)
+    solved, also, failed = (float(s.advantages[-1]) for s in found.samples)
+    assert solved == also == pytest.approx((1 - 2 / 3) / (1 / 3) ** 0.5)
+    assert failed == pytest.approx(-2 / 3 / (1 / 3) ** 0.5)

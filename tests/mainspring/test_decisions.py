@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mainspring.algorithms.admission import num_admissible_groups
 from mainspring.algorithms.choice import advantages_of
 from mainspring.algorithms.curriculum import task_position
+from mainspring.config.algorithm import Std
 from mainspring.config.trainer import TrainerConfig
 from mainspring.trajectories.samples import NOT_SAMPLED, samples_of
 from mainspring.trajectories.turns import BrokenTrajectory, Call, VersionSpan
@@ -58,20 +59,20 @@ def test_every_pass_over_the_tasks_is_a_permutation() -> None:
 
 
 def test_masked_rollouts_do_not_move_the_baseline() -> None:
-    assert advantages_of([1.0, 0.0, None], TrainerConfig(normalize_std=False)) == [0.5, -0.5, None]
-    assert advantages_of([1.0, 1.0, None], TrainerConfig(normalize_std=True)) == [0.0, 0.0, None]
-    assert advantages_of([None, None], TrainerConfig(normalize_std=True)) == [None, None]
-    low, high = advantages_of([0.0, 1.0], TrainerConfig(normalize_std=True))
+    assert advantages_of([1.0, 0.0, None], TrainerConfig(std=Std.NONE)) == [0.5, -0.5, None]
+    assert advantages_of([1.0, 1.0, None], TrainerConfig()) == [0.0, 0.0, None]
+    assert advantages_of([None, None], TrainerConfig()) == [None, None]
+    low, high = advantages_of([0.0, 1.0], TrainerConfig())
     assert low == pytest.approx(-1, abs=1e-3) and high == pytest.approx(1, abs=1e-3)
 
 
 @pytest.mark.parametrize(
     "rewards_G", [[0.1] * 3, [0.7] * 8, [0.55, None] * 16, [0.1 + 0.2, 0.3], [0.4]]
 )
-@pytest.mark.parametrize("normalize_std", [True, False])
-def test_equal_rewards_give_exact_zeros(rewards_G, normalize_std) -> None:
+@pytest.mark.parametrize("std", list(Std))
+def test_equal_rewards_give_exact_zeros(rewards_G, std) -> None:
     expected = [None if reward is None else 0.0 for reward in rewards_G]
-    assert advantages_of(rewards_G, TrainerConfig(normalize_std=normalize_std)) == expected
+    assert advantages_of(rewards_G, TrainerConfig(std=std)) == expected
 
 
 def turn(number: int, start: int, spans: tuple[VersionSpan, ...] = (VersionSpan(3, 0, 2),)):

@@ -26,6 +26,8 @@ CONFIG = CampaignConfig.model_validate(
             "advantage": "own:advantage",
             "filter": "own:filter",
             "loss": "own:loss",
+            "proximal": "recomputed",
+            "correction": {"kind": "own:correction"},
             "engine": "own:Engine",
             "warm_start": {},
         },

@@ -23,7 +23,9 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import Device, ParallelConfig
 from mainspring.trajectories.samples import NOT_SAMPLED, Sample
 from trainer.driver import TrainerDriver
+from trainer.hf_directory import load_weights
 from trainer.processes import Processes, join
+from trainer.rank import TrainerRank
 
 FAMILIES = {
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
@@ -143,6 +145,15 @@ def batch() -> list[Sample]:
 
 def _advantages(mask: np.ndarray, value: float) -> np.ndarray:
     return np.where(mask, np.float32(value), np.float32(0))
+
+
+def weights_of(rank: TrainerRank, directory: Path) -> dict[str, torch.Tensor]:
+    rank.export_hf(directory)
+    return load_weights(directory)
+
+
+def largest_gap(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
 def oracle_logprobs(model: PreTrainedModel, sample: Sample) -> torch.Tensor:

@@ -11,6 +11,8 @@ from tests.trainer import cuda_shim
 from trainer.engines.mcore import McoreEngine, finalize_model_grads
 from trainer.losses.clip import clip
 from trainer.losses.protocol import Loss
+from trainer.mini_batch import MiniBatch
+from trainer.policy_step import PolicyStep
 from trainer.processes import Processes, join
 from trainer.rank import TrainerRank
 
@@ -49,9 +51,9 @@ def gradients(
         finalize_model_grads(model, None, **options | {"force_all_reduce": True})
 
     engine._config.finalize_model_grads_func = summed
-    trainer._loss = loss
     optimizer = engine.optimizer(config.trainer.optimizer)
-    figures, _ = trainer._accumulate(optimizer, samples, 0)
+    step = PolicyStep(config, engine, optimizer, processes, loss=loss, reference=None)
+    figures, _ = step._accumulate(MiniBatch(samples), 0)
     grads = {
         engine.weights._global(name): parameter.main_grad.float().numpy().copy()
         for name, parameter in engine.weights._model.named_parameters()

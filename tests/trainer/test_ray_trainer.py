@@ -5,17 +5,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from mainspring import layout
 from mainspring.config.campaign import CampaignConfig
+from mainspring.ids import campaign_id
 from mainspring.step_metrics import Origin, TrainerJob
 from mainspring.training_faults import TrainerLost
 from mainspring.trajectories.samples import Sample
 from tests.trainer.conftest import MakeModel
 from trainer.backend import RayTrainer
+from trainer.checkpoint import Identity
+from trainer.driver import TrainerDriver
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +71,40 @@ def test_a_rank_killed_before_a_check_fails_that_check_alone(
         trainer.logprob_gap(batch, 0)
     trainer.load(job, checkpoint, 0)
     assert trainer.logprob_gap(batch, 0) == before
+
+
+def test_new_ranks_keep_version_0_as_their_reference_and_not_the_base_model(
+    job: TrainerJob, batch: list[Sample], tmp_path: Path
+) -> None:
+    """As after a warm start: version 0 is not what ranks are built with."""
+    kl = job.config.trainer.kl.model_copy(update={"coef": 0.1})
+    trainer = job.config.trainer.model_copy(update={"kl": kl})
+    with_kl = replace(job, config=job.config.model_copy(update={"trainer": trainer}))
+    version_0 = layout.policy(tmp_path, campaign_id(job.config.name), 0)
+    driver = TrainerDriver()
+    driver.start(with_kl.config, Path(job.config.policy.model))
+    driver.train_step(batch, step=0, current_version=0)
+    driver.save(version_0, Identity(origin=job.origin, version=0), job.epoch)
+    driver.shutdown()
+
+    def kl_reference(backend: RayTrainer, step: int) -> float | None:
+        return backend.train_step(batch, step).values["kl_reference"]
+
+    first, second = RayTrainer(tmp_path), RayTrainer(tmp_path)
+    try:
+        first.prepare(with_kl, version_0, lambda note: None)
+        assert kl_reference(first, 1) == 0.0
+        first.save(with_kl, tmp_path / "v1", 1, "batch")
+        moved = kl_reference(first, 2)
+        kill_rank(first)
+        first.load(with_kl, tmp_path / "v1", 1)
+        assert moved and kl_reference(first, 2) == moved
+        first.shutdown()
+        second.load(with_kl, tmp_path / "v1", 1)
+        assert kl_reference(second, 2) == moved
+    finally:
+        first.shutdown()
+        second.shutdown()
 
 
 def test_a_trainer_that_is_started_again_imports_no_torch() -> None:

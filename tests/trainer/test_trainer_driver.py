@@ -203,8 +203,7 @@ async def test_a_rank_without_a_micro_batch_does_not_hold_up_the_others(
     found = driver.train_step([batch[0]], step=0, current_version=0)
     single = TrainerRank(make_config(), make_model()[1])
     alone = single.train_step([batch[0]], step=0, current_version=0)
-    assert found.values.keys() == {"clip_fraction"}
-    assert found.values["clip_fraction"] == alone.values["clip_fraction"]
+    assert found.values == alone.values and "clip_fraction" in found.values
     assert found.loss == pytest.approx(alone.loss, abs=1e-6)
     flat = driver.train_step(
         [replace(batch[0], advantages=np.zeros_like(batch[0].advantages))],

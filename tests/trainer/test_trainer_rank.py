@@ -1,6 +1,5 @@
 import copy
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,17 +9,8 @@ import torch.nn.functional as F
 from mainspring.training_faults import LogprobGapTooLarge, NonFiniteStep
 from mainspring.trajectories.sequences import WeightedSequence
 from mainspring.trajectories.turns import BrokenTrajectory
-from trainer.hf_directory import load_weights
+from tests.trainer.conftest import largest_gap, weights_of
 from trainer.rank import TrainerRank
-
-
-def weights_of(rank: TrainerRank, directory: Path) -> dict[str, torch.Tensor]:
-    rank.export_hf(directory)
-    return load_weights(directory)
-
-
-def largest_gap(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
-    return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
 @pytest.fixture

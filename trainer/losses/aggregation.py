@@ -5,8 +5,11 @@ from collections.abc import Sequence
 from mainspring.config.algorithm import Aggregation
 
 
-def token_weights(aggregation: Aggregation, num_tokens_N: Sequence[int]) -> list[float]:
-    """Weight of each action token of sample n in the batch's loss, from all samples' lengths."""
+def token_weights(
+    aggregation: Aggregation, num_tokens_N: Sequence[int], length: int | None = None
+) -> list[float]:
+    """Weight of each action token of sample n in the batch's loss, from all samples' lengths.
+    `length`: the constant of SEQ_MEAN_TOKEN_SUM_NORM."""
     if not num_tokens_N:
         return []
     if any(num_tokens < 1 for num_tokens in num_tokens_N):
@@ -18,3 +21,6 @@ def token_weights(aggregation: Aggregation, num_tokens_N: Sequence[int]) -> list
             return [1 / (len(num_tokens_N) * num_tokens) for num_tokens in num_tokens_N]
         case Aggregation.SEQ_MEAN_TOKEN_SUM:
             return [1 / len(num_tokens_N)] * len(num_tokens_N)
+        case Aggregation.SEQ_MEAN_TOKEN_SUM_NORM:
+            assert length is not None, "the configuration is refused without aggregation_length"
+            return [1 / (len(num_tokens_N) * length)] * len(num_tokens_N)

@@ -26,7 +26,11 @@ class ActionTokens:
     """Of the distributions they were taken from; with gradient."""
     served_logprobs: Tensor
     """As the engine sampled them, in every update on the batch."""
+    proximal_logprobs: Tensor
+    """Denominator of the ratio (`trainer.proximal`): the served ones, or those recomputed under the
+    weights that the step began with."""
     advantages: Tensor
+    """After [trainer.correction], and after a KL penalty in the reward."""
     weights: Tensor
     """Of each token in the batch's loss: `trainer.aggregation`."""
     num_tokens_N: Sequence[int]

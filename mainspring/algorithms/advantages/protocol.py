@@ -6,7 +6,7 @@ by the estimators and by `mainspring.algorithms.choice`.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mainspring.config.trainer import TrainerConfig
 
@@ -17,4 +17,15 @@ class AdvantageEstimator(Protocol):
     ) -> Sequence[float | None]:
         """[G] advantages from the [G] rewards of one group. A rollout whose advantage is 0 has no
         gradient and is not trained on."""
+        ...
+
+
+@runtime_checkable
+class BatchEstimator(AdvantageEstimator, Protocol):
+    """One that also compares the groups of a batch with each other."""
+
+    def over_batch(
+        self, advantages_NG: Sequence[Sequence[float | None]], trainer: TrainerConfig, /
+    ) -> Sequence[Sequence[float | None]]:
+        """The advantages of each group, from those that each call gave for its group."""
         ...

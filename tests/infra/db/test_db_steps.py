@@ -12,7 +12,7 @@ from infra.db.database import Database
 from infra.db.fence import Fenced
 from infra.db.steps import StepOutOfOrder, StepRecord
 from mainspring.ids import CampaignId, group_id
-from mainspring.status import GroupStatus, StepStatus
+from mainspring.status import GroupStatus, StepStatus, StopReason
 from mainspring.trajectories.samples import samples_of
 
 
@@ -159,6 +159,8 @@ async def test_the_batch_holds_every_token_and_reads_the_same_for_ever(db: Datab
     assert [g.id for g in batch] == [group_id(CAMPAIGN, n) for n in range(3)]
     rewards = [[r.reward for r in g.rollouts] for g in batch]
     assert rewards == [[1.0, 0.0], [1.0, 0.0], [None, 0.0, 1.0]]
+    faulty, ended = StopReason.INFRA_FAULT, StopReason.SUBMITTED
+    assert [r.stop_reason for r in batch[2].rollouts] == [faulty, ended, ended]
     [sample] = samples_of("x", batch[0].rollouts[0].calls)
     assert (len(sample.token_ids), sample.num_action_tokens) == (24, 10)
     with pytest.raises(Fenced):

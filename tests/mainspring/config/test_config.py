@@ -6,13 +6,15 @@ import pytest
 from pydantic import ValidationError
 
 import bundled
-from mainspring.algorithms.choice import advantages_of
+from mainspring.algorithms.choice import advantages_of, check_algorithms
 from mainspring.algorithms.gap import GapBounds, GapConfig
+from mainspring.config.algorithm import Std
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import Device
 from mainspring.config.reading import check_evaluation, load_campaign
 from mainspring.config.stored import read_stored
+from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import ConfigError
 from mainspring.status import CampaignKind
 
@@ -48,6 +50,27 @@ VALID = 'name = "a"\n[policy]\nmodel = "/models/m"\n'
         (VALID + "[trainer.warm_start]\n", "toy tasks"),
         (VALID + "[trainer]\nmax_logprob_gap = 0.1\n", "trainer.max_logprob_gap"),
         (VALID + "[trainer.gap]\nmode = 'off'\n", "trainer.gap.mode"),
+        (
+            VALID + "[trainer.correction]\nkind = 'tis'\n",
+            'trainer: correction.kind = "tis" compares recomputed log-probs with served ones: set '
+            'proximal = "recomputed", or remove [trainer.correction]',
+        ),
+        (
+            VALID + "[trainer.correction]\nkind = 'icepop'\nlow = 6\n",
+            "trainer.correction: low = 6.0 is not below high = 5.0",
+        ),
+        (
+            VALID + "[trainer]\naggregation = 'seq_mean_token_sum_norm'\n",
+            "divides by a constant number of tokens: set aggregation_length",
+        ),
+        (
+            VALID + "[trainer]\ngroups_per_step = 2\ngroup_size = 4\nmini_batches = 9\n",
+            "trainer: mini_batches = 9 is more than the 8 rollouts of a step",
+        ),
+        (VALID + "[trainer]\nnormalize_std = false\n", "trainer.normalize_std: no such field"),
+        (VALID + "[trainer]\ndual_clip = 1\n", "trainer.dual_clip: must be greater than 1, not 1"),
+        (VALID + "[trainer.kl]\nestimator = 'k4'\n", "trainer.kl.estimator: must be 'k1', 'k2'"),
+        (VALID + "[trainer]\noverlong = 'drop'\n", "trainer.overlong: must be 'keep' or 'mask'"),
         (VALID.replace("[policy]", "kind = 'eval'\n[policy]"), "kind: no such field"),
         (VALID + "kind = 'bash'\n", "policy.kind: no such field; did you mean agent.kind?"),
         (
@@ -153,12 +176,32 @@ def test_the_algorithm_of_an_earlier_version_is_read(stored: str, normalize_std:
     trainer = {"device": "cpu", "filter": stored, "normalize_std": normalize_std}
     raw = {"name": "a", "policy": {"model": "/m"}, "trainer": trainer}
     found = training(read_stored(CampaignKind.TRAIN, raw)).trainer
-    assert (found.filter, found.normalize_std) == (stored, normalize_std)
+    assert (found.filter, found.std) == (stored, Std.POPULATION if normalize_std else Std.NONE)
     assert (found.advantage, found.loss, found.engine_name) == ("grpo", "clip", "plain")
     mean_only = [0.5, -0.5, None]
     assert (advantages_of([1.0, 0.0, None], found) == mean_only) is not normalize_std
     own = found.model_copy(update={"advantage": "dr_grpo"})
     assert advantages_of([1.0, 0.0, None], own) == mean_only
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"loss": "clipp"}, "no loss is called 'clipp'"),
+        ({"advantage": "grpoo"}, "no advantage is called 'grpoo'"),
+        (
+            {"proximal": "recomputed", "correction": {"kind": "tiss"}},
+            "no correction is called 'tiss'",
+        ),
+        (
+            {"proximal": "recomputed", "correction": {"kind": "math:pi"}},
+            "correction 'math:pi' is a float, expected a plain function",
+        ),
+    ],
+)
+def test_an_algorithm_of_an_unknown_name_is_refused(fields: dict, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        check_algorithms(TrainerConfig.model_validate(fields))
 
 
 def test_bounds_of_the_gap_follow_the_dtype() -> None:

@@ -42,6 +42,7 @@ def test_a_campaign_keeps_all_but_the_section_that_it_did_not_use() -> None:
     assert config.evaluation.splits == ("dev", "test") and config.evaluation.concurrency == 48
     before = dump("train")
     del before["run"]
+    assert before["trainer"].pop("normalize_std") is True  # `std` since, whose default it is
     now = config.model_dump(mode="json")
     assert part_of(now, before) == before
     # Fields that were added since have the defaults of a new campaign.

@@ -1,0 +1,32 @@
+"""A part of a step's batch with an optimizer update of its own, and what was recomputed of it.
+
+Invariant: the parts of a batch depend on the order of its samples and on their number alone, and
+each sample is in one part. Imported by `trainer.policy_step` and `trainer.loss_pass`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mainspring.trajectories.samples import Sample
+
+Recomputed = Mapping[int, NDArray[np.float32]]
+"""[T] log-probs of the samples of this rank's share, by index, as `StepEngine.logprobs` has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MiniBatch:
+    samples: Sequence[Sample]
+    """Of all ranks, each with action tokens."""
+    proximal: Recomputed | None = None
+    """Under the weights that the step began with; None: as served."""
+    reference: Recomputed | None = None
+    """Under the reference's weights; None: there is no reference."""
+
+
+def parts_of(samples: Sequence[Sample], number: int) -> list[list[Sample]]:
+    """At most `number` parts, none empty: the n-th sample is in part n modulo `number`, so that a
+    group's rollouts, which stand side by side, are in different ones."""
+    return [list(samples[start::number]) for start in range(min(number, len(samples)))]

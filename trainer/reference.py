@@ -1,0 +1,34 @@
+"""The weights that a KL penalty compares the policy with, kept in the host's memory.
+
+Invariant: after `in_place` the shard holds the weights that it held before, in all bits, which
+needs `take(named())` of `trainer.weights` to change nothing, also in what an optimizer keeps of
+them. Imported by the rank and by `trainer.policy_step`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from trainer.weights import Weights
+
+
+class Reference:
+    def __init__(self, weights: Weights) -> None:
+        """A copy of what the shard holds now."""
+        self._weights = weights
+        self._kept = _copied(weights)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The shard holds the reference meanwhile."""
+        current = _copied(self._weights)
+        self._weights.take(self._kept)
+        try:
+            yield
+        finally:
+            self._weights.take(current)
+
+
+def _copied(weights: Weights) -> dict[str, Tensor]:
+    return {name: weight.to("cpu", copy=True) for name, weight in weights.named().items()}
