@@ -145,9 +145,9 @@ def _print_fit(planned: Planned, console: Any) -> None:
         return
     _say(console, "set in [trainer] one of:")
     for change in planned.changes:
-        gpus = f"{change.num_ranks} GPU{'s' if change.num_ranks > 1 else ''}"
+        gpus = f"each of {change.num_ranks} GPUs" if change.num_ranks > 1 else "1 GPU"
         _say(console, f"  {change}")
-        _say(console, f"      {_gb(change.peak_bytes)} GB on each of {gpus}")
+        _say(console, f"      {_gb(change.peak_bytes)} GB on {gpus}")
 
 
 def _demand(planned: Planned) -> Any:
@@ -196,8 +196,8 @@ def _assumptions(planned: Planned) -> Any:
     on_cpu = planned.plan.config.trainer.device is Device.CPU
     rows = [
         ("tokens of a rollout", f"{assumed.tokens_per_rollout:,}", "tokens_per_rollout"),
-        ("turns of a rollout", f"{assumed.turns_per_rollout}", "turns_per_rollout"),
         ("generated of them", percent(assumed.action_share), "action_share"),
+        ("turns of a rollout", f"{assumed.turns_per_rollout}", "turns_per_rollout"),
         ("a command", duration(assumed.command_s), "command_s"),
         (
             "speed of a rank" if on_cpu else "peak of a GPU",

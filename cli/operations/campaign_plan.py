@@ -4,6 +4,7 @@ Owns what of a model directory is looked at: config.json, and headers of weights
 any. Invariants: starts nothing and asks no service; torch and transformers are not imported.
 """
 
+import os
 import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -53,11 +54,24 @@ def plan_campaign(
     if seen is not None:
         given = replace(given, gpu_name=seen.name)
     plan = plan_of(config, shape, given)
+    notes += _host_notes(plan)
     gpu_bytes, source = _gpu_bytes(gpu_memory_gb, seen) if on_gpus else (None, "")
     changes: list[Change] = []
     if gpu_bytes is not None and plan.lacks_bytes(gpu_bytes):
         changes = changes_that_fit(config, shape, given, gpu_bytes)
     return Planned(plan, gpu_bytes, source, changes, notes)
+
+
+def _host_notes(plan: CampaignPlan) -> list[str]:
+    """Ranks on CPU may run on another machine, so this one's memory refuses nothing."""
+    here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    needed = plan.host.peak_bytes
+    if plan.config.trainer.device is not Device.CPU or needed <= here:
+        return []
+    return [
+        f"the ranks need {needed / 1e9:.1f} GB of memory, this machine has {here / 1e9:.1f} GB: "
+        "lower trainer.micro_batch_tokens or policy.max_context, or train elsewhere"
+    ]
 
 
 def _gpu_bytes(gpu_memory_gb: float | None, seen: GpusHere | None) -> tuple[int | None, str]:

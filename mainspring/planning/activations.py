@@ -101,7 +101,7 @@ def layer_bytes(
     attention += here * (shape.num_heads // tensor) * FLOAT32_BYTES
     if parallel.context_parallel > 1:  # keys and values of whole sequences
         attention += tokens.num * 2 * shape.kv_width // tensor * width
-    if has_scores(parallel):
+    if has_scores(parallel) and shape.num_kv_heads < shape.num_heads:
         # Two of them: the softmax that is kept, and scores before it.
         rows = -(-tokens.longest // parallel.context_parallel)
         pairs = rows * tokens.longest * max(1, tokens.num // tokens.longest)
@@ -167,13 +167,14 @@ def logits_bytes(
     width = bytes_per_value(parallel)
     columns = kind.output_parameters // shape.hidden_size
     row = columns * FLOAT32_BYTES
-    hidden = tokens.num * shape.hidden_size * width
+    num_actions = -(-tokens.num_actions // parallel.context_parallel)
     if has_whole_logits:
         # Two of all tokens beside the weight's gradient; or five of action tokens in the loss.
+        hidden = tokens.num * shape.hidden_size * width
         whole = 2 * tokens.num * row + kind.output_parameters * width + hidden
-        return max(whole, 5 * tokens.num_actions * row, tokens.num * row)
-    chunk = CHUNK_COPIES * min(CHUNK_BYTES, tokens.num_actions * row)
+        return max(whole, 5 * num_actions * row)
+    chunk = CHUNK_COPIES * min(CHUNK_BYTES, num_actions * row)
     # Rows of action tokens and their gradient, and the weight's gradient in float32.
-    rows = 2 * tokens.num_actions * shape.hidden_size * width
+    rows = 2 * num_actions * shape.hidden_size * width
     copy = 0 if width == FLOAT32_BYTES else kind.output_parameters * width
     return chunk + rows + kind.output_parameters * FLOAT32_BYTES + copy

@@ -11,8 +11,6 @@ from mainspring.config.parallel import PLAIN, Device, ParallelConfig
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    is_padded: bool
-    """Whether rows of a micro-batch are padded to its longest one."""
     has_whole_logits: bool
     """Whether logits of all tokens exist at once; otherwise those of action tokens, in chunks."""
     has_whole_model_on_host: bool
@@ -26,7 +24,6 @@ class EngineFacts:
 
 
 PLAIN_FACTS = EngineFacts(
-    is_padded=True,
     has_whole_logits=True,
     has_whole_model_on_host=True,
     shards_optimizer=False,
@@ -34,7 +31,6 @@ PLAIN_FACTS = EngineFacts(
     reduces_through_copy=True,
 )
 MCORE_FACTS = EngineFacts(
-    is_padded=False,
     has_whole_logits=False,
     has_whole_model_on_host=False,
     shards_optimizer=True,

@@ -16,7 +16,6 @@ class RankKind:
     name: str
     num_ranks: int
     num_layers: int
-    has_embedding: bool
     has_output: bool
     most_micro_batches: int
     """Forward passes that wait for their backward pass at once, if the batch has as many."""
@@ -108,7 +107,6 @@ def _kind(
         name=name,
         num_ranks=num_ranks,
         num_layers=num_layers,
-        has_embedding=is_first,
         has_output=is_last,
         most_micro_batches=stages - stage,
         dense_parameters=dense,

@@ -137,6 +137,14 @@ def test_the_bundled_model_is_planned_without_files() -> None:
     assert told["trainer"]["engine"] == "plain" and told["fits"] is None
 
 
+def test_a_machine_with_too_little_memory_is_told_and_not_refused(write: Any) -> None:
+    cpu = (('device = "cuda"\ndtype = "bfloat16"', 'device = "cpu"'),)
+    found = run(write("qwen3-32b", *cpu))
+    assert found.exit_code == 0
+    told = " ".join(found.output.split())
+    assert "the ranks need" in told and "this machine has" in told
+
+
 @pytest.mark.parametrize("model", ["qwen3-8b", "qwen3-32b"])
 def test_the_screen_fits_80_columns_and_cuts_nothing(write: Any, model: str) -> None:
     stages = ("tensor_parallel = 4", "tensor_parallel = 4\npipeline_parallel = 4")

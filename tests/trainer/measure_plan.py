@@ -109,8 +109,7 @@ TIMEOUT_S = 900
 
 def measure(name: str) -> dict[str, Any]:
     """Planned and measured bytes of a case, of the rank with the largest peak."""
-    from mainspring.planning.activations import Tokens
-    from mainspring.planning.memory import CPU_REST_BYTES, memory_of_ranks
+    from mainspring.planning.memory import CPU_REST_BYTES, largest_micro_batch, memory_of_ranks
     from mainspring.planning.model_shape import read_shape
 
     case = CASES[name]
@@ -119,11 +118,7 @@ def measure(name: str) -> dict[str, Any]:
         _run(["model", name, str(model)])
         found = _run_ranks(name, Path(folder), case.config.trainer.world_size)
         shape = read_shape(model)
-    tokens = Tokens(
-        max(case.micro_batch_tokens, case.length),
-        case.length,
-        round(max(case.micro_batch_tokens, case.length) * ACTION_SHARE),
-    )
+    tokens = largest_micro_batch(case.config, ACTION_SHARE)
     [planned] = memory_of_ranks(case.config, shape, tokens, 2)
     largest = max(found, key=lambda rank: rank["peak_bytes"])
     peak, before = largest["peak_bytes"], largest["before_bytes"]
