@@ -32,7 +32,7 @@ QWEN3 = {
     "max_position_embeddings": 4096,
     "tie_word_embeddings": True,
 }
-"""54 million parameters."""
+"""55 million parameters."""
 LLAMA = QWEN3 | {
     "model_type": "llama",
     "hidden_size": 768,
@@ -42,9 +42,9 @@ LLAMA = QWEN3 | {
     "vocab_size": 32000,
     "tie_word_embeddings": False,
 }
-"""105 million parameters."""
+"""106 million parameters."""
 WIDE = QWEN3 | {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 5}
-"""90 million parameters."""
+"""89 million parameters."""
 SMALL = QWEN3 | {"hidden_size": 384, "num_hidden_layers": 6, "vocab_size": 16384}
 """20 million parameters."""
 TINY = SMALL | {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 1024}
@@ -54,7 +54,7 @@ QWEN2 = (
     | {"model_type": "qwen2", "hidden_size": 640, "num_attention_heads": 10}
     | {"num_key_value_heads": 2, "intermediate_size": 1792, "vocab_size": 20000}
 )
-"""63 million parameters."""
+"""65 million parameters."""
 
 
 @dataclass(frozen=True, slots=True)
