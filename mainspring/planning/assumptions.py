@@ -26,9 +26,9 @@ CPU_FLOPS_PER_THREAD = 60_000_000_000
 """Of a training step in one thread, 20 to 106 million parameters: 60 to 80 measured on a machine of
 docs/performance.md with other work on it (tests/trainer/measure_plan.py)."""
 CPU_DECODE_SHARE = 0.2
-"""Of those operations, what decoding reaches on a CPU."""
+"""Of those operations, what decoding reaches on a CPU; assumed, not measured."""
 CPU_DECODE_TOKENS_PER_S = 400
-"""The CPU engine's own work bounds small models."""
+"""The CPU engine's own work bounds small models; assumed, not measured."""
 
 GPU_TFLOPS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
@@ -141,5 +141,5 @@ def _decode(config: CampaignConfig, shape: ModelShape) -> tuple[float, str]:
     active = shape.num_active_parameters + shape.embedding_parameters
     if config.trainer.device is Device.CPU:
         computed = CPU_DECODE_SHARE * CPU_FLOPS_PER_THREAD / (2 * active)
-        return min(computed, CPU_DECODE_TOKENS_PER_S), "the CPU engine"
+        return min(computed, CPU_DECODE_TOKENS_PER_S), "the CPU engine, assumed"
     return DECODE_PARAMETERS_PER_S / active, "16e12 / active parameters"
