@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerFast
 
 from bundled.base_check import check_base
 from bundled.generator import Split, draw_instance
+from bundled.shape import MAX_POSITIONS, SIZES
 from bundled.trajectories import warm_start_messages
 from mainspring.agents.bash_block import SUBMIT_SENTINEL
 from mainspring.layout import BASE_IDENTITY
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 VOCAB_SIZE = 600
 """Before the protocol's own strings are added; every word of the generated tasks is one token."""
-MAX_POSITIONS = 1024
 _NUM_CORPUS_TASKS = 400
 
 CHAT_TEMPLATE = (
@@ -114,14 +114,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> "Qwen3ForCausal
 
     config = Qwen3Config(
         vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=MAX_POSITIONS,
-        tie_word_embeddings=True,
+        **SIZES,
         bos_token_id=None,
         eos_token_id=_token_id(tokenizer, IM_END),
         pad_token_id=_token_id(tokenizer, END_OF_TEXT),

@@ -1,4 +1,4 @@
-"""`mainspring campaign ...`: start, list, show, watch, pause, resume, cancel, fingerprint,
+"""`mainspring campaign ...`: start, plan, list, show, watch, pause, resume, cancel, fingerprint,
 drop-batch, rollback, report."""
 
 import json
@@ -36,6 +36,10 @@ def register(app: typer.Typer) -> None:
         from cli.start import start_campaign
 
         start_campaign(file, dry_run, force, home)
+
+    from cli.plan import plan
+
+    campaign.command()(plan)
 
     @campaign.command("list")
     def list_(home: Home = None, as_json: Json = False) -> None:

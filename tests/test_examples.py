@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 
 from mainspring.config.reading import check_evaluation, load_campaign
+from mainspring.planning.assumptions import Given
+from mainspring.planning.model_shape import read_shape
+from mainspring.planning.plan import plan_of
 from mainspring.tasks.any_task import read_task
 from mainspring.tasks.own_task import OwnTask
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+MODELS = Path(__file__).parent / "data" / "models"
 FOLDERS = sorted(path for path in EXAMPLES.iterdir() if path.is_dir())
 
 
@@ -25,6 +29,16 @@ def test_every_example_has_a_page_that_the_index_names() -> None:
 def test_campaign_files_load(file: Path) -> None:
     config = load_campaign(file)
     assert config.name and config.trainer.device in ("cpu", "cuda")
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("qwen3-*/campaign.toml")), ids=str)
+def test_campaigns_for_gpus_fit_gpus_of_80_gb(file: Path) -> None:
+    config = load_campaign(file)
+    shape = read_shape(MODELS / Path(config.policy.model).name.lower())
+    plan = plan_of(config, shape, Given())
+    assert plan.lacks_bytes(80_000_000_000) == 0
+    assert config.trainer.world_size % 8 == 0 or file.parent.name == "qwen3-8b"
+    assert config.policy.max_context == 16384 and config.trainer.group_size == 8
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*/eval.toml")), ids=str)

@@ -7,10 +7,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from bundled import shape
 from bundled.generator import make_instances
 from bundled.model import IM_END, make_bundled_model, make_tokenizer
 from bundled.trajectories import warm_start_messages
 from mainspring.agents.bundled import SYSTEM
+from mainspring.planning.model_shape import read_shape, shape_of
 from mainspring.training_faults import CheckpointUnusable
 
 
@@ -32,6 +34,13 @@ def test_it_loads_like_any_model(model_dir: Path) -> None:
     assert len(tokenizer) == model.config.vocab_size
     logits = model(input_ids=torch.tensor([tokenizer.encode("def get_total(n):")])).logits
     assert logits.isfinite().all()
+
+
+def test_its_sizes_are_those_that_it_is_planned_with(model_dir: Path) -> None:
+    made = read_shape(model_dir)
+    assert made == shape_of(shape.config(), "the bundled model")
+    model = AutoModelForCausalLM.from_pretrained(model_dir)
+    assert made.num_parameters == sum(p.numel() for p in model.parameters())
 
 
 def test_a_seed_gives_the_same_bytes_and_another_seed_other_weights(

@@ -1,0 +1,96 @@
+"""What a campaign asks of engines, sandbox nodes and disks.
+
+Invariant: an upper bound takes every rollout at `policy.max_context`; an expected figure takes the
+averages that are given, and each of those is named among the assumptions.
+"""
+
+from dataclasses import dataclass
+
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.optimizer import OptimizerName
+from mainspring.planning.assumptions import Assumptions
+from mainspring.planning.engine_facts import bytes_per_value, facts_of
+from mainspring.planning.model_shape import ModelShape
+
+MANIFEST_BYTES = 1 << 20
+"""Of a checkpoint beside its weights: manifest, tokenizer, config."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    rollouts_per_step: int
+    rollouts_in_flight: int
+    """Of training, at most; evaluations have their own bound."""
+    evaluation_rollouts: int
+    """Of one evaluation, at once, beside those of training."""
+    sandboxes: int
+    """Open at once, as far as `sandbox.max_open` lets them be."""
+    sandbox_memory_bytes: int
+    sandbox_cpus: float
+    sandbox_disk_bytes: int
+    most_tokens_per_step: int
+    tokens_per_step: int
+    """Expected."""
+    action_tokens_per_step: int
+    """Expected; engines generate as many."""
+    most_kv_tokens: int
+    """At all engines together."""
+    kv_tokens: int
+    """Expected: a rollout in flight is half-way through on average."""
+    kv_bytes_per_token: int
+    checkpoint_bytes: int
+    """Of one, with its export."""
+    export_bytes: int
+    num_checkpoints: int
+    """Those that are kept, and the one that is being written."""
+
+    @property
+    def disk_bytes(self) -> int:
+        return self.num_checkpoints * self.checkpoint_bytes
+
+
+def demand_of(config: CampaignConfig, shape: ModelShape, assumed: Assumptions) -> Demand:
+    trainer, sandbox = config.trainer, config.sandbox
+    per_step = trainer.groups_per_step * trainer.group_size
+    in_flight = min(
+        (trainer.max_staleness + 1) * per_step, trainer.num_steps * per_step
+    )  # the last steps admit no more
+    sandboxes = in_flight + config.evaluation.concurrency
+    if sandbox.max_open is not None:
+        sandboxes = min(sandboxes, sandbox.max_open)
+    tokens = per_step * assumed.tokens_per_rollout
+    kv_rollouts = in_flight + config.evaluation.concurrency
+    export = shape.num_parameters * shape.file_bytes_per_weight
+    return Demand(
+        rollouts_per_step=per_step,
+        rollouts_in_flight=in_flight,
+        evaluation_rollouts=config.evaluation.concurrency,
+        sandboxes=sandboxes,
+        sandbox_memory_bytes=sandboxes * sandbox.memory_mb << 20,
+        sandbox_cpus=sandboxes * sandbox.cpus,
+        sandbox_disk_bytes=sandboxes * sandbox.disk_mb << 20,
+        most_tokens_per_step=per_step * config.policy.max_context,
+        tokens_per_step=tokens,
+        action_tokens_per_step=round(tokens * assumed.action_share),
+        most_kv_tokens=kv_rollouts * config.policy.max_context,
+        kv_tokens=kv_rollouts * assumed.tokens_per_rollout // 2,
+        kv_bytes_per_token=shape.kv_bytes_per_token,
+        checkpoint_bytes=_state_bytes(config, shape) + export + MANIFEST_BYTES,
+        export_bytes=export,
+        num_checkpoints=trainer.keep_checkpoints + 1,
+    )
+
+
+def _state_bytes(config: CampaignConfig, shape: ModelShape) -> int:
+    """Weights and optimizer of all ranks, each once."""
+    trainer = config.trainer
+    moments = 8
+    if trainer.optimizer.name is OptimizerName.MUON:
+        # One moment of hidden matrices, two of the rest.
+        hidden = shape.num_layers * (shape.attention_parameters + shape.mlp_parameters)
+        share = 4 * hidden / shape.num_parameters
+        moments = round(8 - share)
+    each = bytes_per_value(trainer) + moments
+    if facts_of(trainer).shards_optimizer and bytes_per_value(trainer) == 2:
+        each += 4  # the float32 copy that the optimizer moves
+    return each * shape.num_parameters

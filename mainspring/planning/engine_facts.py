@@ -1,0 +1,54 @@
+"""How each step engine uses memory: what the formulas ask, in one place.
+
+A change of an engine changes its line here. Engines of your own are planned as "mcore".
+"""
+
+from dataclasses import dataclass
+
+from mainspring.algorithms.gap import Dtype
+from mainspring.config.parallel import PLAIN, Device, ParallelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    has_whole_logits: bool
+    """Whether logits of all tokens exist at once; otherwise those of action tokens, in chunks."""
+    has_whole_model_on_host: bool
+    """Whether an import and an export hold the whole model; otherwise one weight or one file."""
+    shards_optimizer: bool
+    """Whether data-parallel and context-parallel copies share the optimizer's state."""
+    has_gradient_buffer: bool
+    """Whether gradients lie in a float32 buffer of their own from the start."""
+    reduces_through_copy: bool
+    """Whether gradients are copied into one flat buffer to add them up over copies."""
+
+
+PLAIN_FACTS = EngineFacts(
+    has_whole_logits=False,
+    has_whole_model_on_host=False,
+    shards_optimizer=False,
+    has_gradient_buffer=False,
+    reduces_through_copy=True,
+)
+MCORE_FACTS = EngineFacts(
+    has_whole_logits=False,
+    has_whole_model_on_host=False,
+    shards_optimizer=True,
+    has_gradient_buffer=True,
+    reduces_through_copy=False,
+)
+
+
+def facts_of(parallel: ParallelConfig) -> EngineFacts:
+    return PLAIN_FACTS if parallel.engine_name == PLAIN else MCORE_FACTS
+
+
+def bytes_per_value(parallel: ParallelConfig) -> int:
+    """Of weights and activations."""
+    return 2 if parallel.dtype is Dtype.BFLOAT16 else 4
+
+
+def has_scores(parallel: ParallelConfig) -> bool:
+    """Whether attention keeps its scores: no fused kernel on GPUs takes float32 with shared key
+    heads."""
+    return parallel.device is Device.CUDA and parallel.dtype is Dtype.FLOAT32

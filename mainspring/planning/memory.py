@@ -1,0 +1,221 @@
+"""Memory of a trainer's ranks, by part and by moment, for each kind of rank.
+
+Invariant: a rank needs the largest of its moments; parts of a moment exist together, so they may be
+added. Import and export have moments of their own, because they may need more than a step.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mainspring.algorithms.schedule import Schedule
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.optimizer import OptimizerName
+from mainspring.config.parallel import Device
+from mainspring.config.trainer import TrainerConfig
+from mainspring.planning.activations import FLOAT32_BYTES, Tokens, kept_bytes, logits_bytes
+from mainspring.planning.engine_facts import bytes_per_value, facts_of
+from mainspring.planning.model_shape import ModelShape
+from mainspring.planning.rank_kinds import RankKind, rank_kinds
+
+CPU_REST_BYTES = 430_000_000
+"""Of a rank on CPU whose model is next to nothing: Python, torch and Megatron-core; measured."""
+CUDA_REST_BYTES = 3_000_000_000
+"""Of a GPU beside tensors: CUDA context, NCCL's buffers, workspaces of libraries; assumed."""
+CUDA_GAP_SHARE = 0.05
+"""Of activations and logits: what torch's allocator holds beyond them on a GPU; assumed."""
+
+
+HEAP_SHARE = 0.8
+"""Of activations in small tensors: what the heap of a rank on CPU holds beyond tensors that are in
+use, because freed ones leave gaps of other sizes. Measured (tests/trainer/measure_plan.py)."""
+
+
+class Part(StrEnum):
+    WEIGHTS = "weights"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer"
+    COMMUNICATION = "communication"
+    ACTIVATIONS = "activations"
+    ATTENTION = "attention"
+    LOGITS = "logits"
+    ALLOCATOR = "allocator"
+    """What malloc on a CPU, or torch's allocator on a GPU, holds of freed tensors."""
+    REST = "rest"
+    """Libraries, and on a GPU the CUDA context."""
+
+
+class MomentName(StrEnum):
+    IMPORT = "import"
+    """Weights are read from the model's files."""
+    LOGITS = "output layer"
+    """The backward pass begins: activations of all layers, and logits."""
+    BACKWARD = "backward pass"
+    """Logits are gone; a layer's gradients are computed."""
+    UPDATE = "update"
+    """Gradients are added up over copies, and the optimizer moves the weights."""
+    EXPORT = "export"
+    """Weights are written for engines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    name: MomentName
+    bytes_of: Mapping[Part, int]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(self.bytes_of.values())
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """Of the device of one rank: its GPU, or its process on CPU."""
+
+    kind: RankKind
+    moments: tuple[Moment, ...]
+
+    @property
+    def peak(self) -> Moment:
+        return max(self.moments, key=lambda moment: moment.num_bytes)
+
+
+def largest_micro_batch(config: CampaignConfig, action_share: float) -> Tokens:
+    """A longer sequence than the budget is a micro-batch of its own, and a step has no more tokens
+    than its rollouts."""
+    trainer, longest = config.trainer, config.policy.max_context
+    num_rollouts = -(-trainer.groups_per_step * trainer.group_size // trainer.data_parallel)
+    num = max(longest, min(trainer.micro_batch_tokens, num_rollouts * longest))
+    return Tokens(num, longest, round(num * action_share))
+
+
+def memory_of_ranks(
+    config: CampaignConfig, shape: ModelShape, tokens: Tokens, num_micro_batches: int
+) -> tuple[RankMemory, ...]:
+    """`num_micro_batches`: of one data-parallel copy in a step. Raises ModelError."""
+    return tuple(
+        RankMemory(kind, _moments(config, shape, kind, tokens, num_micro_batches))
+        for kind in rank_kinds(shape, config.trainer)
+    )
+
+
+def _moments(
+    config: CampaignConfig,
+    shape: ModelShape,
+    kind: RankKind,
+    tokens: Tokens,
+    num_micro_batches: int,
+) -> tuple[Moment, ...]:
+    trainer, facts = config.trainer, facts_of(config.trainer)
+    weights = kind.num_parameters * bytes_per_value(trainer)
+    gradients = kind.num_parameters * FLOAT32_BYTES
+    optimizer = 0 if trainer.optimizer_offload else optimizer_bytes(shape, trainer, kind)
+    on_cpu = trainer.device is Device.CPU
+    rest = CPU_REST_BYTES if on_cpu else CUDA_REST_BYTES
+    standing = {Part.WEIGHTS: weights, Part.OPTIMIZER: optimizer, Part.REST: rest}
+
+    has_mask = config.schedule is Schedule.REPRODUCIBLE
+    kept = kept_bytes(shape, trainer, kind, tokens, has_mask=has_mask)
+    waiting = min(kind.most_micro_batches, max(1, num_micro_batches))
+    if on_cpu:
+        gaps = round(waiting * kept.from_heap * HEAP_SHARE)
+    else:
+        gaps = round(waiting * (kept.activations + kept.attention) * CUDA_GAP_SHARE)
+    sent = _sent_bytes(shape, trainer, tokens)
+    step = standing | {
+        Part.GRADIENTS: gradients,
+        Part.COMMUNICATION: sent,
+        Part.ATTENTION: waiting * kept.attention,
+        Part.ALLOCATOR: gaps,
+    }
+    at_output = step | {
+        Part.ACTIVATIONS: waiting * kept.activations,
+        Part.LOGITS: logits_bytes(
+            shape, trainer, kind, tokens, has_whole_logits=facts.has_whole_logits
+        ),
+    }
+    backward = step | {Part.ACTIVATIONS: waiting * kept.activations + kept.again}
+    copies = trainer.data_parallel * trainer.context_parallel
+    flat = gradients if facts.reduces_through_copy and copies > 1 else 0
+    update = standing | {
+        Part.GRADIENTS: gradients,
+        Part.COMMUNICATION: flat,
+        Part.ALLOCATOR: gaps,
+    }
+    update[Part.OPTIMIZER] += _update_bytes(trainer, kind)
+    exported = standing | {
+        Part.GRADIENTS: gradients if facts.has_gradient_buffer else 0,
+        Part.COMMUNICATION: _gathered_bytes(shape, trainer, kind),
+        Part.ALLOCATOR: gaps,
+    }
+    imported = {
+        Part.WEIGHTS: weights,
+        Part.REST: rest,
+        Part.COMMUNICATION: import_bytes(shape, trainer, kind) if on_cpu else 0,
+    }
+    return (
+        Moment(MomentName.IMPORT, imported),
+        *([Moment(MomentName.LOGITS, at_output)] if kind.has_output else []),
+        Moment(MomentName.BACKWARD, backward),
+        Moment(MomentName.UPDATE, update),
+        Moment(MomentName.EXPORT, exported),
+    )
+
+
+def optimizer_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
+    """Two moments of each parameter, and in bfloat16 a float32 copy of it."""
+    each = 2 * FLOAT32_BYTES + (FLOAT32_BYTES if bytes_per_value(trainer) == 2 else 0)
+    if facts_of(trainer).shards_optimizer:
+        copies = trainer.data_parallel * trainer.context_parallel
+        expert_copies = copies * trainer.tensor_parallel // trainer.expert_parallel
+        shard = -(-kind.dense_parameters // copies)
+        return each * (shard + -(-kind.expert_parameters // expert_copies))
+    if trainer.optimizer.name is not OptimizerName.MUON:
+        return each * kind.num_parameters
+    # Muon keeps one moment of a hidden matrix, and copies of those that Megatron stores as one.
+    fused = kind.num_layers * shape.hidden_size * (shape.q_width + 2 * shape.kv_width)
+    fused += kind.num_layers * 2 * shape.hidden_size * shape.intermediate_size
+    single = kind.num_layers * shape.hidden_size * (shape.q_width + shape.intermediate_size)
+    others = kind.num_parameters - fused - single
+    return each * others + FLOAT32_BYTES * (2 * fused + single)
+
+
+def _update_bytes(trainer: TrainerConfig, kind: RankKind) -> int:
+    """What the optimizer computes beside its state: on GPUs for all weights at once."""
+    if trainer.device is Device.CUDA and not facts_of(trainer).shards_optimizer:
+        return FLOAT32_BYTES * kind.num_parameters
+    return 2 * FLOAT32_BYTES * kind.largest_parameters
+
+
+def _sent_bytes(shape: ModelShape, trainer: TrainerConfig, tokens: Tokens) -> int:
+    """Between stages: what comes in and goes out, forward and backward. With sequence parallelism
+    also a gathered input."""
+    hidden = -(-tokens.num // trainer.context_parallel)
+    hidden *= shape.hidden_size * bytes_per_value(trainer)
+    shared = hidden // trainer.tensor_parallel if trainer.sequence_parallel else hidden
+    between = 4 * shared if trainer.pipeline_parallel > 1 else 0
+    return between + (hidden if trainer.sequence_parallel else 0)
+
+
+def _gathered_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
+    """On the device, for an export: the whole model, or the largest weight."""
+    facts = facts_of(trainer)
+    if not facts.has_whole_model_on_host:
+        return kind.largest_parameters * trainer.tensor_parallel * bytes_per_value(trainer)
+    # What all ranks gave, and the same by Hugging Face's names.
+    whole = 2 * FLOAT32_BYTES * shape.num_parameters
+    if trainer.device is Device.CPU and shape.file_bytes_per_weight < FLOAT32_BYTES:
+        whole += shape.file_bytes_per_weight * shape.num_parameters
+    return whole
+
+
+def import_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
+    """On the host of a rank beside its weights, while they are read."""
+    stored = shape.file_bytes_per_weight
+    if not facts_of(trainer).has_whole_model_on_host:
+        whole = kind.largest_parameters * trainer.tensor_parallel
+        return whole * stored + kind.largest_parameters * bytes_per_value(trainer)
+    converted = FLOAT32_BYTES * (shape.num_parameters + kind.num_parameters)
+    if stored == FLOAT32_BYTES:
+        return converted
+    return max((stored + FLOAT32_BYTES) * shape.num_parameters, converted)

@@ -1,0 +1,124 @@
+"""Expected time of a step, and which part of it the others wait for.
+
+Owns the count of a step's operations. Invariant: a figure follows from the campaign file, the model
+and the printed assumptions; nothing is measured here.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.parallel import Recompute
+from mainspring.planning.assumptions import Assumptions
+from mainspring.planning.demand import Demand
+from mainspring.planning.engine_facts import facts_of
+from mainspring.planning.model_shape import ModelShape
+
+
+class Stage(StrEnum):
+    GENERATE = "generate"
+    """Engines generate the batch's action tokens."""
+    COMMANDS = "commands"
+    """Sandboxes run the agents' commands."""
+    TRAIN = "train"
+    """Ranks compute gradients and move the weights."""
+    CHECKPOINT = "checkpoint"
+    """The checkpoint is written."""
+    PUBLISH = "publish"
+    """Engines load the new weights, one after the other."""
+
+
+ROLLOUT_STAGES = (Stage.GENERATE, Stage.COMMANDS)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    seconds_of: dict[Stage, float]
+    flops: float
+    """Of one step, over all ranks, recomputation included."""
+    bubble: float
+    """Share of the trainer's time in which a pipeline stage waits for others."""
+    overlaps: bool
+    """Whether rollouts run while the trainer computes."""
+
+    @property
+    def rollout_s(self) -> float:
+        """Engines and sandboxes work at the same time, on different rollouts."""
+        return max(self.seconds_of[stage] for stage in ROLLOUT_STAGES)
+
+    @property
+    def trainer_s(self) -> float:
+        return sum(
+            seconds for stage, seconds in self.seconds_of.items() if stage not in ROLLOUT_STAGES
+        )
+
+    @property
+    def total_s(self) -> float:
+        both = self.rollout_s, self.trainer_s
+        return max(both) if self.overlaps else sum(both)
+
+    @property
+    def bottleneck(self) -> Stage:
+        stages = list(self.seconds_of)
+        if self.overlaps:
+            rollouts_wait = self.trainer_s >= self.rollout_s
+            stages = [stage for stage in stages if (stage in ROLLOUT_STAGES) != rollouts_wait]
+        return max(stages, key=self.seconds_of.__getitem__)
+
+
+def step_time(
+    config: CampaignConfig,
+    shape: ModelShape,
+    demand: Demand,
+    assumed: Assumptions,
+    num_micro_batches: int,
+) -> StepTime:
+    """`num_micro_batches`: of one data-parallel copy in a step."""
+    trainer = config.trainer
+    flops = trainer.updates_per_step * training_flops(config, shape, demand, assumed)
+    bubble = (trainer.pipeline_parallel - 1) / (num_micro_batches + trainer.pipeline_parallel - 1)
+    speed = trainer.world_size * assumed.peak_flops_per_rank * assumed.mfu * (1 - bubble)
+    engines = len(config.policy.engines)
+    num_commands = demand.rollouts_per_step * assumed.turns_per_rollout
+    return StepTime(
+        seconds_of={
+            Stage.GENERATE: demand.action_tokens_per_step / (engines * assumed.decode_tokens_per_s),
+            Stage.COMMANDS: num_commands * assumed.command_s / demand.sandboxes,
+            Stage.TRAIN: flops / speed,
+            Stage.CHECKPOINT: demand.checkpoint_bytes / assumed.disk_bytes_per_s,
+            Stage.PUBLISH: engines * demand.export_bytes / assumed.disk_bytes_per_s,
+        },
+        flops=flops,
+        bubble=bubble,
+        overlaps=trainer.max_staleness > 0,
+    )
+
+
+def training_flops(
+    config: CampaignConfig, shape: ModelShape, demand: Demand, assumed: Assumptions
+) -> float:
+    """Of one pass over a batch: 6 for each weight and token, causal attention, the output layer,
+    and what is computed twice."""
+    tokens = demand.tokens_per_step
+    wanted = tokens
+    if not facts_of(config.trainer).has_whole_logits:
+        wanted = demand.action_tokens_per_step
+    layers = 6.0 * shape.num_active_parameters * tokens
+    # Scores and their sum over values, of half of all pairs; twice again in the backward pass.
+    attention = 6.0 * shape.num_layers * shape.q_width * assumed.tokens_per_rollout * tokens
+    output = 6.0 * shape.embedding_parameters * wanted
+    match config.trainer.recompute:
+        case Recompute.NONE:
+            again = 0.0
+        case Recompute.MLP:
+            again = 2.0 * _active_mlp(shape) * tokens
+        case Recompute.FULL:
+            again = (layers + attention) / 3
+    if not facts_of(config.trainer).has_whole_logits:
+        again += output / 3  # logits of each chunk
+    return layers + attention + output + again
+
+
+def _active_mlp(shape: ModelShape) -> int:
+    experts = shape.experts_per_token * shape.expert_parameters
+    return shape.num_layers * (shape.mlp_parameters + experts)

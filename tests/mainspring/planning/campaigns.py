@@ -1,0 +1,21 @@
+"""Campaigns and models that tests of planning share."""
+
+from pathlib import Path
+from typing import Any
+
+from mainspring.config.campaign import CampaignConfig
+from mainspring.planning.model_shape import ModelShape, read_shape
+
+MODELS = Path(__file__).parents[2] / "data" / "models"
+MCORE = {"device": "cuda", "engine": "mcore", "dtype": "bfloat16"}
+PLAIN = {"device": "cpu"}
+
+
+def model(name: str) -> ModelShape:
+    return read_shape(MODELS / name)
+
+
+def campaign(trainer: dict[str, Any], **policy: Any) -> CampaignConfig:
+    return CampaignConfig.model_validate(
+        {"name": "planned", "policy": {"model": "/m", **policy}, "trainer": trainer}
+    )
