@@ -154,25 +154,15 @@ def kept_bytes(
 
 
 def logits_bytes(
-    shape: ModelShape,
-    parallel: ParallelConfig,
-    kind: RankKind,
-    tokens: Tokens,
-    *,
-    has_whole_logits: bool,
+    shape: ModelShape, parallel: ParallelConfig, kind: RankKind, tokens: Tokens
 ) -> int:
-    """Of the output layer while its backward pass runs."""
+    """Of the output layer while its backward pass runs: of action tokens, in chunks."""
     if not kind.has_output:
         return 0
     width = bytes_per_value(parallel)
     columns = kind.output_parameters // shape.hidden_size
     row = columns * FLOAT32_BYTES
     num_actions = -(-tokens.num_actions // parallel.context_parallel)
-    if has_whole_logits:
-        # Two of all tokens beside the weight's gradient; or five of action tokens in the loss.
-        hidden = tokens.num * shape.hidden_size * width
-        whole = 2 * tokens.num * row + kind.output_parameters * width + hidden
-        return max(whole, 5 * num_actions * row)
     chunk = CHUNK_COPIES * min(CHUNK_BYTES, num_actions * row)
     # Rows of action tokens and their gradient, and the weight's gradient in float32.
     rows = 2 * num_actions * shape.hidden_size * width

@@ -11,10 +11,6 @@ from mainspring.config.parallel import PLAIN, Device, ParallelConfig
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    has_whole_logits: bool
-    """Whether logits of all tokens exist at once; otherwise those of action tokens, in chunks."""
-    has_whole_model_on_host: bool
-    """Whether an import and an export hold the whole model; otherwise one weight or one file."""
     shards_optimizer: bool
     """Whether data-parallel and context-parallel copies share the optimizer's state."""
     has_gradient_buffer: bool
@@ -24,15 +20,11 @@ class EngineFacts:
 
 
 PLAIN_FACTS = EngineFacts(
-    has_whole_logits=False,
-    has_whole_model_on_host=False,
     shards_optimizer=False,
     has_gradient_buffer=False,
     reduces_through_copy=True,
 )
 MCORE_FACTS = EngineFacts(
-    has_whole_logits=False,
-    has_whole_model_on_host=False,
     shards_optimizer=True,
     has_gradient_buffer=True,
     reduces_through_copy=False,

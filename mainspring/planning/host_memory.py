@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mainspring.config.parallel import Device
 from mainspring.config.trainer import TrainerConfig
-from mainspring.planning.engine_facts import bytes_per_value, facts_of
+from mainspring.planning.engine_facts import bytes_per_value
 from mainspring.planning.memory import CPU_REST_BYTES, RankMemory, import_bytes, optimizer_bytes
 from mainspring.planning.model_shape import ModelShape
 
@@ -63,8 +63,6 @@ def host_memory(
 def _written_bytes(shape: ModelShape, trainer: TrainerConfig, rank: RankMemory) -> int:
     """By one copy of the model: the export, and parts of the checkpoint on their way to disk."""
     exported = shape.num_parameters * shape.file_bytes_per_weight
-    if facts_of(trainer).has_whole_model_on_host:
-        return exported
     # Ranks of a host copy their part of weights and optimizer before it is written.
     copied = rank.kind.num_parameters * bytes_per_value(trainer)
     copied += optimizer_bytes(shape, trainer, rank.kind)

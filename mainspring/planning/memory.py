@@ -130,9 +130,7 @@ def _moments(
     }
     at_output = step | {
         Part.ACTIVATIONS: waiting * kept.activations,
-        Part.LOGITS: logits_bytes(
-            shape, trainer, kind, tokens, has_whole_logits=facts.has_whole_logits
-        ),
+        Part.LOGITS: logits_bytes(shape, trainer, kind, tokens),
     }
     backward = step | {Part.ACTIVATIONS: waiting * kept.activations + kept.again}
     copies = trainer.data_parallel * trainer.context_parallel
@@ -198,24 +196,12 @@ def _sent_bytes(shape: ModelShape, trainer: TrainerConfig, tokens: Tokens) -> in
 
 
 def _gathered_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
-    """On the device, for an export: the whole model, or the largest weight."""
-    facts = facts_of(trainer)
-    if not facts.has_whole_model_on_host:
-        return kind.largest_parameters * trainer.tensor_parallel * bytes_per_value(trainer)
-    # What all ranks gave, and the same by Hugging Face's names.
-    whole = 2 * FLOAT32_BYTES * shape.num_parameters
-    if trainer.device is Device.CPU and shape.file_bytes_per_weight < FLOAT32_BYTES:
-        whole += shape.file_bytes_per_weight * shape.num_parameters
-    return whole
+    """On the device, for an export: the largest weight, from all ranks that share it."""
+    return kind.largest_parameters * trainer.tensor_parallel * bytes_per_value(trainer)
 
 
 def import_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
     """On the host of a rank beside its weights, while they are read."""
     stored = shape.file_bytes_per_weight
-    if not facts_of(trainer).has_whole_model_on_host:
-        whole = kind.largest_parameters * trainer.tensor_parallel
-        return whole * stored + kind.largest_parameters * bytes_per_value(trainer)
-    converted = FLOAT32_BYTES * (shape.num_parameters + kind.num_parameters)
-    if stored == FLOAT32_BYTES:
-        return converted
-    return max((stored + FLOAT32_BYTES) * shape.num_parameters, converted)
+    whole = kind.largest_parameters * trainer.tensor_parallel
+    return whole * stored + kind.largest_parameters * bytes_per_value(trainer)

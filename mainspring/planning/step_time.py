@@ -11,7 +11,6 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import Recompute
 from mainspring.planning.assumptions import Assumptions
 from mainspring.planning.demand import Demand
-from mainspring.planning.engine_facts import facts_of
 from mainspring.planning.model_shape import ModelShape
 
 
@@ -100,9 +99,7 @@ def training_flops(
     """Of one pass over a batch: 6 for each weight and token, causal attention, the output layer,
     and what is computed twice."""
     tokens = demand.tokens_per_step
-    wanted = tokens
-    if not facts_of(config.trainer).has_whole_logits:
-        wanted = demand.action_tokens_per_step
+    wanted = demand.action_tokens_per_step
     layers = 6.0 * shape.num_active_parameters * tokens
     # Scores and their sum over values, of half of all pairs; twice again in the backward pass.
     attention = 6.0 * shape.num_layers * shape.q_width * assumed.tokens_per_rollout * tokens
@@ -114,8 +111,7 @@ def training_flops(
             again = 2.0 * _active_mlp(shape) * tokens
         case Recompute.FULL:
             again = (layers + attention) / 3
-    if not facts_of(config.trainer).has_whole_logits:
-        again += output / 3  # logits of each chunk
+    again += output / 3  # logits of each chunk
     return layers + attention + output + again
 
 
