@@ -9,8 +9,6 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.trajectories.samples import Sample
 from tests.trainer import cuda_shim
 from trainer.engines.mcore import McoreEngine, finalize_model_grads
-from trainer.losses.clip import clip
-from trainer.losses.protocol import Loss
 from trainer.mini_batch import MiniBatch
 from trainer.policy_step import PolicyStep
 from trainer.processes import Processes, join
@@ -39,9 +37,8 @@ def gradients(
     config: CampaignConfig,
     model_dir: Path,
     samples: list[Sample],
-    loss: Loss = clip,
 ) -> dict[str, Any]:
-    """Of one pass over the batch, summed over all copies; by global name."""
+    """Of one pass of the campaign's loss over the batch, summed over all copies; by global name."""
     processes = joined(rank, store, config)
     trainer = TrainerRank(config, model_dir, rank=rank)
     engine = trainer._engine
@@ -52,7 +49,7 @@ def gradients(
 
     engine._config.finalize_model_grads_func = summed
     optimizer = engine.optimizer(config.trainer.optimizer)
-    step = PolicyStep(config, engine, optimizer, processes, loss=loss, reference=None)
+    step = PolicyStep(config, engine, optimizer, processes, loss=trainer._loss, reference=None)
     figures, _ = step._accumulate(MiniBatch(samples), 0)
     grads = {
         engine.weights._global(name): parameter.main_grad.float().numpy().copy()

@@ -11,7 +11,10 @@ import torch
 from tests.trainer import rank_jobs
 from tests.trainer.ranks import run
 from tests.trainer.shards import fused_experts_as_files, mcore_to_hf
+from trainer.engines.plain import PlainEngine
 from trainer.hf_directory import load_weights
+from trainer.mini_batch import MiniBatch
+from trainer.policy_step import PolicyStep
 from trainer.rank import TrainerRank
 
 ALONE: dict[str, Any] = {}
@@ -148,6 +151,35 @@ def test_it_equals_the_plain_engine(make_model, make_config, batch, tmp_path):
         assert one.logprob_gap_mean == pytest.approx(other.logprob_gap_mean, abs=1e-5)
     a, b = load_weights(tmp_path / "plain"), load_weights(tmp_path / "mcore")
     assert max(float((a[name] - b[name]).abs().max()) for name in a) < 0.05 * LR
+
+
+@pytest.mark.parametrize("loss", ["dual_clip", "cispo", "gspo"])
+def test_every_loss_has_the_plain_engines_gradient(loss, make_model, make_config, batch):
+    """Also one that compares whole sequences, which context parallelism cuts."""
+    model, directory = make_model("qwen3")
+    samples = [sample for sample in batch if sample.carries_advantage]
+    options = {"loss": loss, "micro_batch_tokens": 64, "entropy_coef": 0.01}
+    plain = make_config(**options)
+    rank = TrainerRank(plain, directory)
+    optimizer = rank._engine.optimizer(plain.trainer.optimizer)
+    step = PolicyStep(
+        plain, rank._engine, optimizer, rank._processes, loss=rank._loss, reference=None
+    )
+    figures, _ = step._accumulate(MiniBatch(samples), 0)
+    assert isinstance(rank._engine, PlainEngine)
+    grads = {name: p.grad for name, p in rank._engine._model.named_parameters()}
+    expected = mcore_to_hf([grads], model.config)
+    ranks = run(
+        4,
+        rank_jobs.gradients,
+        make_config(engine="mcore", **options, **CP2, **TP2, **SP),
+        directory,
+        samples,
+    )
+    assert ranks[0]["loss"] == pytest.approx(figures.loss, abs=1e-6)
+    found = collected(ranks, model.config)
+    assert max(float((found[n] - expected[n]).abs().max()) for n in expected) < 1e-5
+    assert max(float(grad.abs().max()) for grad in expected.values()) > 1e-3
 
 
 @pytest.mark.parametrize("layout", [ALONE, {"expert_parallel": 2} | DP2], ids=name_of)
