@@ -53,6 +53,8 @@ class Settings(BaseSettings):
     """A node with less free memory takes no new sandbox; 0 switches the check off."""
     node_min_free_disk_mb: int = Field(default=2048, ge=0)
     """The same for the disk that holds the node's state folder."""
+    ray_address: str = ""
+    """host:port of the Ray cluster that trainers use; empty: one of their own on their machine."""
     image_mirrors: str = ""
     """Where task images are pulled from before their own registry: "mirror.example/hub", several
     separated by commas, asked in this order."""

@@ -23,12 +23,13 @@ from mainspring.training_faults import TrainerLost
 from mainspring.trajectories.samples import Sample
 from trainer.checkpoint import Identity
 from trainer.driver import TrainerDriver
+from trainer.ray_cluster import LOCAL
 
 
 class RayTrainer:
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, ray_address: str = LOCAL) -> None:
         self._home = home
-        self._driver = TrainerDriver()
+        self._driver = TrainerDriver(address=ray_address)
         self._version: int | None = None
         self._digest: str | None = None
         """Of the manifest of the version that the ranks hold."""

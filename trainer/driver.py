@@ -22,7 +22,7 @@ from mainspring.algorithms.gap import LogprobGap, measure
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import MCORE, Device
-from mainspring.errors import MainspringError, ServiceError
+from mainspring.errors import MainspringError
 from mainspring.stamp import Stamp
 from mainspring.step_metrics import Origin, StepMetrics
 from mainspring.training_faults import (
@@ -36,6 +36,7 @@ from mainspring.trajectories.sequences import WeightedSequence
 from trainer import checkpoint, rank_pulse
 from trainer.actor import PULSE_GROUP, RankActor
 from trainer.checkpoint import Identity, Manifest, Sharding
+from trainer.placement import Placement
 from trainer.rank_log import rank_log, tails
 from trainer.rank_pulse import RankPulse
 from trainer.ray_cluster import LOCAL, RayCluster
@@ -52,13 +53,20 @@ CPU_ENV = {
     # Waiting OpenMP threads spin by default, which starves the other ranks of a small machine.
     "OMP_WAIT_POLICY": "PASSIVE",
 }
+CUDA_ENV = {
+    # Megatron overlaps communication with computation by the order of one hardware queue.
+    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    # A rank whose peer is gone ends its collective, so that the driver hears of it.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    # Micro-batches differ in length, and each would leave memory of its own size behind.
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+}
 
 
 def rank_environment(config: CampaignConfig) -> dict[str, str]:
     """Of the processes of the ranks: what must be set before torch is imported."""
     environment = {"OMP_NUM_THREADS": str(config.trainer.threads_per_rank)}
-    if config.trainer.device is not Device.CUDA:
-        environment |= CPU_ENV
+    environment |= CUDA_ENV if config.trainer.device is Device.CUDA else CPU_ENV
     if config.schedule is Schedule.REPRODUCIBLE:
         environment |= batch_invariance.environment()
     return environment
@@ -74,6 +82,8 @@ class TrainerDriver:
         self._pids: list[int] = []
         self._logs: Path | None = None
         self._stamp: Stamp | None = None
+        self._placement: Placement | None = None
+        """Of a cluster that others use too."""
 
     def start(self, config: CampaignConfig, model_dir: Path, logs: Path | None = None) -> None:
         """Make the ranks, each with the weights of `model_dir`, each printing to a file in `logs`.
@@ -83,32 +93,32 @@ class TrainerDriver:
         world_size = trainer.world_size
         self._logs = logs.absolute() if logs else None
         self._cluster.connect(config.name)
-        # A local cluster is this trainer's alone: there is nothing to account for.
-        num_cpus = 0 if self._cluster.address == LOCAL else trainer.threads_per_rank
-        available = ray.cluster_resources().get("CPU", 0)
-        if available < world_size * num_cpus:
-            raise ServiceError(
-                f"the Ray cluster at {self._cluster.address} has {available:.0f} CPUs, the "
-                f"campaign's ranks need {world_size * num_cpus}",
-                remedy="add a node, or lower trainer.threads_per_rank or the parallel sizes",
-            )
         on_gpu = trainer.device is Device.CUDA
         num_gpus = int(ray.cluster_resources().get("GPU", 0))
-        if on_gpu and num_gpus < world_size:
+        # A local cluster is this trainer's alone: there is nothing to account for, or to wait for.
+        is_local = self._cluster.address == LOCAL
+        if is_local and on_gpu and num_gpus < world_size:
             raise DeviceMissing(
                 f"campaign {config.name}: its {world_size} ranks need a GPU each "
                 f"(the product of the parallel sizes of [trainer]), this trainer sees {num_gpus}",
                 remedy="start `mainspring worker trainer` on a machine with enough GPUs (see "
                 "CUDA_VISIBLE_DEVICES), or start a campaign with trainer.device = 'cpu'",
             )
+        if not is_local:
+            self._placement = Placement(trainer, config.name, self._cluster.address)
         # Ray's overloads lack this option.
         remote = ray.remote(concurrency_groups={PULSE_GROUP: 1})  # pyright: ignore[reportCallIssue]
-        actor = remote(RankActor).options(
-            num_cpus=num_cpus,
-            num_gpus=1 if on_gpu else 0,
-            runtime_env={"env_vars": rank_environment(config)},
-        )
-        self._actors = [actor.remote(rank, world_size) for rank in range(world_size)]
+        self._actors = [
+            remote(RankActor)
+            .options(
+                num_cpus=0 if is_local else trainer.threads_per_rank,
+                num_gpus=1 if on_gpu else 0,
+                runtime_env={"env_vars": rank_environment(config)},
+                **(self._placement.options(rank) if self._placement else {}),
+            )
+            .remote(rank, world_size)
+            for rank in range(world_size)
+        ]
         self._tensor_parallel = trainer.tensor_parallel
         is_mcore = trainer.engine_name == MCORE
         self._sharding = Sharding.RESHARDABLE if is_mcore else Sharding.RANKS
@@ -331,7 +341,9 @@ class TrainerDriver:
         if not self._cluster.is_lost:  # Ray would wait for the dead servers
             for actor in self._actors:
                 ray.kill(actor)
-        self._actors, self._pids = [], []
+            if self._placement is not None:
+                self._placement.release()
+        self._actors, self._pids, self._placement = [], [], None
 
 
 def _some_rank_died(calls: list[Any]) -> bool:

@@ -30,6 +30,7 @@ from mainspring.ids import (
 from mainspring.settings import Settings, load_settings
 from mainspring.training_faults import TrainerFenced, TrainerLost
 from trainer.backend import RayTrainer
+from trainer.ray_cluster import LOCAL
 from workers import trainer_lease
 from workers.polling import (
     GRACE,
@@ -69,7 +70,7 @@ async def _run(settings: Settings, name: str) -> None:
         ):
             await _stored(db, campaign)
         lease = await trainer_lease.take(db, campaign, link.check_addresses)
-        backend = RayTrainer(settings.home)
+        backend = RayTrainer(settings.home, settings.ray_address or LOCAL)
         training = TrainingActivities(db, settings.home, backend, lease.epoch)
         worker = Worker(
             link.client,

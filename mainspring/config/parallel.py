@@ -63,6 +63,8 @@ class ParallelConfig(Section):
     """Token budget of one packed micro-batch. A longer sequence is a micro-batch of its own."""
     threads_per_rank: int = Field(default=1, ge=1)
     """OMP threads of each rank on CPU."""
+    placement_timeout_s: float = Field(default=600.0, gt=0)
+    """Seconds to wait until a Ray cluster's hosts have what the ranks need."""
 
     @property
     def engine_name(self) -> str:

@@ -189,9 +189,7 @@ def run_rank(name: str, folder: Path, rank: int) -> None:
     world_size = case.config.trainer.world_size
     before = _peak_bytes()
     store = FileStore(str(folder / "store"), world_size) if world_size > 1 else None
-    trainer = TrainerRank(
-        case.config, folder / "model", rank=rank, world_size=world_size, store=store
-    )
+    trainer = TrainerRank(case.config, folder / "model", rank=rank, store=store)
     imported, seconds = _peak_bytes(), []
     for step in range(2):
         started = time.monotonic()
