@@ -44,8 +44,10 @@ from mainspring.trajectories.turns import PartialCall
 
 MAX_RESUMES = 64
 """Aborts of one completion before the caller has to retry; a publish costs at most one."""
-MAX_CLOSED = 2
-"""Connections that may close under one request: one engine dies by chance, two by the request."""
+MAX_CLOSED = 5
+"""Connections that may close in a row under a request that gets no further. Engines that are killed
+from outside close several, and a rollout must not be masked for it: with 2, a schedule of random
+kills masked two rollouts of 1,424, and so changed a reproducible campaign's weights."""
 RESUME_DELAY_S = 0.05
 """Between an abort and the rest: an operator aborting in a loop must not become a busy one."""
 RETURN_S = 10.0
@@ -247,7 +249,10 @@ class SGLangClient:
                     self._doubtful.add(engine)
                     self._wire.forget(engine)
                     failures.append(failure)
-                    num_closed += isinstance(failure, Closed)
+                    if isinstance(failure, Closed):
+                        # What kills engines never gets further than it was.
+                        has_more = answer is not None and bool(answer["output_ids"])
+                        num_closed = 0 if has_more else num_closed + 1
                 if answer is not None and num_closed < MAX_CLOSED:
                     return _Answered(engine, answer, watch.silent_s), num_closed
         said = "; ".join(failure.message for failure in failures)

@@ -44,6 +44,7 @@ async def test_a_request_that_closes_connections_is_sent_twice(
     """By one attempt, or by two: the first one's count reaches the second by its heartbeat, on
     whichever worker."""
     monkeypatch.setattr(client, "RETURN_S", return_s)
+    monkeypatch.setattr(client, "MAX_CLOSED", 2)
     with engine_stub() as stub:
         stub.closes = True
         serve_from(cluster, monkeypatch, stub, vocab_size=257)

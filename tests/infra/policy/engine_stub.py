@@ -26,6 +26,8 @@ class EngineStub:
     status: int = 200
     closes: bool = False
     """The connection, under every reply that it is asked for."""
+    closes_after_a_token: bool = False
+    """The same, with the first token streamed."""
     reply: dict[str, Any] = field(default_factory=lambda: dict(REPLY))
     info: dict[str, Any] = field(default_factory=lambda: {"weight_version": "0"})
     on_update: Callable[[dict[str, Any]], dict[str, Any]] = lambda body: {}
@@ -50,6 +52,17 @@ def engine_stub() -> Iterator[EngineStub]:
                 stub.info |= stub.on_update(body)
             if self.path != "/generate":
                 self.answer(b"{}")
+            elif stub.closes_after_a_token:
+                self.send_response(200)
+                self.send_header("Content-Type", "text/event-stream")
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                so_far = stub.reply | {
+                    "meta_info": stub.reply["meta_info"] | {"finish_reason": None}
+                }
+                piece = f"data: {json.dumps(so_far)}\n\n".encode()
+                self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+                self.close_connection = True
             elif stub.closes:
                 self.close_connection = True
             elif stub.status != 200:

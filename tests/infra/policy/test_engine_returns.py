@@ -89,3 +89,16 @@ async def test_tokens_of_the_dead_engine_are_kept_while_the_next_one_gets_its_we
 def _generated(engine: str) -> int:
     state = httpx.get(f"{engine}/server_info").json()["internal_states"][0]
     return state["num_generated_tokens"]
+
+
+async def test_a_request_that_gets_further_is_sent_again() -> None:
+    """Engines die under it more often than a request may close connections, but it is not what
+    kills them: each one gives a token."""
+    num_tokens = 2 * client_module.MAX_CLOSED
+    with engine_stub() as stub:
+        stub.closes_after_a_token, stub.info = True, stub.info | {"stream_interval": 32}
+        async with SGLangClient([stub.url]) as client:
+            params = SamplingParams(max_new_tokens=num_tokens, temperature=0)
+            reply = await ask(client, params, keep=lambda piece: None)
+    assert reply.output_ids == (7,) * num_tokens
+    assert paths(stub).count("/generate") == num_tokens
