@@ -147,9 +147,8 @@ class TrainerDriver:
             return self._all("train_step", list(samples), **arguments)[0]
         self._require_ranks()
         self._get([a.open_batch.remote(samples) for a in self._actors])
-        return self._get([a.call_on_batch.remote("train_step", **arguments) for a in self._actors])[
-            0
-        ]
+        steps = [a.call_on_batch.remote("train_step", **arguments) for a in self._actors]
+        return self._get(steps)[0]
 
     def keep_reference(self) -> None:
         """See `TrainerRank.keep_reference`."""
