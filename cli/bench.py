@@ -217,6 +217,13 @@ def register(app: typer.Typer) -> None:
         num_steps: Annotated[
             int, typer.Option("--steps", min=1, max=50, help="Number of steps on each side.")
         ] = 3,
+        large_batch: Annotated[
+            bool,
+            typer.Option(
+                "--large-batch",
+                help="Also store 512 rollouts of 32,768 tokens, and time how they reach a rank.",
+            ),
+        ] = False,
         as_json: Json = False,
     ) -> None:
         """Measure a trainer's step beside the same step by Hugging Face, on one CPU thread.
@@ -226,7 +233,15 @@ def register(app: typer.Typer) -> None:
         """
         from cli.operations.bench_train import measure
 
-        figures = measure(num_steps, lambda line: typer.echo(line, err=True))
+        def say(line: str) -> None:
+            typer.echo(line, err=True)
+
+        large: dict[str, Any] = {}
+        if large_batch:  # first: its peak of memory is a process's without torch
+            from cli.operations import bench_large_batch
+
+            large["large_batch"] = _run(bench_large_batch.measure(say))
+        figures = measure(num_steps, say) | large
         if as_json:
             typer.echo(json.dumps(figures))
             return
@@ -245,6 +260,13 @@ def register(app: typer.Typer) -> None:
             f"checkpoint: {files['checkpoint_s_per_gb']:.1f} s per GB; "
             f"export: {files['export_s_per_gb']:.1f} s per GB"
         )
+        if large:
+            row = large["large_batch"]
+            typer.echo(
+                f"batch of {row['num_sequences']} x {row['tokens_each']} tokens: read in "
+                f"{row['read_s']:.1f} s, handed out in {row['hand_out_s']:.1f} s; the event loop "
+                f"stood at most {row['max_loop_block_s']:.2f} s; {row['driver_peak_gib']:.2f} GiB"
+            )
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

@@ -100,6 +100,9 @@ RULES: Mapping[FaultKind, Rule] = {
     FaultKind.TRAINER_LOST: Rule(
         Fate.RETRY, f"look at the trainer's log, {_AGAIN}", attempts=5, seconds=1800.0
     ),
+    FaultKind.BATCH_FILE_DAMAGED: Rule(
+        Fate.RETRY, f"check the disk of the trainer's home, {_AGAIN}", attempts=5, seconds=60.0
+    ),
     FaultKind.TRAINER_FENCED: Rule(
         Fate.RETRY, f"stop all but one trainer worker of the campaign, {_AGAIN}", seconds=1800.0
     ),

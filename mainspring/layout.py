@@ -4,6 +4,7 @@
 <home>/campaigns/<campaign>/warm/NNNNN/        warm start in progress, removed at its end; in a
                                                reproducible campaign warm/<stamp>/NNNNN/
 <home>/campaigns/<campaign>/policies/vNNNNN/   one policy version: checkpoint, and hf/
+<home>/campaigns/<campaign>/batches/           the batch of the step under way, for the ranks
 <home>/reports/<campaign>/                     what people read: report, summary, trajectories
 <home>/logs/trainer-<campaign>/rankN.log       what each rank of the trainer printed
 """
@@ -26,6 +27,10 @@ def warm_start(home: Path, campaign: CampaignId) -> Path:
 
 def policy(home: Path, campaign: CampaignId, version: int) -> Path:
     return _campaign(home, campaign) / "policies" / f"v{version:05d}"
+
+
+def batches(home: Path, campaign: CampaignId) -> Path:
+    return _campaign(home, campaign) / "batches"
 
 
 def report(home: Path, campaign: str) -> Path:

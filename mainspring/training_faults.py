@@ -58,6 +58,13 @@ class TrainerLost(ServiceError):
     fault = FaultKind.TRAINER_LOST
 
 
+class BatchFileDamaged(ServiceError):
+    """The file through which ranks get a step's batch is missing, truncated or altered. Nothing was
+    trained; another attempt writes it again from the store."""
+
+    fault = FaultKind.BATCH_FILE_DAMAGED
+
+
 class TrainerFenced(ServiceError):
     """A newer trainer has taken the campaign over: this one's work does not count, and the newer
     one does the attempt again."""

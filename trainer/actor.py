@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from mainspring.config.campaign import CampaignConfig
+from mainspring.trajectories.samples import Sample
+from trainer.batch_file import BatchFile
 from trainer.rank_log import bound, redirect
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ class RankActor:
         self._store: Any = None
         self._rank: TrainerRank | None = None
         self._log: Path | None = None
+        self._batch: list[Sample] = []
 
     def open_store(self) -> tuple[str, int]:
         """On rank 0: open the rendezvous on a free port; returns where the others find it."""
@@ -58,6 +61,15 @@ class RankActor:
     @ray.method(concurrency_group=PULSE_GROUP)
     def pulse(self) -> None:
         """Answered in a thread of its own, also while the rank computes."""
+
+    def open_batch(self, batch: BatchFile) -> None:
+        """Map it for the next `call_on_batch`, apart from it: a rank that cannot must not leave the
+        others waiting in a collective. Raises BatchFileDamaged."""
+        self._batch = batch.samples()
+
+    def call_on_batch(self, method: str, **kwargs: Any) -> Any:
+        batch, self._batch = self._batch, []
+        return self.call(method, batch, **kwargs)
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         if self._log is not None:

@@ -21,6 +21,7 @@ from mainspring.stamp import Stamp
 from mainspring.step_metrics import StepMetrics, TrainerJob
 from mainspring.training_faults import TrainerLost
 from mainspring.trajectories.samples import Sample
+from trainer.batch_file import batch_file
 from trainer.checkpoint import Identity
 from trainer.driver import TrainerDriver
 from trainer.ray_cluster import LOCAL
@@ -30,6 +31,8 @@ class RayTrainer:
     def __init__(self, home: Path, ray_address: str = LOCAL) -> None:
         self._home = home
         self._driver = TrainerDriver(address=ray_address)
+        self._job: TrainerJob | None = None
+        """Whose version the ranks hold."""
         self._version: int | None = None
         self._digest: str | None = None
         """Of the manifest of the version that the ranks hold."""
@@ -37,7 +40,7 @@ class RayTrainer:
     def prepare(self, job: TrainerJob, directory: Path, progress: Callable[[str], None]) -> None:
         """Version 0 at `directory`. Raises ModelError and CheckpointUnusable."""
         config = job.config
-        self._version = None
+        self._job, self._version = job, None
         progress("starting the ranks")
         self._start(job)
         warm = config.trainer.warm_start if config.policy.model == BUNDLED else None
@@ -53,6 +56,7 @@ class RayTrainer:
         shutil.rmtree(self._warm_directory(config), ignore_errors=True)
 
     def load(self, job: TrainerJob, checkpoint: Path, version: int) -> None:
+        self._job = job
         if self._version == version and self._driver.has_ranks():
             return
         self._version = None
@@ -69,10 +73,13 @@ class RayTrainer:
         return self._driver.has_ranks()
 
     def train_step(self, samples: list[Sample], step: int) -> StepMetrics:
-        """`step` counts from 1 and starts from version step - 1."""
-        version, self._version = self._version, None
+        """`step` counts from 1 and starts from version step - 1. Raises BatchFileDamaged."""
+        (version, self._version), job = (self._version, None), self._job
         assert version is not None and version == step - 1, f"step {step} on version {version}"
-        return self._driver.train_step(samples, step=version, current_version=version)
+        assert job is not None
+        folder = layout.batches(self._home, campaign_id(job.config.name))
+        with batch_file(folder, samples, step=step, epoch=job.epoch) as batch:
+            return self._driver.train_step(batch, step=version, current_version=version)
 
     def save(self, job: TrainerJob, directory: Path, version: int, batch: str) -> None:
         identity = Identity(origin=job.origin, version=version, parent=self._digest, batch=batch)

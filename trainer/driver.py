@@ -35,6 +35,7 @@ from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import WeightedSequence
 from trainer import checkpoint, rank_pulse
 from trainer.actor import PULSE_GROUP, RankActor
+from trainer.batch_file import BatchFile
 from trainer.checkpoint import Identity, Manifest, Sharding
 from trainer.placement import Placement
 from trainer.rank_log import rank_log, tails
@@ -147,10 +148,17 @@ class TrainerDriver:
         return self._all("supervised_step", list(sequences), scale)[0]
 
     def train_step(
-        self, samples: Sequence[Sample], *, step: int, current_version: int
+        self, samples: Sequence[Sample] | BatchFile, *, step: int, current_version: int
     ) -> StepMetrics:
-        """See `TrainerRank.train_step`."""
-        return self._all("train_step", list(samples), step=step, current_version=current_version)[0]
+        """See `TrainerRank.train_step`. Samples given as they are pass through Ray's object store,
+        which a large batch does not fit into. Raises BatchFileDamaged."""
+        arguments = {"step": step, "current_version": current_version}
+        if not isinstance(samples, BatchFile):
+            return self._all("train_step", list(samples), **arguments)[0]
+        self._require_ranks()
+        self._get([a.open_batch.remote(samples) for a in self._actors])
+        steps = [a.call_on_batch.remote("train_step", **arguments) for a in self._actors]
+        return self._get(steps)[0]
 
     def keep_reference(self) -> None:
         """See `TrainerRank.keep_reference`."""
@@ -283,11 +291,14 @@ class TrainerDriver:
 
     def _all(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call every rank; arguments travel once."""
+        self._require_ranks()
+        shared = [ray.put(argument) for argument in args]
+        return self._get([a.call.remote(method, *shared, **kwargs) for a in self._actors])
+
+    def _require_ranks(self) -> None:
         self.check()
         if not self._actors:
             raise TrainerLost("no ranks are running", remedy="start the trainer, then load")
-        shared = [ray.put(argument) for argument in args]
-        return self._get([a.call.remote(method, *shared, **kwargs) for a in self._actors])
 
     def _get(self, calls: list[Any]) -> list[Any]:
         """Wait for all ranks, or for the end or silence of one of them or of the cluster."""

@@ -32,7 +32,8 @@ RAY_SHUTDOWN_TIMEOUT_S = 20.0
 """For Ray's own shutdown; then its processes are killed."""
 TEMP_PREFIX = "ms-ray-"
 OBJECT_STORE_BYTES = 256 << 20
-"""Batches of a local cluster are a few megabytes; Ray would take 30 % of the memory."""
+"""Batches travel as files; what is checked of an evaluation is some tens of megabytes. Ray would
+take 30 % of the memory."""
 SERVERS = ("raylet", "gcs_server")
 """Without one of these no call to a rank returns."""
 _WARNING = re.compile(r"\[[^\]]* [WEF] [^\]]*\] \S+: (.*)")

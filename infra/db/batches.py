@@ -1,24 +1,38 @@
 """What the trainer reads: groups with the rewards and every token of their rollouts.
 
 Invariant: reading a planned step's batch gives the same at any time, because closed groups do not
-change. Three queries however many groups.
+change. A batch may hold gigabytes: it is read in pages of a few rollouts, so that neither a page's
+arrival nor its decoding stops the event loop, and tokens stay packed.
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, and_, select
+from sqlalchemy import Row, select, tuple_, type_coerce
 
 from infra.db import steps
+from infra.db.columns import FloatArray, IntArray
 from infra.db.database import Database
 from infra.db.models import CallRow, RolloutRow
-from infra.db.turns import CALL
 from mainspring.ids import CampaignId, GroupId, RolloutId
 from mainspring.status import StopReason
-from mainspring.trajectories.turns import Call
+from mainspring.trajectories.packed_call import PackedCall, TokenCall
+
+PAGE_ROLLOUTS = 16
+"""Of 32k tokens each: 3 MB, which arrive in some milliseconds; of 256k ten times that."""
+_CALL = (
+    CallRow.number,
+    CallRow.parent,
+    CallRow.prompt_start,
+    type_coerce(CallRow.prompt_ids, IntArray()),
+    type_coerce(CallRow.completion_ids, IntArray()),
+    type_coerce(CallRow.logprobs, FloatArray()),
+    CallRow.spans,
+)
+"""The fields of a PackedCall, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +40,7 @@ class BatchRollout:
     id: RolloutId
     reward: float | None
     """None: masked."""
-    calls: list[Call]
+    calls: Sequence[TokenCall]
     """Of its last epoch, by number."""
     stop_reason: StopReason | None = None
 
@@ -45,35 +59,35 @@ async def load_batch(database: Database, campaign: CampaignId, step: int) -> lis
 
 async def load_groups(database: Database, groups: list[GroupId]) -> list[BatchGroup]:
     """In the order given. Unknown groups are left out."""
+    calls: defaultdict[str, list[PackedCall]] = defaultdict(list)
     async with database.transaction() as connection:
-        rollout_rows = await connection.execute(
-            select(RolloutRow.group_id, RolloutRow.id, RolloutRow.reward, RolloutRow.stop_reason)
+        found = await connection.execute(
+            select(
+                RolloutRow.group_id,
+                RolloutRow.id,
+                RolloutRow.epoch,
+                RolloutRow.reward,
+                RolloutRow.stop_reason,
+            )
             .where(RolloutRow.group_id.in_(groups))
             .order_by(RolloutRow.sample_index)
         )
-        turn_rows = await connection.execute(
-            select(CallRow.rollout_id, *CALL)
-            .join(
-                RolloutRow,
-                and_(
-                    RolloutRow.id == CallRow.rollout_id,
-                    RolloutRow.epoch == CallRow.epoch,
-                ),
+        rows = found.all()
+        for start in range(0, len(rows), PAGE_ROLLOUTS):
+            page = [(row.id, row.epoch) for row in rows[start : start + PAGE_ROLLOUTS]]
+            arrived = await connection.execute(
+                select(CallRow.rollout_id, *_CALL)
+                .where(tuple_(CallRow.rollout_id, CallRow.epoch).in_(page))
+                .order_by(CallRow.rollout_id, CallRow.number)
             )
-            .where(RolloutRow.group_id.in_(groups))
-            .order_by(CallRow.rollout_id, CallRow.number)
-        )
-    # Rows are decoded as they are read: seconds for a large batch, which must not stop the loop.
-    return await asyncio.to_thread(_assemble, groups, rollout_rows, turn_rows)
-
-
-def _assemble(
-    groups: list[GroupId], rollout_rows: Iterable[Row[Any]], turn_rows: Iterable[Row[Any]]
-) -> list[BatchGroup]:
-    turns: defaultdict[str, list[Call]] = defaultdict(list)
-    for rollout, *fields in turn_rows:
-        turns[rollout].append(Call(*fields))
+            # Rows are decoded as they are taken from the result.
+            await asyncio.to_thread(_decode, arrived, calls)
     rollouts: defaultdict[str, list[BatchRollout]] = defaultdict(list)
-    for group, id, reward, stop_reason in rollout_rows:
-        rollouts[group].append(BatchRollout(id, reward, turns[id], stop_reason))
+    for group, id, _, reward, stop_reason in rows:
+        rollouts[group].append(BatchRollout(id, reward, calls[id], stop_reason))
     return [BatchGroup(id, rollouts[id]) for id in groups if id in rollouts]
+
+
+def _decode(rows: Iterable[Row[Any]], calls: defaultdict[str, list[PackedCall]]) -> None:
+    for rollout, *fields in rows:
+        calls[rollout].append(PackedCall(*fields))

@@ -11,6 +11,7 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import CheckConstraint, ColumnElement, Integer, LargeBinary, Text, func
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Dialect
@@ -46,6 +47,26 @@ class PackedFloats(TypeDecorator[tuple[float, ...]]):
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> Any:
         return None if value is None else tuple(np.frombuffer(value, "<f4").tolist())
+
+
+class IntArray(TypeDecorator[NDArray[np.int32]]):
+    """A column of PackedInts read as a view of what Postgres sent: for what is read in bulk."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> Any:
+        return None if value is None else np.frombuffer(value, "<i4")
+
+
+class FloatArray(TypeDecorator[NDArray[np.float32]]):
+    """A column of PackedFloats, likewise."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> Any:
+        return None if value is None else np.frombuffer(value, "<f4")
 
 
 def num_packed(column: InstrumentedAttribute[Any]) -> ColumnElement[int]:

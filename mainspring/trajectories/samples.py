@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from mainspring.trajectories.packed_call import TokenCall
 from mainspring.trajectories.tree import branches, check_tree
-from mainspring.trajectories.turns import BrokenTrajectory, Call
+from mainspring.trajectories.turns import BrokenTrajectory
 
 NOT_SAMPLED = -1
 """Policy version of tokens that no policy sampled (prompts and observations)."""
@@ -44,7 +45,7 @@ class Sample:
         return bool(self.advantages.any())
 
 
-def samples_of(rollout: str, calls: Sequence[Call], advantage: float = 0.0) -> list[Sample]:
+def samples_of(rollout: str, calls: Sequence[TokenCall], advantage: float = 0.0) -> list[Sample]:
     """A sample for each branch, in the order of the branches. Tokens that branches share are
     trained once: in the first one, and are context in the others.
 
@@ -52,7 +53,7 @@ def samples_of(rollout: str, calls: Sequence[Call], advantage: float = 0.0) -> l
     """
     check_tree(rollout, calls)
     for call in calls:
-        if not call.completion_ids:
+        if not len(call.completion_ids):
             raise BrokenTrajectory(
                 f"rollout {rollout}, call {call.number}: its reply came as text, without the "
                 "tokens that were sampled: it cannot be trained on",
@@ -69,7 +70,7 @@ def samples_of(rollout: str, calls: Sequence[Call], advantage: float = 0.0) -> l
 
 
 def _sample(
-    rollout: str, path: Sequence[Call], trained: Sequence[Call], advantage: float
+    rollout: str, path: Sequence[TokenCall], trained: Sequence[TokenCall], advantage: float
 ) -> Sample:
     length = path[-1].end
     token_ids = np.zeros(length, np.int32)

@@ -5,26 +5,30 @@ each extend the one before is a tree with one branch. Pure. Imported by samples,
 """
 
 from collections.abc import Sequence
+from typing import TypeVar
 
-from mainspring.trajectories.turns import BrokenTrajectory, Call
+from mainspring.trajectories.packed_call import TokenCall
+from mainspring.trajectories.turns import BrokenTrajectory
+
+C = TypeVar("C", bound=TokenCall)
 
 
-def branches(calls: Sequence[Call]) -> list[tuple[Call, ...]]:
+def branches(calls: Sequence[C]) -> list[tuple[C, ...]]:
     """Each path from a root to a leaf, in the order of the leaves' numbers. `calls` line up."""
     inner = {call.parent for call in calls}
     return [path_to(calls, call.number) for call in calls if call.number not in inner]
 
 
-def path_to(calls: Sequence[Call], number: int | None) -> tuple[Call, ...]:
+def path_to(calls: Sequence[C], number: int | None) -> tuple[C, ...]:
     """The calls from a root to call `number`, which they include; None: no call."""
-    path: list[Call] = []
+    path: list[C] = []
     while number is not None:
         path.append(calls[number])
         number = calls[number].parent
     return tuple(reversed(path))
 
 
-def check_tree(rollout: str, calls: Sequence[Call]) -> None:
+def check_tree(rollout: str, calls: Sequence[TokenCall]) -> None:
     """Raises BrokenTrajectory naming the rollout and the call where its record breaks."""
     for expected, call in enumerate(calls):
         where = f"rollout {rollout}, call {call.number}"

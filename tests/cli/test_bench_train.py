@@ -1,10 +1,24 @@
 """`mainspring bench train` in a process of its own, as it sets torch's environment."""
 
+import asyncio
 import json
 import subprocess
 import sys
 
 import pytest
+
+
+@pytest.mark.long
+def test_a_batch_reaches_a_rank_from_the_store() -> None:
+    """A small one. The bench compares what the rank sees with what was read."""
+    from cli.operations.bench_large_batch import measure
+
+    figures = asyncio.run(measure(lambda line: None, num_sequences=16, tokens_each=3000))
+    assert figures.keys() == {
+        *("num_sequences", "tokens_each", "read_s", "hand_out_s"),
+        *("max_loop_block_s", "driver_peak_gib"),
+    }
+    assert all(value > 0 for value in figures.values())
 
 
 @pytest.mark.long

@@ -18,6 +18,7 @@ from mainspring.step_metrics import Origin, TrainerJob
 from mainspring.training_faults import TrainerLost
 from mainspring.trajectories.samples import Sample
 from tests.trainer.conftest import MakeModel
+from tests.trainer.test_batch_file import killed_in_its_step
 from trainer.backend import RayTrainer
 from trainer.checkpoint import Identity
 from trainer.driver import TrainerDriver
@@ -71,6 +72,23 @@ def test_a_rank_killed_before_a_check_fails_that_check_alone(
         trainer.logprob_gap(batch, 0)
     trainer.load(job, checkpoint, 0)
     assert trainer.logprob_gap(batch, 0) == before
+
+
+def test_a_step_through_a_file_is_the_step_and_leaves_none_behind(
+    trainer: RayTrainer, job: TrainerJob, batch: list[Sample]
+) -> None:
+    """Nor that of a trainer that was killed in its step."""
+    checkpoint = trainer._home / "v0"
+    folder = layout.batches(trainer._home, campaign_id(job.config.name))
+    trainer.load(job, checkpoint, 0)
+    expected = trainer._driver.train_step(batch, step=0, current_version=0)
+    trainer._version = None  # the call above moved the weights
+    trainer.load(job, checkpoint, 0)
+    killed_in_its_step(folder)
+    assert len(list(folder.iterdir())) == 1
+    found = trainer.train_step(batch, 1)
+    assert replace(found, seconds=0.0) == replace(expected, seconds=0.0)
+    assert list(folder.iterdir()) == []
 
 
 def test_new_ranks_keep_version_0_as_their_reference_and_not_the_base_model(

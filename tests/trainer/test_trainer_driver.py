@@ -21,15 +21,18 @@ from mainspring.batch_invariance import MKL_VARIABLE, environment
 from mainspring.config.campaign import CampaignConfig
 from mainspring.step_metrics import Origin
 from mainspring.training_faults import (
+    BatchFileDamaged,
     CheckpointUnusable,
     DeviceMissing,
     LogprobGapTooLarge,
     TrainerFenced,
     TrainerLost,
 )
+from mainspring.trajectories.samples import Sample
 from tests.processes import runs
 from tests.waiting import until
 from trainer import checkpoint, rank_pulse, ray_cluster
+from trainer.batch_file import batch_file
 from trainer.checkpoint import HF_DIRECTORY, Identity
 from trainer.driver import TrainerDriver, rank_environment
 from trainer.hf_directory import load_weights
@@ -159,6 +162,19 @@ async def test_a_failed_step_leaves_the_ranks_usable(driver, make_model, make_co
     with pytest.raises(LogprobGapTooLarge):
         driver.train_step(broken, step=4, current_version=0)
     assert driver.train_step(batch, step=4, current_version=0).grad_norm > 0
+
+
+async def test_an_altered_batch_file_is_refused_and_the_ranks_stay_usable(
+    driver: TrainerDriver, batch: list[Sample], tmp_path: Path
+) -> None:
+    with batch_file(tmp_path, batch, step=5, epoch=1) as file:
+        content = bytearray(file.path.read_bytes())
+        content[-1] ^= 1
+        file.path.write_bytes(content)
+        with pytest.raises(BatchFileDamaged, match="holds other bytes than were written"):
+            driver.train_step(file, step=4, current_version=0)
+    with batch_file(tmp_path, batch, step=5, epoch=1) as file:
+        assert driver.train_step(file, step=4, current_version=0).num_samples == 7
 
 
 async def test_a_rank_that_does_not_answer_is_ended(

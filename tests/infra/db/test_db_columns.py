@@ -10,7 +10,14 @@ from sqlalchemy import text
 from store_records import add_claimed_rollout, begin_campaign, call
 
 from infra.db import rollouts, turns
-from infra.db.columns import Numbers, PackedFloats, PackedInts, PlainText
+from infra.db.columns import (
+    FloatArray,
+    IntArray,
+    Numbers,
+    PackedFloats,
+    PackedInts,
+    PlainText,
+)
 from infra.db.database import Database
 from mainspring.status import StopReason, Verdict
 from mainspring.trajectories.turns import Call, VersionSpan
@@ -25,6 +32,7 @@ def test_ints_round_trip(ids: tuple[int, ...]) -> None:
     packed = PackedInts().process_bind_param(ids, DIALECT)
     assert len(packed) == 4 * len(ids)
     assert PackedInts().process_result_value(packed, DIALECT) == ids
+    assert IntArray().process_result_value(packed, DIALECT).tobytes() == packed
 
 
 @given(st.lists(FLOAT32).map(tuple))
@@ -32,6 +40,7 @@ def test_floats_round_trip(values: tuple[float, ...]) -> None:
     packed = PackedFloats().process_bind_param(values, DIALECT)
     assert packed == np.array(values, "<f4").tobytes()
     assert PackedFloats().process_result_value(packed, DIALECT) == values
+    assert FloatArray().process_result_value(packed, DIALECT).tobytes() == packed
 
 
 def test_ints_beyond_32_bits_are_refused() -> None:

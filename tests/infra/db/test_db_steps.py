@@ -2,18 +2,19 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
-from store_records import CAMPAIGN, RUN, add_group, add_ready_group, begin_campaign, finish
+from store_records import CAMPAIGN, RUN, add_group, add_ready_group, begin_campaign, call, finish
 
-from infra.db import batches, groups, policies, rollouts, steps
+from infra.db import batches, groups, policies, rollouts, steps, turns
 from infra.db.database import Database
 from infra.db.fence import Fenced
 from infra.db.steps import StepOutOfOrder, StepRecord
 from mainspring.ids import CampaignId, group_id
 from mainspring.status import GroupStatus, StepStatus, StopReason
-from mainspring.trajectories.samples import samples_of
+from mainspring.trajectories.samples import digest, samples_of
 
 
 async def commit(db: Database, step: int, loss: float = 0.5) -> StepRecord:
@@ -169,6 +170,26 @@ async def test_the_batch_holds_every_token_and_reads_the_same_for_ever(db: Datab
     assert await batches.load_batch(db, CAMPAIGN, 1) == batch
 
 
+async def test_a_batch_read_in_pages_gives_the_samples_of_the_recorded_calls(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await begin_campaign(db)
+    ids = [await add_ready_group(db, index) for index in range(3)]
+    whole = await batches.load_groups(db, ids)
+    monkeypatch.setattr(batches, "PAGE_ROLLOUTS", 4)
+    paged = await batches.load_groups(db, ids)
+    assert paged == whole and len(paged) == 3
+    for rollout in (each for group in paged for each in group.rollouts):
+        recorded, _ = await turns.history(db, rollout.id, 0)
+        assert len(recorded) == len(rollout.calls) == 2
+        for field in ("prompt_ids", "completion_ids", "logprobs"):
+            values = getattr(rollout.calls[0], field)
+            assert isinstance(values, np.ndarray) and not values.flags.writeable
+        assert digest(samples_of(rollout.id, rollout.calls, 0.5)) == digest(
+            samples_of(rollout.id, recorded, 0.5)
+        )
+
+
 async def test_the_batch_takes_the_last_epoch_only(db: Database) -> None:
     from store_records import put_two_turns
 
@@ -181,8 +202,9 @@ async def test_the_batch_takes_the_last_epoch_only(db: Database) -> None:
     await finish(db, rollout, 1, 1.0)
     await groups.finish_group(db, group)
     [loaded] = await batches.load_groups(db, [group])
-    assert {g.text for g in loaded.rollouts[0].calls} == {
-        "reply 0 of kept",
-        "reply 1 of kept",
-    }
+    first = call(0, 0, "kept")
+    kept = [first, call(1, first.end, "kept")]
+    assert [tuple(each.completion_ids) for each in loaded.rollouts[0].calls] == [
+        each.completion_ids for each in kept
+    ]
     assert await batches.load_groups(db, [group_id(CampaignId(campaign), 99)]) == []
