@@ -12,6 +12,7 @@ from typing import Any
 
 from bundled import shape as bundled_shape
 from cli.operations.gpus_here import GpusHere, gpus_here
+from mainspring.algorithms.choice import check_device
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import Device
 from mainspring.config.reading import load_campaign
@@ -45,6 +46,7 @@ def plan_campaign(
 ) -> Planned:
     """Raises ConfigError and ModelError."""
     config = load_campaign(file)
+    check_device(config.trainer)
     if model is not None:
         policy = config.policy.model_copy(update={"model": str(model)})
         config = config.model_copy(update={"policy": policy})

@@ -133,14 +133,19 @@ def check_algorithms(trainer: TrainerConfig) -> None:
     if kind not in (NO_CORRECTION, *CORRECTIONS):
         found, known = find_correction(trainer), ", ".join((NO_CORRECTION, *CORRECTIONS))
         _check_function("correction", kind, found, "(log_ratio, correction)", known)
+    check_device(trainer)
     engine = trainer.engine_name
-    if engine == MCORE and trainer.device is not Device.CUDA:
+    if engine not in ENGINES:
+        find_class("engine", engine, ENGINES, ENGINE_METHODS, "campaign, model, groups")
+
+
+def check_device(trainer: TrainerConfig) -> None:
+    """Raises ConfigError when the engine cannot run on the device."""
+    if trainer.engine_name == MCORE and trainer.device is not Device.CUDA:
         raise ConfigError(
             f"trainer.engine 'mcore' needs trainer.device = 'cuda', found '{trainer.device}'",
             remedy="set engine = 'plain' for a CPU, or remove it",
         )
-    if engine not in ENGINES:
-        find_class("engine", engine, ENGINES, ENGINE_METHODS, "campaign, model, groups")
 
 
 def _located(what: str, name: str, places: Mapping[str, str]) -> Any:
