@@ -2,8 +2,8 @@
 
 Owns the name table and the layout rules; pure functions on tensors, no files, no processes.
 Megatron's names here number layers and experts over all ranks (`global_name`). Invariants: HF ->
-mcore -> HF is bit-exact for every tensor-parallel size; a weight that has no place, or a place that
-gets no weight, is an error. Layout rules that differ between the two:
+mcore -> HF is bit-exact for every tensor-parallel size; a weight without a place is an error, and
+so is a place without a weight. Layout rules that differ between the two:
 - q, k and v are one matrix, per group of KV heads `[its query heads; k; v]`, groups stacked;
 - gate and up are one matrix, `[gate; up]` of this rank's rows;
 - vocabulary rows are padded to a multiple of the tensor-parallel size;
@@ -12,7 +12,7 @@ gets no weight, is an error. Layout rules that differ between the two:
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -22,8 +22,6 @@ from mainspring.errors import ModelError
 from trainer.families import head_dim, padded_vocab_size
 
 StateDict = dict[str, Tensor]
-Read = Callable[[str], Tensor]
-"""A weight of a Hugging Face model by its name."""
 
 QKV = "self_attention.linear_qkv"
 GATE_UP = "mlp.linear_fc1"
@@ -116,10 +114,15 @@ def hf_names(name: str, hf: PretrainedConfig) -> list[str]:
 
 
 def from_hf(
-    name: str, read: Read, hf: PretrainedConfig, *, tp_rank: int = 0, tp_size: int = 1
+    name: str,
+    state: Mapping[str, Tensor],
+    hf: PretrainedConfig,
+    *,
+    tp_rank: int = 0,
+    tp_size: int = 1,
 ) -> Tensor:
-    """A rank's part of the mcore weight `name`. Raises what `read` raises."""
-    parts = [read(each) for each in hf_names(name, hf)]
+    """A rank's part of the mcore weight `name`, from the Hugging Face weights that make it."""
+    parts = [state[each] for each in hf_names(name, hf)]
     if name in (EMBEDDING, OUTPUT):
         padding = padded_vocab_size(hf, tp_size) - parts[0].shape[0]
         if padding:
@@ -158,9 +161,9 @@ def to_hf(name: str, shards: Sequence[Tensor], hf: PretrainedConfig) -> StateDic
     return {names[0]: whole[: hf.vocab_size] if name in (EMBEDDING, OUTPUT) else whole}
 
 
-def unplaced(found: Sequence[str], placed: Mapping[str, object] | set[str], model: str) -> None:
+def unplaced(found: Sequence[str], placed: set[str], model: str) -> None:
     """Raises ModelError for a weight of a model that is in no place of ours."""
-    if left := sorted(set(found) - set(placed)):
+    if left := sorted(set(found) - placed):
         raise ModelError(
             f"model {model!r}: weights {left[:3]} have no place",
             remedy="expected the weights that its config.json describes",

@@ -42,6 +42,17 @@ class MicroBatch:
     num_wanted_R: tuple[int, ...]
     """Wanted tokens of each context-parallel rank."""
 
+    def through(self, model: Any) -> Any:
+        """What a `trainer.model.PolicyModel`, wrapped or not, makes of this rank's tokens."""
+        return model(
+            self.ids,
+            None,
+            None,
+            labels=self.labels,
+            loss_mask=self.wanted,
+            packed_seq_params=self.sequences,
+        )
+
 
 def alignment(parallel: ParallelConfig, *, as_served: bool) -> int:
     """What the model's length of every sequence is a multiple of."""

@@ -14,7 +14,16 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from mainspring.errors import ModelError
-from trainer.convert import from_hf, global_name, hf_names, is_expert, shard_dim, to_hf, unplaced
+from trainer.convert import (
+    HF_OUTPUT,
+    from_hf,
+    global_name,
+    hf_names,
+    is_expert,
+    shard_dim,
+    to_hf,
+    unplaced,
+)
 from trainer.hf_directory import HfReader, HfWriter
 from trainer.model import PolicyModel
 from trainer.processes import Processes
@@ -61,14 +70,14 @@ class Weights:
             self._put(weight, self._shard(name, parts), name)
             placed.update(parts)
         # A tied model's directory may hold its output weight a second time.
-        tied = {"lm_head.weight"} if self._hf.tie_word_embeddings else set()
+        tied = {HF_OUTPUT} if self._hf.tie_word_embeddings else set()
         all_placed = {name for part in self._everywhere(placed) for name in part}
         unplaced(reader.names, all_placed | tied, str(model_dir))
 
     def _shard(self, name: str, parts: dict[str, Tensor]) -> Tensor:
         tp_rank, tp_size = self._processes.tp_rank, self._processes.tp_size
         try:
-            return from_hf(name, parts.__getitem__, self._hf, tp_rank=tp_rank, tp_size=tp_size)
+            return from_hf(name, parts, self._hf, tp_rank=tp_rank, tp_size=tp_size)
         except (RuntimeError, IndexError):
             shapes = {each: list(part.shape) for each, part in parts.items()}
             raise ModelError(

@@ -18,11 +18,7 @@ def hf_to_mcore(
     tp_size: int = 1,
 ) -> dict[str, Tensor]:
     """The weights `names` of one rank's shard, by their global names."""
-
-    def read(name: str) -> Tensor:
-        return state[name]
-
-    return {name: from_hf(name, read, hf, tp_rank=tp_rank, tp_size=tp_size) for name in names}
+    return {name: from_hf(name, state, hf, tp_rank=tp_rank, tp_size=tp_size) for name in names}
 
 
 def mcore_to_hf(shards: Sequence[Mapping[str, Tensor]], hf: PretrainedConfig) -> dict[str, Tensor]:

@@ -60,14 +60,7 @@ def test_packed_log_probs_and_gradients_equal_hugging_face(
     load(model, reference.state_dict(), reference.config)
     rows = rows_of([40, 2, 17, 31], reference.config.vocab_size)
     [batch] = micro_batches(rows, ON_CPU, alone)
-    ours = model(
-        batch.ids,
-        None,
-        None,
-        labels=batch.labels,
-        loss_mask=batch.wanted,
-        packed_seq_params=batch.sequences,
-    )
+    ours = batch.through(model)
     theirs = expected_of(reference, [rows[n] for n in batch.share], 0.7)
     assert (ours - theirs).abs().max() < 1e-5
     coefficients = torch.randn(theirs.shape, generator=torch.Generator().manual_seed(1))
@@ -91,14 +84,7 @@ def test_a_wrong_qkv_layout_is_seen(make_model, alone):
     with torch.no_grad():
         model.get_parameter(f"decoder.layers.0.{QKV}.weight").copy_(torch.cat(parts))
     [batch] = micro_batches(rows_of([40], 97), ON_CPU, alone)
-    ours = model(
-        batch.ids,
-        None,
-        None,
-        labels=batch.labels,
-        loss_mask=batch.wanted,
-        packed_seq_params=batch.sequences,
-    )
+    ours = batch.through(model)
     assert (ours - expected_of(reference, rows_of([40], 97), 1.0)).abs().max() > 1e-2
 
 

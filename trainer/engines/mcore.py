@@ -35,6 +35,7 @@ from trainer.engines.protocol import MicroBatchLoss
 from trainer.mcore_optimizer import McoreOptimizer
 from trainer.micro_batch import MicroBatch, micro_batches, whole
 from trainer.model import build_model
+from trainer.packed import unpacked
 from trainer.processes import Processes
 from trainer.sharded_files import ShardedFiles
 from trainer.weights import Weights
@@ -74,10 +75,8 @@ class McoreEngine:
         out: dict[int, NDArray[np.float32]] = {}
 
         def keep(share: list[int], logprobs: Tensor, entropy: Tensor) -> Tensor:
-            parts = logprobs.cpu().split([int(sequences[n].mask.sum()) for n in share])
-            for n, part in zip(share, parts, strict=True):
-                out[n] = np.zeros(len(sequences[n].mask), np.float32)
-                out[n][sequences[n].mask] = part.numpy()
+            rows = unpacked(logprobs, [sequences[n].mask for n in share])
+            out.update(zip(share, rows, strict=True))
             return logprobs.sum()
 
         with torch.no_grad():
@@ -119,15 +118,7 @@ class McoreEngine:
         self, loss: MicroBatchLoss, batches: Iterator[MicroBatch], model: Any
     ) -> tuple[Tensor, Any]:
         batch = next(batches)
-        found = model(
-            batch.ids,
-            None,
-            None,
-            labels=batch.labels,
-            loss_mask=batch.wanted,
-            packed_seq_params=batch.sequences,
-        )
-        return found, partial(self._loss, loss, batch)
+        return batch.through(model), partial(self._loss, loss, batch)
 
     def _loss(
         self, loss: MicroBatchLoss, batch: MicroBatch, found: Tensor

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
@@ -23,6 +22,7 @@ from trainer.families import num_experts
 from trainer.micro_batch import MicroBatch, micro_batches
 from trainer.model import build_model
 from trainer.optimizer import PolicyOptimizer
+from trainer.packed import unpacked
 from trainer.processes import Processes
 from trainer.rank_files import RankFiles
 from trainer.weights import Weights
@@ -53,16 +53,14 @@ class PlainEngine:
     def logprobs(self, sequences: Sequence[MaskedSequence]) -> dict[int, NDArray[np.float32]]:
         out: dict[int, NDArray[np.float32]] = {}
         for batch in self._micro_batches(sequences):
-            found, _ = self._forward(batch)
-            parts = found.cpu().split([int(sequences[n].mask.sum()) for n in batch.share])
-            for n, part in zip(batch.share, parts, strict=True):
-                out[n] = np.zeros(len(sequences[n].mask), np.float32)
-                out[n][sequences[n].mask] = part.numpy()
+            found, _ = batch.through(self._model)
+            rows = unpacked(found, [sequences[n].mask for n in batch.share])
+            out |= zip(batch.share, rows, strict=True)
         return out
 
     def forward_backward(self, sequences: Sequence[MaskedSequence], loss: MicroBatchLoss) -> None:
         for batch in self._micro_batches(sequences):
-            logprobs, entropy = self._forward(batch)
+            logprobs, entropy = batch.through(self._model)
             loss(batch.share, logprobs, entropy).backward()
 
     def _micro_batches(self, sequences: Sequence[MaskedSequence]) -> Iterator[MicroBatch]:
@@ -74,15 +72,3 @@ class PlainEngine:
             as_served=self._is_reproducible and is_served,
         )
         return (batch for batch in found if batch.share)
-
-    def _forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        """Log-probs and entropies of the wanted tokens, sequence after sequence: [N], [N]."""
-        logprobs, entropy = self._model(
-            batch.ids,
-            None,
-            None,
-            labels=batch.labels,
-            loss_mask=batch.wanted,
-            packed_seq_params=batch.sequences,
-        )
-        return logprobs, entropy
