@@ -83,13 +83,16 @@ class _TokenLogprobs(torch.autograd.Function):
         grad_hidden = torch.zeros_like(hidden)
         # The parts of all chunks are added in float32, whatever the weight's dtype.
         grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+        if grad_entropy is not None and not grad_entropy.any():
+            grad_entropy = None  # of a loss that does not use it: both travel in one tensor
         step = _chunk_rows(len(kept))
         for start in range(0, len(hidden), step):
             rows = slice(start, min(start + step, len(hidden)))
             logprobs = _logits(hidden[rows], kept, ctx.output) - log_total[rows, None]
+            probs = logprobs.exp()
             grad = torch.zeros_like(logprobs)
             if grad_logprobs is not None:
-                grad = logprobs.exp() * -grad_logprobs[rows, None]
+                grad = probs * -grad_logprobs[rows, None]
                 local = targets[rows] - ctx.first
                 here = (local >= 0) & (local < len(kept))
                 index = torch.where(here, local, 0)[:, None]
@@ -98,7 +101,7 @@ class _TokenLogprobs(torch.autograd.Function):
             if grad_entropy is not None:
                 # dH/dz = -p (log p + H)
                 surprise = logprobs + entropy[rows, None]
-                grad -= grad_entropy[rows, None] * logprobs.exp() * surprise
+                grad -= grad_entropy[rows, None] * probs * surprise
             if ctx.output.temperature != 1.0:
                 grad /= ctx.output.temperature
             grad = grad.to(weight.dtype)
