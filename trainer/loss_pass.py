@@ -2,8 +2,8 @@
 
 The step engine calls it for each of this rank's micro-batches; afterwards `figures` adds up those
 of all ranks. Invariants: what does not depend on the loss (correction, KL penalty, entropy, ratio)
-is computed here, for every loss alike; a loss that fails on one rank fails on all of them, so that
-none waits for another.
+is computed here, the same for every loss; when a loss fails on one rank, the pass fails on all
+ranks, and no rank waits for another.
 """
 
 from collections.abc import Iterable, Sequence

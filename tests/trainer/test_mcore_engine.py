@@ -32,6 +32,13 @@ QUICK = [
 ]
 
 
+LAYOUTS = [
+    layout
+    for sizes in itertools.product([{}, TP2], [{}, PP2], [{}, CP2], [{}, DP2])
+    if (layout := {name: size for part in sizes for name, size in part.items()}) not in QUICK
+]
+
+
 def name_of(layout: dict[str, Any]) -> str:
     return " ".join(f"{name.split('_')[0]}={value}" for name, value in layout.items()) or "alone"
 
@@ -71,8 +78,12 @@ def collected(ranks: list[dict[str, Any]], hf) -> dict[str, torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("layout", QUICK, ids=name_of)
 @pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    "layout",
+    [*QUICK, *(pytest.param(layout, marks=pytest.mark.long) for layout in LAYOUTS)],
+    ids=name_of,
+)
 def test_loss_and_gradients_equal_hugging_face(
     layout, tied, make_model, make_config, batch, oracle
 ):
@@ -88,19 +99,6 @@ def test_loss_and_gradients_equal_hugging_face(
     assert found.keys() == expected.keys()
     largest = max(float((found[name] - expected[name]).abs().max()) for name in expected)
     assert largest < 1e-5, largest
-
-
-LAYOUTS = [
-    layout
-    for sizes in itertools.product([{}, TP2], [{}, PP2], [{}, CP2], [{}, DP2])
-    if (layout := {name: size for part in sizes for name, size in part.items()}) not in QUICK
-]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("layout", LAYOUTS, ids=name_of)
-def test_every_layout_equals_hugging_face(layout, make_model, make_config, batch, oracle):
-    test_loss_and_gradients_equal_hugging_face(layout, True, make_model, make_config, batch, oracle)
 
 
 @pytest.mark.parametrize("layout", [ALONE | DP2 | TP2 | SP, PP2 | CP2, DP2], ids=name_of)
