@@ -2,33 +2,34 @@
 
 Invariant 8: the batch is read from the plan in Postgres; checkpoint and weights are on disk under
 their final name before `commit_step` makes them visible together with the consumed groups; after a
-crash anywhere the same step runs again from the checkpoint that the store names. Every write is
-fenced by the epoch of the trainer's lease, which this process holds. `trainer` is met only through
-the TrainerBackend protocol; `workers.trainer` passes the Ray driver in.
+crash anywhere the same step runs again from the version before it (`activities.held_version`).
+Every write is fenced by the epoch of the trainer's lease, which this process holds. `trainer` is
+met only through the TrainerBackend protocol; `workers.trainer` passes the Ray driver in.
 """
 
 import asyncio
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 import structlog
 
+from activities.held_version import HeldVersion
 from activities.implements import implements
 from activities.step_batch import step_batch
-from infra.db import batches, campaigns, fingerprints, policies, steps, trainers
+from activities.trainer_backend import Progress, TrainerBackend
+from infra.db import batches, campaigns, policies, retention, steps, trainers
 from infra.db.batches import BatchGroup
 from infra.db.database import Database
-from infra.db.policies import PolicyRecord
 from infra.policy.weight_files import weights_digest
 from infra.temporal.heartbeat import heartbeating
 from mainspring import layout
 from mainspring.algorithms.gap import GapMode, LogprobGap
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import MainspringError
 from mainspring.fingerprint import Fingerprint
 from mainspring.ids import CampaignId
@@ -41,53 +42,22 @@ from mainspring.protocol.campaign import (
     StepInput,
     StepResult,
 )
-from mainspring.stamp import Stamp
+from mainspring.retention import kept_versions
 from mainspring.status import StepStatus
-from mainspring.step_metrics import Origin, StepMetrics, TrainerJob
-from mainspring.training_faults import gap_too_large, stamp_differs
+from mainspring.step_metrics import Origin, TrainerJob
+from mainspring.training_faults import gap_too_large
 from mainspring.trajectories.samples import Sample, content_digest, samples_of
 
 HF_DIRECTORY = "hf"
 """Where a saved version keeps the weights that engines load."""
 
 log = structlog.get_logger()
-T = TypeVar("T")
-Progress = Callable[[str], None]
 CHECKED_SAMPLES = 64
 """Rollouts of an evaluation whose log-probs are recomputed."""
 READY_LOOK_S = 1.0
 """Between two looks at the ranks while nothing is asked of them."""
 NOT_READY_S = 30.0
 """After ranks could not be started: the activity that needs them tells why."""
-
-
-class TrainerBackend(Protocol):
-    """What trains. Blocking calls, one at a time, from one thread."""
-
-    def prepare(self, job: TrainerJob, directory: Path, progress: Progress) -> None:
-        """Make version 0 at `directory`: base model, warm start. Resumes what a crash left."""
-        ...
-
-    def load(self, job: TrainerJob, checkpoint: Path, version: int) -> None:
-        """Be at `version`, from `checkpoint` unless already there."""
-        ...
-
-    def is_ready(self) -> bool:
-        """Whether ranks run, none of which has died."""
-        ...
-
-    def train_step(self, samples: list[Sample], step: int) -> StepMetrics: ...
-
-    def save(self, job: TrainerJob, directory: Path, version: int, batch: str) -> None:
-        """Checkpoint and Hugging Face weights, complete under the final name or not at all.
-        `batch`: digest of what the version was trained on."""
-        ...
-
-    def logprob_gap(self, samples: list[Sample], version: int) -> LogprobGap: ...
-
-    def stamp(self) -> Stamp:
-        """What the bits of this trainer depend on; after `prepare` or `load`."""
-        ...
 
 
 class TrainingActivities:
@@ -97,21 +67,15 @@ class TrainingActivities:
         self._epoch = epoch
         self._home = home
         self._backend = backend
-        # One thread: the backend's calls must never overlap, also when an attempt that lost its
-        # heartbeat is still running while its successor starts.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="trainer")
+        self._held = HeldVersion(db, backend)
 
     @implements(PREPARE_POLICY)
     async def prepare_policy(self, ref: CampaignRef) -> PolicyRef:
         if await policies.latest_policy(self._db, ref.campaign) is None:
             job = await self._job(ref.campaign)
             directory = self._directory(ref.campaign, 0)
-            async with heartbeating("warm start") as beat:
-
-                def progress(note: str) -> None:
-                    beat.note = note
-
-                await self._run(self._backend.prepare, job, directory, progress)
+            async with heartbeating("warm start") as beat, self._held.in_turn:
+                await self._held.run(self._backend.prepare, job, directory, beat.show)
             await policies.put_first_policy(
                 self._db,
                 ref.campaign,
@@ -129,24 +93,24 @@ class TrainingActivities:
         if done is not None and done.status is StepStatus.DONE:
             return _result(ask.step, done.metrics)
         started = time.monotonic()
-        async with heartbeating("loading the batch") as beat:
+        async with heartbeating("loading the batch") as beat, self._held.in_turn:
             job = await self._job(ask.campaign)
             trainer = job.config.trainer
             before = await policies.get_policy(self._db, ask.campaign, ask.step - 1)
             groups = await batches.load_batch(self._db, ask.campaign, ask.step)
             batch = await asyncio.to_thread(step_batch, groups, trainer, version=before.version)
-            beat.note = "loading the checkpoint"
-            await self._run(self._backend.load, job, _checkpoint(before), before.version)
-            await self._refuse_other_bits(ask.campaign, job.config, before.version)
+            await self._held.hold(job, before.version, beat.show)
             beat.note = f"{len(batch.samples)} samples"
-            measured = await self._run(self._backend.train_step, batch.samples, ask.step)
+            measured = await self._held.run(self._backend.train_step, batch.samples, ask.step)
             beyond = measured.gap.beyond(job.config.gap_bounds)
             if beyond:  # only warned of: the backend raises where bounds are enforced
                 log.warning("log-prob gap", campaign=ask.campaign, step=ask.step, beyond=beyond)
             beat.note = "saving"
             await trainers.check(self._db, ask.campaign, self._epoch)
             directory = self._directory(ask.campaign, ask.step)
-            await self._run(self._backend.save, job, directory, ask.step, batch.digest)
+            is_whole = trainer.has_checkpoint(ask.step)
+            save = partial(self._backend.save, weights_only=not is_whole)
+            await self._held.run(save, job, directory, ask.step, batch.digest)
             metrics = measured.figures | batch.figures | {"seconds": time.monotonic() - started}
             await steps.commit_step(
                 self._db,
@@ -154,7 +118,7 @@ class TrainingActivities:
                 ask.step,
                 metrics=metrics,
                 policy_path=str(directory / HF_DIRECTORY),
-                checkpoint=str(directory),
+                checkpoint=str(directory) if is_whole else None,
                 groups=[group.id for group in groups],
                 trainer_epoch=self._epoch,
                 stamp=self._backend.stamp(),
@@ -162,19 +126,17 @@ class TrainingActivities:
                     job.config, directory, batch.samples, measured.gradient
                 ),
             )
-            await self._prune(ask.campaign, ask.step, trainer.keep_checkpoints)
+            await self._prune(ask.campaign, trainer)
         return _result(ask.step, metrics)
 
     @implements(CHECK_LOGPROBS)
     async def check_logprobs(self, ask: CheckInput) -> CheckResult:
-        async with heartbeating("recomputing"):
+        async with heartbeating("recomputing") as beat, self._held.in_turn:
             job = await self._job(ask.campaign)
             config = job.config
-            policy = await policies.get_policy(self._db, ask.campaign, ask.version)
             [group] = await batches.load_groups(self._db, [ask.group])
             samples = await asyncio.to_thread(_checked_samples, group)
-            await self._run(self._backend.load, job, _checkpoint(policy), ask.version)
-            gap = await self._run(self._backend.logprob_gap, samples, ask.version)
+            gap = await self._gap(job, ask.version, samples, beat.show)
             await policies.put_gap(self._db, ask.campaign, ask.version, gap.max, gap.num_tokens)
         beyond = gap.beyond(config.gap_bounds)
         if beyond:
@@ -183,6 +145,21 @@ class TrainingActivities:
                 raise fault
             log.warning("log-prob gap", campaign=ask.campaign, version=ask.version, beyond=beyond)
         return CheckResult(logprob_gap_max=gap.max, num_tokens=gap.num_tokens)
+
+    async def _gap(
+        self, job: TrainerJob, version: int, samples: list[Sample], show: Progress
+    ) -> LogprobGap:
+        """Of tokens of `version`. Ranks that hold another one, by then usually the next, keep it:
+        they compute with what was exported, which is what engines served."""
+        if not await self._held.run(self._backend.is_ready):
+            newest = await policies.latest_policy(self._db, job.campaign)
+            assert newest is not None
+            await self._held.hold(job, newest.version, show)
+        if await self._held.run(self._backend.holds, job, version):
+            return await self._held.run(self._backend.logprob_gap, samples, version)
+        policy = await policies.get_policy(self._db, job.campaign, version)
+        export = Path(policy.path)
+        return await self._held.run(self._backend.logprob_gap, samples, version, export)
 
     async def stay_ready(self, campaign: CampaignId) -> None:
         """Start ranks that died between two calls, or with the process before this one, ahead of
@@ -196,25 +173,14 @@ class TrainingActivities:
             await asyncio.sleep(READY_LOOK_S)
 
     async def _get_ready(self, campaign: CampaignId) -> None:
-        if await self._run(self._backend.is_ready):
+        if self._held.in_turn.locked() or await self._held.run(self._backend.is_ready):
             return
         record = await campaigns.get(self._db, campaign)
         newest = await policies.latest_policy(self._db, campaign)
-        if newest is None or newest.checkpoint is None or record.status in campaigns.ENDS:
+        if newest is None or record.status in campaigns.ENDS:
             return
-        job = await self._job(campaign)
-        await self._run(self._backend.load, job, _checkpoint(newest), newest.version)
-
-    async def _refuse_other_bits(
-        self, campaign: CampaignId, config: CampaignConfig, version: int
-    ) -> None:
-        """Raises StampDiffers where a step would break what a reproducible campaign promises."""
-        if config.batches is None:
-            return
-        stamp = await fingerprints.stamp_of(self._db, campaign, version)
-        differences = [] if stamp is None else stamp.differences(self._backend.stamp())
-        if stamp is not None and differences:
-            raise stamp_differs(campaign, version, stamp, differences)
+        async with self._held.in_turn:
+            await self._held.hold(await self._job(campaign), newest.version, lambda note: None)
 
     async def _fingerprint(
         self,
@@ -230,9 +196,6 @@ class TrainingActivities:
         batch = None if samples is None else await asyncio.to_thread(content_digest, samples)
         return Fingerprint(batch=batch, gradient=gradient, weights=weights)
 
-    async def _run(self, function: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
-
     async def _job(self, campaign: CampaignId) -> TrainerJob:
         record = await campaigns.get(self._db, campaign)
         origin = Origin(campaign=campaign, uid=record.uid, config_digest=record.config_digest)
@@ -241,10 +204,13 @@ class TrainingActivities:
     def _directory(self, campaign: CampaignId, version: int) -> Path:
         return layout.policy(self._home, campaign, version)
 
-    async def _prune(self, campaign: CampaignId, newest: int, keep: int) -> None:
-        """Remove checkpoints older than the newest `keep`; version 0 stays for the tokenizer."""
-        for directory in self._directory(campaign, newest).parent.glob("v" + "[0-9]" * 5):
-            if 0 < int(directory.name[1:]) <= newest - keep:
+    async def _prune(self, campaign: CampaignId, trainer: TrainerConfig) -> None:
+        """Remove what no invariant and no wish of the campaign file needs any more."""
+        versions = await retention.versions(self._db, campaign)
+        kept = kept_versions(versions, trainer.keep_checkpoints, trainer.keep_best)
+        for directory in self._directory(campaign, 0).parent.glob("v" + "[0-9]" * 5):
+            version = int(directory.name[1:])
+            if version not in kept and version <= versions[-1].version:
                 await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
 
@@ -254,11 +220,6 @@ def _checked_samples(group: BatchGroup) -> list[Sample]:
         for rollout in group.rollouts[:CHECKED_SAMPLES]
         for sample in samples_of(rollout.id, rollout.calls)
     ]
-
-
-def _checkpoint(policy: PolicyRecord) -> Path:
-    assert policy.checkpoint is not None, f"policy version {policy.version} has no checkpoint"
-    return Path(policy.checkpoint)
 
 
 def _result(step: int, metrics: Mapping[str, float | None]) -> StepResult:

@@ -176,7 +176,10 @@ def _demand(planned: Planned) -> Any:
         _gb(demand.most_kv_tokens * demand.kv_bytes_per_token),
     )
     table.add_row("a checkpoint on disk, GB", _gb(demand.checkpoint_bytes), "")
-    table.add_row(f"{demand.num_checkpoints} checkpoints, GB", "", _gb(demand.disk_bytes))
+    kept = f"{demand.num_checkpoints} checkpoints"
+    if demand.num_exports:
+        kept += f", {demand.num_exports} exports"
+    table.add_row(f"{kept}, GB", "", _gb(demand.disk_bytes))
     return table
 
 

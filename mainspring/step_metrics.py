@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from mainspring.algorithms.gap import LogprobGap
 from mainspring.config.campaign import CampaignConfig
+from mainspring.ids import CampaignId, campaign_id
 
 
 class Origin(BaseModel):
@@ -32,6 +33,10 @@ class TrainerJob:
     origin: Origin
     epoch: int
     """Of the lease; a newer one has taken over."""
+
+    @property
+    def campaign(self) -> CampaignId:
+        return campaign_id(self.config.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,17 @@ def stamp_differs(
     )
 
 
+def step_differs(campaign: str, step: int, *, is_batch: bool) -> StampDiffers:
+    """Of a step that was trained again, in a reproducible campaign."""
+    what = "batch" if is_batch else "gradient"
+    return StampDiffers(
+        f"campaign {campaign}: step {step}, trained again because its version has no checkpoint, "
+        f"had another {what} than at first",
+        remedy="compare the stored fingerprints with `mainspring campaign fingerprint "
+        f"{campaign}`; start a new campaign with trainer.checkpoint_every = 1",
+    )
+
+
 def gap_too_large(
     campaign: str, where: str, version: int, gap: LogprobGap, beyond: list[str]
 ) -> LogprobGapTooLarge:

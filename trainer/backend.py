@@ -1,10 +1,11 @@
 """What the training activities drive: the Ray driver, and the version that its ranks hold.
 
 Invariants: version 0 is a function of configuration and seed (`trainer.warm_start`); the driver
-holds exactly one version, and `load` restores it from its checkpoint whenever ranks or process were
-lost or another version is asked for. The reference of a KL penalty is version 0, whose checkpoint
-stays as long as the campaign. Torch is imported for version 0 alone: a trainer that is started
-again has its ranks sooner.
+holds exactly one version, and `load` restores one from its checkpoint whenever ranks or process
+were lost or another version is asked for. A version without a checkpoint is trained again by the
+caller, from the newest before it that has one. The reference of a KL penalty is version 0, whose
+checkpoint stays as long as the campaign. Torch is imported for version 0 alone: a trainer that is
+started again has its ranks sooner.
 """
 
 import shutil
@@ -35,7 +36,7 @@ class RayTrainer:
         """Whose version the ranks hold."""
         self._version: int | None = None
         self._digest: str | None = None
-        """Of the manifest of the version that the ranks hold."""
+        """Of the identity of the version that the ranks hold."""
 
     def prepare(self, job: TrainerJob, directory: Path, progress: Callable[[str], None]) -> None:
         """Version 0 at `directory`. Raises ModelError and CheckpointUnusable."""
@@ -50,14 +51,17 @@ class RayTrainer:
             directory_so_far = self._warm_directory(config)
             warm_start(self._driver, job, warm, self._base(config), directory_so_far, progress)
         identity = Identity(origin=job.origin, version=0)
-        self._digest = self._driver.save(directory, identity, job.epoch).digest
-        self._version = 0
+        self._driver.save(directory, identity, job.epoch)
+        self._version, self._digest = 0, identity.digest
         self._driver.keep_reference()
         shutil.rmtree(self._warm_directory(config), ignore_errors=True)
 
-    def load(self, job: TrainerJob, checkpoint: Path, version: int) -> None:
+    def holds(self, job: TrainerJob, version: int) -> bool:
         self._job = job
-        if self._version == version and self._driver.has_ranks():
+        return self._version == version and self._driver.has_ranks()
+
+    def load(self, job: TrainerJob, checkpoint: Path, version: int) -> None:
+        if self.holds(job, version):
             return
         self._version = None
         try:
@@ -67,7 +71,7 @@ class RayTrainer:
             self._start(job)
             self._restore_reference(job)
             manifest = self._driver.load(checkpoint, job.origin, version)
-        self._version, self._digest = version, manifest.digest
+        self._version, self._digest = version, manifest.identity.digest
 
     def is_ready(self) -> bool:
         return self._driver.has_ranks()
@@ -81,13 +85,27 @@ class RayTrainer:
         with batch_file(folder, samples, step=step, epoch=job.epoch) as batch:
             return self._driver.train_step(batch, step=version, current_version=version)
 
-    def save(self, job: TrainerJob, directory: Path, version: int, batch: str) -> None:
-        identity = Identity(origin=job.origin, version=version, parent=self._digest, batch=batch)
-        self._digest = self._driver.save(directory, identity, job.epoch).digest
+    def save(
+        self,
+        job: TrainerJob,
+        directory: Path,
+        version: int,
+        batch: str,
+        *,
+        weights_only: bool = False,
+    ) -> None:
+        identity = self._identity(job, version, batch)
+        self._driver.save(directory, identity, job.epoch, weights_only=weights_only)
+        self._version, self._digest = version, identity.digest
+
+    def trained_again(self, job: TrainerJob, version: int, batch: str) -> None:
+        self._digest = self._identity(job, version, batch).digest
         self._version = version
 
-    def logprob_gap(self, samples: list[Sample], version: int) -> LogprobGap:
-        return self._driver.logprob_gap(samples, version)
+    def logprob_gap(
+        self, samples: list[Sample], version: int, export: Path | None = None
+    ) -> LogprobGap:
+        return self._driver.logprob_gap(samples, version, export)
 
     def stamp(self) -> Stamp:
         return self._driver.stamp
@@ -98,6 +116,9 @@ class RayTrainer:
 
     def shutdown(self) -> None:
         self._driver.shutdown()
+
+    def _identity(self, job: TrainerJob, version: int, batch: str) -> Identity:
+        return Identity(origin=job.origin, version=version, parent=self._digest, batch=batch)
 
     def _start(self, job: TrainerJob) -> None:
         logs = layout.trainer_logs(self._home, campaign_id(job.config.name))

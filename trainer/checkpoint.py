@@ -1,7 +1,8 @@
 """A checkpoint directory: one file per tensor-parallel rank, a Hugging Face export, a manifest.
 
     <directory>/tp0.pt ..       model and optimizer of each tensor-parallel rank, or
-    <directory>/shards/         the same by Megatron, in pieces for any layout of ranks
+    <directory>/shards/         the same by Megatron, in pieces for any layout of ranks, or
+                                neither: weights alone, of a version between two checkpoints
     <directory>/hf/             what policy engines load
     <directory>/checkpoint.json written last: whose it is, and every other file with its digest
 
@@ -44,6 +45,8 @@ class Sharding(StrEnum):
     """A file for each tensor-parallel rank, for as many of them (the plain engine)."""
     RESHARDABLE = "reshardable"
     """Pieces that do not depend on the parallel sizes (the mcore engine)."""
+    NONE = "none"
+    """Nothing but the export, which engines load: training does not resume from it."""
 
 
 class Identity(_Model):
@@ -53,9 +56,14 @@ class Identity(_Model):
     version: int
     """Policy version of the weights."""
     parent: str | None = None
-    """Digest of the manifest they were trained from; None for version 0."""
+    """Digest of the identity they were trained from; None for version 0. Not of its files: a
+    version that is trained again after a crash has written none."""
     batch: str | None = None
     """Digest of what they were trained on since then."""
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
 
 class StoredFile(_Model):
@@ -73,10 +81,6 @@ class Manifest(_Model):
     tensor_parallel: int
     sharding: Sharding = Sharding.RANKS
     files: tuple[StoredFile, ...] = ()
-
-    @property
-    def digest(self) -> str:
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
 
 def rank_file(directory: Path, tp_rank: int) -> Path:
@@ -146,9 +150,13 @@ def commit(temporary: Path, directory: Path, manifest: Manifest) -> Manifest:
     """Make the finished `temporary` visible as `directory`, in one rename, on disk; the manifest
     with its files. Raises TrainerFenced when another trainer took files away, and FileExistsError
     when `directory` exists."""
-    needed = [rank_file(temporary, rank) for rank in range(manifest.tensor_parallel)]
-    if manifest.sharding is Sharding.RESHARDABLE:
-        needed = [temporary / SHARDS / name for name in ("metadata.json", "common.pt")]
+    match manifest.sharding:
+        case Sharding.RANKS:
+            needed = [rank_file(temporary, rank) for rank in range(manifest.tensor_parallel)]
+        case Sharding.RESHARDABLE:
+            needed = [temporary / SHARDS / name for name in ("metadata.json", "common.pt")]
+        case Sharding.NONE:
+            needed = []
     needed.append(temporary / HF_DIRECTORY / "config.json")
     paths = sorted(path for path in temporary.rglob("*") if path.is_file())
     if missing := [path for path in needed if path not in paths]:

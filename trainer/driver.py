@@ -164,23 +164,31 @@ class TrainerDriver:
         """See `TrainerRank.keep_reference`."""
         self._all("keep_reference")
 
-    def logprobs(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
-        """[T] of each sample under the current weights; 0 where not sampled."""
+    def logprobs(
+        self, samples: Sequence[Sample], export: Path | None = None
+    ) -> list[NDArray[np.float32]]:
+        """See `TrainerRank.logprobs`: [T] of each sample."""
         found: dict[int, NDArray[np.float32]] = {}
-        for share in self._all("logprobs", list(samples)):
+        for share in self._all("logprobs", list(samples), export and export.absolute()):
             found |= share
         return [found[index] for index in range(len(samples))]
 
-    def logprob_gap(self, samples: Sequence[Sample], version: int) -> LogprobGap:
-        """Served against recomputed log-probs over the tokens of `version`."""
+    def logprob_gap(
+        self, samples: Sequence[Sample], version: int, export: Path | None = None
+    ) -> LogprobGap:
+        """Served against recomputed log-probs over the tokens of `version`; `export`: where its
+        weights lie, if the ranks hold others."""
         parts = [
             (found - sample.logprobs)[sample.versions == version]
-            for found, sample in zip(self.logprobs(samples), samples, strict=True)
+            for found, sample in zip(self.logprobs(samples, export), samples, strict=True)
         ]
         return measure(np.concatenate([np.zeros(0, np.float32), *parts]))
 
-    def save(self, directory: Path, identity: Identity, epoch: int) -> Manifest:
-        """Write a checkpoint with its Hugging Face export (`trainer.checkpoint`), atomically.
+    def save(
+        self, directory: Path, identity: Identity, epoch: int, *, weights_only: bool = False
+    ) -> Manifest:
+        """Write a checkpoint with its Hugging Face export (`trainer.checkpoint`), atomically, or
+        the export alone.
 
         If a whole one of this identity exists (an earlier attempt got this far), it is loaded
         instead: engines may serve it already, and the weights in memory must be those. One of this
@@ -189,21 +197,23 @@ class TrainerDriver:
         TrainerFenced for a newer trainer's.
         """
         directory = directory.absolute()
-        if directory.exists() and (found := self._adopt(directory, identity, epoch)):
+        sharding = Sharding.NONE if weights_only else self._sharding
+        if directory.exists() and (found := self._adopt(directory, identity, epoch, sharding)):
             return found
         temporary = checkpoint.begin(directory, epoch)
         manifest = Manifest(
             identity=identity,
             epoch=epoch,
             tensor_parallel=self._tensor_parallel,
-            sharding=self._sharding,
+            sharding=sharding,
         )
         try:
-            self._all("save_checkpoint", temporary)
+            if not weights_only:
+                self._all("save_checkpoint", temporary)
             self._all("export_hf", temporary / checkpoint.HF_DIRECTORY)
             return checkpoint.commit(temporary, directory, manifest)
         except FileExistsError:
-            if found := self._adopt(directory, identity, epoch):
+            if found := self._adopt(directory, identity, epoch, sharding):
                 return found
             raise
         except BaseException as error:
@@ -216,9 +226,12 @@ class TrainerDriver:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
-    def _adopt(self, directory: Path, identity: Identity, epoch: int) -> Manifest | None:
+    def _adopt(
+        self, directory: Path, identity: Identity, epoch: int, sharding: Sharding
+    ) -> Manifest | None:
         """Load the checkpoint that stands under the name of the one to be saved; None after making
-        room for that one."""
+        room for that one. Weights alone are written again: there is nothing to load, and until
+        their version is committed no engine was told of them."""
         manifest = checkpoint.read(directory, identity.origin)
         if manifest.identity.version != identity.version:
             raise checkpoint.unusable(
@@ -232,7 +245,7 @@ class TrainerDriver:
                 f"{manifest.epoch}; this one has epoch {epoch}"
             )
         try:
-            if manifest.identity == identity:
+            if manifest.identity == identity and manifest.sharding is sharding is not Sharding.NONE:
                 return self.load(directory, identity.origin, identity.version)
         except CheckpointUnusable:
             pass  # as in a batch that was replaced: the store names no checkpoint before its step
@@ -247,6 +260,10 @@ class TrainerDriver:
             found = manifest.identity.version
             raise checkpoint.unusable(
                 origin, directory, f"holds policy version {found}, expected {version}"
+            )
+        if manifest.sharding is Sharding.NONE:
+            raise checkpoint.unusable(
+                origin, directory, "holds weights alone, without the optimizer's state"
             )
         if manifest.sharding is not self._sharding:
             raise checkpoint.unusable(

@@ -8,6 +8,7 @@ no random state) in a reproducible campaign, and in any with one thread.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -35,7 +36,7 @@ from trainer.processes import (
     Store,  # pyright: ignore[reportPrivateImportUsage]
     join,
 )
-from trainer.reference import Reference
+from trainer.reference import Reference, exported
 from trainer.update import update
 
 
@@ -165,6 +166,10 @@ class TrainerRank:
         metrics = policy_step.run(samples, step=step, current_version=current_version)
         return replace(metrics, gradient=gradient.sha256)
 
-    def logprobs(self, samples: Sequence[Sample]) -> dict[int, NDArray[np.float32]]:
-        """By index, [T] log-probs under the current weights, 0 where not sampled; my share."""
-        return self._engine.logprobs(masked(samples))
+    def logprobs(
+        self, samples: Sequence[Sample], export: Path | None = None
+    ) -> dict[int, NDArray[np.float32]]:
+        """By index, [T] log-probs under the current weights, or under those of `export`, a Hugging
+        Face directory; 0 where not sampled; my share."""
+        with exported(self._weights, export) if export else nullcontext():
+            return self._engine.logprobs(masked(samples))

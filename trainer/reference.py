@@ -1,12 +1,14 @@
-"""The weights that a KL penalty compares the policy with, kept in the host's memory.
+"""Other weights in the place of the policy's: those that a KL penalty compares with, kept in the
+host's memory, and those of an exported version.
 
-Invariant: after `in_place` the shard holds the weights that it held before, in all bits, which
-needs `take(named())` of `trainer.weights` to change nothing, also in what an optimizer keeps of
-them. Imported by the rank and by `trainer.policy_step`.
+Invariant: after `in_place` and `exported` the shard holds the weights that it held before, in all
+bits, which needs `take(named())` of `trainer.weights` to change nothing, also in what an optimizer
+keeps of them. Imported by the rank and by `trainer.policy_step`.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from torch import Tensor
 
@@ -28,6 +30,17 @@ class Reference:
             yield
         finally:
             self._weights.take(current)
+
+
+@contextmanager
+def exported(weights: Weights, model_dir: Path) -> Iterator[None]:
+    """The shard holds the weights of a Hugging Face directory meanwhile. Raises ModelError."""
+    current = _copied(weights)
+    try:
+        weights.load_hf(model_dir)
+        yield
+    finally:
+        weights.take(current)
 
 
 def _copied(weights: Weights) -> dict[str, Tensor]:

@@ -1,7 +1,8 @@
 """Log-prob and entropy of the wanted tokens, from the hidden states that predict them.
 
-Logits exist for a few rows at a time and for wanted tokens only, and are computed again in the
-backward pass: with a vocabulary of 152k, logits of 32k tokens would take 20 GB. One function for
+Logits exist for a few rows at a time and for wanted tokens only, and unless they fit into one chunk
+they are computed again in the backward pass: with a vocabulary of 152k, logits of 32k tokens would
+take 20 GB. One function for
 one process and for an output weight cut along the vocabulary. Imported by `trainer.model`.
 """
 
@@ -54,22 +55,22 @@ class _TokenLogprobs(torch.autograd.Function):
         first = output.start * len(weight)
         kept = weight[: max(0, output.vocab_size - first)]
         step = _chunk_rows(len(kept))
-        found = [
-            logprob_entropy(
-                _logits(rows, kept, output),
-                ids,
-                output.tp_group,
-                first=first,
-                as_served=output.as_served,
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        logits: Tensor | None = None
+        for rows, ids in zip(hidden.split(step), targets.split(step), strict=True):
+            logits = _logits(rows, kept, output)
+            found.append(
+                logprob_entropy(
+                    logits, ids, output.tp_group, first=first, as_served=output.as_served
+                )
             )
-            for rows, ids in zip(hidden.split(step), targets.split(step), strict=True)
-        ]
         parts = list(zip(*found, strict=True)) or [[], [], []]
         logprobs, entropy, log_total = (
             torch.cat(list(part)) if part else hidden.new_zeros(0, dtype=torch.float32)
             for part in parts
         )
-        ctx.save_for_backward(hidden, weight, targets, entropy, log_total)
+        only = logits if len(found) == 1 else None
+        ctx.save_for_backward(hidden, weight, targets, entropy, log_total, only)
         ctx.output, ctx.first = output, first
         ctx.set_materialize_grads(False)
         return logprobs, entropy
@@ -78,7 +79,7 @@ class _TokenLogprobs(torch.autograd.Function):
     def backward(  # type: ignore[override]
         ctx: Any, grad_logprobs: Tensor | None, grad_entropy: Tensor | None
     ) -> tuple[Tensor, Tensor, None, None]:
-        hidden, weight, targets, entropy, log_total = ctx.saved_tensors
+        hidden, weight, targets, entropy, log_total, only = ctx.saved_tensors
         kept = weight[: max(0, ctx.output.vocab_size - ctx.first)]
         grad_hidden = torch.zeros_like(hidden)
         # The parts of all chunks are added in float32, whatever the weight's dtype.
@@ -88,7 +89,9 @@ class _TokenLogprobs(torch.autograd.Function):
         step = _chunk_rows(len(kept))
         for start in range(0, len(hidden), step):
             rows = slice(start, min(start + step, len(hidden)))
-            logprobs = _logits(hidden[rows], kept, ctx.output) - log_total[rows, None]
+            logits = _logits(hidden[rows], kept, ctx.output) if only is None else only
+            logprobs = logits - log_total[rows, None]
+            del logits
             probs = logprobs.exp()
             grad = torch.zeros_like(logprobs)
             if grad_logprobs is not None:

@@ -347,7 +347,7 @@ def _disk_item(config: CampaignConfig, home: Path) -> Item:
 
 
 def _checkpoint_bytes(config: CampaignConfig) -> int:
-    """What `trainer.keep_checkpoints` and the one being written take."""
+    """What those that are kept and the one being written take."""
     if config.policy.model == BUNDLED:
         return 0
     directory = Path(config.policy.model)
@@ -356,7 +356,9 @@ def _checkpoint_bytes(config: CampaignConfig) -> int:
     hf = local_engines.hf_config(directory)
     bytes_each = 4 if "32" in str(hf.get("dtype") or hf.get("torch_dtype")) else 2
     num_parameters = _size(directory) // bytes_each
-    return (config.trainer.keep_checkpoints + 1) * BYTES_PER_PARAMETER * num_parameters
+    trainer = config.trainer
+    num_kept = trainer.keep_checkpoints + trainer.keep_best + 1
+    return num_kept * BYTES_PER_PARAMETER * num_parameters
 
 
 def _size(directory: Path) -> int:

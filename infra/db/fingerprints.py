@@ -51,6 +51,17 @@ async def of_campaign(database: Database, campaign: CampaignId) -> list[Recorded
         ]
 
 
+async def of_version(database: Database, campaign: CampaignId, version: int) -> Fingerprint | None:
+    """None where it was not recorded, or there is no such version."""
+    async with database.transaction() as connection:
+        found = await connection.scalar(
+            select(PolicyVersionRow.fingerprint).where(
+                PolicyVersionRow.campaign_id == campaign, PolicyVersionRow.version == version
+            )
+        )
+    return None if found is None else Fingerprint.model_validate(found)
+
+
 async def stamp_of(database: Database, campaign: CampaignId, version: int) -> Stamp | None:
     """None where it was not recorded, or there is no such version."""
     async with database.transaction() as connection:

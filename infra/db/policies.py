@@ -41,7 +41,8 @@ class PolicyRecord:
     path: str
     """A Hugging Face model directory."""
     checkpoint: str | None
-    """What training resumes from: weights, optimizer, schedule."""
+    """What training resumes from: weights, optimizer, schedule. None: its step is trained again,
+    from the newest version before it that has one."""
     logprob_gap_max: float | None
     """Largest gap between served and recomputed log-probs; None before it was measured."""
     num_gap_tokens: int | None
@@ -73,6 +74,32 @@ async def get_policy(database: Database, campaign: CampaignId, version: int) -> 
     """Raises UnknownId."""
     found = await _first(database, _of(campaign).where(PolicyVersionRow.version == version))
     if found is None:
+        raise unknown("policy version", f"{version} of campaign {campaign}")
+    return found
+
+
+async def since_checkpoint(
+    database: Database, campaign: CampaignId, version: int
+) -> list[PolicyRecord]:
+    """The newest version up to `version` that has a checkpoint, and those after it up to `version`.
+    Raises UnknownId."""
+    of_campaign = PolicyVersionRow.campaign_id == campaign
+    first = (
+        select(func.max(PolicyVersionRow.version))
+        .where(
+            of_campaign,
+            PolicyVersionRow.version <= version,
+            PolicyVersionRow.checkpoint.is_not(None),
+        )
+        .scalar_subquery()
+    )
+    between = PolicyVersionRow.version.between(first, version)
+    async with database.transaction() as connection:
+        rows = await connection.execute(
+            _of(campaign).where(between).order_by(PolicyVersionRow.version)
+        )
+        found = [PolicyRecord(*row) for row in rows]
+    if not found or found[-1].version != version:
         raise unknown("policy version", f"{version} of campaign {campaign}")
     return found
 

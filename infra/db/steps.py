@@ -105,14 +105,15 @@ async def commit_step(
     *,
     metrics: Mapping[str, float | None],
     policy_path: str,
-    checkpoint: str,
+    checkpoint: str | None,
     groups: Sequence[GroupId] | None = None,
     trainer_epoch: int | None = None,
     stamp: Stamp | None = None,
     fingerprint: Fingerprint | None = None,
 ) -> StepRecord:
     """Make the step, its consumed groups and policy version `step` visible together. A step that is
-    done stays as the first attempt committed it. Raises StepOutOfOrder for an unplanned step, and
+    done stays as the first attempt committed it. `checkpoint`: None of a version that has weights
+    alone. Raises StepOutOfOrder for an unplanned step, and
     when it is planned with other `groups` by now; TrainerFenced for an older epoch (None is for
     those who are no trainer)."""
     async with database.transaction() as connection:

@@ -21,6 +21,10 @@ class Beat:
         told = details[1] if len(details) > 1 else None
         self._told: dict[str, object] = dict(told) if isinstance(told, dict) else {}
 
+    def show(self, note: str) -> None:
+        """With the next beat."""
+        self.note = note
+
     def earlier(self, name: str) -> object:
         """What this or an earlier attempt told under `name`; None if nothing."""
         return self._told.get(name)

@@ -34,9 +34,18 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
     loss. Unset: no token is masked."""
     optimizer: OptimizerConfig = OptimizerConfig()
     warm_start: WarmStartConfig | None = None
+    checkpoint_every: int = Field(default=1, ge=1)
+    """Number of steps from one checkpoint (weights and optimizer) to the next. Versions between
+    them have weights alone; after a crash their steps are trained again from the stored batches."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Number of newest checkpoints kept on disk."""
+    keep_best: int = Field(default=0, ge=0)
+    """Number of versions kept beside them: those that solved most tasks in evaluations."""
     gap: GapConfig = GapConfig()
+
+    def has_checkpoint(self, step: int) -> bool:
+        """Whether the version that `step` (from 1) makes gets a checkpoint."""
+        return step % self.checkpoint_every == 0 or step == self.num_steps
 
     @property
     def flat_groups_bound(self) -> int:

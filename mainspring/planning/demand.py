@@ -43,10 +43,21 @@ class Demand:
     export_bytes: int
     num_checkpoints: int
     """Those that are kept, and the one that is being written."""
+    num_exports: int
+    """Kept of versions between checkpoints, which have weights alone."""
+    checkpoint_every: int
+    """Steps from one checkpoint to the next."""
 
     @property
     def disk_bytes(self) -> int:
-        return self.num_checkpoints * self.checkpoint_bytes
+        checkpoints = self.num_checkpoints * self.checkpoint_bytes
+        return checkpoints + self.num_exports * self.export_bytes
+
+    @property
+    def bytes_written_per_step(self) -> int:
+        """Averaged over the steps from one checkpoint to the next."""
+        state = self.checkpoint_bytes - self.export_bytes
+        return self.export_bytes + state // self.checkpoint_every
 
 
 def demand_of(config: CampaignConfig, shape: ModelShape, assumed: Assumptions) -> Demand:
@@ -77,7 +88,9 @@ def demand_of(config: CampaignConfig, shape: ModelShape, assumed: Assumptions) -
         kv_bytes_per_token=shape.kv_bytes_per_token,
         checkpoint_bytes=_state_bytes(config, shape) + export + MANIFEST_BYTES,
         export_bytes=export,
-        num_checkpoints=trainer.keep_checkpoints + 1,
+        num_checkpoints=trainer.keep_checkpoints + trainer.keep_best + 1,
+        num_exports=trainer.keep_checkpoints if trainer.checkpoint_every > 1 else 0,
+        checkpoint_every=trainer.checkpoint_every,
     )
 
 

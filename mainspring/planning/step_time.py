@@ -22,7 +22,7 @@ class Stage(StrEnum):
     TRAIN = "train"
     """Ranks compute gradients and move the weights."""
     CHECKPOINT = "checkpoint"
-    """The checkpoint is written."""
+    """The checkpoint is written, or the weights of a version without one: their average."""
     PUBLISH = "publish"
     """Engines load the new weights, one after the other."""
 
@@ -84,7 +84,7 @@ def step_time(
             Stage.GENERATE: demand.action_tokens_per_step / (engines * assumed.decode_tokens_per_s),
             Stage.COMMANDS: num_commands * assumed.command_s / demand.sandboxes,
             Stage.TRAIN: flops / speed,
-            Stage.CHECKPOINT: demand.checkpoint_bytes / assumed.disk_bytes_per_s,
+            Stage.CHECKPOINT: demand.bytes_written_per_step / assumed.disk_bytes_per_s,
             Stage.PUBLISH: engines * demand.export_bytes / assumed.disk_bytes_per_s,
         },
         flops=flops,

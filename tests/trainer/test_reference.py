@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from mainspring.errors import ModelError
 from mainspring.trajectories.samples import Sample
 from tests.trainer.conftest import largest_gap, weights_of
 from trainer.rank import TrainerRank
@@ -126,3 +127,22 @@ def test_the_reference_leaves_no_trace_even_where_it_fails(
         1 / 0  # noqa: B018
     assert largest_gap(weights_of(rank, tmp_path / "after"), moved) == 0.0
     assert largest_gap(base, moved) > 0
+
+
+def test_an_exported_version_is_measured_and_leaves_no_trace(
+    make_model, make_config, batch, tmp_path
+) -> None:
+    """Also where its directory is damaged."""
+    rank = TrainerRank(make_config(), make_model("qwen3")[1])
+    before = rank.logprobs(batch)
+    weights_of(rank, tmp_path / "before")
+    rank.train_step(batch, step=0, current_version=0)
+    moved = rank.logprobs(batch)
+    found = rank.logprobs(batch, tmp_path / "before")
+    for n, expected in before.items():
+        np.testing.assert_array_equal(found[n], expected)
+        assert not np.array_equal(moved[n], expected)
+    with pytest.raises(ModelError):
+        rank.logprobs(batch, tmp_path)
+    for n, expected in moved.items():
+        np.testing.assert_array_equal(rank.logprobs(batch)[n], expected)

@@ -12,7 +12,8 @@ from store_records import CAMPAIGN, add_ready_group, begin_campaign, config, tas
 from temporalio.testing import ActivityEnvironment
 
 from activities import training
-from activities.training import HF_DIRECTORY, Progress, TrainingActivities
+from activities.trainer_backend import Progress
+from activities.training import HF_DIRECTORY, TrainingActivities
 from infra.db import campaigns, fingerprints, policies, steps, tasks, trainers
 from infra.db.database import Database
 from infra.policy.weight_files import weights_digest
@@ -44,26 +45,35 @@ MADE_BY = Stamp(
 class Backend:
     """Trains nothing; notes what it was asked for."""
 
-    def __init__(self, made_by: Stamp = MADE_BY) -> None:
+    def __init__(self, made_by: Stamp = MADE_BY, gradient: str = "f" * 64) -> None:
         self.made_by = made_by
+        self.gradient = gradient
         self.num_steps = 0
         self.saved: list[tuple[TrainerJob, int, str]] = []
         self.samples: list[Sample] = []
         self.loaded: list[tuple[Path, int]] = []
         self.has_died = False
+        self.again: list[int] = []
+        self.version: int | None = None
 
     def prepare(self, job: TrainerJob, directory: Path, progress: Progress) -> None:
         raise AssertionError("version 0 is stored")
 
+    def holds(self, job: TrainerJob, version: int) -> bool:
+        return version == self.version and not self.has_died
+
     def load(self, job: TrainerJob, checkpoint: Path, version: int) -> None:
         assert version == 0
+        self.version = version
         self.loaded.append((checkpoint, version))
         self.has_died = False
 
     def is_ready(self) -> bool:
-        return bool(self.loaded) and not self.has_died
+        return self.version is not None and not self.has_died
 
     def train_step(self, samples: list[Sample], step: int) -> StepMetrics:
+        assert self.version == step - 1
+        self.version = None
         self.samples = samples
         self.num_steps += 1
         return StepMetrics(
@@ -83,10 +93,19 @@ class Backend:
             num_gap_tokens=0,
             seconds=0.0,
             values={"own_figure": 0.25},
-            gradient="f" * 64,
+            gradient=self.gradient,
         )
 
-    def save(self, job: TrainerJob, directory: Path, version: int, batch: str) -> None:
+    def save(
+        self,
+        job: TrainerJob,
+        directory: Path,
+        version: int,
+        batch: str,
+        *,
+        weights_only: bool = False,
+    ) -> None:
+        self.version = version
         self.saved.append((job, version, batch))
         weights = directory / HF_DIRECTORY
         weights.mkdir(parents=True, exist_ok=True)
@@ -95,7 +114,13 @@ class Backend:
     def stamp(self) -> Stamp:
         return self.made_by
 
-    def logprob_gap(self, samples: list[Sample], version: int) -> LogprobGap:
+    def trained_again(self, job: TrainerJob, version: int, batch: str) -> None:
+        self.version = version
+        self.again.append(version)
+
+    def logprob_gap(
+        self, samples: list[Sample], version: int, export: Path | None = None
+    ) -> LogprobGap:
         raise AssertionError("no evaluation here")
 
 
@@ -152,9 +177,10 @@ async def test_what_was_not_measured_is_stored_as_unknown(db: Database, tmp_path
         await trainers.check(db, CAMPAIGN, 2)
 
 
-async def planned_reproducible(db: Database) -> None:
+async def planned_reproducible(db: Database, **trainer: int) -> None:
     await tasks.put_tasks(db, [task(0)])
-    fields = config().model_dump(exclude_unset=True) | {"schedule": "reproducible"}
+    sizes = {"num_steps": 4, "groups_per_step": 1} | trainer
+    fields = config(**sizes).model_dump(exclude_unset=True) | {"schedule": "reproducible"}
     fields["trainer"]["device"] = "cpu"
     await campaigns.create(db, CampaignConfig.model_validate(fields))
     first = Fingerprint(weights="0" * 64)
@@ -182,6 +208,42 @@ async def test_a_version_keeps_its_fingerprint_and_stamp(db: Database, tmp_path:
     )
     step = await steps.get_step(db, CAMPAIGN, 1)
     assert step is not None and "gradient" not in step.metrics
+
+
+async def with_a_version_without_checkpoint(db: Database, tmp_path: Path) -> None:
+    """Step 1 is done, step 2 is planned."""
+    await planned_reproducible(db, checkpoint_every=2)
+    activities = TrainingActivities(db, tmp_path, Backend(), 1)
+    await ActivityEnvironment().run(activities.train_step, STEP)
+    version = await policies.get_policy(db, CAMPAIGN, 1)
+    assert version.checkpoint is None
+    await add_ready_group(db, 1)
+    assert len(await steps.plan_step(db, CAMPAIGN, 2, 1)) == 1
+
+
+async def test_a_step_without_a_checkpoint_is_trained_again_by_the_next_trainer(
+    db: Database, tmp_path: Path
+) -> None:
+    await with_a_version_without_checkpoint(db, tmp_path)
+    next_one = Backend()
+    activities = TrainingActivities(db, tmp_path, next_one, 1)
+    await ActivityEnvironment().run(activities.train_step, STEP.model_copy(update={"step": 2}))
+    assert next_one.loaded == [(Path("/checkpoints/v0"), 0)]
+    assert (next_one.again, next_one.num_steps) == ([1], 2)
+    assert [version for _, version, _ in next_one.saved] == [2]
+    version = await policies.get_policy(db, CAMPAIGN, 2)
+    assert version.checkpoint is not None
+
+
+async def test_a_step_that_is_trained_again_to_another_gradient_ends_a_reproducible_campaign(
+    db: Database, tmp_path: Path
+) -> None:
+    await with_a_version_without_checkpoint(db, tmp_path)
+    other = Backend(gradient="0" * 64)
+    activities = TrainingActivities(db, tmp_path, other, 1)
+    with pytest.raises(StampDiffers, match=r"step 1, trained again .* had another gradient"):
+        await ActivityEnvironment().run(activities.train_step, STEP.model_copy(update={"step": 2}))
+    assert other.saved == []
 
 
 async def test_a_trainer_of_other_bits_ends_a_reproducible_campaign(

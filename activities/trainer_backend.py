@@ -1,0 +1,69 @@
+"""What trains: the trainer as the activities meet it.
+
+Implemented by `trainer.backend.RayTrainer`, which `workers.trainer` passes in. Invariant: it holds
+one version of the weights, or none after a call that failed.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from mainspring.algorithms.gap import LogprobGap
+from mainspring.stamp import Stamp
+from mainspring.step_metrics import StepMetrics, TrainerJob
+from mainspring.trajectories.samples import Sample
+
+Progress = Callable[[str], None]
+
+
+class TrainerBackend(Protocol):
+    """Blocking calls, one at a time, from one thread."""
+
+    def prepare(self, job: TrainerJob, directory: Path, progress: Progress) -> None:
+        """Make version 0 at `directory`: base model, warm start. Resumes what a crash left."""
+        ...
+
+    def holds(self, job: TrainerJob, version: int) -> bool:
+        """Whether the ranks run and hold `version`."""
+        ...
+
+    def load(self, job: TrainerJob, checkpoint: Path, version: int) -> None:
+        """Be at `version`, from `checkpoint` unless already there."""
+        ...
+
+    def is_ready(self) -> bool:
+        """Whether ranks run, none of which has died."""
+        ...
+
+    def train_step(self, samples: list[Sample], step: int) -> StepMetrics:
+        """From version `step` - 1. The ranks hold no version until `save` or `trained_again`."""
+        ...
+
+    def save(
+        self,
+        job: TrainerJob,
+        directory: Path,
+        version: int,
+        batch: str,
+        *,
+        weights_only: bool = False,
+    ) -> None:
+        """What the last step made is `version`: write its checkpoint and Hugging Face weights, or
+        these alone, complete under the final name or not at all. `batch`: digest of what the
+        version was trained on."""
+        ...
+
+    def trained_again(self, job: TrainerJob, version: int, batch: str) -> None:
+        """What the last step made is `version`, which was saved before; nothing is written."""
+        ...
+
+    def logprob_gap(
+        self, samples: list[Sample], version: int, export: Path | None = None
+    ) -> LogprobGap:
+        """Served against recomputed log-probs over the tokens of `version`; `export`: the Hugging
+        Face directory of its weights, if the ranks hold others."""
+        ...
+
+    def stamp(self) -> Stamp:
+        """What the bits of this trainer depend on; after `prepare` or `load`."""
+        ...

@@ -1,0 +1,38 @@
+"""Which policy versions stay on disk. Pure.
+
+Invariants: version 0 stays, for the tokenizer and the reference of a KL penalty; so does the newest
+version, which engines load, and the newest checkpoint, from which training resumes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVersion:
+    version: int
+    has_checkpoint: bool
+    """Weights and optimizer; otherwise weights alone."""
+    solve_rate: float | None = None
+    """Over all its evaluations that have ended; None without one."""
+    is_evaluated_now: bool = False
+    """One of its evaluations has not ended."""
+
+
+def kept_versions(
+    versions: Sequence[StoredVersion], keep_checkpoints: int, keep_best: int
+) -> set[int]:
+    """Of `versions`, in order: the newest `keep_checkpoints` with a checkpoint and as many of all;
+    the `keep_best` that solved most, of equal ones the newer; and what may still become one of
+    these."""
+    kept = {0}
+    kept |= {each.version for each in versions[-keep_checkpoints:]}
+    resumable = [each.version for each in versions if each.has_checkpoint]
+    kept |= set(resumable[-keep_checkpoints:])
+    if keep_best:
+        rated = [
+            (each.solve_rate, each.version) for each in versions if each.solve_rate is not None
+        ]
+        kept |= {version for _, version in sorted(rated)[-keep_best:]}
+        kept |= {each.version for each in versions if each.is_evaluated_now}
+    return kept
