@@ -1,5 +1,6 @@
-"""Publishing: load a policy version into every engine of its campaign. Safe to run twice."""
+"""Publishing: load a policy version into all engines of its campaign at once. Safe to run twice."""
 
+import asyncio
 from pathlib import Path
 
 from temporalio import activity
@@ -7,6 +8,8 @@ from temporalio import activity
 from activities.implements import implements
 from infra.db import policies
 from infra.db.database import Database
+from infra.db.policies import PolicyRecord
+from infra.policy.protocol import Publisher
 from infra.policy.serving import ServedCampaigns, label_of
 from infra.temporal.heartbeat import heartbeating
 from mainspring.protocol.activities import PUBLISH_POLICY
@@ -28,12 +31,18 @@ class PublishingActivities:
                 # Not always the version asked for: a campaign that was reset asks for an older one.
                 newest = await policies.latest_policy(self._db, ref.campaign)
             policy = newest or await policies.get_policy(self._db, ref.campaign, ref.version)
-            for engine in served.config.policy.engines:
-                beat.note = engine
-                try:
-                    await served.publisher.publish(engine, Path(policy.path), label_of(policy))
-                except ConnectionError as error:
-                    # No reason to hold up the campaign: a reply brings its engine up to date
-                    # first, because it asks for a minimum version.
-                    activity.logger.warning("%s does not answer: %s", engine, error)
+            engines = served.config.policy.engines
+            beat.show(f"version {policy.version} to {len(engines)} engines")
+            async with asyncio.TaskGroup() as group:
+                for engine in engines:
+                    group.create_task(_publish(served.publisher, engine, policy))
         return ref
+
+
+async def _publish(publisher: Publisher, engine: str, policy: PolicyRecord) -> None:
+    try:
+        await publisher.publish(engine, Path(policy.path), label_of(policy))
+    except ConnectionError as error:
+        # No reason to hold up the campaign: a reply brings its engine up to date first, because it
+        # asks for a minimum version.
+        activity.logger.warning("%s does not answer: %s", engine, error)

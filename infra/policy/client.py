@@ -14,6 +14,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -90,11 +91,14 @@ class SGLangClient:
         model: Path | None = None,
         is_known: Callable[[WeightLabel], Awaitable[bool]] | None = None,
         reproducible: bool = False,
+        alone: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         """`vocab_size`: of the model, where it is known; `model`: directory of the first version,
         whose weights all later ones must have by name and shape; `is_known`: whether the campaign
         has such weights now, asked for every reply (default: any number is a version of it);
-        `reproducible`: engines that are not, or not alike, are refused before they get weights."""
+        `reproducible`: engines that are not, or not alike, are refused before they get weights;
+        `alone`: entered while weights are loaded, to keep other processes from the same."""
+        self._alone = alone
         self._like = SameBits() if reproducible else None
         self._any_weights = any_weights
         self._vocab_size = vocab_size
@@ -294,47 +298,71 @@ class SGLangClient:
     async def reconcile(self, engine: str, weights: Path, label: WeightLabel) -> bool:
         """Make `engine` serve `label` unless it does already; True when weights were loaded.
 
-        `label` must be the campaign's current one, read just before: this also replaces newer
-        weights, which may be another campaign's. Concurrent calls of one client load once. Raises
+        `label` must be the campaign's current one, read just before: this also replaces weights of
+        a higher number, unless they are known as the campaign's. Concurrent calls load once. Raises
         ModelError before the engine is asked when `weights` are not whole or another model's, and
         NotReproducible.
         """
         async with self._publishing[engine]:
-            info = await self._model_info(engine)
-            if self._like is not None:
-                self._like.check(engine, info)
-            served = _served(info)
-            if served and served.can_be(label) and await self._holds(info, weights, label):
-                # The process that loaded it may have died before this.
-                await self._wire.post(engine, "/continue_generation", {})
+            if await self._is_current(engine, weights, label):
                 return False
             await asyncio.to_thread(self._check_weights, weights)
-            try:
-                await self._wire.post(engine, "/pause_generation", {"mode": "retract"})
-                await self._wire.post(
-                    engine,
-                    "/update_weights_from_disk",
-                    {"model_path": str(weights.absolute()), "weight_version": str(label)},
-                )
-            finally:
-                await asyncio.shield(self._wire.post(engine, "/continue_generation", {}))
-            info = await self._model_info(engine)
-            if _served(info) != label:
-                raise EngineError(
-                    f"policy engine {engine} serves version {info.get('weight_version')} after "
-                    f"loading {label}",
-                    remedy="is another trainer publishing to the same engine?",
-                )
-            if not await self._holds(info, weights, label):
-                raise EngineError(
-                    f"policy engine {engine} loaded version {label.version}, and its weights "
-                    f"differ from those in {weights} by checksum",
-                    remedy="restart the engine; is another trainer publishing to it?",
-                )
-            if info.get("weights_digest") is None and engine not in self._not_compared:
-                self._not_compared.add(engine)
-                _log.info("weights not compared: the engine reports no checksum", engine=engine)
+            async with self._alone():
+                # Another process may have loaded them while this one waited, or newer ones.
+                if await self._is_current(engine, weights, label):
+                    return False
+                if await self._is_overtaken(engine, label):
+                    return False
+                await self._load(engine, weights, label)
             return True
+
+    async def _is_current(self, engine: str, weights: Path, label: WeightLabel) -> bool:
+        info = await self._model_info(engine)
+        if self._like is not None:
+            self._like.check(engine, info)
+        served = _served(info)
+        if not (served and served.can_be(label) and await self._holds(info, weights, label)):
+            return False
+        # The process that loaded it may have died before this.
+        await self._wire.post(engine, "/continue_generation", {})
+        return True
+
+    async def _is_overtaken(self, engine: str, label: WeightLabel) -> bool:
+        """Whether it serves a newer version of the campaign, which is as good: not where a group
+        has one version."""
+        if self._like is not None or self._is_known is None:
+            return False
+        served = _served(await self._model_info(engine))
+        if served is None or served.version <= label.version:
+            return False
+        return await self._is_known(served)
+
+    async def _load(self, engine: str, weights: Path, label: WeightLabel) -> None:
+        try:
+            await self._wire.post(engine, "/pause_generation", {"mode": "retract"})
+            await self._wire.post(
+                engine,
+                "/update_weights_from_disk",
+                {"model_path": str(weights.absolute()), "weight_version": str(label)},
+            )
+        finally:
+            await asyncio.shield(self._wire.post(engine, "/continue_generation", {}))
+        info = await self._model_info(engine)
+        if _served(info) != label:
+            raise EngineError(
+                f"policy engine {engine} serves version {info.get('weight_version')} after "
+                f"loading {label}",
+                remedy="is another trainer publishing to the same engine?",
+            )
+        if not await self._holds(info, weights, label):
+            raise EngineError(
+                f"policy engine {engine} loaded version {label.version}, and its weights "
+                f"differ from those in {weights} by checksum",
+                remedy="restart the engine; is another trainer publishing to it?",
+            )
+        if info.get("weights_digest") is None and engine not in self._not_compared:
+            self._not_compared.add(engine)
+            _log.info("weights not compared: the engine reports no checksum", engine=engine)
 
     def _check_weights(self, weights: Path) -> None:
         """SGLang dies of a cut file, and takes missing or unknown names for a success."""

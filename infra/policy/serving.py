@@ -17,6 +17,7 @@ from pydantic import SecretStr
 from infra.db import campaigns, policies
 from infra.db.database import Database
 from infra.db.policies import PolicyRecord
+from infra.db.publishing_lease import PublishingLease
 from infra.policy.client import SGLangClient
 from infra.policy.model_files import read_facts
 from infra.policy.openai import OpenAIClient
@@ -113,6 +114,7 @@ async def serve_over_http(
         model=None if is_eval else model,
         is_known=None if is_eval else is_known,
         reproducible=needs_same_bits(record.config),
+        alone=PublishingLease(db, campaign).held,
     )
     return in_tokens(db, campaign, record.config, engines, tokenizer)
 

@@ -24,7 +24,7 @@ class Stage(StrEnum):
     CHECKPOINT = "checkpoint"
     """The checkpoint is written, or the weights of a version without one: their average."""
     PUBLISH = "publish"
-    """Engines load the new weights, one after the other."""
+    """Engines load the new weights, all at once from one disk."""
 
 
 ROLLOUT_STAGES = (Stage.GENERATE, Stage.COMMANDS)
