@@ -2,13 +2,16 @@
 
 from activities.implements import implements
 from activities.scoring import score_rollout
-from infra.db import campaigns, groups, nodes, rollouts, selections, steps
+from infra.db import campaigns, groups, nodes, rollouts, selections, steps, task_histories
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.groups import GroupRecord
-from mainspring.algorithms.curriculum import task_position
 from mainspring.config.any_run import training
-from mainspring.ids import group_id, rollout_id
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.curriculum import SHUFFLED
+from mainspring.curricula.choice import next_task
+from mainspring.curricula.shuffled import task_position
+from mainspring.ids import CampaignId, TaskId, group_id, rollout_id
 from mainspring.protocol.activities import (
     BEGIN_ROLLOUT,
     CREATE_GROUP,
@@ -41,12 +44,21 @@ from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.seeds import draw_seed
 
 
+async def _task_of(db: Database, config: CampaignConfig, draw: int, ids: list[TaskId]) -> TaskId:
+    curriculum = config.curriculum
+    if curriculum.kind == SHUFFLED:
+        return ids[task_position(config.seed, draw, len(ids))]
+    campaign = CampaignId(config.name)
+    histories = await task_histories.read(db, campaign, ids, curriculum.recent_groups)
+    return ids[next_task(histories, draw, config)]
+
+
 async def make_group(db: Database, known: Known, ask: GroupInput) -> GroupRecord:
     """Store a training group with its rollouts; the one that is there already."""
     config = training(await known.config(ask.campaign))
     ids = await selections.task_ids(db, config, "train")
     draw = ask.draw
-    task = ids[task_position(config.seed, ask.index if draw is None else draw, len(ids))]
+    task = await _task_of(db, config, ask.index if draw is None else draw, ids)
     group = group_id(ask.campaign, ask.index)
     return await groups.create_group(
         db,

@@ -16,7 +16,7 @@ from mainspring.named import is_path
 
 class Role(StrEnum):
     ROLLOUT_WORKER = "rollout worker"
-    """Plays the agent's side of a rollout, filters groups and computes rewards."""
+    """Chooses tasks, plays the agent's side of a rollout, filters groups and computes rewards."""
     NODE = "node"
     """Holds sandboxes, or worlds of an environment of your own."""
     TRAINER = "trainer"
@@ -49,6 +49,7 @@ def _named(config: AnyRun) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
         yield "sandbox backend", config.sandbox.backend, (Role.NODE,)
     if isinstance(config, CampaignConfig):
         trainer = config.trainer
+        yield "curriculum", config.curriculum.kind, (Role.ROLLOUT_WORKER,)
         yield "filter", trainer.filter, (Role.ROLLOUT_WORKER,)
         yield "advantage", trainer.advantage, (Role.TRAINER,)
         yield "loss", trainer.loss, (Role.TRAINER,)

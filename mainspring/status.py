@@ -226,6 +226,19 @@ class Sampling(StrEnum):
     """At temperature 0."""
 
 
+class Exclusion(StrEnum):
+    """Why a run does not use a task of its split."""
+
+    VERIFICATION = "verification"
+    """Its verification is missing or failed; the word is stored beside."""
+    PASS_RATE_LOW = "pass_rate_low"
+    """Solved too rarely in the evaluation that the campaign filters by."""
+    PASS_RATE_HIGH = "pass_rate_high"
+    """Solved too often there."""
+    NO_PASS_RATE = "no_pass_rate"
+    """No rollout of it was scored there."""
+
+
 class GroupStatus(StrEnum):
     RUNNING = "running"
     """Rollouts are in flight."""

@@ -28,6 +28,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from bundled.generator import Split, make_tasks
 from cli.operations.named_parts import check_named
+from cli.operations.pass_rate_checks import check_pass_rates, refuse_pass_rates
 from cli.operations.sandboxes_here import require_backends
 from cli.operations.task_checks import check_backend_fits, check_can_be_verified, check_tasks
 from infra.db import campaigns, run_plans, selections, tasks
@@ -52,7 +53,7 @@ from mainspring.ids import (
 from mainspring.protocol.campaign import CampaignPlan, CampaignState
 from mainspring.protocol.names import Workflow
 from mainspring.protocol.run import RunState
-from mainspring.status import CampaignStatus, PolicyApi
+from mainspring.status import CampaignStatus, Exclusion, PolicyApi
 from workflows import search
 
 CANCEL_TIMEOUT_S = 120.0
@@ -81,6 +82,7 @@ async def create(db: Database, config: AnyRun, here: Backends | None = None) -> 
     match config:
         case CampaignConfig():
             _check_tokens(config)
+            await check_pass_rates(db, config)
             selected = await _select(db, config, SPLITS)
             used = _ids(selected)
             await check_tasks(db, config, used)
@@ -153,6 +155,9 @@ def _check_chosen(config: OverTasks, split: str, chosen: list[Selected]) -> None
             "correct the names of source and splits",
         )
     if all(each.position is None for each in chosen):
+        by_rate = Counter(each.exclusion for each in chosen)
+        if isinstance(config, CampaignConfig) and by_rate[Exclusion.VERIFICATION] < len(chosen):
+            refuse_pass_rates(config, split, by_rate)
         counts = Counter(each.verification for each in chosen)
         raise UsageError(
             f"{what} that are verified: {_counted(counts)}",

@@ -11,6 +11,7 @@ from mainspring.agents.choice import check_agent
 from mainspring.algorithms.choice import check_algorithms
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
+from mainspring.curricula.choice import check_curriculum
 from mainspring.environments.choice import check_environments
 from mainspring.errors import UsageError
 from mainspring.rewards.scoring import check_parts
@@ -40,3 +41,4 @@ def _checks(config: AnyRun) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "sandbox backend", lambda: check_backend(config.sandbox.backend)
     if isinstance(config, CampaignConfig):
         yield "algorithm", lambda: check_algorithms(config.trainer)
+        yield "curriculum", lambda: check_curriculum(config)

@@ -1,7 +1,8 @@
 """What a node will be asked to open next, so that it can get ready.
 
 A guess that costs nothing when it is wrong: nothing here is a promise, and rows may change while
-they are read. The next groups' tasks are no guess: a campaign's order is fixed by its seed.
+they are read. The next groups' tasks are no guess where a campaign's order is fixed by its seed;
+another curriculum has none to tell.
 """
 
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ from infra.db.campaigns import ENDS
 from infra.db.database import Database
 from infra.db.models import CampaignRow, GroupRow, RolloutRow, SandboxRow
 from infra.db.rollout_ends import DONE
-from mainspring.algorithms.curriculum import task_position
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.curriculum import SHUFFLED
 from mainspring.config.stored import read_stored
+from mainspring.curricula.shuffled import task_position
 from mainspring.ids import CampaignId, NodeId, TaskId
 from mainspring.status import (
     CampaignKind,
@@ -92,7 +94,9 @@ async def _next_groups(connection: AsyncConnection) -> list[Upcoming]:
 async def _task_of_group(
     connection: AsyncConnection, config: CampaignConfig, index: int
 ) -> TaskId | None:
-    """None after the campaign's last group."""
+    """None after the campaign's last group, and where it is not known ahead."""
+    if config.curriculum.kind != SHUFFLED:
+        return None
     if index >= config.trainer.num_steps * config.trainer.groups_per_step:
         return None
     num_tasks = await selections.size(connection, config, "train")

@@ -30,6 +30,7 @@ from infra.db.columns import Numbers, PackedFloats, PackedInts, PlainText, Spans
 from mainspring.status import (
     CampaignKind,
     CampaignStatus,
+    Exclusion,
     ExecutionState,
     GroupKind,
     GroupStatus,
@@ -123,9 +124,11 @@ class SelectionRow(Base):
     task_id: Mapped[str] = mapped_column(ForeignKey("tasks.id"), primary_key=True)
     split: Mapped[str]
     position: Mapped[int | None]
-    """None: the task is excluded by its verification."""
+    """None: the task is excluded."""
     verification: Mapped[Verification | None] = word("verification", Verification)
     """What was known of it then; None: not asked."""
+    exclusion: Mapped[Exclusion | None] = word("exclusion", Exclusion)
+    """None: it is used, or was excluded by its verification before this column was there."""
 
 
 class PolicyVersionRow(Base):

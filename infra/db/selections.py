@@ -1,11 +1,11 @@
-"""Which tasks a campaign uses, and which it excludes by their verification.
+"""Which tasks a campaign uses, and which it excludes by their verification or their pass rate.
 
 Invariant: the selection is stored with the campaign and never changes, whatever is imported or
 verified meanwhile: groups pick their tasks by position. A campaign stored without one uses every
 task of its source.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -15,9 +15,12 @@ from sqlalchemy import (
     Integer,
     Text,
     any_,
+    case,
+    cast,
     exists,
     func,
     literal,
+    literal_column,
     select,
     union_all,
 )
@@ -26,6 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from infra.db import tasks
 from infra.db.database import Database
 from infra.db.models import SelectionRow, TaskRow
+from infra.db.pass_rates import pass_rates
 from infra.db.verifications import verification_of
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig
@@ -33,7 +37,7 @@ from mainspring.config.run import RunConfig
 from mainspring.config.section import BUNDLED
 from mainspring.config.verification import VerificationConfig
 from mainspring.ids import CampaignId, TaskId
-from mainspring.status import Unverified, Verification
+from mainspring.status import Exclusion, Unverified, Verification
 from mainspring.tasks.swe_task import SWE
 
 OverTasks = CampaignConfig | EvaluationConfig | VerificationConfig
@@ -48,6 +52,7 @@ class Selected:
     position: int | None
     """Among the campaign's tasks of this split; None: excluded."""
     verification: Verification | None
+    exclusion: Exclusion | None = None
 
 
 async def asks_for_agent(
@@ -109,31 +114,59 @@ async def choose(database: Database, config: OverTasks, split: str) -> list[Sele
             assert_never(config)
     # Every bundled task was solved by its generator.
     uses_all = config.tasks.unverified is Unverified.USE or config.tasks.source == BUNDLED
-    if takes_any or uses_all:
-        return [Selected(id, split, position, None) for position, id in enumerate(ids)]
-    known = await verification_of(database, config.task_source, split)
-    # Only SWE tasks have patches that could verify them.
-    others = await tasks.ids_of_other_kinds(database, config.task_source, split, SWE)
+    known: Mapping[TaskId, Verification] = {}
+    others = ids
+    if not (takes_any or uses_all):
+        known = await verification_of(database, config.task_source, split)
+        # Only SWE tasks have patches that could verify them.
+        others = await tasks.ids_of_other_kinds(database, config.task_source, split, SWE)
+    excluded = dict.fromkeys(ids)
+    if isinstance(config, CampaignConfig) and split == "train" and config.curriculum.pass_rates_of:
+        excluded |= await _by_pass_rate(database, config, ids)
+    unjudged = set(others)
     selected: list[Selected] = []
     position = 0
     for id in ids:
-        is_good = id in others or known[id] is Verification.VERIFIED
-        verification = None if id in others else known[id]
-        selected.append(Selected(id, split, position if is_good else None, verification))
-        position += is_good
+        verification = None if id in unjudged else known[id]
+        exclusion = excluded[id]
+        if verification not in (None, Verification.VERIFIED):
+            exclusion = Exclusion.VERIFICATION
+        place = position if exclusion is None else None
+        selected.append(Selected(id, split, place, verification, exclusion))
+        position += exclusion is None
     return selected
 
 
-async def left_out(database: Database, campaign: CampaignId) -> dict[Verification, int]:
-    """How many tasks the campaign does not use, by what was known of them."""
+async def _by_pass_rate(
+    database: Database, config: CampaignConfig, ids: Sequence[TaskId]
+) -> dict[TaskId, Exclusion | None]:
+    """Why each of the tasks is excluded; None: it is not."""
+    bounds = config.curriculum
+    rates = await pass_rates(database, CampaignId(bounds.pass_rates_of))
+
+    def exclusion(rate: float | None) -> Exclusion | None:
+        if rate is None:
+            return Exclusion.NO_PASS_RATE
+        if rate < bounds.min_pass_rate:
+            return Exclusion.PASS_RATE_LOW
+        return Exclusion.PASS_RATE_HIGH if rate > bounds.max_pass_rate else None
+
+    return {id: exclusion(rates.get(id)) for id in ids}
+
+
+async def left_out(database: Database, campaign: CampaignId) -> dict[str, int]:
+    """How many tasks the campaign does not use, by why: a word of Exclusion, or what was known of
+    their verification."""
+    by_rate = SelectionRow.exclusion != Exclusion.VERIFICATION
+    why = case((by_rate, SelectionRow.exclusion), else_=SelectionRow.verification).label("why")
     async with database.transaction() as connection:
         rows = await connection.execute(
-            select(SelectionRow.verification, func.count())
+            select(cast(why, Text).label("why"), func.count())
             .where(SelectionRow.campaign_id == campaign, SelectionRow.position.is_(None))
-            .group_by(SelectionRow.verification)
-            .order_by(SelectionRow.verification)
+            .group_by(literal_column("why"))
+            .order_by(literal_column("why"))
         )
-        return {Verification(word): number for word, number in rows}
+        return dict(rows.tuples().all())
 
 
 async def task_ids(

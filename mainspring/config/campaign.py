@@ -9,6 +9,7 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from mainspring.algorithms.gap import GapBounds, bounds
 from mainspring.algorithms.schedule import Batches, Schedule
+from mainspring.config.curriculum import SHUFFLED, CurriculumConfig
 from mainspring.config.eval_schedule import EvalSchedule
 from mainspring.config.parallel import PLAIN, Device
 from mainspring.config.run import RunConfig
@@ -21,6 +22,7 @@ class CampaignConfig(RunConfig):
     kind: Literal[CampaignKind.TRAIN] = Field(default=CampaignKind.TRAIN, exclude=True)
     trainer: TrainerConfig = TrainerConfig()
     evaluation: EvalSchedule = EvalSchedule()
+    curriculum: CurriculumConfig = CurriculumConfig()
     schedule: Schedule = Schedule.FASTEST
     """Order of groups. "fastest": by time. "reproducible": by number, so that the same seed gives
     the same weights on CPU, whatever was killed and whenever."""
@@ -37,6 +39,7 @@ class CampaignConfig(RunConfig):
             ("trainer.engine", trainer.engine_name == PLAIN, '"plain"'),
             ("trainer.tensor_parallel", trainer.tensor_parallel == 1, "1"),
             ("trainer.data_parallel", trainer.data_parallel == 1, "1"),
+            ("curriculum.kind", self.curriculum.kind == SHUFFLED, f'"{SHUFFLED}"'),
             ("policy.api", self.policy.api is PolicyApi.SGLANG, '"sglang"'),
         ):
             if not is_fit:

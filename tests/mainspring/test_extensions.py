@@ -21,6 +21,7 @@ CONFIG = CampaignConfig.model_validate(
         "reward": {"parts": [{"name": "outcome"}, {"name": "own:reward"}]},
         "environments": {"game": "own:Environment"},
         "sandbox": {"backend": "own:Backend"},
+        "curriculum": {"kind": "own:curriculum"},
         "trainer": {
             "device": "cpu",
             "advantage": "own:advantage",

@@ -1,0 +1,1 @@
+"""Curricula, one a file; `mainspring.curricula.choice` finds the campaign's."""
