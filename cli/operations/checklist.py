@@ -39,6 +39,8 @@ from mainspring.ids import (
     trainer_queue,
     waiting_trainer_queue,
 )
+from mainspring.planning.model_shape import read_shape
+from mainspring.planning.rank_kinds import check_divides
 from mainspring.sandbox_choice import backend_name
 from mainspring.settings import Settings
 from mainspring.status import PolicyApi, Unverified, Verification
@@ -220,6 +222,7 @@ def model_item(config: CampaignConfig) -> Item:
         )
     try:
         check_model_directory(directory)
+        check_divides(read_shape(directory), config.trainer)
     except ModelError as error:
         return Item("model", State.MISSING, error.message, error.remedy)
     own = read_facts(directory).max_context

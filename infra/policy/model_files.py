@@ -43,7 +43,7 @@ def check_model_directory(directory: Path) -> None:
     if facts.model_type not in TRAINABLE:
         raise ModelError(
             f"model directory {directory}: model_type {facts.model_type!r} cannot be trained",
-            remedy=f"use a dense model of {', '.join(TRAINABLE)}",
+            remedy=f"use a model of {', '.join(TRAINABLE)}",
         )
     if not _has_chat_template(directory):
         raise ModelError(
