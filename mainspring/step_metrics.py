@@ -160,9 +160,14 @@ class StepClock:
         }
 
 
+MACHINE_NAMES = frozenset(
+    {"seconds", "compute_s", "tokens_per_s", "mfu", "goodput", "trainer_idle_s"}
+    | {"rank_memory_peak_gib"}
+)
+"""Of figures that depend on the machine and its load; all others repeat when a step does."""
 TAKEN_NAMES = frozenset(
     {each.name for each in fields(StepMetrics)}
-    | {"tokens_per_s", "mfu", "compute_s", "goodput", "trainer_idle_s"}
+    | MACHINE_NAMES
     | {"reward_mean", "mixed_groups", "staleness_mean", "staleness_max", "num_stale_tokens_masked"}
     | {"num_overlong_masked"}
     | {"staleness_0", "staleness_1", "staleness_2", "staleness_3plus"}
