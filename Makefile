@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "  Install one of them (for example: uv python install 3.11), then run:" >&2; \
 		echo "  make install PYTHON=/path/to/python3.11" >&2; exit 1;; esac; }
 	$(BIN)/python -m pip install --quiet $(TORCH) -c constraints.txt
-	$(BIN)/python -m pip install --quiet -e '.[train,swe,dev]' -c constraints.txt
+	$(BIN)/python -m pip install --quiet -e '.[train,swe,mlflow,wandb,dev]' -c constraints.txt
 	@touch $@
 
 quickstart: install ## a whole campaign on this machine, with report (SEED=0)

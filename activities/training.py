@@ -111,7 +111,9 @@ class TrainingActivities:
             is_whole = trainer.has_checkpoint(ask.step)
             save = partial(self._backend.save, weights_only=not is_whole)
             await self._held.run(save, job, directory, ask.step, batch.digest)
-            metrics = measured.figures | batch.figures | {"seconds": time.monotonic() - started}
+            clock = await steps.step_clock(self._db, ask.campaign, ask.step)
+            metrics = measured.figures | batch.figures | clock.figures(measured.num_tokens)
+            metrics |= {"seconds": time.monotonic() - started}
             await steps.commit_step(
                 self._db,
                 ask.campaign,

@@ -66,6 +66,8 @@ def print_one(seen: Any) -> None:
         _print_results(console, data)
         if data.steps:
             console.print(_steps(data, record.config.trainer.num_steps))
+            if told := _speed(data.steps[-1]):
+                say(f"speed      {told}")
     else:
         _print_run(say, data)
     totals = data.totals
@@ -151,6 +153,23 @@ def _steps(data: Any, num_steps: int) -> Any:
             duration(step.train_s),
         )
     return table
+
+
+def _speed(step: Any) -> str:
+    """Of the newest step."""
+    found = step.metrics
+    told = [
+        f"{found[name]:,.0f} {unit}"
+        for name, unit in (("tokens_per_s", "tokens/s"), ("goodput", "tokens/s trained"))
+        if found.get(name) is not None
+    ]
+    if found.get("mfu") is not None:
+        told.append(f"MFU {percent(found['mfu'])}")
+    if found.get("trainer_idle_s") is not None:
+        told.append(f"waited {duration(found['trainer_idle_s'])}")
+    if found.get("rank_memory_peak_gib") is not None:
+        told.append(f"{found['rank_memory_peak_gib']:.1f} GiB a rank")
+    return ", ".join(told)
 
 
 def _print_run(say: Any, data: Any) -> None:

@@ -15,7 +15,10 @@ from structlog.types import EventDict, Processor, WrappedLogger
 
 from mainspring.settings import LogFormat
 
-QUIET = ("alembic", "asyncio", "docker", "filelock", "httpcore", "httpx", "ray", "urllib3")
+QUIET = (
+    *("alembic", "asyncio", "docker", "filelock", "httpcore", "httpx", "mlflow", "ray", "urllib3"),
+    "wandb",
+)
 """Libraries whose progress reports are of no use to an operator: warnings only."""
 _FIRST = ("timestamp", "level", "event")
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
 from mainspring.named import is_path
+from mainspring.tracking import TRACKERS, chosen
 
 
 class Role(StrEnum):
@@ -55,3 +56,5 @@ def _named(config: AnyRun) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
         yield "loss", trainer.loss, (Role.TRAINER,)
         yield "correction", trainer.correction.kind, (Role.TRAINER,)
         yield "engine", trainer.engine_name, (Role.TRAINER,)
+        for name in chosen(config.tracking):
+            yield f"tracker {name}", TRACKERS[name], (Role.TRAINER,)

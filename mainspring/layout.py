@@ -5,6 +5,7 @@
                                                reproducible campaign warm/<stamp>/NNNNN/
 <home>/campaigns/<campaign>/policies/vNNNNN/   one policy version: checkpoint, and hf/
 <home>/campaigns/<campaign>/batches/           the batch of the step under way, for the ranks
+<home>/campaigns/<campaign>/tracking/NAME/     what an experiment tracker keeps on disk
 <home>/reports/<campaign>/                     what people read: report, summary, trajectories
 <home>/logs/trainer-<campaign>/rankN.log       what each rank of the trainer printed
 """
@@ -31,6 +32,10 @@ def policy(home: Path, campaign: CampaignId, version: int) -> Path:
 
 def batches(home: Path, campaign: CampaignId) -> Path:
     return _campaign(home, campaign) / "batches"
+
+
+def tracking(home: Path, campaign: CampaignId, tracker: str) -> Path:
+    return _campaign(home, campaign) / "tracking" / tracker
 
 
 def report(home: Path, campaign: str) -> Path:

@@ -55,6 +55,8 @@ class Settings(BaseSettings):
     """The same for the disk that holds the node's state folder."""
     ray_address: str = ""
     """host:port of the Ray cluster that trainers use; empty: one of their own on their machine."""
+    metrics_address: str = ""
+    """ip:port at which the trainer worker answers Prometheus; empty: nowhere."""
     image_mirrors: str = ""
     """Where task images are pulled from before their own registry: "mirror.example/hub", several
     separated by commas, asked in this order."""

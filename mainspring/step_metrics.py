@@ -1,8 +1,10 @@
 """What a trainer is given and what a step measures: shapes that trainer, store and report agree on.
-Pure.
+
+Pure. docs/metrics.md has a line for every figure, which a test compares with the names here.
 """
 
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 
 from pydantic import BaseModel, ConfigDict
 
@@ -75,15 +77,45 @@ class StepMetrics:
     values: dict[str, float | None] = field(default_factory=dict)
     """What the loss names, such as `clip_fraction`, and PASS_NAMES; means as above, none of
     TAKEN_NAMES."""
+    loss_policy: float | None = None
+    """What the campaign's loss came to, without the two parts below."""
+    loss_kl: float | None = None
+    """Of the KL penalty; None where the loss has none."""
+    loss_entropy: float | None = None
+    """Of the entropy bonus, negative; None without one. A loss of your own has it in
+    `loss_policy`."""
+    logprob_gap_p50: float | None = None
+    logprob_gap_p99: float | None = None
+    num_trained_tokens: int = 0
+    """That went through forward and backward pass: prompts and observations too, in each pass."""
+    rank_memory_peak_gib: float | None = field(default=None, compare=False)
+    """Of the rank that needed most."""
     gradient: str | None = None
     """See `mainspring.fingerprint`; None unless the campaign is reproducible. Not a figure."""
+    flops: float | None = None
+    """Operations that the model needs for the trained tokens; None: unknown. Not a figure."""
+    peak_flops: float | None = None
+    """Operations a second of all ranks' devices together; None: unknown. Not a figure."""
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        return self.num_trained_tokens / self.seconds if self.seconds else None
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation."""
+        if not (self.flops and self.peak_flops and self.seconds):
+            return None
+        return self.flops / (self.seconds * self.peak_flops)
 
     @property
     def figures(self) -> dict[str, float | None]:
         """Every figure by name, as the store keeps it."""
         fixed = asdict(self)
-        del fixed["gradient"]
-        return fixed | fixed.pop("values")
+        for name in ("gradient", "flops", "peak_flops"):
+            del fixed[name]
+        derived = {"tokens_per_s": self.tokens_per_s, "mfu": self.mfu, "compute_s": self.seconds}
+        return fixed | fixed.pop("values") | derived
 
     @property
     def gap(self) -> LogprobGap:
@@ -93,11 +125,49 @@ class StepMetrics:
             p999=self.logprob_gap_p999,
             k3=self.logprob_gap_k3,
             num_tokens=self.num_gap_tokens,
+            p50=self.logprob_gap_p50,
+            p99=self.logprob_gap_p99,
         )
 
 
+def of_all_ranks(ranks: Sequence[StepMetrics]) -> StepMetrics:
+    """What the ranks measured of one step together: means are over the batch already, the first
+    rank has them; memory and peaks are each rank's own."""
+    memory = [each.rank_memory_peak_gib for each in ranks]
+    peaks = [each.peak_flops for each in ranks]
+    return replace(
+        ranks[0],
+        rank_memory_peak_gib=max((each for each in memory if each is not None), default=None),
+        peak_flops=None if None in peaks else sum(each or 0.0 for each in peaks),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StepClock:
+    """When a step took place, by the store's clock."""
+
+    trainer_idle_s: float
+    """From the commit of the version it began with until its batch was planned."""
+    since_before_s: float
+    """From the same commit until now."""
+
+    def figures(self, num_tokens: int) -> dict[str, float | None]:
+        """`num_tokens`: action tokens the step's loss was taken over."""
+        since_s = self.since_before_s
+        return {
+            "trainer_idle_s": self.trainer_idle_s,
+            "goodput": num_tokens / since_s if since_s > 0 else None,
+        }
+
+
+MACHINE_NAMES = frozenset(
+    {"seconds", "compute_s", "tokens_per_s", "mfu", "goodput", "trainer_idle_s"}
+    | {"rank_memory_peak_gib"}
+)
+"""Of figures that depend on the machine and its load; all others repeat when a step does."""
 TAKEN_NAMES = frozenset(
     {each.name for each in fields(StepMetrics)}
+    | MACHINE_NAMES
     | {"reward_mean", "mixed_groups", "staleness_mean", "staleness_max", "num_stale_tokens_masked"}
     | {"num_overlong_masked"}
     | {"staleness_0", "staleness_1", "staleness_2", "staleness_3plus"}
@@ -106,6 +176,8 @@ TAKEN_NAMES = frozenset(
     | {"suspicious_share"}
 )
 """Of a step's other figures (`activities.step_batch`, `reports.metrics`): no loss may use them."""
+CLIP_NAMES = ("clip_fraction", "clip_fraction_low", "clip_fraction_high", "clip_fraction_dual")
+"""What Mainspring's losses name."""
 PASS_NAMES = frozenset({"correction_cut", "kl_reference"})
 """Of figures that the pass adds to those of the loss, where the campaign asks for them: the share
 of tokens that the correction cut, and the mean KL(current || reference). No loss may use them."""

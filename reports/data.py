@@ -12,7 +12,7 @@ from infra.db.reading.timings import PhaseTiming
 from infra.db.reading.trained_steps import Composition, Lengths, Step
 from mainspring.reproducibility import CampaignFingerprint
 from mainspring.status import CampaignStatus, Sampling, StopReason, Verdict
-from mainspring.step_metrics import TAKEN_NAMES
+from mainspring.step_metrics import CLIP_NAMES, TAKEN_NAMES
 
 HELDOUT_TEMPLATES = "heldout_templates"
 
@@ -101,7 +101,7 @@ class ReportData:
     def own_figures(self) -> list[str]:
         """Names of what the loss measured beyond what every loss is measured by."""
         found = {name for step in self.steps for name in step.metrics}
-        return sorted(found - TAKEN_NAMES - {"clip_fraction"})
+        return sorted(found - TAKEN_NAMES - {*CLIP_NAMES})
 
     def evaluated(self, split: str, sampling: Sampling) -> list[Evaluation]:
         """Evaluations of one kind that scored anything, oldest version first."""

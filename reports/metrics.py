@@ -7,27 +7,45 @@ nothing about how it shows it.
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from infra.db.reading.evaluations import Evaluation
-from infra.db.reading.trained_steps import Step
-from reports.data import ReportData
+from infra.db.reading.trained_steps import Composition, Lengths, Step
 
 
-def lines(data: ReportData) -> Iterator[dict[str, Any]]:
+class Measured(Protocol):
+    """What lines are made of; a report's data has it."""
+
+    @property
+    def campaign(self) -> str: ...
+
+    @property
+    def steps(self) -> tuple[Step, ...]: ...
+
+    @property
+    def lengths(self) -> tuple[Lengths, ...]: ...
+
+    @property
+    def compositions(self) -> tuple[Composition, ...]: ...
+
+    @property
+    def evaluations(self) -> tuple[Evaluation, ...]: ...
+
+
+def lines(data: Measured) -> Iterator[dict[str, Any]]:
     evaluations = sorted(data.evaluations, key=lambda each: (each.version, each.split))
     # A loss's figures are missing where a step had no token to measure them on.
     names = sorted({name for step in data.steps for name in step.metrics})
-    for step in (None, *data.steps):
-        version = 0 if step is None else step.step
-        if step is not None:
-            yield _step(data, step, names)
+    steps = {step.step: step for step in data.steps}
+    for version in sorted(steps.keys() | {each.version for each in evaluations}):
+        if version in steps:
+            yield _step(data, steps[version], names)
         for each in evaluations:
             if each.version == version:
                 yield _evaluation(data, each)
 
 
-def _step(data: ReportData, step: Step, names: list[str]) -> dict[str, Any]:
+def _step(data: Measured, step: Step, names: list[str]) -> dict[str, Any]:
     lengths = next((each for each in data.lengths if each.step == step.step), None)
     composed = next((each for each in data.compositions if each.step == step.step), None)
     parts = composed.parts if composed else {}
@@ -49,7 +67,7 @@ def _step(data: ReportData, step: Step, names: list[str]) -> dict[str, Any]:
     }
 
 
-def _evaluation(data: ReportData, found: Evaluation) -> dict[str, Any]:
+def _evaluation(data: Measured, found: Evaluation) -> dict[str, Any]:
     return {
         "kind": "evaluation",
         "campaign": data.campaign,

@@ -4,11 +4,13 @@ How a drawing becomes part of the page is in `drawing`.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mainspring.rewards.passk import wilson
 from mainspring.status import Sampling
+from reports import speed_plots
+from reports.axes import any_of, from_zero, legend, line, whole_steps
 from reports.data import HELDOUT_TEMPLATES, ReportData
 from reports.drawing import AMBER, BLUE, CARD, GREEN, INK, RED, VIOLET, svg
 
@@ -36,7 +38,7 @@ def draw(data: ReportData) -> list[tuple[str, str, str]]:
             "Entropy",
             "Of the policy's next-token distribution, nats. A fall to zero is collapse.",
             _entropy,
-            _any(data.steps, "entropy"),
+            any_of(data.steps, "entropy"),
             1,
         ),
         (
@@ -44,14 +46,14 @@ def draw(data: ReportData) -> list[tuple[str, str, str]]:
             "Served against recomputed log-probs of the same weights, by training steps (circles) "
             "and evaluations (squares). A step without a mark had no tokens of those weights.",
             _gap,
-            _any(data.steps, "logprob_gap_max") or bool(data.checked_gaps),
+            any_of(data.steps, "logprob_gap_max") or bool(data.checked_gaps),
             1,
         ),
         (
             "Signal",
             "Groups of a step by their rollouts: only mixed ones carry a gradient.",
             _signal,
-            _any(data.steps, "mixed_groups"),
+            any_of(data.steps, "mixed_groups"),
             2,
         ),
         ("Lengths", "Means over the rollouts of a step.", _lengths, bool(data.lengths), 2),
@@ -71,10 +73,40 @@ def draw(data: ReportData) -> list[tuple[str, str, str]]:
         ),
         (
             "Off-policy",
-            "Tokens clipped, and versions between sampling and training.",
+            "Tokens clipped in all, at the lower and at the upper bound; versions between sampling "
+            "and training.",
             _off_policy,
-            _any(data.steps, "clip_fraction") or _any(data.steps, "staleness_mean"),
+            any_of(data.steps, "clip_fraction") or any_of(data.steps, "staleness_mean"),
             2,
+        ),
+        (
+            "Parts of the loss",
+            "What the step made smaller: the policy's part, KL penalty, entropy bonus.",
+            speed_plots.loss_parts,
+            speed_plots.has(data, "loss_policy"),
+            1,
+        ),
+        (
+            "Throughput",
+            "Tokens through forward and backward pass a second of computing, and action tokens "
+            "trained a second of the whole loop (goodput).",
+            speed_plots.throughput,
+            speed_plots.has(data, "tokens_per_s"),
+            2,
+        ),
+        (
+            "Where the trainer's time went",
+            "Of each step: waiting for its batch, computing, loading and saving.",
+            speed_plots.spent,
+            speed_plots.has(data, "compute_s"),
+            1,
+        ),
+        (
+            "Model FLOPs utilisation",
+            "Share of the devices' peak that the model's own operations reach.",
+            speed_plots.utilisation,
+            speed_plots.has(data, "mfu"),
+            1,
         ),
         (
             "Figures of the loss",
@@ -112,37 +144,12 @@ def draw(data: ReportData) -> list[tuple[str, str, str]]:
     ]
 
 
-def _any(steps: Sequence[Any], name: str) -> bool:
-    return any(getattr(step, name) is not None for step in steps)
-
-
-def _line(axes: "Axes", points: Iterable[tuple[float, float | None]], **style: Any) -> bool:
-    kept = [(x, y) for x, y in points if y is not None]
-    if not kept:
-        return False
-    if len(kept) == 1:
-        style.setdefault("marker", "o")
-        style.setdefault("markersize", 4)
-    axes.plot([x for x, _ in kept], [y for _, y in kept], **style)
-    return True
-
-
-def _whole_steps(axes: "Axes", label: str = "step") -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
-    if label:
-        axes.set_xlabel(label)
-    else:
-        axes.tick_params(labelbottom=False)
-
-
 def _reward(axes: "Axes", data: ReportData) -> None:
     steps = [s.step for s in data.steps]
     solved = [s.solve_rate if s.solve_rate is not None else s.reward_mean for s in data.steps]
     smooth = _moving_mean(solved)
-    _line(axes, zip(steps, solved, strict=True), color=BLUE, linewidth=0.8, alpha=0.45)
-    _line(axes, zip(steps, smooth, strict=True), color=BLUE, linewidth=2.0, label="training")
+    line(axes, zip(steps, solved, strict=True), color=BLUE, linewidth=0.8, alpha=0.45)
+    line(axes, zip(steps, smooth, strict=True), color=BLUE, linewidth=2.0, label="training")
     kinds = [
         (data.main_split, Sampling.SAMPLED, GREEN, "unseen tasks, sampled"),
         (data.main_split, Sampling.GREEDY, AMBER, "unseen tasks, greedy"),
@@ -173,8 +180,8 @@ def _reward(axes: "Axes", data: ReportData) -> None:
         )
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    _legend(axes, ncols=2)
-    _whole_steps(axes, "policy version")
+    legend(axes, ncols=2)
+    whole_steps(axes, "policy version")
 
 
 def _moving_mean(values: Sequence[float | None]) -> list[float | None]:
@@ -187,16 +194,11 @@ def _moving_mean(values: Sequence[float | None]) -> list[float | None]:
     return means
 
 
-def _legend(axes: "Axes", ncols: int) -> None:
-    if axes.get_legend_handles_labels()[0]:  # matplotlib warns of an empty one
-        axes.legend(ncols=ncols, loc="lower center", bbox_to_anchor=(0.5, 1.0), columnspacing=1.2)
-
-
 def _entropy(axes: "Axes", data: ReportData) -> None:
-    _line(axes, [(s.step, s.entropy) for s in data.steps], color=VIOLET)
+    line(axes, [(s.step, s.entropy) for s in data.steps], color=VIOLET)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("nats a token")
-    _whole_steps(axes)
+    whole_steps(axes)
 
 
 def _gap(axes: "Axes", data: ReportData) -> None:
@@ -233,7 +235,7 @@ def _gap(axes: "Axes", data: ReportData) -> None:
             fontsize=8.5,
         )
     axes.set_ylabel("max |difference|")
-    _whole_steps(axes)
+    whole_steps(axes)
 
 
 def _signal(axes: "Sequence[Axes]", data: ReportData) -> None:
@@ -251,29 +253,24 @@ def _signal(axes: "Sequence[Axes]", data: ReportData) -> None:
             axes[0].bar(steps, heights, bottom=below, color=color, label=label)
         below = [low + height for low, height in zip(below, heights, strict=True)]
     axes[0].set_ylabel("groups")
-    _legend(axes[0], ncols=3)
+    legend(axes[0], ncols=3)
     axes[0].yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    _whole_steps(axes[0], "")
-    _line(axes[1], [(s.step, s.grad_norm) for s in data.steps], color=BLUE)
+    whole_steps(axes[0], "")
+    line(axes[1], [(s.step, s.grad_norm) for s in data.steps], color=BLUE)
     axes[1].set_ylim(bottom=0)
     axes[1].set_ylabel("gradient norm")
-    _whole_steps(axes[1])
+    whole_steps(axes[1])
 
 
 def _lengths(axes: "Sequence[Axes]", data: ReportData) -> None:
-    _line(axes[0], [(each.step, each.num_turns) for each in data.lengths], color=BLUE)
+    line(axes[0], [(each.step, each.num_turns) for each in data.lengths], color=BLUE)
     axes[0].set_ylabel("turns")
-    _from_zero(axes[0], [each.num_turns for each in data.lengths])
-    _whole_steps(axes[0], "")
-    _line(axes[1], [(each.step, each.num_tokens) for each in data.lengths], color=VIOLET)
+    from_zero(axes[0], [each.num_turns for each in data.lengths])
+    whole_steps(axes[0], "")
+    line(axes[1], [(each.step, each.num_tokens) for each in data.lengths], color=VIOLET)
     axes[1].set_ylabel("sampled tokens")
-    _from_zero(axes[1], [each.num_tokens for each in data.lengths])
-    _whole_steps(axes[1])
-
-
-def _from_zero(axes: "Axes", values: Sequence[float]) -> None:
-    """With room above: a level line must not lie on the edge."""
-    axes.set_ylim(0, max(values, default=1.0) * 1.15 or 1.0)
+    from_zero(axes[1], [each.num_tokens for each in data.lengths])
+    whole_steps(axes[1])
 
 
 def _masked(axes: "Axes", data: ReportData) -> None:
@@ -284,49 +281,56 @@ def _masked(axes: "Axes", data: ReportData) -> None:
     )
     axes.set_ylabel("rollouts")
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    _whole_steps(axes)
+    whole_steps(axes)
 
 
 def _parts(axes: "Axes", data: ReportData) -> None:
     names = list(dict.fromkeys(name for each in data.compositions for name in each.parts))
     colors = (BLUE, GREEN, AMBER, VIOLET, RED, INK)
     for number, name in enumerate(names):
-        _line(
+        line(
             axes,
             [(each.step, each.parts.get(name)) for each in data.compositions],
             color=colors[number % len(colors)],
             label=name,
         )
-    _legend(axes, ncols=3)
-    _whole_steps(axes)
+    legend(axes, ncols=3)
+    whole_steps(axes)
 
 
 def _suspicious(axes: "Axes", data: ReportData) -> None:
-    _line(axes, [(each.step, each.suspicious) for each in data.compositions], color=AMBER)
+    line(axes, [(each.step, each.suspicious) for each in data.compositions], color=AMBER)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    _whole_steps(axes)
+    whole_steps(axes)
 
 
 def _off_policy(axes: "Sequence[Axes]", data: ReportData) -> None:
-    _line(axes[0], [(s.step, s.clip_fraction) for s in data.steps], color=AMBER)
+    line(axes[0], [(s.step, s.clip_fraction) for s in data.steps], color=AMBER, label="all")
+    for name, label, color in (
+        ("clip_fraction_low", "below", BLUE),
+        ("clip_fraction_high", "above", RED),
+    ):
+        points = [(s.step, s.metrics.get(name)) for s in data.steps]
+        line(axes[0], points, color=color, label=label)
+    legend(axes[0], ncols=3)
     axes[0].yaxis.set_major_formatter(lambda value, _: f"{value:.3%}".replace(".000", ""))
     axes[0].set_ylabel("clipped")
     axes[0].set_ylim(bottom=0)
-    _whole_steps(axes[0], "")
-    _line(axes[1], [(s.step, s.staleness_mean) for s in data.steps], color=VIOLET)
+    whole_steps(axes[0], "")
+    line(axes[1], [(s.step, s.staleness_mean) for s in data.steps], color=VIOLET)
     axes[1].set_ylabel("versions behind")
     axes[1].set_ylim(bottom=0)
-    _whole_steps(axes[1])
+    whole_steps(axes[1])
 
 
 def _own_figures(axes: "Axes", data: ReportData) -> None:
     colors = (BLUE, GREEN, AMBER, VIOLET, RED)
     for number, name in enumerate(data.own_figures):
         values = [(step.step, step.metrics.get(name)) for step in data.steps]
-        _line(axes, values, color=colors[number % len(colors)], label=name)
-    _legend(axes, ncols=3)
-    _whole_steps(axes)
+        line(axes, values, color=colors[number % len(colors)], label=name)
+    legend(axes, ncols=3)
+    whole_steps(axes)
 
 
 def _timings(axes: "Axes", data: ReportData) -> None:

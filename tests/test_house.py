@@ -28,7 +28,7 @@ PAGES = (
 )
 HEAVY = (
     *("torch", "ray", "temporalio", "sqlalchemy", "docker", "transformers", "matplotlib"),
-    *("pydantic", "structlog", "numpy"),
+    *("pydantic", "structlog", "numpy", "mlflow", "wandb"),
 )
 _COMMAND = re.compile(r"mainspring((?: [a-z]+(?:-[a-z]+)*)+)")
 
@@ -99,7 +99,13 @@ def test_constraints_pin_every_requirement_within_its_bounds() -> None:
     pins = {canonicalize_name(name): version for name, version in pins.items()}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    for line in [*project["dependencies"], *extras["train"], *extras["dev"]]:
+    for line in [
+        *project["dependencies"],
+        *extras["train"],
+        *extras["mlflow"],
+        *extras["wandb"],
+        *extras["dev"],
+    ]:
         requirement = Requirement(line)
         pin = pins.get(canonicalize_name(requirement.name))
         assert pin is not None, f"constraints.txt lacks {requirement.name}: make constraints"

@@ -24,7 +24,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import MCORE, Device
 from mainspring.errors import MainspringError
 from mainspring.stamp import Stamp
-from mainspring.step_metrics import Origin, StepMetrics
+from mainspring.step_metrics import Origin, StepMetrics, of_all_ranks
 from mainspring.training_faults import (
     CheckpointUnusable,
     DeviceMissing,
@@ -154,11 +154,11 @@ class TrainerDriver:
         which a large batch does not fit into. Raises BatchFileDamaged."""
         arguments = {"step": step, "current_version": current_version}
         if not isinstance(samples, BatchFile):
-            return self._all("train_step", list(samples), **arguments)[0]
+            return of_all_ranks(self._all("train_step", list(samples), **arguments))
         self._require_ranks()
         self._get([a.open_batch.remote(samples) for a in self._actors])
         steps = [a.call_on_batch.remote("train_step", **arguments) for a in self._actors]
-        return self._get(steps)[0]
+        return of_all_ranks(self._get(steps))
 
     def keep_reference(self) -> None:
         """See `TrainerRank.keep_reference`."""

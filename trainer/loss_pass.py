@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mainspring.algorithms.choice import LOSSES
 from mainspring.config.kl import KlPlace
 from mainspring.config.trainer import TrainerConfig
 from mainspring.step_metrics import PASS_NAMES, TAKEN_NAMES
@@ -26,6 +27,11 @@ from trainer.losses.protocol import ActionTokens, Loss, LossOutput
 from trainer.mini_batch import MiniBatch
 from trainer.packed import packed
 from trainer.processes import Processes
+
+LossParts = tuple[float | None, float | None, float | None]
+"""Of policy, KL penalty and entropy bonus, which add up to the loss; None: the loss has no such
+part, or has it in its first."""
+NUM_SUMS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,7 @@ class PassFigures:
     values: dict[str, float | None]
     """What the loss names, and PASS_NAMES."""
     num_tokens: int
+    parts: LossParts
 
 
 def combined(figures: Sequence[PassFigures]) -> PassFigures:
@@ -55,16 +62,21 @@ def combined(figures: Sequence[PassFigures]) -> PassFigures:
         found = [value * each.num_tokens for value, each in pairs if value is not None]
         return sum(found) / num_tokens if found else None
 
-    losses = [each.loss for each in figures if each.loss is not None]
+    def mean_of_parts(values: Iterable[float | None]) -> float | None:
+        found = [value for value in values if value is not None]
+        return sum(found) / len(found) if found else None
+
     names = figures[0].values if figures else {}
+    policy, kl, entropy = (mean_of_parts(each.parts[n] for each in figures) for n in range(3))
     return PassFigures(
-        loss=sum(losses) / len(losses) if losses else None,
+        loss=mean_of_parts(each.loss for each in figures),
         entropy=mean(each.entropy for each in figures),
         ratio_mean=mean(each.ratio_mean for each in figures),
         kl_k1=mean(each.kl_k1 for each in figures),
         kl=mean(each.kl for each in figures),
         values={name: mean(each.values[name] for each in figures) for name in names},
         num_tokens=num_tokens,
+        parts=(policy, kl, entropy),
     )
 
 
@@ -89,8 +101,10 @@ class LossPass:
         self._weights_N = token_weights(
             trainer.aggregation, self._lengths_N, trainer.aggregation_length
         )
-        self._sums = np.zeros(5)
-        """Of loss, entropy, ratio, k1 and k3."""
+        self._sums = np.zeros(NUM_SUMS)
+        """Of loss, entropy, ratio, k1 and k3; of the loss's parts."""
+        # A loss of your own may have another bonus, or none.
+        self._has_bonus = bool(trainer.entropy_coef) and trainer.loss in LOSSES
         self._named: dict[str, float] = {}
         self.differences: list[NDArray[np.float32]] = []
         """Recomputed - served, of this rank's tokens of the current version."""
@@ -131,21 +145,28 @@ class LossPass:
             tokens = replace(tokens, advantages=tokens.advantages * corrected.factors)
             sums["correction_cut"] = float(corrected.is_cut.sum())
         found = self._checked(tokens)
-        loss = found.loss
+        loss, kl_part = found.loss, 0.0
         if reference is not None:
             divergence = kl_of(logprobs, reference, kl)
             sums["kl_reference"] = float(divergence.detach().sum())
             if kl.where is KlPlace.LOSS:
-                loss = loss + kl.coef * torch.dot(divergence, tokens.weights)
+                term = kl.coef * torch.dot(divergence, tokens.weights)
+                loss, kl_part = loss + term, term.item()
         with torch.no_grad():
             log_ratio = logprobs - served
             ratio = log_ratio.exp()
+            bonus = 0.0
+            if self._has_bonus:
+                bonus = -self._trainer.entropy_coef * float(torch.dot(entropy, tokens.weights))
             self._sums += (
                 loss.item(),
                 float(entropy.sum()),
                 float(ratio.sum()),
                 float(-log_ratio.sum()),
                 float((ratio - 1 - log_ratio).sum()),
+                found.loss.item() - bonus,
+                kl_part,
+                bonus,
             )
             for name, value in (found.sums | sums).items():
                 self._named[name] = self._named.get(name, 0.0) + float(value)
@@ -177,9 +198,16 @@ class LossPass:
             ratio_mean=means[2],
             kl_k1=means[3],
             kl=means[4],
-            values=dict(zip(names, means[5:], strict=True)),
+            values=dict(zip(names, means[NUM_SUMS:], strict=True)),
             num_tokens=num_tokens,
+            parts=self._parts(sums) if num_tokens else (None, None, None),
         )
+
+    def _parts(self, sums: Tensor) -> LossParts:
+        """Of all ranks' sums."""
+        has_penalty = self._batch.reference is not None and self._trainer.kl.where is KlPlace.LOSS
+        policy, of_kl, bonus = map(float, sums[NUM_SUMS - 3 : NUM_SUMS])
+        return policy, of_kl if has_penalty else None, bonus if self._has_bonus else None
 
     @torch.no_grad()
     def _corrected(self, tokens: ActionTokens) -> Corrected:

@@ -37,6 +37,7 @@ from trainer.processes import (
     join,
 )
 from trainer.reference import Reference, exported
+from trainer.step_cost import StepCost
 from trainer.update import update
 
 
@@ -66,6 +67,7 @@ class TrainerRank:
         make: EngineClass = find_engine(self._config)
         self._engine = make(config, model_dir, self._processes)
         self._weights = self._engine.weights
+        self._cost = StepCost(self._config, model_dir, self._processes.device)
         self._reference: Reference | None = None
         self.keep_reference()
         self._phase: Phase | None = None
@@ -163,8 +165,17 @@ class TrainerRank:
             loss=self._loss,
             reference=self._reference,
         )
+        self._cost.begin()
         metrics = policy_step.run(samples, step=step, current_version=current_version)
-        return replace(metrics, gradient=gradient.sha256)
+        trained = [sample for sample in samples if sample.carries_advantage]
+        return replace(
+            metrics,
+            gradient=gradient.sha256,
+            num_trained_tokens=self._cost.num_trained_tokens(trained),
+            flops=self._cost.flops(trained),
+            peak_flops=self._cost.peak_flops,
+            rank_memory_peak_gib=self._cost.memory_peak_gib(),
+        )
 
     def logprobs(
         self, samples: Sequence[Sample], export: Path | None = None

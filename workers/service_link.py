@@ -40,11 +40,16 @@ class ServiceLink:
 
     @classmethod
     async def open(
-        cls, settings: Settings, db: Database, *, name: str | None = None
+        cls,
+        settings: Settings,
+        db: Database,
+        *,
+        name: str | None = None,
+        metrics_address: str = "",
     ) -> "ServiceLink":
-        """`name`: of the process, for Temporal. Raises TemporalError, ForeignNamespace,
-        OtherNamespace and DatabaseError."""
-        client = await connect(settings, db, name=name)
+        """`name`: of the process, for Temporal. `metrics_address`: where it answers Prometheus.
+        Raises TemporalError, ForeignNamespace, OtherNamespace, DatabaseError and ConfigError."""
+        client = await connect(settings, db, name=name, metrics_address=metrics_address)
         return cls(settings, client, await identity(db), db)
 
     def announce(self, role: str, queue: str, **more: object) -> None:

@@ -18,7 +18,9 @@ from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.log_setup import set_up
 from infra.temporal.faults import Faults
+from infra.temporal.log import runtime
 from infra.temporal.takeover import end_attempts, worker_identity
+from infra.tracking.gauges import Gauges
 from mainspring.errors import DatabaseError
 from mainspring.ids import (
     CampaignId,
@@ -31,7 +33,7 @@ from mainspring.settings import Settings, load_settings
 from mainspring.training_faults import TrainerFenced, TrainerLost
 from trainer.backend import RayTrainer
 from trainer.ray_cluster import LOCAL
-from workers import trainer_lease
+from workers import tracking, trainer_lease
 from workers.polling import (
     GRACE,
     HEARTBEAT_THROTTLE,
@@ -61,7 +63,11 @@ async def _run(settings: Settings, name: str) -> None:
     campaign = campaign_id(name)
     async with open_database(settings) as db:
         name = trainer_queue(campaign)
-        link = await ServiceLink.open(settings, db, name=worker_identity(name))
+        address = settings.metrics_address
+        link = await ServiceLink.open(
+            settings, db, name=worker_identity(name), metrics_address=address
+        )
+        gauges = Gauges(runtime(address).metric_meter, campaign) if address else None
         async with Worker(
             link.client,
             task_queue=waiting_trainer_queue(campaign),
@@ -92,6 +98,7 @@ async def _run(settings: Settings, name: str) -> None:
                 lambda: trainer_lease.keep(db, lease),
                 lambda: _watch(backend),
                 lambda: training.stay_ready(campaign),
+                lambda: tracking.follow(db, campaign, settings.home, gauges),
             )
         finally:
             await asyncio.to_thread(backend.shutdown)

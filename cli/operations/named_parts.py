@@ -1,4 +1,5 @@
-"""The parts that a configuration names: agent, environments, reward, sandbox backend, algorithms.
+"""The parts that a configuration names: agent, environments, reward, sandbox backend, algorithms,
+trackers.
 
 Invariant: a name or a path that cannot be used is refused before anything is stored or started,
 with the list of what exists. Used before a run is stored, and by the checklist.
@@ -7,6 +8,7 @@ with the list of what exists. Used before a run is stored, and by the checklist.
 from collections.abc import Callable, Iterator
 
 from infra.sandbox.backends import check_backend
+from infra.tracking.choice import check_tracking
 from mainspring.agents.choice import check_agent
 from mainspring.algorithms.choice import check_algorithms
 from mainspring.config.any_run import AnyRun
@@ -42,3 +44,4 @@ def _checks(config: AnyRun) -> Iterator[tuple[str, Callable[[], None]]]:
     if isinstance(config, CampaignConfig):
         yield "algorithm", lambda: check_algorithms(config.trainer)
         yield "curriculum", lambda: check_curriculum(config)
+        yield "tracker", lambda: check_tracking(config.tracking)

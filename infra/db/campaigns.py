@@ -1,7 +1,7 @@
 """Campaigns: their configuration, which is fixed, and the status of each.
 
 Invariants: creating twice with one configuration is creating once; a stored configuration never
-changes but for its concurrency; a finished training campaign stays finished.
+changes but for its concurrency and its trackers; a finished training campaign stays finished.
 """
 
 import hashlib
@@ -25,13 +25,15 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 
 from infra.db.database import Database
 from infra.db.fence import unknown
 from infra.db.models import CampaignRow, SelectionRow
 from infra.db.selections import Selected
-from mainspring.config.any_run import AnyRun, concurrency_of, with_concurrency
+from mainspring.config.any_run import AnyRun, concurrency_of, training, with_concurrency
+from mainspring.config.campaign import CampaignConfig
 from mainspring.config.errors import shortened, shown
 from mainspring.config.stored import read_stored
 from mainspring.errors import ConfigError, UsageError
@@ -78,8 +80,8 @@ class Underway:
 
 async def create(database: Database, config: AnyRun, selected: Sequence[Selected] = ()) -> bool:
     """Store a campaign with its tasks; False when it is there already, with those it was made with
-    and the concurrency given now. Raises UsageError naming the fields in which a stored campaign of
-    this name differs, whatever version stored it."""
+    and the concurrency and trackers given now. Raises UsageError naming the fields in which a
+    stored campaign of this name differs, whatever version stored it."""
     row = {
         "id": config.name,
         "kind": config.kind,
@@ -101,8 +103,10 @@ async def create(database: Database, config: AnyRun, selected: Sequence[Selected
             f"campaign {config.name} exists, and its kind is {stored.kind}, not {config.kind}",
             remedy="give the new one another name",
         )
-    # How many rollouts run at once is not what a run is.
+    # How many rollouts run at once, and who is told of them, is not what a run is.
     before = with_concurrency(stored.config, concurrency_of(config))
+    if isinstance(config, CampaignConfig):
+        before = before.model_copy(update={"tracking": config.tracking})
     differing = sorted(_differences(before.model_dump(), config.model_dump()))
     if differing:
         raise UsageError(
@@ -115,11 +119,14 @@ async def create(database: Database, config: AnyRun, selected: Sequence[Selected
         else_=cast(["evaluation", "concurrency"], ARRAY(Text)),
     )
     concurrency = func.to_jsonb(cast(concurrency_of(config), Integer))
+    changed = func.jsonb_set(CampaignRow.config, path, concurrency)
+    # A row that an earlier version stored stays as it was, unless there is something new.
+    if isinstance(config, CampaignConfig) and config.tracking != training(stored.config).tracking:
+        tracking = cast(config.tracking.model_dump(mode="json"), JSONB)
+        changed = func.jsonb_set(changed, cast(["tracking"], ARRAY(Text)), tracking)
     async with database.transaction() as connection:
         await connection.execute(
-            update(CampaignRow)
-            .where(CampaignRow.id == config.name)
-            .values(config=func.jsonb_set(CampaignRow.config, path, concurrency))
+            update(CampaignRow).where(CampaignRow.id == config.name).values(config=changed)
         )
     return False
 
@@ -238,8 +245,12 @@ def _record(row: Row[Any]) -> CampaignRecord:
             f"campaign {row.id} was stored by another version: {field}: {error.errors()[0]['msg']}",
             remedy="use the version of Mainspring that made it",
         ) from None
-    # `evaluation` may change and shapes no weights.
-    shaping = {name: section for name, section in row.config.items() if name != "evaluation"}
+    # What is measured, and who is told of it, shapes no weights.
+    shaping = {
+        name: section
+        for name, section in row.config.items()
+        if name not in ("evaluation", "tracking")
+    }
     raw = json.dumps(shaping, sort_keys=True, separators=(",", ":"))
     return CampaignRecord(
         row.id,

@@ -42,14 +42,18 @@ class OtherNamespace(TemporalError):
 
 
 async def connect(
-    settings: Settings, database: Database | None = None, *, name: str | None = None
+    settings: Settings,
+    database: Database | None = None,
+    *,
+    name: str | None = None,
+    metrics_address: str = "",
 ) -> Client:
     """With `database`, given by code that starts or polls its work: in the namespace of that work,
     which is marked and recorded as that when it is the first. `name`: of this process, as Temporal
-    shows it; else its number and host.
+    shows it; else its number and host. `metrics_address`: see `runtime`.
 
     Raises TemporalError naming the address when nothing answers there, ForeignNamespace,
-    OtherNamespace, DatabaseError.
+    OtherNamespace, DatabaseError, ConfigError.
     """
     if database is not None:
         settings = await settled(settings, database)
@@ -66,7 +70,7 @@ async def connect(
                 data_converter=pydantic_data_converter,
                 identity=name,
                 interceptors=[BindLogFields()],
-                runtime=runtime(),
+                runtime=runtime(metrics_address),
             )
             if database is not None:
                 await _claim_namespace(client, settings.temporal_address, database)

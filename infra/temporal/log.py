@@ -16,10 +16,13 @@ from temporalio import activity, workflow
 from temporalio.runtime import (
     LogForwardingConfig,
     LoggingConfig,
+    PrometheusConfig,
     Runtime,
     TelemetryConfig,
     TelemetryFilter,
 )
+
+from mainspring.errors import ConfigError
 
 CORE_LOGGER = "temporalio.core"
 BOUND = ("campaign", "rollout", "turn")
@@ -27,8 +30,9 @@ BOUND = ("campaign", "rollout", "turn")
 
 
 @cache
-def runtime() -> Runtime:
-    """One for the process: its threads are shared by all clients."""
+def runtime(metrics_address: str = "") -> Runtime:
+    """One for the process: its threads are shared by all clients. `metrics_address`: where it
+    answers Prometheus. Raises ConfigError."""
     # What runs is in the fields; the SDK would write all it knows into each message.
     activity.logger.activity_info_on_message = False
     workflow.logger.workflow_info_on_message = False
@@ -38,9 +42,18 @@ def runtime() -> Runtime:
         prepend_target_on_message=False,
     )
     wanted = TelemetryFilter(core_level="WARN", other_level="ERROR")
-    return Runtime(
-        telemetry=TelemetryConfig(logging=LoggingConfig(filter=wanted, forwarding=forwarding))
-    )
+    logs = LoggingConfig(filter=wanted, forwarding=forwarding)
+    if not metrics_address:
+        return Runtime(telemetry=TelemetryConfig(logging=logs))
+    prometheus = PrometheusConfig(bind_address=metrics_address)
+    try:
+        return Runtime(telemetry=TelemetryConfig(logging=logs, metrics=prometheus))
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"MAINSPRING_METRICS_ADDRESS = {metrics_address!r} cannot be used: {error}",
+            remedy="give an IP address and a free port of this machine, as 0.0.0.0:9464, for each "
+            "process that has metrics",
+        ) from None
 
 
 class BindLogFields(temporalio.client.Interceptor, temporalio.worker.Interceptor):

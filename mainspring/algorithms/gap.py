@@ -92,6 +92,8 @@ class LogprobGap:
     k3: float | None
     num_tokens: int
     """Tokens it was measured on; with 0 every figure is None."""
+    p50: float | None = None
+    p99: float | None = None
 
     def beyond(self, bounds: GapBounds) -> list[str]:
         """Each figure that exceeds its bound, with the bound; empty when unmeasured."""
@@ -117,11 +119,14 @@ def measure(differences: NDArray[np.floating]) -> LogprobGap:
     with np.errstate(over="ignore", invalid="ignore"):
         k3 = np.nan_to_num(np.expm1(signed) - signed, nan=np.inf)
     finite = bool(np.isfinite(gaps).all())
+    # numpy interpolates between the two neighbours, which infinities turn into nan
+    p50, p99, p999 = np.quantile(gaps, (0.5, 0.99, 0.999)) if finite else [np.inf] * 3
     return LogprobGap(
         max=float(gaps.max()),
         mean=float(gaps.mean()),
-        # numpy interpolates between the two neighbours, which infinities turn into nan
-        p999=float(np.quantile(gaps, 0.999)) if finite else float("inf"),
+        p999=float(p999),
         k3=float(k3.mean()),
         num_tokens=len(gaps),
+        p50=float(p50),
+        p99=float(p99),
     )

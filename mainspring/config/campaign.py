@@ -14,6 +14,7 @@ from mainspring.config.eval_schedule import EvalSchedule
 from mainspring.config.parallel import PLAIN, Device
 from mainspring.config.run import RunConfig
 from mainspring.config.section import BUNDLED, STORED
+from mainspring.config.tracking import TrackingConfig
 from mainspring.config.trainer import TrainerConfig
 from mainspring.status import CampaignKind, PolicyApi
 
@@ -23,6 +24,7 @@ class CampaignConfig(RunConfig):
     trainer: TrainerConfig = TrainerConfig()
     evaluation: EvalSchedule = EvalSchedule()
     curriculum: CurriculumConfig = CurriculumConfig()
+    tracking: TrackingConfig = TrackingConfig()
     schedule: Schedule = Schedule.FASTEST
     """Order of groups. "fastest": by time. "reproducible": by number, so that the same seed gives
     the same weights on CPU, whatever was killed and whenever."""

@@ -41,6 +41,9 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
     """Number of newest checkpoints kept on disk."""
     keep_best: int = Field(default=0, ge=0)
     """Number of versions kept beside them: those that solved most tasks in evaluations."""
+    peak_tflops: float | None = Field(default=None, gt=0)
+    """Peak of one rank's device in TFLOP/s, which the metric `mfu` is a share of. Unset: known
+    of usual GPUs by their names; of others, and of a CPU, `mfu` is not measured."""
     gap: GapConfig = GapConfig()
 
     def has_checkpoint(self, step: int) -> bool:

@@ -6,11 +6,11 @@ without being printed.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import Device
 from mainspring.planning.engine_facts import bytes_per_value
+from mainspring.planning.gpu_peaks import GPU_TFLOPS, known_gpu
 from mainspring.planning.model_shape import ModelShape
 
 ACTION_SHARE = 0.25
@@ -30,19 +30,6 @@ CPU_DECODE_SHARE = 0.2
 CPU_DECODE_TOKENS_PER_S = 400
 """The CPU engine's own work bounds small models; assumed, not measured."""
 
-GPU_TFLOPS: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {
-        "B200": (2250.0, 75.0),
-        "H200": (989.0, 67.0),
-        "H100": (989.0, 67.0),
-        "A100": (312.0, 19.5),
-        "L40S": (362.0, 91.6),
-        "RTX 4090": (165.0, 82.6),
-        "A10": (125.0, 31.2),
-        "L4": (121.0, 30.3),
-    }
-)
-"""Peak of dense bfloat16 and of float32, from the makers' data sheets."""
 USUAL_GPU = "H100"
 
 
@@ -129,8 +116,8 @@ def _peak(config: CampaignConfig, given: Given) -> tuple[float, str]:
         return threads * float(CPU_FLOPS_PER_THREAD), "measured, of one thread"
     if given.gpu_tflops is not None:
         return given.gpu_tflops * 1e12, "given"
-    seen = [name for name in GPU_TFLOPS if given.gpu_name and name in given.gpu_name]
-    name = seen[0] if seen else USUAL_GPU
+    seen = known_gpu(given.gpu_name) if given.gpu_name else None
+    name = seen or USUAL_GPU
     half, single = GPU_TFLOPS[name]
     peak = half if bytes_per_value(trainer) == 2 else single
     kind = "bfloat16" if bytes_per_value(trainer) == 2 else "float32"

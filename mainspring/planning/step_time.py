@@ -1,7 +1,7 @@
 """Expected time of a step, and which part of it the others wait for.
 
-Owns the count of a step's operations. Invariant: a figure follows from the campaign file, the model
-and the printed assumptions; nothing is measured here.
+Owns what of a step's operations is computed twice. Invariant: a figure follows from the campaign
+file, the model and the printed assumptions; nothing is measured here.
 """
 
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import Recompute
 from mainspring.planning.assumptions import Assumptions
 from mainspring.planning.demand import Demand
+from mainspring.planning.model_flops import attention_flops, layer_flops, output_flops
 from mainspring.planning.model_shape import ModelShape
 
 
@@ -96,14 +97,12 @@ def step_time(
 def training_flops(
     config: CampaignConfig, shape: ModelShape, demand: Demand, assumed: Assumptions
 ) -> float:
-    """Of one pass over a batch: 6 for each weight and token, causal attention, the output layer,
-    and what is computed twice."""
+    """Of one pass over a batch: what the model needs, and what is computed twice."""
     tokens = demand.tokens_per_step
     wanted = demand.action_tokens_per_step
-    layers = 6.0 * shape.num_active_parameters * tokens
-    # Scores and their sum over values, of half of all pairs; twice again in the backward pass.
-    attention = 6.0 * shape.num_layers * shape.q_width * assumed.tokens_per_rollout * tokens
-    output = 6.0 * shape.embedding_parameters * wanted
+    layers = layer_flops(shape, tokens)
+    attention = attention_flops(shape, assumed.tokens_per_rollout * tokens)
+    output = output_flops(shape, wanted)
     match config.trainer.recompute:
         case Recompute.NONE:
             again = 0.0

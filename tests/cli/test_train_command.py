@@ -16,7 +16,7 @@ from cli.operations import campaign_launch as launch
 from cli.operations.embedded_stack import StackInfo
 from cli.operations.fleet_extensions import pollers
 from cli.operations.supervisor import Supervisor
-from infra.db import campaigns, groups
+from infra.db import campaigns, groups, steps
 from infra.db.database import Database
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
@@ -26,6 +26,7 @@ from mainspring.errors import MainspringError
 from mainspring.ids import CampaignId, campaign_workflow, trainer_queue
 from mainspring.settings import load_settings
 from mainspring.status import CampaignStatus
+from mainspring.step_metrics import CLIP_NAMES, PASS_NAMES, TAKEN_NAMES
 from tests.waiting import until
 
 NAME = CampaignId("train-command")
@@ -109,6 +110,8 @@ async def test_in_the_background_stopped_cancelled_and_resumed(
     monkeypatch.setenv("MAINSPRING_NODE_ID", "train-command")
     # The machine that runs the tests may be short of memory: that is not what they test.
     monkeypatch.setenv("MAINSPRING_NODE_MIN_FREE_MEMORY_MB", "0")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    file.write_text(f'{FILE}[tracking.mlflow]\nuri = "{uri}"\n')
     command = ["train", str(file), "--home", str(stack.home)]
     async with Database.open(stack.database_url) as db:
         started = await in_this_process(*command, "--dry-run")
@@ -154,6 +157,44 @@ async def test_in_the_background_stopped_cancelled_and_resumed(
         code, printed, said = await mainspring(*command, "--json")
         assert code == 0 and json.loads(printed)["num_rollouts"] == summary["num_rollouts"]
         assert "started rollout" not in said
+        for step in await steps.list_steps(db, NAME):
+            assert step.metrics.keys() <= TAKEN_NAMES | PASS_NAMES | {*CLIP_NAMES}
+            assert step.metrics["goodput"] is not None and step.metrics["mfu"] is None
+        followed_once(uri)
+
+
+def followed_once(uri: str) -> None:
+    """By a tracker, over all processes that trained the campaign."""
+    pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("mainspring")
+    assert experiment is not None
+    [run] = client.search_runs([experiment.experiment_id])
+    assert (run.info.run_name, run.info.status) == (NAME, "FINISHED")
+    assert run.data.params["trainer.optimizer.name"] == "muon"
+    for name, expected in (
+        ("policy_version", [1, 2]),
+        ("tokens_per_s", [1, 2]),
+        ("evaluation/heldout/sampled/resolve_rate", [0, 2]),
+    ):
+        history = client.get_metric_history(run.info.run_id, name)
+        assert sorted(metric.step for metric in history) == expected, name
+
+
+async def test_a_tracker_that_is_not_installed_is_refused(
+    stack: StackInfo, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    file.write_text(FILE.replace(NAME, "no-tracker") + "[tracking.wandb]\n")
+    for command in (["train", str(file)], ["campaign", "start", str(file)]):
+        ended = await in_this_process(*command, "--home", str(stack.home))
+        assert isinstance(ended.exception, MainspringError) and ended.exception.exit_code == 2
+        assert "[tracking.wandb] needs the extra 'wandb', which is not" in ended.exception.message
+        assert "pip install 'mainspring[wandb]'" in ended.exception.remedy
+    async with Database.open(stack.database_url) as db:
+        assert await campaigns.find(db, CampaignId("no-tracker")) is None
 
 
 async def test_what_cannot_run_is_refused_before_anything_is_stored(

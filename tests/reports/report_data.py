@@ -91,7 +91,27 @@ def _step(draw: random.Random, step: int) -> Step:
         num_gap_tokens=0 if step % 3 else 6_900,
         train_s=abs(draw.gauss(1.2, 0.3)),
         staleness_mean=abs(draw.gauss(0.6, 0.1)),
+        metrics=_metrics(step),
     )
+
+
+def _metrics(step: int) -> dict[str, float | None]:
+    """What else a step has; the first one has no time before it."""
+    return {
+        "loss": 0.02 - 0.0001 * step,
+        "loss_policy": 0.018,
+        "loss_kl": 0.003,
+        "loss_entropy": -0.001,
+        "clip_fraction_low": 0.001,
+        "clip_fraction_high": 0.003,
+        "tokens_per_s": 9000.0 + step,
+        "goodput": None if step == 1 else 700.0 + step,
+        "mfu": 0.41,
+        "compute_s": 0.9,
+        "seconds": 1.2,
+        "trainer_idle_s": 3.5,
+        "rank_memory_peak_gib": 1.25,
+    }
 
 
 def _solved() -> Trajectory:

@@ -24,6 +24,7 @@ from mainspring import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId, TaskId, group_id, rollout_id
 from mainspring.status import GroupKind, StepStatus, StopReason, Verdict
+from mainspring.step_metrics import MACHINE_NAMES
 from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.turns import Call, VersionSpan
 from tests.trainer.conftest import VOCAB_SIZE, MakeModel
@@ -61,8 +62,6 @@ ALL = {
     ],
     "4": ["rank after update", "driver after step", "rank after export"],
 }
-UNLIKE = {"seconds"}
-"""Figures that measure time."""
 
 
 def config(name: str, model: Path) -> CampaignConfig:
@@ -175,7 +174,7 @@ def train(url: str, home: Path, campaign: CampaignId, points: dict[str, list[str
 async def curve(db: Database, campaign: CampaignId) -> list[dict[str, Any]]:
     done = await steps.list_steps(db, campaign)
     assert all(step.status is StepStatus.DONE for step in done)
-    return [{n: v for n, v in step.metrics.items() if n not in UNLIKE} for step in done]
+    return [{n: v for n, v in step.metrics.items() if n not in MACHINE_NAMES} for step in done]
 
 
 async def compared(

@@ -3,12 +3,14 @@
 Everything is in order of the step. Masked rollouts are counted, and are part of no mean.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Float, Integer, Row, Select, and_, cast, func, select, true
+from sqlalchemy import ColumnElement, Float, Integer, Row, Select, and_, cast, func, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm import InstrumentedAttribute
 
 from infra.db.columns import num_packed
 from infra.db.models import CallRow, RolloutRow, StepGroupRow, StepRow
@@ -69,7 +71,20 @@ class Composition:
     """Share of the rollouts that look like cheating."""
 
 
-async def read(connection: AsyncConnection, campaign: CampaignId) -> tuple[Step, ...]:
+async def times(connection: AsyncConnection, campaign: CampaignId) -> list[tuple[int, datetime]]:
+    """When each finished step was committed."""
+    rows = await connection.execute(
+        select(StepRow.step, StepRow.finished_at)
+        .where(StepRow.campaign_id == campaign, StepRow.status == StepStatus.DONE)
+        .order_by(StepRow.step)
+    )
+    return [(step, finished_at) for step, finished_at in rows]
+
+
+async def read(
+    connection: AsyncConnection, campaign: CampaignId, only: Collection[int] | None = None
+) -> tuple[Step, ...]:
+    """All steps, or `only` these."""
     by_group = (
         select(
             StepGroupRow.step,
@@ -78,7 +93,7 @@ async def read(connection: AsyncConnection, campaign: CampaignId) -> tuple[Step,
             func.count().filter(~SCORED).label("masked"),
         )
         .join(RolloutRow, RolloutRow.group_id == StepGroupRow.group_id)
-        .where(StepGroupRow.campaign_id == campaign)
+        .where(StepGroupRow.campaign_id == campaign, _among(StepGroupRow.step, only))
         .group_by(StepGroupRow.step, StepGroupRow.group_id)
         .subquery()
     )
@@ -108,20 +123,26 @@ async def read(connection: AsyncConnection, campaign: CampaignId) -> tuple[Step,
             batch.c.masked,
         )
         .outerjoin(batch, batch.c.step == StepRow.step)
-        .where(StepRow.campaign_id == campaign, StepRow.status == StepStatus.DONE)
+        .where(
+            StepRow.campaign_id == campaign,
+            StepRow.status == StepStatus.DONE,
+            _among(StepRow.step, only),
+        )
         .order_by(StepRow.step)
     )
     return tuple(_step(row) for row in rows)
 
 
-async def lengths(connection: AsyncConnection, campaign: CampaignId) -> tuple[Lengths, ...]:
+async def lengths(
+    connection: AsyncConnection, campaign: CampaignId, only: Collection[int] | None = None
+) -> tuple[Lengths, ...]:
     tokens = (
         select(func.coalesce(func.sum(num_packed(CallRow.completion_ids)), 0))
         .where(CallRow.rollout_id == RolloutRow.id, CallRow.epoch == RolloutRow.epoch)
         .scalar_subquery()
     )
     rows = await connection.execute(
-        _scored(campaign)
+        _scored(campaign, only)
         .add_columns(
             cast(func.avg(RolloutRow.num_turns), Float),
             cast(func.avg(tokens), Float),
@@ -133,18 +154,18 @@ async def lengths(connection: AsyncConnection, campaign: CampaignId) -> tuple[Le
 
 
 async def compositions(
-    connection: AsyncConnection, campaign: CampaignId
+    connection: AsyncConnection, campaign: CampaignId, only: Collection[int] | None = None
 ) -> tuple[Composition, ...]:
     part = func.jsonb_each_text(RolloutRow.reward_parts).table_valued("key", "value").alias("part")
     means = (
-        _scored(campaign)
+        _scored(campaign, only)
         .join(part, true())
         .add_columns(part.c.key, func.avg(cast(part.c.value, Float)))
         .group_by(StepGroupRow.step, part.c.key)
         .order_by(StepGroupRow.step, part.c.key)
     )
     shares = (
-        _scored(campaign)
+        _scored(campaign, only)
         .add_columns(cast(func.count().filter(SUSPICIOUS), Float) / func.count())
         .group_by(StepGroupRow.step)
         .order_by(StepGroupRow.step)
@@ -158,7 +179,11 @@ async def compositions(
     )
 
 
-def _scored(campaign: CampaignId) -> Select[Any]:
+def _among(step: InstrumentedAttribute[int], only: Collection[int] | None) -> ColumnElement[bool]:
+    return true() if only is None else step.in_(only)
+
+
+def _scored(campaign: CampaignId, only: Collection[int] | None) -> Select[Any]:
     """The step's number, for each scored rollout of every finished step."""
     return (
         select(StepGroupRow.step)
@@ -169,7 +194,12 @@ def _scored(campaign: CampaignId) -> Select[Any]:
                 StepRow.campaign_id == StepGroupRow.campaign_id, StepRow.step == StepGroupRow.step
             ),
         )
-        .where(StepGroupRow.campaign_id == campaign, StepRow.status == StepStatus.DONE, SCORED)
+        .where(
+            StepGroupRow.campaign_id == campaign,
+            StepRow.status == StepStatus.DONE,
+            SCORED,
+            _among(StepGroupRow.step, only),
+        )
     )
 
 

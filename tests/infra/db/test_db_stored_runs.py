@@ -16,6 +16,7 @@ from infra.db.models import CampaignRow
 from mainspring.config.any_run import with_concurrency
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.stored import read_stored
+from mainspring.config.tracking import TrackingConfig
 from mainspring.errors import ConfigError, UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignKind, CampaignStatus
@@ -69,6 +70,18 @@ async def test_the_digest_of_a_campaign_stays(db: Database) -> None:
     given = read_stored(CampaignKind.TRAIN, raw)
     await campaigns.create(db, with_concurrency(given, 5))
     assert (await campaigns.get(db, CampaignId("old-train"))).config_digest == TRAIN_DIGEST
+
+
+async def test_a_campaign_may_get_another_tracker(db: Database) -> None:
+    await put(db, "train")
+    campaign = CampaignId("old-train")
+    given = (await campaigns.get(db, campaign)).config
+    for sections in ({"wandb": {}}, {"mlflow": {"uri": "http://host"}}, {}):
+        tracking = TrackingConfig.model_validate(sections)
+        told = given.model_copy(update={"tracking": tracking})
+        assert not await campaigns.create(db, told)
+        stored = await campaigns.get(db, campaign)
+        assert stored.config == told and stored.config_digest == TRAIN_DIGEST
 
 
 async def test_another_slice_is_refused_by_name_and_so_is_another_kind(db: Database) -> None:

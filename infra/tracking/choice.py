@@ -1,0 +1,29 @@
+"""Which trackers a campaign has in [tracking], and whether their packages are installed.
+
+Invariant: a tracker's package is imported only where points are sent. Imported by the trainer
+worker, and by commands, which refuse a campaign whose tracker is not installed.
+"""
+
+import importlib.util
+
+from infra.tracking.protocol import TrackedBy, Tracker
+from mainspring.config.tracking import TrackingConfig
+from mainspring.errors import ConfigError
+from mainspring.named import find
+from mainspring.tracking import TRACKERS, chosen
+
+
+def check_tracking(tracking: TrackingConfig) -> None:
+    """Raises ConfigError for the first whose package is not installed."""
+    for name in chosen(tracking):
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(
+                f"[tracking.{name}] needs the extra {name!r}, which is not installed here",
+                remedy=f"pip install 'mainspring[{name}]' here and where the trainer runs, or "
+                "remove the section",
+            )
+
+
+def make_tracker(name: str, given: TrackedBy) -> Tracker:
+    """Imports its package. Raises ConfigError."""
+    return find("tracker", TRACKERS[name], {})(given)

@@ -1,0 +1,130 @@
+"""MLflow: one run for a campaign, found by the tag that has the campaign's uid.
+
+Invariants: the marker of a point is the last of its metrics, so a run that has the marker has the
+whole point; a point that a process was killed in the middle of is completed, metric by metric.
+Names and passwords are MLflow's own environment variables.
+"""
+
+import os
+from collections.abc import Sequence
+
+# Before it is imported: no reports to its makers, no log beside the process's one, and no minutes
+# of retries inside one call.
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("MLFLOW_CONFIGURE_LOGGING", "false")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+
+from mlflow.entities import Metric, Param, Run
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from infra.tracking.protocol import TrackedBy
+from mainspring.status import CampaignStatus
+from mainspring.tracking import STEPS, Point, PointId
+
+MARKER = "policy_version"
+UID_TAG = "mainspring.campaign_uid"
+MAX_BATCH = 100
+"""Parameters in one request: the most that MLflow takes."""
+MAX_VALUE = 500
+"""Characters of a parameter, which every store takes."""
+_ENDS = {
+    CampaignStatus.FINISHED: "FINISHED",
+    CampaignStatus.FAILED: "FAILED",
+    CampaignStatus.CANCELLED: "KILLED",
+}
+
+
+class MlflowTracker:
+    def __init__(self, given: TrackedBy) -> None:
+        assert given.tracking.mlflow is not None
+        self._campaign = given.campaign
+        self._experiment = given.tracking.mlflow.experiment
+        self._client = MlflowClient(tracking_uri=given.tracking.mlflow.uri)
+        self._run_id = ""
+        self._is_new = True
+        """The next point is the first one of this process: it may be there in part."""
+
+    def open(self) -> set[PointId]:
+        run = self._find() or self._begin()
+        self._run_id, self._is_new = run.info.run_id, True
+        if run.info.status != "RUNNING":
+            self._client.update_run(self._run_id, status="RUNNING")
+        self._send_parameters(run)
+        markers = [name for name in run.data.metrics if name.split("/")[-1] == MARKER]
+        return {
+            PointId(_series(marker), metric.step, metric.timestamp)
+            for marker in markers
+            for metric in self._client.get_metric_history(self._run_id, marker)
+        }
+
+    def send(self, points: Sequence[Point]) -> None:
+        for point in points:
+            metrics = _metrics(point)
+            if self._is_new:
+                metrics = [metric for metric in metrics if not self._has(metric)]
+            self._client.log_batch(self._run_id, metrics=metrics)
+            self._is_new = False
+
+    def end(self, status: CampaignStatus | None) -> None:
+        if status is not None:
+            self._client.set_terminated(self._run_id, status=_ENDS[status])
+
+    def _find(self) -> Run | None:
+        experiment = self._client.get_experiment_by_name(self._experiment)
+        if experiment is None:
+            return None
+        found = self._client.search_runs(
+            [experiment.experiment_id],
+            filter_string=f"tags.`{UID_TAG}` = '{self._campaign.uid}'",
+            order_by=["attributes.start_time ASC"],
+            max_results=1,
+        )
+        return found[0] if found else None
+
+    def _begin(self) -> Run:
+        tags = {UID_TAG: self._campaign.uid, "mainspring.campaign": self._campaign.name}
+        return self._client.create_run(
+            self._experiment_id(), run_name=self._campaign.name, tags=tags
+        )
+
+    def _experiment_id(self) -> str:
+        experiment = self._client.get_experiment_by_name(self._experiment)
+        if experiment is not None:
+            return experiment.experiment_id
+        try:
+            return self._client.create_experiment(self._experiment)
+        except MlflowException:  # made by another campaign's trainer at this moment
+            experiment = self._client.get_experiment_by_name(self._experiment)
+            if experiment is None:
+                raise
+            return experiment.experiment_id
+
+    def _send_parameters(self, run: Run) -> None:
+        params = [
+            Param(name, value[:MAX_VALUE])
+            for name, value in self._campaign.parameters.items()
+            if name not in run.data.params
+        ]
+        for start in range(0, len(params), MAX_BATCH):
+            self._client.log_batch(self._run_id, params=params[start : start + MAX_BATCH])
+
+    def _has(self, metric: Metric) -> bool:
+        history = self._client.get_metric_history(self._run_id, metric.key)
+        return (metric.step, metric.timestamp) in {(each.step, each.timestamp) for each in history}
+
+
+def _metrics(point: Point) -> list[Metric]:
+    """The marker last."""
+    step, time_ms = point.id.step, point.id.time_ms
+    found = [
+        Metric(name, float(value), time_ms, step)
+        for name, value in point.names.items()
+        if value is not None
+    ]
+    return [*found, Metric(point.name_of(MARKER), float(step), time_ms, step)]
+
+
+def _series(marker: str) -> str:
+    return marker.removesuffix(MARKER).removesuffix("/") or STEPS

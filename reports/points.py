@@ -1,0 +1,61 @@
+"""A campaign's figures as points for experiment trackers: which there are, and what they hold.
+
+Invariants: the same figures as in `metrics.jsonl`; in the order in which they were committed; which
+points there are is read without reading what they hold.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from infra.db.database import Database
+from infra.db.reading import evaluations, trained_steps
+from infra.db.reading.evaluations import Evaluation
+from infra.db.reading.trained_steps import Composition, Lengths, Step
+from mainspring.ids import CampaignId
+from mainspring.tracking import STEPS, Point, PointId, evaluation_series, milliseconds, point_of
+from reports.metrics import lines
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    campaign: str
+    steps: tuple[Step, ...]
+    lengths: tuple[Lengths, ...]
+    compositions: tuple[Composition, ...]
+    evaluations: tuple[Evaluation, ...]
+
+
+async def point_ids(database: Database, campaign: CampaignId) -> list[PointId]:
+    async with database.snapshot() as connection:
+        steps = await trained_steps.times(connection, campaign)
+        measured = await evaluations.read(connection, campaign)
+    found = [PointId(STEPS, step, milliseconds(time)) for step, time in steps]
+    found += [_id(each, each.finished_at) for each in measured if each.finished_at]
+    return sorted(found, key=_order)
+
+
+async def points(
+    database: Database, campaign: CampaignId, wanted: Collection[PointId]
+) -> list[Point]:
+    """Those of `wanted` that are still there."""
+    steps = [each.step for each in wanted if each.series == STEPS]
+    async with database.snapshot() as connection:
+        chosen = _Chosen(
+            campaign=campaign,
+            steps=await trained_steps.read(connection, campaign, steps),
+            lengths=await trained_steps.lengths(connection, campaign, steps),
+            compositions=await trained_steps.compositions(connection, campaign, steps),
+            evaluations=await evaluations.read(connection, campaign),
+        )
+    found = [point_of(line) for line in lines(chosen) if line["time"] is not None]
+    return sorted((each for each in found if each.id in wanted), key=lambda each: _order(each.id))
+
+
+def _id(evaluation: Evaluation, finished_at: datetime) -> PointId:
+    series = evaluation_series(evaluation.split, evaluation.sampling)
+    return PointId(series, evaluation.version, milliseconds(finished_at))
+
+
+def _order(point: PointId) -> tuple[int, str, int]:
+    return point.time_ms, point.series, point.step
