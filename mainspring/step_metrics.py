@@ -91,6 +91,18 @@ class StepMetrics:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class SupervisedMetrics:
+    """What a step of a supervised run measures."""
+
+    loss: float
+    """Negative log-likelihood: the mean over all trained tokens of the batch, before the step."""
+    grad_norm: float
+    """Before clipping."""
+    lr_scale: float
+    """Share of the configured rates that the step moved at."""
+
+
 TAKEN_NAMES = frozenset(
     {each.name for each in fields(StepMetrics)}
     | {"reward_mean", "mixed_groups", "staleness_mean", "staleness_max", "num_stale_tokens_masked"}

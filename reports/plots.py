@@ -23,13 +23,22 @@ _MIN_GAP = 1e-9
 
 def draw(data: ReportData) -> list[tuple[str, str, str]]:
     """(title, caption, svg) of every plot there is data for."""
+    is_supervised = data.supervised is not None
     plots: list[tuple[str, str, Callable[[Any, ReportData], None], bool, int]] = [
+        (
+            "Loss",
+            "Negative log-likelihood of a trained token, mean of each step's batch before the "
+            "step, nats.",
+            _loss,
+            is_supervised and bool(data.steps),
+            1,
+        ),
         (
             "Reward and resolve rate",
             "Rollouts of each training step (line: mean of 5 steps), and evaluations on unseen "
             "tasks with their 95 % intervals (circles).",
             _reward,
-            bool(data.steps or data.evaluations),
+            not is_supervised and bool(data.steps or data.evaluations),
             1,
         ),
         (
@@ -190,6 +199,13 @@ def _moving_mean(values: Sequence[float | None]) -> list[float | None]:
 def _legend(axes: "Axes", ncols: int) -> None:
     if axes.get_legend_handles_labels()[0]:  # matplotlib warns of an empty one
         axes.legend(ncols=ncols, loc="lower center", bbox_to_anchor=(0.5, 1.0), columnspacing=1.2)
+
+
+def _loss(axes: "Axes", data: ReportData) -> None:
+    _line(axes, [(s.step, s.metrics.get("loss")) for s in data.steps], color=BLUE)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("nats a token")
+    _whole_steps(axes)
 
 
 def _entropy(axes: "Axes", data: ReportData) -> None:

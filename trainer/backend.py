@@ -18,7 +18,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import BUNDLED
 from mainspring.ids import campaign_id
 from mainspring.stamp import Stamp
-from mainspring.step_metrics import StepMetrics, TrainerJob
+from mainspring.step_metrics import StepMetrics, SupervisedMetrics, TrainerJob
 from mainspring.training_faults import TrainerLost
 from mainspring.trajectories.samples import Sample
 from trainer.batch_file import batch_file
@@ -80,6 +80,17 @@ class RayTrainer:
         folder = layout.batches(self._home, campaign_id(job.config.name))
         with batch_file(folder, samples, step=step, epoch=job.epoch) as batch:
             return self._driver.train_step(batch, step=version, current_version=version)
+
+    def supervised_step(
+        self, samples: list[Sample], step: int, num_steps: int
+    ) -> SupervisedMetrics:
+        """`step` counts from 1. Until they are saved, the weights after it are those of no version.
+        Raises BatchFileDamaged."""
+        self._version, job = None, self._job
+        assert job is not None
+        folder = layout.batches(self._home, campaign_id(job.config.name))
+        with batch_file(folder, samples, step=step, epoch=job.epoch) as batch:
+            return self._driver.sft_step(batch, step=step - 1, num_steps=num_steps)
 
     def save(self, job: TrainerJob, directory: Path, version: int, batch: str) -> None:
         identity = Identity(origin=job.origin, version=version, parent=self._digest, batch=batch)
