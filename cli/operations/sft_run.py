@@ -25,6 +25,7 @@ from mainspring.config.section import BUNDLED
 from mainspring.config.sft import SftConfig
 from mainspring.errors import WorkFailed
 from mainspring.ids import CampaignId, campaign_id
+from mainspring.settings import Settings
 from mainspring.status import CampaignStatus
 
 
@@ -51,22 +52,23 @@ async def train_supervised(
         if not services.own_workers:
             return await _perform(services, config, [])
         settings = services.settings
-        arguments = ["worker", "trainer", "--home", str(settings.home), "--campaign", config.name]
-        members = [
-            rollout_member(settings),
-            Member("trainer", arguments, environment=dict(ONE_THREAD)),
-        ]
         with Supervisor(settings.home, config.name).holding():
-            return await _perform(services, config, members)
+            return await _perform(services, config, members(settings, config))
 
 
-async def _perform(services: Conductor, config: SftConfig, members: list[Member]) -> SftOutcome:
-    run = await _stored(services, config)
+def members(settings: Settings, config: SftConfig) -> list[Member]:
+    """The processes that a run needs."""
+    arguments = ["worker", "trainer", "--home", str(settings.home), "--campaign", config.name]
+    return [rollout_member(settings), Member("trainer", arguments, environment=dict(ONE_THREAD))]
+
+
+async def _perform(services: Conductor, config: SftConfig, fleet_of: list[Member]) -> SftOutcome:
+    run = await store(services, config)
     db, settings, say = services.db, services.settings, services.say
     if (await campaigns.get(db, run)).status is not CampaignStatus.FINISHED:
         await launch.start(services.client, db, run)
         fleet = Fleet(
-            members,
+            fleet_of,
             settings.home / "logs",
             lambda name, code: say(f"{name} ended with code {code}: started again"),
         )
@@ -84,7 +86,7 @@ async def _perform(services: Conductor, config: SftConfig, members: list[Member]
     return await _outcome(services, config, run)
 
 
-async def _stored(services: Conductor, config: SftConfig) -> CampaignId:
+async def store(services: Conductor, config: SftConfig) -> CampaignId:
     """The run's id, once it is stored with its data."""
     db, run = services.db, campaign_id(config.name)
     if await campaigns.find(db, run) is not None:
