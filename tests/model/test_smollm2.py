@@ -14,6 +14,8 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from cluster import Host, bwrap_or_skip, cluster_of
+from scripted import ScriptedPolicy
 from transformers import AutoModelForCausalLM
 
 from bundled.generator import TaskInstance, make_instances
@@ -46,8 +48,6 @@ from mainspring.trajectories.samples import NOT_SAMPLED, Sample
 from mainspring.trajectories.turns import PartialCall, VersionSpan
 from tests.infra.policy.engines import serving
 from tests.waiting import until
-from tests.workflows.cluster import Host, bwrap_or_skip, cluster_of
-from tests.workflows.scripted import ScriptedPolicy
 from trainer.rank import TrainerRank
 
 ROOT = Path(__file__).parents[2]
@@ -274,7 +274,7 @@ async def first_replies(model: Path, split: str) -> list[tuple[list[int], Sample
     agent, text = BundledAgent(AgentConfig(kind="bundled")), ChatTokenizer(model)
     found: list[tuple[list[int], Sample, bool]] = []
     # On a thread: the engine's own is beside it.
-    with serving(model, max_batch=8, num_threads=NUM_THREADS) as url:
+    with serving(model, max_batch=8, threads=NUM_THREADS) as url:
         async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S) as http:
 
             async def reply(instance: TaskInstance) -> tuple[list[int], Sample, bool]:
