@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mainspring.step_metrics import SupervisedMetrics
+from mainspring.training_faults import NonFiniteStep
 from mainspring.trajectories.sequences import WeightedSequence
 from trainer.engines.protocol import StepEngine, StepOptimizer
 from trainer.packed import packed
@@ -43,6 +44,13 @@ class SupervisedStep:
             return loss
 
         self._engine.forward_backward(rows, weighted)
-        norm = update(self._optimizer, scale, campaign, what)
+        try:
+            norm = update(self._optimizer, scale, campaign, what)
+        except NonFiniteStep as error:
+            raise NonFiniteStep(
+                error.message,
+                remedy="lower trainer.optimizer.lr, raise its warmup_steps, or look for samples "
+                "that are not text; then start it under another name",
+            ) from None
         loss = float(self._processes.sum_over_batch(loss_sum))
         return SupervisedMetrics(loss=loss, grad_norm=norm, lr_scale=scale)

@@ -29,6 +29,16 @@ from mainspring.trajectories.imported import Chat, read_line
 from mainspring.trajectories.samples import Sample
 
 
+def check_files(config: SftConfig) -> None:
+    """Raises UsageError for the first source that is no file."""
+    for source in config.data.sources:
+        if source.file is not None and not Path(source.file).is_file():
+            raise UsageError(
+                f"run {config.name}: no file {source.file}",
+                remedy="give its path in [[data.sources]], absolute or relative to the run's file",
+            )
+
+
 class SftSamples:
     """All samples of a run, in the order of its sources."""
 
@@ -44,13 +54,12 @@ class SftSamples:
         self.told: list[str] = []
         """What became of each source, in words."""
 
-    async def check_sources(self) -> None:
-        """What needs no sample to be read. Raises UsageError and UnknownId."""
+    async def check_campaigns(self) -> None:
+        """Raises UsageError for one whose rollouts this model cannot be trained on, and
+        UnknownId."""
         for source in self._config.data.sources:
             if source.campaign is not None:
                 await self._check_campaign(await campaign_named(self._db, source.campaign))
-            elif source.file is not None and not Path(source.file).is_file():
-                raise UsageError(f"data.sources: no file {source.file}")
 
     async def read(self) -> AsyncIterator[Sample]:
         """Raises UsageError for the first sample that cannot be trained on."""

@@ -15,7 +15,7 @@ from cli.operations import fleet_extensions
 from cli.operations.fleet import ONE_THREAD, Fleet, Member, keep_until, rollout_member
 from cli.operations.named_parts import check_named
 from cli.operations.run_launch import Conductor, conductor
-from cli.operations.sft_data import SftSamples
+from cli.operations.sft_data import SftSamples, check_files
 from cli.operations.supervisor import Supervisor
 from cli.operations.watch import Watch
 from infra.db import campaigns, policies, sft
@@ -48,6 +48,7 @@ async def train_supervised(
     if config.policy.model != BUNDLED:
         check_model_directory(Path(config.policy.model))
     check_named(config)
+    check_files(config)
     async with conductor(home, say, for_a_program=for_a_program) as services:
         if not services.own_workers:
             return await _perform(services, config, [])
@@ -96,7 +97,7 @@ async def store(services: Conductor, config: SftConfig) -> CampaignId:
         await fleet_extensions.require(services.client, db, config)
     with _model(config) as model:
         samples = SftSamples(db, config, model)
-        await samples.check_sources()
+        await samples.check_campaigns()
         data = await sft.create(db, config, samples.read(), samples.complete)
     for line in samples.told:
         services.say(line)

@@ -40,7 +40,7 @@ ADVANTAGES: dict[str, AdvantageEstimator] = {
     "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
     "raft": raft,
 }
-FILTERS: dict[str, GroupFilter] = {"mixed": mixed, "solved": solved, "none": none}
+FILTERS: dict[str, GroupFilter] = {"mixed": mixed, "none": none, "solved": solved}
 LOSSES = {
     "clip": "trainer.losses.clip:clip",
     "dual_clip": "trainer.losses.dual_clip:dual_clip",

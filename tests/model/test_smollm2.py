@@ -25,7 +25,7 @@ from cli.operations.embedded_stack import StackInfo
 from cli.operations.fleet import Fleet
 from cli.operations.run_launch import Conductor
 from cli.operations.sft_run import members, store
-from infra.db import campaigns, policies, rollouts, sft, steps
+from infra.db import campaigns, policies, rollouts, sft, steps, turns
 from infra.db.database import Database
 from infra.policy.protocol import ANY, Completion, Keep, SamplingParams, Versions
 from infra.policy.serving import Served, in_tokens
@@ -180,14 +180,15 @@ class SolvingPolicy(ScriptedPolicy):
         keep: Keep | None = None,
         num_closed: int = 0,
     ) -> Completion:
-        instance = self._known[(await rollouts.get(self._db, RolloutId(sticky))).task]
+        record = await rollouts.get(self._db, RolloutId(sticky))
+        instance = self._known[record.task]
         said = [
             message["content"]
             for message in rollout_messages(instance, instance.fix)
             if message["role"] == "assistant"
         ]
-        turn = (await rollouts.get(self._db, RolloutId(sticky))).num_turns
-        ids = tuple(self._text.reply_ids(said[min(turn, len(said) - 1)]))
+        before, _ = await turns.history(self._db, record.id, record.epoch)
+        ids = tuple(self._text.reply_ids(said[len(before)]))
         return Completion(ids, (-0.1,) * len(ids), (VersionSpan(0, 0, len(ids)),), "stop", 0.0)
 
 
