@@ -110,7 +110,7 @@ class SftTrainerConfig(ParallelConfig):
         return self
 
     def steps_of(self, num_samples: int) -> int:
-        """Steps of the whole run, on so many samples."""
+        """Steps of the whole run, on this number of samples."""
         return self.num_steps or -(-num_samples * (self.num_epochs or 1) // self.batch_size)
 
 
