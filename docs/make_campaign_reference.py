@@ -75,8 +75,8 @@ _SFT_INTRO = """\
 
 `mainspring sft FILE` reads one TOML file. Unknown keys are refused. What was stored stays: a run
 that is started again under the same name must have the same configuration.
-[supervised.md](supervised.md) explains the run; [examples/sft](../examples/sft/README.md) has a file
-that runs on a CPU.
+[supervised.md](supervised.md) explains the run; [examples/sft](../examples/sft/README.md) has a
+file that runs on a CPU.
 
 ```toml
 name = "warm"

@@ -1,7 +1,6 @@
 """The steps of a supervised run on one store: every attempt computes the same, a pause makes a
 version where it is, and what an attempt has made is not made again."""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -9,82 +8,27 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.sft import SftActivities
 from activities.sft_training import SftTrainingActivities
-from activities.training import Progress
 from infra.db import campaigns, policies, sft, trainers
 from infra.db.database import Database
-from mainspring.algorithms.gap import LogprobGap
 from mainspring.ids import CampaignId
 from mainspring.protocol.sft import SftStepsInput, SftSurveyInput
-from mainspring.stamp import Stamp
 from mainspring.status import CampaignStatus
-from mainspring.step_metrics import StepMetrics, SupervisedMetrics, TrainerJob
 from mainspring.training_faults import TrainerFenced, TrainerLost
-from mainspring.trajectories.samples import Sample
 from tests.infra.db.test_db_sft import RUN, config, each, made
+from tests.sft_backend import SftTrainer
 
 NUM_STEPS, EVERY = 10, 4
 
 
-@dataclass
-class Backend:
-    """Trains nothing; notes what it was asked for. `ends_at`: the step at which it is lost."""
-
-    db: Database
-    ends_at: int = 0
-    steps: list[tuple[int, tuple[str, ...]]] = field(default_factory=list)
-    loaded: list[int] = field(default_factory=list)
-    saved: list[tuple[int, str]] = field(default_factory=list)
-
-    def prepare(self, job: TrainerJob, directory: Path, progress: Progress) -> None:
-        directory.mkdir(parents=True)
-
-    def load(self, job: TrainerJob, checkpoint: Path, version: int) -> None:
-        assert checkpoint.name == f"v{version:05d}"
-        self.loaded.append(version)
-
-    def is_ready(self) -> bool:
-        return True
-
-    def train_step(self, samples: list[Sample], step: int) -> StepMetrics:
-        raise AssertionError("no policy-gradient step here")
-
-    def supervised_step(
-        self, samples: list[Sample], step: int, num_steps: int
-    ) -> SupervisedMetrics:
-        assert num_steps == NUM_STEPS
-        if step == self.ends_at:
-            self.ends_at = 0
-            raise TrainerLost("a rank was lost")
-        self.steps.append((step, tuple(sample.rollout for sample in samples)))
-        return SupervisedMetrics(loss=1 / step, grad_norm=0.5, lr_scale=0.1)
-
-    def save(self, job: TrainerJob, directory: Path, version: int, batch: str) -> None:
-        directory.mkdir(parents=True)
-        self.saved.append((version, batch))
-
-    def logprob_gap(self, samples: list[Sample], version: int) -> LogprobGap:
-        raise AssertionError("no evaluation here")
-
-    def stamp(self) -> Stamp:
-        return Stamp(
-            torch="2.0",
-            mkl_cbwr="",
-            cpu_capability="",
-            cpu="",
-            micro_batch_tokens=8192,
-            threads_per_rank=1,
-        )
-
-
 @pytest.fixture
-async def backend(db: Database) -> Backend:
+async def backend(db: Database) -> SftTrainer:
     run = config(num_steps=NUM_STEPS, batch_size=2, checkpoint_every=EVERY, keep_checkpoints=1)
     await sft.create(db, run, each(made()), lambda data: data)
     await trainers.take(db, RUN, owner="a", process="pa")
-    return Backend(db)
+    return SftTrainer(NUM_STEPS)
 
 
-async def attempt(db: Database, home: Path, backend: Backend, epoch: int = 1) -> int:
+async def attempt(db: Database, home: Path, backend: SftTrainer, epoch: int = 1) -> int:
     """One attempt at what is next; the version that stands then."""
     activities = SftTrainingActivities(db, home, backend, epoch)
     survey = await SftActivities(db).survey_sft(
@@ -103,7 +47,7 @@ async def attempt(db: Database, home: Path, backend: Backend, epoch: int = 1) ->
 
 
 async def test_every_version_in_turn_and_only_the_newest_files(
-    db: Database, tmp_path: Path, backend: Backend
+    db: Database, tmp_path: Path, backend: SftTrainer
 ) -> None:
     assert [await attempt(db, tmp_path, backend) for _ in range(4)] == [0, 4, 8, 10]
     assert [step for step, _ in backend.steps] == list(range(1, 11))
@@ -118,7 +62,7 @@ async def test_every_version_in_turn_and_only_the_newest_files(
 
 
 async def test_steps_after_a_lost_rank_are_those_before_it(
-    db: Database, tmp_path: Path, backend: Backend
+    db: Database, tmp_path: Path, backend: SftTrainer
 ) -> None:
     await attempt(db, tmp_path, backend)
     backend.ends_at = 3
@@ -131,7 +75,7 @@ async def test_steps_after_a_lost_rank_are_those_before_it(
 
 
 async def test_a_paused_run_makes_a_version_where_it_is(
-    db: Database, tmp_path: Path, backend: Backend
+    db: Database, tmp_path: Path, backend: SftTrainer
 ) -> None:
     await attempt(db, tmp_path, backend)
     activities = SftTrainingActivities(db, tmp_path, backend, 1)
@@ -144,7 +88,7 @@ async def test_a_paused_run_makes_a_version_where_it_is(
 
 
 async def test_a_trainer_that_was_replaced_makes_nothing_visible(
-    db: Database, tmp_path: Path, backend: Backend
+    db: Database, tmp_path: Path, backend: SftTrainer
 ) -> None:
     await attempt(db, tmp_path, backend)
     await trainers.take(db, RUN, owner="b", process="pb", ended="pa")

@@ -18,6 +18,7 @@ from activities.publishing import PublishingActivities
 from activities.replies import ReplyActivities
 from activities.rollouts import RolloutActivities
 from activities.runs import RunActivities
+from activities.sft import SftActivities
 from cli.operations.embedded_stack import StackInfo
 from infra.db import campaigns, groups, policies, rollouts, tasks
 from infra.db.cache import Known
@@ -62,6 +63,7 @@ from workflows.campaign import CampaignWorkflow
 from workflows.group import GroupWorkflow
 from workflows.rollout import RolloutWorkflow
 from workflows.run import RunWorkflow
+from workflows.sft import SftWorkflow
 
 BEAT_S = 0.5
 """Five a second took a tenth of the CPU of these tests."""
@@ -252,6 +254,7 @@ async def cluster_of(
                 GroupWorkflow,
                 RunWorkflow,
                 CampaignWorkflow,
+                SftWorkflow,
             ],
             workflow_runner=runner,
             interceptors=[Faults()],
@@ -269,6 +272,7 @@ async def cluster_of(
                 standing.admit_groups,
                 standing.read_outcome,
                 RunActivities(db).create_run_group,
+                SftActivities(db).survey_sft,
             ],
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         )
