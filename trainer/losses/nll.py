@@ -13,5 +13,4 @@ from trainer.losses.protocol import ActionTokens, LossOutput
 def nll(tokens: ActionTokens, trainer: TrainerConfig) -> LossOutput:
     """Reports `nll`, of all tokens alike."""
     objective = tokens.advantages * tokens.logprobs
-    sums = {"nll": -tokens.logprobs.detach().sum()}
-    return LossOutput(loss_of(objective, tokens, trainer), sums)
+    return LossOutput(loss_of(objective, tokens, trainer), {"nll": -tokens.logprobs.detach().sum()})
