@@ -68,10 +68,10 @@ class SftTrainingActivities(TrainingActivities):
                     samples = await ahead
                     if step < ask.last:
                         ahead = asyncio.create_task(run.batch(step + 1))
-                    beat.note = f"step {step} of {run.num_steps}"
+                    last = "" if loss is None else f", loss {loss:.4f}"
+                    beat.note = f"step {step} of {run.num_steps}{last}"
                     figures = await self._step(run, samples, step)
                     loss = figures["loss"]
-                    beat.note += f", loss {loss:.4f}"
                     status = await sft.put_step(
                         self._db,
                         ask.campaign,
@@ -98,7 +98,7 @@ class SftTrainingActivities(TrainingActivities):
                 checkpoint=str(directory),
                 trainer_epoch=self._epoch,
             )
-            await self._prune_versions(ask.campaign, run.config.trainer.keep_checkpoints)
+            await self._prune_versions(ask.campaign, step, run.config.trainer.keep_checkpoints)
         return SftStepsResult(version=step, loss=loss)
 
     async def _step(self, run: "_Run", samples: list[Sample], step: int) -> dict[str, float | None]:
@@ -122,12 +122,13 @@ class SftTrainingActivities(TrainingActivities):
         assert isinstance(config, SftConfig), f"{campaign} is a {config.kind}"
         return _Run(self._db, campaign, config, await sft.data_of(self._db, campaign))
 
-    async def _prune_versions(self, campaign: CampaignId, keep: int) -> None:
-        """Remove the checkpoints of all but the newest `keep` versions; version 0 stays."""
+    async def _prune_versions(self, campaign: CampaignId, newest: int, keep: int) -> None:
+        """Remove the checkpoints of all but the newest `keep` versions; version 0 stays. A later
+        directory was left by an attempt that did not get as far as its row."""
         folder = self._directory(campaign, 0).parent
-        made = sorted(folder.glob("v" + "[0-9]" * 5), key=lambda path: int(path.name[1:]))
-        for directory in made[1:-keep] if made[0].name == "v00000" else made[:-keep]:
-            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+        made = {int(path.name[1:]): path for path in folder.glob("v" + "[0-9]" * 5)}
+        for version in sorted(each for each in made if 0 < each <= newest)[:-keep]:
+            await asyncio.to_thread(shutil.rmtree, made[version], ignore_errors=True)
 
 
 class _Run:

@@ -67,7 +67,7 @@ class SftSamples:
             num_samples = 0
             chosen = Chosen()
             async for sample in self._of(source, chosen):
-                self._check_ids(sample)
+                self._check_id(int(sample.token_ids.max()), sample.rollout)
                 if self._max_tokens is not None and len(sample.token_ids) > self._max_tokens:
                     self._num_too_long += 1
                     self._longest = max(self._longest, len(sample.token_ids))
@@ -128,7 +128,11 @@ class SftSamples:
         except UnicodeDecodeError as error:
             raise UsageError(f"{where}: not UTF-8: {error}") from None
         if isinstance(line, Chat):
-            return self._of_chat(line, where)
+            try:
+                return self._of_chat(line, where)
+            except ModelError as error:  # such as a template without a system message
+                raise UsageError(f"{where}: {error.message}", remedy=error.remedy) from None
+        self._check_id(max(line.token_ids), where)
         return to_imitate(
             where, 0, np.array(line.token_ids, np.int32), np.array(line.action_mask, np.bool_)
         )
@@ -151,11 +155,10 @@ class SftSamples:
             append(self._tokenizer.reply_ids(replied), True)
         return to_imitate(where, 0, np.array(ids, np.int32), np.array(mask, np.bool_))
 
-    def _check_ids(self, sample: Sample) -> None:
-        highest = int(sample.token_ids.max())
+    def _check_id(self, highest: int, where: str) -> None:
         if highest >= self._vocab_size:
             raise UsageError(
-                f"{sample.rollout}: token id {highest} is beyond the vocabulary of "
+                f"{where}: token id {highest} is beyond the vocabulary of "
                 f"{self._vocab_size} tokens of model {self._config.policy.model}",
                 remedy="train the model whose tokenizer made these ids, or give chats as text",
             )

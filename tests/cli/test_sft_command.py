@@ -124,7 +124,12 @@ LINE = '{"token_ids": [1, 2, 3], "action_mask": [false, true, true]}\n'
     ("lines", "more", "message", "remedy"),
     [
         (LINE + "{\n", "", "rows.jsonl:2: not JSON", "messages"),
-        (LINE.replace("3]", "9999]"), "", "token id 9999 is beyond the vocabulary of", "tokenizer"),
+        (
+            LINE.replace("3]", "9999999999]"),
+            "",
+            "token id 9999999999 is beyond the vocabulary of",
+            "tokenizer",
+        ),
         (LINE * 5, "max_tokens = 2", "5 of 5 samples are longer than 2 tokens", "overlong"),
         (LINE * 3, "", "trainer.batch_size = 4 is more than its 3 samples", "lower"),
         ("\n", "", "there is no sample to train on", "another source"),
