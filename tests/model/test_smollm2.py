@@ -275,7 +275,7 @@ async def first_replies(model: Path, split: str) -> list[tuple[list[int], Sample
     agent, text = BundledAgent(AgentConfig(kind="bundled")), ChatTokenizer(model)
     found: list[tuple[list[int], Sample, bool]] = []
     # On a thread: the engine's own is beside it.
-    with serving(model, max_batch=8, threads=NUM_THREADS) as url:
+    with serving(model, max_batch=8, context_length=512, threads=NUM_THREADS) as url:
         async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT_S) as http:
 
             async def reply(instance: TaskInstance) -> tuple[list[int], Sample, bool]:
