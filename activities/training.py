@@ -27,7 +27,7 @@ from infra.policy.weight_files import weights_digest
 from infra.temporal.heartbeat import heartbeating
 from mainspring import layout
 from mainspring.algorithms.gap import GapMode, LogprobGap
-from mainspring.config.any_run import training
+from mainspring.config.any_run import ranks_of
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import MainspringError
@@ -201,7 +201,7 @@ class TrainingActivities:
     async def _job(self, campaign: CampaignId) -> TrainerJob:
         record = await campaigns.get(self._db, campaign)
         origin = Origin(campaign=campaign, uid=record.uid, config_digest=record.config_digest)
-        return TrainerJob(training(record.config), origin, self._epoch)
+        return TrainerJob(ranks_of(record.config), origin, self._epoch)
 
     def _directory(self, campaign: CampaignId, version: int) -> Path:
         return layout.policy(self._home, campaign, version)

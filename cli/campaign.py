@@ -43,7 +43,7 @@ def register(app: typer.Typer) -> None:
 
     @campaign.command("list")
     def list_(home: Home = None, as_json: Json = False) -> None:
-        """List all runs: campaigns, evaluations, verifications and regrades."""
+        """List all runs: campaigns, supervised runs, evaluations, verifications and regrades."""
         from infra.db import campaigns
         from infra.db.reading import progress
 
@@ -216,12 +216,13 @@ def register(app: typer.Typer) -> None:
 
 
 def _row(record: Any, standing: Any) -> dict[str, Any]:
-    trains = record.kind.value == "train"
+    num_steps = _num_steps(record, standing)
+    trains = num_steps is not None
     return {
         "name": record.id,
         "kind": record.kind.value,
         "status": record.status.value,
-        "num_steps": record.config.trainer.num_steps if trains else None,
+        "num_steps": num_steps,
         "num_steps_done": standing.num_steps if standing and trains else None,
         "num_rollouts_done": standing.num_rollouts if standing else 0,
         "num_scored": standing.num_scored if standing else 0,
@@ -229,6 +230,15 @@ def _row(record: Any, standing: Any) -> dict[str, Any]:
         "created_at": record.created_at.isoformat(timespec="seconds"),
         "error": record.error,
     }
+
+
+def _num_steps(record: Any, standing: Any) -> int | None:
+    """Of the whole run; None of one that trains nothing."""
+    if record.kind.value == "train":
+        return record.config.trainer.num_steps
+    if record.kind.value == "sft" and standing is not None:
+        return record.config.trainer.steps_of(standing.num_samples)
+    return None
 
 
 def _update(home: Path | None, name: str, update: str) -> None:

@@ -62,6 +62,8 @@ def print_one(seen: Any) -> None:
     for wait in seen.waits:
         say(f"blocked    {wait.line(now)}", "yellow")
     say("")
+    if data.supervised is not None:
+        return _print_supervised(console, say, seen)
     if record.kind.value == "train":
         _print_results(console, data)
         if data.steps:
@@ -92,6 +94,19 @@ def print_one(seen: Any) -> None:
     _print_places(say, seen)
 
 
+def _print_supervised(console: Any, say: Any, seen: Any) -> None:
+    from cli.supervised_screen import steps_table
+
+    data, run = seen.data, seen.data.supervised
+    if data.steps:
+        console.print(steps_table(data, run.num_steps))
+    skipped = f", {run.data.num_skipped:,} skipped" if run.data.num_skipped else ""
+    say(f"data       {run.data.num_samples:,} samples, {run.data.num_tokens:,} tokens{skipped}")
+    if run.model:
+        say(f"model      {run.model}")
+    _print_places(say, seen)
+
+
 def _print_places(say: Any, seen: Any) -> None:
     name = seen.record.id
     if seen.report:
@@ -101,7 +116,8 @@ def _print_places(say: Any, seen: Any) -> None:
     if seen.temporal_link:
         query = f"CampaignId%3D%22{name}%22"
         say(f"Temporal   {seen.temporal_link}?query={query}")
-    say(f"next       `mainspring rollout list {name}`")
+    if seen.data.supervised is None:
+        say(f"next       `mainspring rollout list {name}`")
 
 
 def _print_results(console: Any, data: Any) -> None:

@@ -22,6 +22,7 @@ from cli import (
     node,
     rollout,
     serve,
+    sft,
     stack,
     tasks,
     temporal,
@@ -41,7 +42,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (
-    *(train, stack, tasks, campaign, eval, rollout, worker, node),
+    *(train, sft, stack, tasks, campaign, eval, rollout, worker, node),
     *(serve, db, temporal, doctor, bench),
 )
 for module in COMMANDS:

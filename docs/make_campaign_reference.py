@@ -1,4 +1,5 @@
-"""Write docs/campaign.md from mainspring/config: `python docs/make_campaign_reference.py`.
+"""Write docs/campaign.md and docs/supervised-file.md from mainspring/config:
+`python docs/make_campaign_reference.py`.
 
 Fields, defaults and bounds come from the models, meanings from the docstrings under the fields, so
 the page cannot differ from the program; a test compares.
@@ -17,9 +18,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.sft import SftFile
 from mainspring.config.task_slice import TaskSlice
 
 PAGE = Path(__file__).parent / "campaign.md"
+SFT_PAGE = Path(__file__).parent / "supervised-file.md"
 
 T = TypeVar("T")
 
@@ -65,6 +68,39 @@ lr = 5e-7
 """
 
 
+_SFT_INTRO = """\
+# The file of a supervised run
+
+<!-- Written by docs/make_campaign_reference.py from mainspring/config. -->
+
+`mainspring sft FILE` reads one TOML file. Unknown keys are refused. What was stored stays: a run
+that is started again under the same name must have the same configuration.
+[supervised.md](supervised.md) explains the run; [examples/sft](../examples/sft/README.md) has a
+file that runs on a CPU.
+
+```toml
+name = "warm"
+
+[policy]
+model = "/models/Qwen3-8B"
+
+[[data.sources]]
+campaign = "teacher"    # its resolved rollouts, as they were served
+
+[[data.sources]]
+file = "chats.jsonl"
+
+[trainer]
+num_epochs = 2
+batch_size = 64
+```
+"""
+
+
+def sft_page() -> str:
+    return "\n".join([_SFT_INTRO, *_sections("", "Top level", SftFile)])
+
+
 def page() -> str:
     of_evaluations = _sections("run", "`[run]`", TaskSlice)
     return "\n".join([_INTRO, *_sections("", "Top level", CampaignConfig), *of_evaluations])
@@ -87,7 +123,8 @@ def _sections(path: str, title: str, model: type[BaseModel], note: str = "") -> 
             nested.append((inside, f"`[{inside}]`", section, _OPTIONAL * (field.default is None)))
             continue
         if entry := _of_type(_element(field.annotation), BaseModel):
-            about = f"{meaning} One such table for each; unset: `{_toml(field.get_default())}`."
+            unset = "" if field.is_required() else f"; unset: `{_toml(field.get_default())}`"
+            about = f"{meaning} One such table for each{unset}."
             nested.append((inside, f"`[[{inside}]]`", entry, about))
             continue
         if words := _of_type(field.annotation, StrEnum):
@@ -208,4 +245,5 @@ def _toml(value: object) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page())
-    print(PAGE)
+    SFT_PAGE.write_text(sft_page())
+    print(PAGE, SFT_PAGE)

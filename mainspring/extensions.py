@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.sft import SftConfig
 from mainspring.named import is_path
 from mainspring.tracking import TRACKERS, chosen
 
@@ -41,6 +42,9 @@ def extensions_of(config: AnyRun, role: Role) -> list[Extension]:
 
 
 def _named(config: AnyRun) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
+    if isinstance(config, SftConfig):
+        yield "engine", config.trainer.engine_name, (Role.TRAINER,)
+        return
     yield "agent", config.agent.kind, (Role.ROLLOUT_WORKER, Role.NODE)
     for part in config.reward.parts:
         yield "reward", part.name, (Role.ROLLOUT_WORKER,)

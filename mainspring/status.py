@@ -208,6 +208,8 @@ class CampaignKind(StrEnum):
     """Gold and empty patches are graded, to know the tasks."""
     REGRADE = "regrade"
     """Patches of an earlier campaign are graded again."""
+    SFT = "sft"
+    """A model is trained on stored or imported trajectories."""
 
 
 class GroupKind(StrEnum):

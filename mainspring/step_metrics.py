@@ -165,6 +165,20 @@ MACHINE_NAMES = frozenset(
     | {"rank_memory_peak_gib"}
 )
 """Of figures that depend on the machine and its load; all others repeat when a step does."""
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedMetrics:
+    """What a step of a supervised run measures."""
+
+    loss: float
+    """Negative log-likelihood: the mean over all trained tokens of the batch, before the step."""
+    grad_norm: float
+    """Before clipping."""
+    lr_scale: float
+    """Share of the configured rates that the step moved at."""
+
+
 TAKEN_NAMES = frozenset(
     {each.name for each in fields(StepMetrics)}
     | MACHINE_NAMES

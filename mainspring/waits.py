@@ -154,7 +154,9 @@ def waits(scene: Scene) -> list[Wait]:
         return []
     if not scene.is_running:
         again = "run `mainspring campaign start` with its file"
-        if scene.kind is not CampaignKind.TRAIN:
+        if scene.kind is CampaignKind.SFT:
+            again = "run `mainspring sft` with its file"
+        elif scene.kind is not CampaignKind.TRAIN:
             again = f"run its command again with --name {scene.campaign}"
         return [Wait("its workflow is not running", f"{again} to start or resume it")]
     found = [

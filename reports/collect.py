@@ -7,7 +7,8 @@ other; what a query gives is a matter of `infra.db.reading`, and nothing here is
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from infra.db import campaigns
+from infra.db import campaigns, policies, sft
+from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
 from infra.db.reading import endings, evaluations, fingerprints, timings, trained_steps
 from infra.db.reading.endings import Endings
@@ -15,9 +16,10 @@ from infra.db.reading.evaluations import CheckedGap
 from infra.db.reading.trained_steps import Step
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.sft import SftConfig
 from mainspring.ids import CampaignId
 from mainspring.status import GroupStatus
-from reports.data import ReportData, Totals
+from reports.data import ReportData, Supervised, Totals
 from reports.trajectories import trajectory, worth_reading
 
 SUSPECTS_SHOWN = 3
@@ -73,11 +75,28 @@ async def collect(
         checked_gaps=gaps,
         suspicions=ended.suspicions,
         fingerprint=await fingerprints.read(database, record) if reproducible else None,
+        supervised=await _supervised(database, record),
         trajectories=tuple([await trajectory(database, *each) for each in chosen]),
     )
 
 
+async def _supervised(database: Database, record: CampaignRecord) -> Supervised | None:
+    if not isinstance(record.config, SftConfig):
+        return None
+    data = await sft.data_of(database, record.id)
+    newest = await policies.latest_policy(database, record.id)
+    num_steps = record.config.trainer.steps_of(data.num_samples)
+    return Supervised(data, num_steps, None if newest is None else newest.path)
+
+
 def _labels(config: AnyRun) -> dict[str, str]:
+    if isinstance(config, SftConfig):
+        return {
+            "model": config.policy.model,
+            "data": ", ".join(source.named for source in config.data.sources),
+            "batch": f"{config.trainer.batch_size} samples",
+            "optimizer": config.trainer.optimizer.name.value,
+        }
     shared = {"model": config.policy.model, "tasks": config.tasks.source}
     if not isinstance(config, CampaignConfig):
         return shared

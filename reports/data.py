@@ -10,6 +10,7 @@ from datetime import datetime
 from infra.db.reading.evaluations import CheckedGap, Evaluation
 from infra.db.reading.timings import PhaseTiming
 from infra.db.reading.trained_steps import Composition, Lengths, Step
+from infra.db.sft import SftData
 from mainspring.reproducibility import CampaignFingerprint
 from mainspring.status import CampaignStatus, Sampling, StopReason, Verdict
 from mainspring.step_metrics import CLIP_NAMES, TAKEN_NAMES
@@ -63,6 +64,17 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class Supervised:
+    """What a supervised run is trained on, and what it made."""
+
+    data: SftData
+    num_steps: int
+    """Of the whole run."""
+    model: str | None
+    """Hugging Face directory of its newest version; None before the first."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReportData:
     campaign: str
     status: CampaignStatus
@@ -91,6 +103,8 @@ class ReportData:
     trajectories: tuple[Trajectory, ...] = ()
     fingerprint: CampaignFingerprint | None = None
     """Of a reproducible campaign."""
+    supervised: Supervised | None = None
+    """Of a supervised run."""
 
     @property
     def suspects(self) -> list[Trajectory]:
@@ -100,6 +114,8 @@ class ReportData:
     @property
     def own_figures(self) -> list[str]:
         """Names of what the loss measured beyond what every loss is measured by."""
+        if self.supervised is not None:
+            return []
         found = {name for step in self.steps for name in step.metrics}
         return sorted(found - TAKEN_NAMES - {*CLIP_NAMES})
 

@@ -20,6 +20,7 @@ from reports import plots
 from reports.data import (
     HELDOUT_TEMPLATES,
     ReportData,
+    Supervised,
     Trajectory,
     Turn,
 )
@@ -63,7 +64,32 @@ def render(data: ReportData) -> str:
     )
 
 
+def _of_supervised(data: ReportData, run: Supervised) -> list[Headline]:
+    losses = [step.metrics.get("loss") for step in data.steps]
+    shown = ["-" if loss is None else f"{loss:.3f}" for loss in losses] or ["-"]
+    skipped = f", {run.data.num_skipped:,} skipped as too long" if run.data.num_skipped else ""
+    return [
+        Headline(
+            "Loss",
+            shown[-1],
+            before=shown[0] if len(shown) > 1 else None,
+            note=f"nats a trained token, {len(losses):,} of {run.num_steps:,} steps",
+        ),
+        Headline(
+            "Samples",
+            f"{run.data.num_samples:,}",
+            note=f"{run.data.num_tokens:,} tokens, {run.data.num_trained_tokens:,} of them "
+            f"trained{skipped}",
+        ),
+        Headline(
+            "Wall time", duration(data.totals.wall_s), note=f"model: {run.model or 'none yet'}"
+        ),
+    ]
+
+
 def _headlines(data: ReportData) -> list[Headline]:
+    if data.supervised is not None:
+        return _of_supervised(data, data.supervised)
     totals = data.totals
     gap, limit = totals.max_logprob_gap, data.logprob_gap_limit
     rates = [

@@ -25,13 +25,22 @@ _MIN_GAP = 1e-9
 
 def draw(data: ReportData) -> list[tuple[str, str, str]]:
     """(title, caption, svg) of every plot there is data for."""
+    is_supervised = data.supervised is not None
     plots: list[tuple[str, str, Callable[[Any, ReportData], None], bool, int]] = [
+        (
+            "Loss",
+            "Negative log-likelihood of a trained token, mean of each step's batch before the "
+            "step, nats.",
+            _loss,
+            is_supervised and bool(data.steps),
+            1,
+        ),
         (
             "Reward and resolve rate",
             "Rollouts of each training step (line: mean of 5 steps), and evaluations on unseen "
             "tasks with their 95 % intervals (circles).",
             _reward,
-            bool(data.steps or data.evaluations),
+            not is_supervised and bool(data.steps or data.evaluations),
             1,
         ),
         (
@@ -192,6 +201,13 @@ def _moving_mean(values: Sequence[float | None]) -> list[float | None]:
         near = [v for v in values[max(0, middle - half) : middle + half + 1] if v is not None]
         means.append(sum(near) / len(near) if near else None)
     return means
+
+
+def _loss(axes: "Axes", data: ReportData) -> None:
+    line(axes, [(s.step, s.metrics.get("loss")) for s in data.steps], color=BLUE)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("nats a token")
+    whole_steps(axes)
 
 
 def _entropy(axes: "Axes", data: ReportData) -> None:

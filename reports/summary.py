@@ -48,8 +48,27 @@ def summary(data: ReportData, report: Path | None = None) -> dict[str, Any]:
         "not_reproducible_from": data.fingerprint.not_reproducible_from
         if data.fingerprint
         else None,
+        "supervised": _supervised(data),
         "temporal_ui": data.temporal_ui,
         "report": str(report) if report else None,
+    }
+
+
+def _supervised(data: ReportData) -> dict[str, Any] | None:
+    run = data.supervised
+    if run is None:
+        return None
+    losses = [step.metrics.get("loss") for step in data.steps]
+    return {
+        "num_steps_planned": run.num_steps,
+        "num_samples": run.data.num_samples,
+        "num_tokens": run.data.num_tokens,
+        "num_trained_tokens": run.data.num_trained_tokens,
+        "num_skipped": run.data.num_skipped,
+        "data_sha256": run.data.digest,
+        "loss_first": losses[0] if losses else None,
+        "loss_last": losses[-1] if losses else None,
+        "model": run.model,
     }
 
 

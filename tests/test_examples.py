@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.config.reading import check_evaluation, load_campaign
+from mainspring.config.reading import check_evaluation, load_campaign, load_sft
 from mainspring.planning.assumptions import Given
 from mainspring.planning.model_shape import read_shape
 from mainspring.planning.plan import plan_of
 from mainspring.tasks.any_task import read_task
 from mainspring.tasks.own_task import OwnTask
+from mainspring.trajectories.imported import Chat, read_line
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MODELS = Path(__file__).parent / "data" / "models"
@@ -48,7 +49,19 @@ def test_evaluation_files_load_once_a_model_is_named(file: Path) -> None:
     assert check_evaluation({"name": "eval", **raw}, str(file)).policy.api == "openai"
 
 
-@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*/*.jsonl")), ids=str)
+def test_the_supervised_run_loads_with_its_chats() -> None:
+    config = load_sft(EXAMPLES / "sft" / "sft.toml")
+    [source] = config.data.sources
+    assert source.file is not None
+    chats = Path(source.file).read_text().splitlines()
+    assert all(isinstance(read_line(line, "chats.jsonl"), Chat) for line in chats)
+    assert config.trainer.steps_of(len(chats)) == 8
+
+
+ROWS = [path for path in EXAMPLES.glob("*/*.jsonl") if path.name != "chats.jsonl"]
+
+
+@pytest.mark.parametrize("file", sorted(ROWS), ids=str)
 def test_rows_are_tasks_with_a_fix(file: Path) -> None:
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     for row in rows:

@@ -135,9 +135,10 @@ def test_hooks_need_no_network() -> None:
 
 def test_campaign_reference_is_up_to_date() -> None:
     script = runpy.run_path(str(ROOT / "docs" / "make_campaign_reference.py"))
-    assert (ROOT / "docs" / "campaign.md").read_text() == script["page"](), (
-        "run `python docs/make_campaign_reference.py`"
-    )
+    for name, page in (("campaign", script["page"]), ("supervised-file", script["sft_page"])):
+        assert (ROOT / "docs" / f"{name}.md").read_text() == page(), (
+            "run `python docs/make_campaign_reference.py`"
+        )
 
 
 def test_command_reference_is_up_to_date() -> None:
@@ -150,6 +151,7 @@ def test_command_reference_is_up_to_date() -> None:
 def test_every_campaign_field_says_what_it_means() -> None:
     script = runpy.run_path(str(ROOT / "docs" / "make_campaign_reference.py"))
     rows = re.findall(r"^\| `(\w+)` \|.*\|[ ]*([^|]*?) \|$", script["page"](), re.MULTILINE)
+    rows += re.findall(r"^\| `(\w+)` \|.*\|[ ]*([^|]*?) \|$", script["sft_page"](), re.MULTILINE)
     assert len(rows) > 40
     assert [name for name, meaning in rows if not meaning] == []
 

@@ -9,7 +9,8 @@ started again has its ranks sooner.
 """
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bundled.base_check import check_base
@@ -19,10 +20,10 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import BUNDLED
 from mainspring.ids import campaign_id
 from mainspring.stamp import Stamp
-from mainspring.step_metrics import StepMetrics, TrainerJob
+from mainspring.step_metrics import StepMetrics, SupervisedMetrics, TrainerJob
 from mainspring.training_faults import TrainerLost
 from mainspring.trajectories.samples import Sample
-from trainer.batch_file import batch_file
+from trainer.batch_file import BatchFile, batch_file
 from trainer.checkpoint import Identity
 from trainer.driver import TrainerDriver
 from trainer.ray_cluster import LOCAL
@@ -35,6 +36,8 @@ class RayTrainer:
         self._job: TrainerJob | None = None
         """Whose version the ranks hold."""
         self._version: int | None = None
+        self._step: int | None = None
+        """After which step the weights of the ranks are; a supervised run has versions of some."""
         self._digest: str | None = None
         """Of the identity of the version that the ranks hold."""
 
@@ -52,7 +55,8 @@ class RayTrainer:
             warm_start(self._driver, job, warm, self._base(config), directory_so_far, progress)
         identity = Identity(origin=job.origin, version=0)
         self._driver.save(directory, identity, job.epoch)
-        self._version, self._digest = 0, identity.digest
+        self._version = self._step = 0
+        self._digest = identity.digest
         self._driver.keep_reference()
         shutil.rmtree(self._warm_directory(config), ignore_errors=True)
 
@@ -62,8 +66,9 @@ class RayTrainer:
 
     def load(self, job: TrainerJob, checkpoint: Path, version: int) -> None:
         if self.holds(job, version):
+            self._step = version
             return
-        self._version = None
+        self._version = self._step = None
         try:
             manifest = self._driver.load(checkpoint, job.origin, version)
         except TrainerLost:
@@ -71,19 +76,28 @@ class RayTrainer:
             self._start(job)
             self._restore_reference(job)
             manifest = self._driver.load(checkpoint, job.origin, version)
-        self._version, self._digest = version, manifest.identity.digest
+        self._version = self._step = version
+        self._digest = manifest.identity.digest
 
     def is_ready(self) -> bool:
         return self._driver.has_ranks()
 
     def train_step(self, samples: list[Sample], step: int) -> StepMetrics:
         """`step` counts from 1 and starts from version step - 1. Raises BatchFileDamaged."""
-        (version, self._version), job = (self._version, None), self._job
+        version, self._version = self._version, None
         assert version is not None and version == step - 1, f"step {step} on version {version}"
-        assert job is not None
-        folder = layout.batches(self._home, campaign_id(job.config.name))
-        with batch_file(folder, samples, step=step, epoch=job.epoch) as batch:
+        with self._moving_to(step, samples) as batch:
             return self._driver.train_step(batch, step=version, current_version=version)
+
+    def supervised_step(
+        self, samples: list[Sample], step: int, num_steps: int
+    ) -> SupervisedMetrics:
+        """`step` counts from 1. Until they are saved, the weights after it are those of no version.
+        Raises BatchFileDamaged and TrainerLost."""
+        self._version = None
+        self._require_step(step - 1)
+        with self._moving_to(step, samples) as batch:
+            return self._driver.sft_step(batch, step=step - 1, num_steps=num_steps)
 
     def save(
         self,
@@ -94,13 +108,36 @@ class RayTrainer:
         *,
         weights_only: bool = False,
     ) -> None:
+        self._require_step(version)
         identity = self._identity(job, version, batch)
         self._driver.save(directory, identity, job.epoch, weights_only=weights_only)
         self._version, self._digest = version, identity.digest
 
     def trained_again(self, job: TrainerJob, version: int, batch: str) -> None:
+        self._require_step(version)
         self._digest = self._identity(job, version, batch).digest
         self._version = version
+
+    @contextmanager
+    def _moving_to(self, step: int, samples: list[Sample]) -> Iterator[BatchFile]:
+        """The step's batch for the ranks, whose weights are those after it when the block ends."""
+        job, self._step = self._job, None
+        assert job is not None
+        folder = layout.batches(self._home, campaign_id(job.config.name))
+        with batch_file(folder, samples, step=step, epoch=job.epoch) as batch:
+            yield batch
+        self._step = step
+
+    def _require_step(self, step: int) -> None:
+        """Raises TrainerLost unless the weights are those after `step`: ranks may have died between
+        two calls, and others have been loaded with the newest version since."""
+        if self._step != step:
+            assert self._job is not None
+            raise TrainerLost(
+                f"campaign {self._job.config.name}: the weights after step {step} were lost with a "
+                "rank",
+                remedy="the steps after the newest version are computed again",
+            )
 
     def logprob_gap(
         self, samples: list[Sample], version: int, export: Path | None = None

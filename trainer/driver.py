@@ -24,7 +24,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import MCORE, Device
 from mainspring.errors import MainspringError
 from mainspring.stamp import Stamp
-from mainspring.step_metrics import Origin, StepMetrics, of_all_ranks
+from mainspring.step_metrics import Origin, StepMetrics, SupervisedMetrics, of_all_ranks
 from mainspring.training_faults import (
     CheckpointUnusable,
     DeviceMissing,
@@ -147,6 +147,10 @@ class TrainerDriver:
         """One warm-start step at `scale` times the configured rates; returns the loss before."""
         return self._all("supervised_step", list(sequences), scale)[0]
 
+    def sft_step(self, batch: BatchFile, *, step: int, num_steps: int) -> SupervisedMetrics:
+        """See `TrainerRank.sft_step`. Raises BatchFileDamaged."""
+        return self._on_batch("sft_step", batch, step=step, num_steps=num_steps)[0]
+
     def train_step(
         self, samples: Sequence[Sample] | BatchFile, *, step: int, current_version: int
     ) -> StepMetrics:
@@ -155,10 +159,7 @@ class TrainerDriver:
         arguments = {"step": step, "current_version": current_version}
         if not isinstance(samples, BatchFile):
             return of_all_ranks(self._all("train_step", list(samples), **arguments))
-        self._require_ranks()
-        self._get([a.open_batch.remote(samples) for a in self._actors])
-        steps = [a.call_on_batch.remote("train_step", **arguments) for a in self._actors]
-        return of_all_ranks(self._get(steps))
+        return of_all_ranks(self._on_batch("train_step", samples, **arguments))
 
     def keep_reference(self) -> None:
         """See `TrainerRank.keep_reference`."""
@@ -311,6 +312,12 @@ class TrainerDriver:
         self._require_ranks()
         shared = [ray.put(argument) for argument in args]
         return self._get([a.call.remote(method, *shared, **kwargs) for a in self._actors])
+
+    def _on_batch(self, method: str, batch: BatchFile, **arguments: Any) -> list[Any]:
+        """Of every rank; all of them map the batch."""
+        self._require_ranks()
+        self._get([a.open_batch.remote(batch) for a in self._actors])
+        return self._get([a.call_on_batch.remote(method, **arguments) for a in self._actors])
 
     def _require_ranks(self) -> None:
         self.check()

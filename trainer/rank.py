@@ -16,34 +16,36 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from mainspring.algorithms.choice import find_engine, find_loss
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import ModelError
 from mainspring.stamp import Stamp, machine_stamp
-from mainspring.step_metrics import StepMetrics
+from mainspring.step_metrics import StepMetrics, SupervisedMetrics
+from mainspring.trajectories.imitation import weighted
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import WeightedSequence
 from trainer.engines.protocol import EngineClass, StepOptimizer, WatchedOptimizer
 from trainer.gradient_digest import GradientDigest
 from trainer.losses.protocol import Loss
 from trainer.optimizer import warm_start_optimizer
-from trainer.packed import packed
 from trainer.policy_step import PolicyStep, masked
 from trainer.processes import (
     Store,  # pyright: ignore[reportPrivateImportUsage]
     join,
 )
 from trainer.reference import Reference, exported
+from trainer.schedule import lr_scale
 from trainer.step_cost import StepCost
-from trainer.update import update
+from trainer.supervised_step import SupervisedStep
 
 
 class Phase(StrEnum):
     WARM_START = "warm_start"
     """Supervised steps, with the warm start's optimizer."""
+    SUPERVISED = "supervised"
+    """Steps of a supervised run, with its optimizer."""
     POLICY = "policy"
     """Policy-gradient steps, with the campaign's optimizer."""
 
@@ -122,22 +124,27 @@ class TrainerRank:
     def supervised_step(self, sequences: Sequence[WeightedSequence], scale: float) -> float:
         """One step on weighted next-token loss at `scale` times the warm start's rates."""
         optimizer = self._enter(Phase.WARM_START)
-        total_weight = float(sum(sequence.weights[1:].sum() for sequence in sequences))
-        if not total_weight > 0:
-            raise ValueError("a supervised batch needs a token with a positive weight")
-        rows = [sequence.masked() for sequence in sequences]
-        loss_sum = torch.zeros((), dtype=torch.float64, device=self._processes.device)
+        return self._supervised(optimizer, sequences, scale, "warm start").loss
 
-        def weighted(share: list[int], logprobs: Tensor, entropy: Tensor) -> Tensor:
-            values, masks = [sequences[n].weights for n in share], [rows[n].mask for n in share]
-            weights = packed(values, masks, logprobs.device) / total_weight
-            loss = -torch.dot(logprobs, weights)
-            loss_sum.add_(loss.item())
-            return loss
+    def sft_step(
+        self, samples: Sequence[Sample], *, step: int, num_steps: int
+    ) -> SupervisedMetrics:
+        """One of the `num_steps` steps of a supervised run; `step` counts from 0. Raises
+        NonFiniteStep, and then nothing has moved."""
+        optimizer, config = self._enter(Phase.SUPERVISED), self._config.optimizer
+        scale = lr_scale(step, num_steps, config.warmup_steps, config.final_lr_fraction)
+        sequences = [weighted(sample) for sample in samples]
+        return self._supervised(optimizer, sequences, scale, f"step {step + 1}")
 
-        self._engine.forward_backward(rows, weighted)
-        update(optimizer, scale, self._campaign.name, "warm start")
-        return float(self._processes.sum_over_batch(loss_sum))
+    def _supervised(
+        self,
+        optimizer: StepOptimizer,
+        sequences: Sequence[WeightedSequence],
+        scale: float,
+        what: str,
+    ) -> SupervisedMetrics:
+        step = SupervisedStep(self._engine, optimizer, self._processes)
+        return step.run(sequences, scale, self._campaign.name, what)
 
     def train_step(
         self, samples: Sequence[Sample], *, step: int, current_version: int

@@ -12,6 +12,7 @@ from activities.publishing import PublishingActivities
 from activities.replies import ReplyActivities
 from activities.rollouts import RolloutActivities
 from activities.runs import RunActivities
+from activities.sft import SftActivities
 from infra.db.cache import Known
 from infra.db.connect import open_database
 from infra.log_setup import set_up
@@ -34,6 +35,7 @@ from workflows.extensions import ExtensionsWorkflow
 from workflows.group import GroupWorkflow
 from workflows.rollout import RolloutWorkflow
 from workflows.run import RunWorkflow
+from workflows.sft import SftWorkflow
 
 MAX_ACTIVITIES = 1000
 """Replies in flight; they only wait. The SDK's default of 100 would be the real bound."""
@@ -68,6 +70,7 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
                 GroupWorkflow,
                 CampaignWorkflow,
                 RunWorkflow,
+                SftWorkflow,
                 ExtensionsWorkflow,
             ],
             workflow_runner=workflow_runner(),
@@ -86,6 +89,7 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
                 standing.admit_groups,
                 standing.read_outcome,
                 RunActivities(db).create_run_group,
+                SftActivities(db).survey_sft,
             ],
             max_concurrent_activities=MAX_ACTIVITIES,
             max_concurrent_workflow_tasks=MAX_WORKFLOW_TASKS,

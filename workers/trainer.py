@@ -12,7 +12,7 @@ from pathlib import Path
 from temporalio.worker import Worker
 
 from activities.extensions import ExtensionActivities
-from activities.training import TrainingActivities
+from activities.sft_training import SftTrainingActivities
 from infra.db import campaigns, trainers
 from infra.db.connect import open_database
 from infra.db.database import Database
@@ -77,11 +77,16 @@ async def _run(settings: Settings, name: str) -> None:
             await _stored(db, campaign)
         lease = await trainer_lease.take(db, campaign, link.check_addresses)
         backend = RayTrainer(settings.home, settings.ray_address or LOCAL)
-        training = TrainingActivities(db, settings.home, backend, lease.epoch)
+        training = SftTrainingActivities(db, settings.home, backend, lease.epoch)
         worker = Worker(
             link.client,
             task_queue=name,
-            activities=[training.prepare_policy, training.train_step, training.check_logprobs],
+            activities=[
+                training.prepare_policy,
+                training.train_step,
+                training.check_logprobs,
+                training.sft_steps,
+            ],
             interceptors=[Faults()],
             graceful_shutdown_timeout=GRACE,
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,

@@ -36,11 +36,12 @@ from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
 from infra.db.selections import OverTasks, Selected
 from infra.sandbox.backends import Backends
-from mainspring.config.any_run import AnyRun, Measurement
+from mainspring.config.any_run import Measurement, Playing
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.regrade import RegradeConfig
 from mainspring.config.section import BUNDLED
+from mainspring.config.sft import SftConfig
 from mainspring.config.verification import VerificationConfig
 from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import (
@@ -53,6 +54,7 @@ from mainspring.ids import (
 from mainspring.protocol.campaign import CampaignPlan, CampaignState
 from mainspring.protocol.names import Workflow
 from mainspring.protocol.run import RunState
+from mainspring.protocol.sft import SftState
 from mainspring.status import CampaignStatus, Exclusion, PolicyApi
 from workflows import search
 
@@ -62,7 +64,7 @@ LOOK_S = 0.5
 SPLITS: tuple[Split, ...] = ("train", "heldout", "heldout_templates")
 
 
-async def create(db: Database, config: AnyRun, here: Backends | None = None) -> CampaignId:
+async def create(db: Database, config: Playing, here: Backends | None = None) -> CampaignId:
     """Store the campaign and its tasks. Raises UsageError when the name means another config, when
     there is nothing to do it with, or its reward cannot be computed; BackendUnavailable when a task
     needs a sandbox backend that does not work `here` (None: its nodes are elsewhere).
@@ -133,6 +135,8 @@ async def _used(db: Database, stored: CampaignRecord) -> list[TaskId]:
     config = stored.config
     while isinstance(config, RegradeConfig):
         config = (await campaigns.get(db, campaign_id(config.of))).config
+    if isinstance(config, SftConfig):
+        return []
     return [id for each in config.splits for id in await selections.task_ids(db, config, each)]
 
 
@@ -208,10 +212,12 @@ async def start(client: Client, db: Database, campaign: CampaignId) -> WorkflowH
     handle = client.get_workflow_handle(campaign_workflow(campaign))
     await _until_cancelled(handle)
     paused = record.status is CampaignStatus.PAUSED
-    state: CampaignState | RunState
+    state: CampaignState | SftState | RunState
     reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
     if isinstance(record.config, CampaignConfig):
         kind, state = Workflow.CAMPAIGN, _state(record.config, paused)
+    elif isinstance(record.config, SftConfig):
+        kind, state = Workflow.SFT, SftState(campaign=campaign, paused=paused)
     else:
         kind, state = Workflow.RUN, _run_state(record.config, paused)
         if record.status is CampaignStatus.FINISHED:

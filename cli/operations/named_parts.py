@@ -13,6 +13,7 @@ from mainspring.agents.choice import check_agent
 from mainspring.algorithms.choice import check_algorithms
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.sft import SftConfig
 from mainspring.curricula.choice import check_curriculum
 from mainspring.environments.choice import check_environments
 from mainspring.errors import UsageError
@@ -37,6 +38,9 @@ def unusable(config: AnyRun) -> list[tuple[str, UsageError]]:
 
 
 def _checks(config: AnyRun) -> Iterator[tuple[str, Callable[[], None]]]:
+    if isinstance(config, SftConfig):
+        yield "algorithm", lambda: check_algorithms(config.ranks.trainer)
+        return
     yield "reward", lambda: check_parts(config)
     yield "agent", lambda: check_agent(config.agent)
     yield "environment", lambda: check_environments(config)

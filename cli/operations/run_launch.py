@@ -37,6 +37,7 @@ from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.regrade import RegradeConfig
 from mainspring.config.run import RunConfig
+from mainspring.config.sft import SftConfig
 from mainspring.errors import EngineError, UsageError, WorkFailed
 from mainspring.ids import NodeId, campaign_id
 from mainspring.settings import Settings, configured_settings, load_settings
@@ -110,7 +111,7 @@ class Conductor:
         """The split that is meant: `given`, the one a stored run of this name has, or the source's
         only one. Raises UsageError."""
         stored = await campaigns.find(self.db, campaign_id(raw["name"]))
-        if given is None and stored is not None and not isinstance(stored.config, CampaignConfig):
+        if given is None and stored is not None and isinstance(stored.config, Measurement):
             return stored.config.split
         return await chosen_split(self.db, raw["tasks"]["source"], given)
 
@@ -122,6 +123,8 @@ class Conductor:
                 f"the regrade of {of} cannot have its name", remedy="give another one with --name"
             )
         config = source.config
+        if isinstance(config, SftConfig):
+            raise UsageError(f"{of} is a supervised run: it has no patch to grade again")
         taken: dict[str, Any] = {each: getattr(config, each) for each in RunConfig.model_fields}
         if not isinstance(config, CampaignConfig):
             taken["split"] = config.split

@@ -25,12 +25,13 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from cli.operations.seen_waits import look
-from infra.db import campaigns, run_plans, runs, verifications
+from infra.db import campaigns, run_plans, runs, sft, verifications
 from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
 from infra.db.reading import progress
 from mainspring.config.any_run import Measurement
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.sft import SftConfig
 from mainspring.config.verification import VerificationConfig
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignKind, CampaignStatus
@@ -119,6 +120,8 @@ class Watch:
         config = record.config
         if isinstance(config, CampaignConfig):
             shown = await self._training(record, config)
+        elif isinstance(config, SftConfig):
+            shown = await self._supervised(record, config)
         else:
             shown = await self._run(record, config)
         if self._console.is_terminal:
@@ -159,6 +162,25 @@ class Watch:
         elif record.status not in ENDED:
             line += f"; {seen.num_rollouts_running} rollouts running"
         return Shown("steps", seen.num_steps, config.trainer.num_steps, facts, line, moves.waits)
+
+    async def _supervised(self, record: CampaignRecord, config: SftConfig) -> "Shown":
+        data = await sft.data_of(self._db, self._campaign)
+        num_done, newest = await sft.progress(self._db, self._campaign)
+        moves = await self._look(record)
+        facts = [
+            *(("doing", each) for each in moves.doing),
+            *(("blocked", each) for each in moves.lines[:NUM_WAITS]),
+            ("data", f"{data.num_samples:,} samples, {data.num_tokens:,} tokens"),
+        ]
+        line = f"{data.num_samples:,} samples"
+        if (loss := newest.get("loss")) is not None:
+            line = f"loss {loss:.4f}"
+            speed = newest.get("tokens_per_s") or 0.0
+            facts.append(("newest step", f"{line}, {speed:,.0f} tokens/s"))
+        if moves.doing or moves.lines:
+            line += "; " + ", ".join([*moves.doing, *moves.lines[:1]])
+        num_steps = config.trainer.steps_of(data.num_samples)
+        return Shown("steps", num_done, num_steps, facts, line, moves.waits)
 
     async def _run(self, record: CampaignRecord, config: Measurement) -> "Shown":
         seen = await runs.tally(self._db, self._campaign)

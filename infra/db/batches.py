@@ -88,6 +88,19 @@ async def load_groups(database: Database, groups: list[GroupId]) -> list[BatchGr
     return [BatchGroup(id, rollouts[id]) for id in groups if id in rollouts]
 
 
+async def calls_of(database: Database, rollout: RolloutId, epoch: int) -> list[TokenCall]:
+    """Of one epoch of a rollout, by number."""
+    found: defaultdict[str, list[PackedCall]] = defaultdict(list)
+    async with database.transaction() as connection:
+        arrived = await connection.execute(
+            select(CallRow.rollout_id, *_CALL)
+            .where(CallRow.rollout_id == rollout, CallRow.epoch == epoch)
+            .order_by(CallRow.number)
+        )
+        await asyncio.to_thread(_decode, arrived, found)
+    return [*found[rollout]]
+
+
 def _decode(rows: Iterable[Row[Any]], calls: defaultdict[str, list[PackedCall]]) -> None:
     for rollout, *fields in rows:
         calls[rollout].append(PackedCall(*fields))

@@ -35,6 +35,7 @@ from infra.db.selections import Selected
 from mainspring.config.any_run import AnyRun, concurrency_of, training, with_concurrency
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.errors import shortened, shown
+from mainspring.config.sft import SftConfig
 from mainspring.config.stored import read_stored
 from mainspring.errors import ConfigError, UsageError
 from mainspring.ids import CampaignId
@@ -113,6 +114,8 @@ async def create(database: Database, config: AnyRun, selected: Sequence[Selected
             "\n".join([f"campaign {config.name} exists with other fields:", *shortened(differing)]),
             remedy="give the new campaign another name, or use the configuration it was made with",
         )
+    if isinstance(config, SftConfig):
+        return False
     # Earlier versions stored that of every kind where a campaign has it.
     path = case(
         (CampaignRow.config.has_key("concurrency"), cast(["concurrency"], ARRAY(Text))),
@@ -228,7 +231,7 @@ async def reopen(database: Database, campaign: CampaignId) -> None:
             update(CampaignRow)
             .where(
                 CampaignRow.id == campaign,
-                CampaignRow.kind != CampaignKind.TRAIN,
+                CampaignRow.kind.not_in((CampaignKind.TRAIN, CampaignKind.SFT)),
                 CampaignRow.status == CampaignStatus.FINISHED,
             )
             .values(status=CampaignStatus.CREATED, finished_at=None)

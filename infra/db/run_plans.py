@@ -18,10 +18,11 @@ from infra.db.groups import NewRollout
 from infra.db.models import GroupRow, RolloutRow
 from infra.db.rollout_ends import DONE
 from mainspring.algorithms.schedule import Schedule
-from mainspring.config.any_run import AnyRun, Measurement
+from mainspring.config.any_run import AnyRun, Measurement, training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.regrade import RegradeConfig
+from mainspring.config.sft import SftConfig
 from mainspring.config.verification import VerificationConfig
 from mainspring.ids import (
     CampaignId,
@@ -62,9 +63,9 @@ async def planned(
     """Part number `index`; without rollouts after the last."""
     group = part_id(CampaignId(config.name), index, evaluation)
     match config:
-        case CampaignConfig():
+        case CampaignConfig() | SftConfig():
             assert evaluation is not None, "a campaign's other groups are made one by one"
-            return await _of_policy(database, config, group, evaluation)
+            return await _of_policy(database, training(config), group, evaluation)
         case EvaluationConfig():
             rollouts = await _of_tasks(database, config, group, index, _ways(config))
         case VerificationConfig():

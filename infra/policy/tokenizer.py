@@ -96,6 +96,17 @@ class ChatTokenizer:
         ids = self._after_reply(user_text)
         return ids[len(self._closing_ids) :] if closed else ids
 
+    def reply_ids(self, text: str) -> list[int]:
+        """Tokens of a reply that another model wrote, its end token included. Special tokens that
+        it names are text."""
+        plain = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        return [*plain, *self._closing_ids]
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """Every token and its id: equal in tokenizers that give the same ids the same meaning."""
+        return self._tokenizer.get_vocab()
+
     def decode(self, ids: list[int] | tuple[int, ...]) -> str:
         """Text for people and for the action parser, without special tokens."""
         return self._tokenizer.decode(list(ids), skip_special_tokens=True)

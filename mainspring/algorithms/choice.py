@@ -15,6 +15,7 @@ from typing import Any
 from mainspring.algorithms.advantages.dr_grpo import dr_grpo
 from mainspring.algorithms.advantages.grpo import grpo
 from mainspring.algorithms.advantages.protocol import AdvantageEstimator, BatchEstimator
+from mainspring.algorithms.advantages.raft import raft
 from mainspring.algorithms.advantages.reinforce_plus_plus import (
     reinforce_plus_plus,
     reinforce_plus_plus_baseline,
@@ -23,6 +24,7 @@ from mainspring.algorithms.advantages.rloo import rloo
 from mainspring.algorithms.filters.mixed import mixed
 from mainspring.algorithms.filters.none import none
 from mainspring.algorithms.filters.protocol import GroupFilter
+from mainspring.algorithms.filters.solved import solved
 from mainspring.config.correction import NO_CORRECTION
 from mainspring.config.parallel import MCORE, PLAIN, Device
 from mainspring.config.trainer import TrainerConfig
@@ -36,13 +38,15 @@ ADVANTAGES: dict[str, AdvantageEstimator] = {
     "rloo": rloo,
     "reinforce_plus_plus": reinforce_plus_plus,
     "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
+    "raft": raft,
 }
-FILTERS: dict[str, GroupFilter] = {"mixed": mixed, "none": none}
+FILTERS: dict[str, GroupFilter] = {"mixed": mixed, "none": none, "solved": solved}
 LOSSES = {
     "clip": "trainer.losses.clip:clip",
     "dual_clip": "trainer.losses.dual_clip:dual_clip",
     "cispo": "trainer.losses.cispo:cispo",
     "gspo": "trainer.losses.gspo:gspo",
+    "nll": "trainer.losses.nll:nll",
 }
 CORRECTIONS = {
     "tis": "trainer.corrections.tis:tis",

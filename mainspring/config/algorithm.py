@@ -59,7 +59,11 @@ class AlgorithmConfig(Section):
     standard deviation. "dr_grpo": minus the mean only. "rloo": minus the mean of the others.
     "reinforce_plus_plus": minus the batch's mean, divided by the batch's standard deviation; choose
     the filter "none" with it. "reinforce_plus_plus_baseline": minus the group's mean, divided by
-    the batch's standard deviation. Or a function of your own as "package.module:function"."""
+    the batch's standard deviation. "raft": 1 where the reward is at least `keep_reward`, else 0:
+    rejection sampling, with the loss "nll" and the filter "solved". Or a function of your own as
+    "package.module:function"."""
+    keep_reward: float = 1.0
+    """Minimum reward of the rollouts that the advantage "raft" keeps."""
     std: Std = Std.POPULATION
     """Standard deviation that the advantage "grpo" divides by."""
     overlong: Overlong = Overlong.KEEP
@@ -69,7 +73,8 @@ class AlgorithmConfig(Section):
     "dual_clip": with a bound for negative advantages, too. "cispo": clipped importance weights, and
     every token keeps its gradient. "gspo": the clipped objective with one ratio for each sample, of
     its tokens' geometric mean; it wants bounds of about 0.0003 and 0.0004, and the aggregation
-    "seq_mean_token_mean". Or a function of your own as "package.module:function"."""
+    "seq_mean_token_mean". "nll": the negative log-likelihood times the advantage, without a ratio.
+    Or a function of your own as "package.module:function"."""
     clip_low: float = Field(default=0.2, gt=0, le=1)
     """The probability ratio is clipped below at 1 - `clip_low`; with 1 it is not."""
     clip_high: float = Field(default=0.28, gt=0)

@@ -3,6 +3,7 @@
 Invariant: an error names the file and each wrong field.
 """
 
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,11 +18,12 @@ from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.evaluation_file import EvaluationFile
 from mainspring.config.model_path import with_model_path
 from mainspring.config.presets import expanded
-from mainspring.config.run import RunConfig
+from mainspring.config.run import NamedConfig
+from mainspring.config.sft import SftConfig, SftFile
 from mainspring.config.verification import VerificationConfig
 from mainspring.errors import ConfigError
 
-RunConfigT = TypeVar("RunConfigT", bound=RunConfig)
+ConfigT = TypeVar("ConfigT", bound=NamedConfig)
 _REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "kind": "no such field",
@@ -34,6 +36,19 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
 def load_campaign(path: Path) -> CampaignConfig:
     """Read a campaign file. Raises ConfigError naming the file and each wrong field."""
     return check_campaign(with_model_path(read_toml(path), path), str(path))
+
+
+def load_sft(path: Path) -> SftConfig:
+    """Read the file of a supervised run; its paths are made absolute. Raises ConfigError naming the
+    file and each wrong field."""
+    config = _checked(SftFile, with_model_path(read_toml(path), path), str(path), {}).config()
+    sources = tuple(
+        each
+        if each.file is None
+        else each.model_copy(update={"file": os.path.normpath(path.absolute().parent / each.file)})
+        for each in config.data.sources
+    )
+    return config.model_copy(update={"data": config.data.model_copy(update={"sources": sources})})
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -79,8 +94,8 @@ def check_verification(raw: dict[str, Any], where: str) -> VerificationConfig:
 
 
 def _checked(
-    model: type[RunConfigT], raw: dict[str, Any], where: str, named: Mapping[str, str]
-) -> RunConfigT:
+    model: type[ConfigT], raw: dict[str, Any], where: str, named: Mapping[str, str]
+) -> ConfigT:
     refused = {name: why for name, why in _REFUSED.items() if name in raw}
     if "run" in model.model_fields:
         refused.pop("run", None)

@@ -19,13 +19,24 @@ from mainspring.errors import UsageError
 from mainspring.ids import campaign_id
 
 
-class RunConfig(Section):
-    """A run of any kind."""
-
+class NamedConfig(Section):
     name: Annotated[str, Field(min_length=1)]
     """Name of the run, a part of all its ids: a-z, 0-9 and '-', at most 48 characters."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seed of tasks, model, order and sampling."""
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_an_id(cls, name: str) -> str:
+        try:
+            return campaign_id(name)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+
+class RunConfig(NamedConfig):
+    """A run of any kind."""
+
     tasks: TasksConfig = TasksConfig()
     agent: AgentConfig = AgentConfig()
     rollout: RolloutConfig = RolloutConfig()
@@ -35,14 +46,6 @@ class RunConfig(Section):
     """Environments of your own, as "package.module:Class" by kind of task. Tasks of the kind "swe"
     need none: they have a sandbox, a patch and hidden tests."""
     reward: RewardConfig = RewardConfig()
-
-    @field_validator("name")
-    @classmethod
-    def _name_is_an_id(cls, name: str) -> str:
-        try:
-            return campaign_id(name)
-        except UsageError as error:
-            raise ValueError(str(error)) from None
 
     @property
     def repeats(self) -> bool:

@@ -20,11 +20,14 @@ _OF_RUN = {
     CampaignKind.EVAL: frozenset(TaskSlice.model_fields),
     CampaignKind.VERIFY: frozenset({*TaskSlice.model_fields, "players", "exploits"}),
     CampaignKind.REGRADE: frozenset({"of", "split"}),
+    CampaignKind.SFT: frozenset[str](),
 }
 """What each kind used of the section `run`, when all kinds had every section."""
 
 
 def read_stored(kind: CampaignKind, raw: dict[str, Any]) -> AnyRun:
+    if kind is CampaignKind.SFT:
+        return read_run(kind, raw)
     agent = dict(raw.get("agent", {}))
     if agent.pop("short_prompts", False):
         agent["kind"] = "bundled"

@@ -22,7 +22,8 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
     half of `group_size`, at least 2."""
     filter: str = "mixed"
     """Which groups a step may use; others are flat and replaced. "mixed": those whose rewards
-    differ, because others teach nothing. "none": all with enough scored rollouts. Or a function of
+    differ, because others teach nothing. "solved": those of which the advantage "raft" keeps a
+    rollout. "none": all with enough scored rollouts. Or a function of
     your own as "package.module:function"."""
     max_flat_groups: int | None = Field(default=None, ge=1)
     """Number of flat groups in a row that end the campaign. Unset: 20 for each group of a step."""

@@ -54,6 +54,7 @@ from mainspring.protocol.rollout import (
     SandboxRef,
 )
 from mainspring.protocol.run import RunGroupInput, RunGroupResult
+from mainspring.protocol.sft import SftStepsInput, SftStepsResult, SftSurvey, SftSurveyInput
 from mainspring.timeouts import (
     COLLECT_TIMEOUT_S,
     EXTENSIONS_TIMEOUT_S,
@@ -117,7 +118,7 @@ def _grade_queue(_: BaseModel) -> str:
     return GRADE_QUEUE
 
 
-def _trainer_queue(of: CampaignRef | StepInput | CheckInput) -> str:
+def _trainer_queue(of: CampaignRef | StepInput | CheckInput | SftStepsInput) -> str:
     return trainer_queue(of.campaign)
 
 
@@ -191,6 +192,14 @@ CHECK_LOGPROBS = QueueCall(
     "check_logprobs", CheckInput, CheckResult, STEP_TIMEOUT_S, queue=_trainer_queue
 )
 """Recompute an evaluation's log-probs under the same weights."""
+
+# A supervised run. Its first version is prepared as that of a campaign is.
+SURVEY_SFT = StoreCall("survey_sft", SftSurveyInput, SftSurvey)
+"""Read where the supervised run stands."""
+SFT_STEPS = QueueCall(
+    "sft_steps", SftStepsInput, SftStepsResult, STEP_TIMEOUT_S, queue=_trainer_queue
+)
+"""The steps up to the next version, each with its figures, and that version."""
 
 # Before a run is stored.
 CHECK_EXTENSIONS = QueueCall(

@@ -8,4 +8,5 @@ class Workflow(StrEnum):
     GROUP = "group"
     CAMPAIGN = "campaign"
     RUN = "run"
+    SFT = "sft"
     EXTENSIONS = "extensions"

@@ -15,6 +15,7 @@ from typing import Any
 from infra.db import campaigns, groups, run_plans
 from infra.db.database import Database
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.sft import SftConfig
 from mainspring.ids import CampaignId
 from mainspring.rewards.passk import pass_at_each_k
 from mainspring.status import Verdict
@@ -42,7 +43,7 @@ async def write_evaluation(
         folder = write_folder(trajectory, directory)
         results.append(_result(trajectory, folder.name))
         predictions[trajectory.attempt.sample].append(_prediction(trajectory))
-    if isinstance(record.config, CampaignConfig):
+    if isinstance(record.config, CampaignConfig | SftConfig):
         num_planned = sum(group.size for group in await groups.list_groups(database, campaign))
     else:
         num_planned = await run_plans.total(database, record.config)

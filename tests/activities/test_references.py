@@ -16,6 +16,8 @@ from activities import (
     rollouts,
     runs,
     sandbox,
+    sft,
+    sft_training,
     training,
 )
 from mainspring.protocol import activities
@@ -31,6 +33,8 @@ MODULES = (
     rollouts,
     runs,
     sandbox,
+    sft,
+    sft_training,
     training,
 )
 REFS = [value for value in vars(activities).values() if isinstance(value, ActivityRef)]

@@ -14,6 +14,7 @@ from mainspring.algorithms.choice import (
     advantages_of,
     advantages_of_batch,
     check_algorithms,
+    is_usable,
 )
 from mainspring.algorithms.equal_rewards import is_flat
 from mainspring.config.algorithm import Std
@@ -25,9 +26,11 @@ UNHURRIED = settings(deadline=None)
 """The machine may be busy with other tests."""
 Rewards = list[float | None]
 ESTIMATORS = [
-    *(TrainerConfig(advantage=name) for name in ADVANTAGES),
+    *(TrainerConfig(advantage=name) for name in ADVANTAGES if name != "raft"),
     *(TrainerConfig(std=std) for std in (Std.UNBIASED, Std.NONE)),
 ]
+RAFT = TrainerConfig(advantage="raft", keep_reward=0.5)
+"""Compares a rollout with no other, so equal rewards are no zeros."""
 OF_GROUPS = [each for each in ESTIMATORS if each.advantage != "reinforce_plus_plus"]
 """Those that compare a rollout with its group at first."""
 rewards = st.one_of(st.none(), st.floats(-2, 2).map(lambda x: round(x, 3)))
@@ -64,7 +67,18 @@ def test_a_group_of_equal_rewards_gives_exact_zeros_beside_others(
     assert flat == [0.0, None, 0.0]
 
 
-@pytest.mark.parametrize("trainer", ESTIMATORS, ids=name_of)
+@UNHURRIED
+@given(batch=batches)
+def test_raft_keeps_what_is_good_enough_and_discards_the_rest(batch: list[Rewards]) -> None:
+    kept = [
+        [None if each is None else 1.0 if each >= 0.5 else 0.0 for each in group] for group in batch
+    ]
+    assert advantages_of_batch(batch, RAFT) == kept
+    found = [is_usable(group, RAFT.model_copy(update={"filter": "solved"})) for group in batch]
+    assert found == [1.0 in group for group in kept]
+
+
+@pytest.mark.parametrize("trainer", [*ESTIMATORS, RAFT], ids=name_of)
 @UNHURRIED
 @given(batch=batches)
 def test_masked_rollouts_move_no_other_and_order_does_not_matter(

@@ -13,9 +13,10 @@ from report_data import report_data
 
 from infra.db.reading.evaluations import Evaluation
 from infra.db.reading.trained_steps import Step
+from infra.db.sft import SftData
 from mainspring.status import CampaignStatus, Sampling
 from reports import page, plots, summary
-from reports.data import ReportData, Totals
+from reports.data import ReportData, Supervised, Totals
 
 FILES = {"report.html", "summary.json", "metrics.jsonl"}
 
@@ -136,6 +137,19 @@ def test_one_step_is_enough_for_the_plots() -> None:
     assert page.render(data).count("<svg") == 4
 
 
+def test_a_supervised_run_shows_its_loss_and_its_data() -> None:
+    data = dataclasses.replace(
+        empty_data(),
+        steps=tuple(Step(n, metrics={"loss": 2 / n, "tokens_per_s": 9.0}) for n in (1, 2)),
+        supervised=Supervised(SftData("d" * 64, 24, 3505, 1060, 3), 4, "/models/v00002/hf"),
+    )
+    html = page.render(data)
+    assert html.count("<svg") == 1 and "Negative log-likelihood" in html
+    assert "3,505 tokens, 1,060 of them trained, 3 skipped" in html and "2 of 4 steps" in html
+    found = summary.summary(data)["supervised"]
+    assert (found["loss_first"], found["loss_last"], found["num_skipped"]) == (2.0, 1.0, 3)
+
+
 def test_drawing_twice_gives_the_same_page(html: str) -> None:
     assert page.render(report_data()) == html
 
@@ -166,6 +180,7 @@ def test_summary_has_exactly_its_keys() -> None:
         "max_logprob_gap": 4.3e-5,
         "weights_sha256": None,
         "not_reproducible_from": None,
+        "supervised": None,
         "temporal_ui": "http://127.0.0.1:8233",
         "report": None,
     }

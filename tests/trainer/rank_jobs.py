@@ -104,3 +104,20 @@ def logprobs(
 ) -> dict[int, Any]:
     joined(rank, store, config)
     return TrainerRank(config, model_dir, rank=rank).logprobs(samples)
+
+
+def supervised(
+    rank: int,
+    store: str,
+    config: CampaignConfig,
+    model_dir: Path,
+    samples: list[Sample],
+    num_steps: int,
+    out: Path,
+) -> list[Any]:
+    """All steps of a supervised run on one batch; what each measured. Exported to `out`."""
+    joined(rank, store, config)
+    trainer = TrainerRank(config, model_dir, rank=rank)
+    found = [trainer.sft_step(samples, step=n, num_steps=num_steps) for n in range(num_steps)]
+    trainer.export_hf(out)
+    return found

@@ -90,6 +90,7 @@ FORMULAS: dict[str, Objective] = {
     "dual_clip": of_tokens(dual_clip),
     "cispo": cispo,
     "gspo": gspo,
+    "nll": lambda current, proximal, advantage: advantage * current,
 }
 
 

@@ -14,8 +14,9 @@ import pytest
 from mainspring import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import campaign_id
-from mainspring.step_metrics import Origin, TrainerJob
+from mainspring.step_metrics import Origin, SupervisedMetrics, TrainerJob
 from mainspring.training_faults import TrainerLost
+from mainspring.trajectories.imitation import to_imitate
 from mainspring.trajectories.samples import Sample
 from tests.trainer.conftest import MakeModel
 from tests.trainer.test_batch_file import killed_in_its_step
@@ -89,6 +90,35 @@ def test_a_step_through_a_file_is_the_step_and_leaves_none_behind(
     found = trainer.train_step(batch, 1)
     assert replace(found, seconds=0.0) == replace(expected, seconds=0.0)
     assert list(folder.iterdir()) == []
+
+
+def test_a_rank_killed_between_supervised_steps_is_not_replaced_by_older_weights(
+    trainer: RayTrainer, job: TrainerJob, batch: list[Sample], tmp_path: Path
+) -> None:
+    """The ranks are started ahead with the newest version: no later step may begin there."""
+    samples = [to_imitate(s.rollout, 0, s.token_ids, s.action_mask) for s in batch]
+    checkpoint = trainer._home / "v0"
+
+    def step(number: int) -> SupervisedMetrics:
+        return trainer.supervised_step(samples, number, 4)
+
+    trainer.load(job, checkpoint, 0)
+    expected = [step(1), step(2), step(3)]
+    kill_rank(trainer)
+    trainer.load(job, checkpoint, 0)
+    with pytest.raises(TrainerLost, match="the weights after step 3 were lost"):
+        step(4)
+    with pytest.raises(TrainerLost, match="the weights after step 3 were lost"):
+        trainer.save(job, tmp_path / "v3", 3, "batch")
+    assert not (tmp_path / "v3").exists()
+    trainer.load(job, checkpoint, 0)
+    assert [step(1), step(2), step(3)] == expected
+    trainer.save(job, tmp_path / "v3", 3, "batch")
+    last = step(4)
+    kill_rank(trainer)
+    trainer.load(job, tmp_path / "v3", 3)
+    assert step(4) == last
+    trainer._version = None  # of the tests after this one
 
 
 def test_new_ranks_keep_version_0_as_their_reference_and_not_the_base_model(

@@ -18,11 +18,12 @@ from activities.publishing import PublishingActivities
 from activities.replies import ReplyActivities
 from activities.rollouts import RolloutActivities
 from activities.runs import RunActivities
+from activities.sft import SftActivities
 from cli.operations.embedded_stack import StackInfo
 from infra.db import campaigns, groups, policies, rollouts, tasks
 from infra.db.cache import Known
 from infra.db.database import Database
-from infra.policy.serving import Served, ServedCampaigns, in_tokens
+from infra.policy.serving import Serve, Served, ServedCampaigns, in_tokens
 from infra.sandbox.backends import Backends, available_backends
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.connection import connect
@@ -62,6 +63,7 @@ from workflows.campaign import CampaignWorkflow
 from workflows.group import GroupWorkflow
 from workflows.rollout import RolloutWorkflow
 from workflows.run import RunWorkflow
+from workflows.sft import SftWorkflow
 
 BEAT_S = 0.5
 """Five a second took a tenth of the CPU of these tests."""
@@ -206,10 +208,14 @@ async def bwrap_or_skip(state_dir: Path) -> Backends:
 
 @asynccontextmanager
 async def cluster_of(
-    stack: StackInfo, hosts: Mapping[NodeId, Host], runner: WorkflowRunner = SANDBOXED
+    stack: StackInfo,
+    hosts: Mapping[NodeId, Host],
+    runner: WorkflowRunner = SANDBOXED,
+    serve_with: Serve | None = None,
 ) -> AsyncIterator[Cluster]:
     """One rollout worker and these nodes (or none), put together as their own processes would.
-    Workflows run inside the SDK's sandbox, which a worker leaves out."""
+    Workflows run inside the SDK's sandbox, which a worker leaves out. `serve_with` in place of the
+    scripted policy."""
     settings = load_settings(stack.home)
     client = await connect(settings)
     policy = ScriptedPolicy()
@@ -232,12 +238,12 @@ async def cluster_of(
                 host.backends,
                 host.capacity,
                 lambda: list(host.images),
-                serve=serve,
+                serve=serve_with or serve,
             )
 
         bookkeeping = RolloutActivities(db, known)
         standing = CampaignActivities(db, known)
-        served = ServedCampaigns(db, serve)
+        served = ServedCampaigns(db, serve_with or serve)
         replies = ReplyActivities(db, known, served)
         nodes = {name: await node(name, host) for name, host in hosts.items()}
         rollout_worker = Worker(
@@ -248,6 +254,7 @@ async def cluster_of(
                 GroupWorkflow,
                 RunWorkflow,
                 CampaignWorkflow,
+                SftWorkflow,
             ],
             workflow_runner=runner,
             interceptors=[Faults()],
@@ -265,6 +272,7 @@ async def cluster_of(
                 standing.admit_groups,
                 standing.read_outcome,
                 RunActivities(db).create_run_group,
+                SftActivities(db).survey_sft,
             ],
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 
 from infra.db.database import Database
-from infra.db.models import GroupRow, RolloutRow, StepRow
+from infra.db.models import GroupRow, RolloutRow, SftDataRow, StepRow
 from infra.db.reading.endings import group_counts
 from infra.db.reading.evaluations import checked_gaps
 from mainspring.figures import share_of
@@ -98,6 +98,8 @@ class Standing:
     """Ended."""
     num_scored: int
     num_resolved: int
+    num_samples: int | None = None
+    """That a supervised run is trained on; None for other kinds."""
 
 
 async def standings(database: Database) -> dict[CampaignId, Standing]:
@@ -111,6 +113,8 @@ async def standings(database: Database) -> dict[CampaignId, Standing]:
             .group_by(StepRow.campaign_id)
         )
         num_steps = {row[0]: row[1] for row in steps}
+        sizes = await connection.execute(select(SftDataRow.campaign_id, SftDataRow.num_samples))
+        num_samples = {row[0]: row[1] for row in sizes}
         rows = await connection.execute(
             select(
                 RolloutRow.campaign_id,
@@ -119,7 +123,12 @@ async def standings(database: Database) -> dict[CampaignId, Standing]:
                 func.count().filter(scored, RolloutRow.verdict == Verdict.RESOLVED),
             ).group_by(RolloutRow.campaign_id)
         )
-        return {
-            CampaignId(campaign): Standing(num_steps.get(campaign, 0), *counts)
-            for campaign, *counts in rows
-        }
+        num_rollouts = {row[0]: tuple(row[1:]) for row in rows}
+    return {
+        CampaignId(campaign): Standing(
+            num_steps.get(campaign, 0),
+            *num_rollouts.get(campaign, (0, 0, 0)),
+            num_samples=num_samples.get(campaign),
+        )
+        for campaign in num_steps.keys() | num_samples.keys() | num_rollouts.keys()
+    }

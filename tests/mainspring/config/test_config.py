@@ -12,7 +12,7 @@ from mainspring.config.algorithm import Std
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import Device
-from mainspring.config.reading import check_evaluation, load_campaign
+from mainspring.config.reading import check_evaluation, load_campaign, load_sft
 from mainspring.config.stored import read_stored
 from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import ConfigError
@@ -229,3 +229,21 @@ def test_what_cannot_be_reproduced_is_refused(section: str, field: str, value: o
     raw[section] = raw[section] | {field: value}
     with pytest.raises(ValidationError, match=rf"{section}\.{field}.*or set schedule = \"fastest"):
         CampaignConfig.model_validate(raw)
+
+
+def test_a_supervised_run_is_stored_and_read_with_its_own_sections(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(
+        'name = "s"\n[[data.sources]]\nfile = "a/../rows.jsonl"\n[[data.sources]]\n'
+        'campaign = "c"\nmin_reward = 0.5\n[trainer]\ndevice = "cpu"\nbatch_size = 3\n'
+        "[trainer.optimizer]\nlr = 0.1\n"
+    )
+    config = load_sft(file)
+    assert config.data.sources[0].file == str(tmp_path / "rows.jsonl")
+    stored = config.model_dump(mode="json")
+    assert read_stored(CampaignKind.SFT, stored) == config
+    assert config.trainer.steps_of(10) == 4 and config.trainer.steps_of(9) == 3
+    ranks = config.ranks
+    assert (ranks.trainer.engine_name, ranks.trainer.optimizer.lr) == ("plain", 0.1)
+    assert ranks.trainer.optimizer.final_lr_fraction == 0.1
+    assert ranks.trainer.warm_start is not None and ranks.trainer.warm_start.steps == 0

@@ -1,0 +1,65 @@
+"""`mainspring sft FILE`: a supervised run on stored or imported trajectories."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.options import Home, Json, hint
+
+
+def register(app: typer.Typer) -> None:
+    @app.command()
+    def sft(
+        file: Annotated[Path, typer.Argument(help="File of the supervised run (TOML).")],
+        home: Home = None,
+        as_json: Json = False,
+    ) -> None:
+        """Train a model on stored or imported trajectories, and print the folder of the result.
+
+        Trains on replies alone, never on prompts or observations. Starts a rollout worker and a
+        trainer unless MAINSPRING_TEMPORAL_ADDRESS is set; then existing workers are used. To
+        resume after an interruption, repeat the command. Pass the printed folder to a campaign
+        as policy.model.
+        """
+        import asyncio
+
+        from rich.console import Console
+
+        from cli.operations.sft_run import train_supervised
+        from mainspring.config.reading import load_sft
+
+        config = load_sft(file)
+        console = Console(stderr=True)
+
+        def say(text: str) -> None:
+            console.print(f"[dim]{text}[/dim]", highlight=False, soft_wrap=True)
+
+        try:
+            done = asyncio.run(train_supervised(home, config, say, for_a_program=as_json))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+        if as_json:
+            told = {
+                "name": done.name,
+                "num_steps": done.num_steps,
+                "num_samples": done.data.num_samples,
+                "num_tokens": done.data.num_tokens,
+                "num_trained_tokens": done.data.num_trained_tokens,
+                "num_skipped": done.data.num_skipped,
+                "data_sha256": done.data.digest,
+                "loss_first": done.loss_first,
+                "loss_last": done.loss_last,
+                "model": str(done.model),
+            }
+            typer.echo(json.dumps(told))
+            return
+        before, after = (_loss(each) for each in (done.loss_first, done.loss_last))
+        console.print(f"{done.num_steps} steps, loss {before} to {after}", highlight=False)
+        typer.echo(str(done.model))
+        hint(f"set policy.model to this folder; `mainspring campaign show {done.name}`")
+
+
+def _loss(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

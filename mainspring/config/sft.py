@@ -1,0 +1,154 @@
+"""A supervised run, which trains a model on stored or imported trajectories, and its file.
+
+Invariants: the sections that a campaign's rollouts need are no part of the file, and keep their
+defaults in the stored run; what the run's ranks are built from is a campaign's configuration
+(`ranks`), so that engines, checkpoints and parallel sizes are those of campaigns.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.optimizer import OptimizerConfig, OptimizerName, WarmStartConfig
+from mainspring.config.parallel import ParallelConfig
+from mainspring.config.policy import PolicyConfig
+from mainspring.config.run import NamedConfig, RunConfig
+from mainspring.config.section import BUNDLED, Section
+from mainspring.config.trainer import TrainerConfig
+from mainspring.status import CampaignKind
+
+
+class Overlong(StrEnum):
+    REFUSE = "refuse"
+    """The run is refused, with their number."""
+    SKIP = "skip"
+    """They are left out, and counted."""
+
+
+class SftSource(Section):
+    campaign: str | None = None
+    """Campaign or evaluation whose stored rollouts are trained on, in the tokens that were served.
+    Its model must have the same tokenizer."""
+    file: str | None = None
+    """JSONL file (absolute, or relative to this file): a chat under "messages" in each line, as
+    `mainspring rollout export --format sft` writes it, or "token_ids" and "action_mask"."""
+    min_reward: float | None = None
+    """Minimum reward of a rollout. Unset: rollouts that resolved their task."""
+    max_per_task: int | None = Field(default=None, ge=1)
+    """Number of rollouts of one task: those of the highest reward, then the earliest. Unset:
+    all."""
+    min_version: int | None = Field(default=None, ge=0)
+    """Rollouts with a token of an older policy version are left out."""
+    max_version: int | None = Field(default=None, ge=0)
+    """Rollouts with a token of a newer policy version are left out."""
+
+    @model_validator(mode="after")
+    def _comes_from_one_place(self) -> Self:
+        if (self.campaign is None) == (self.file is None):
+            raise ValueError("a source needs either campaign or file")
+        if self.file is not None:
+            for name in ("min_reward", "max_per_task", "min_version", "max_version"):
+                if getattr(self, name) is not None:
+                    raise ValueError(
+                        f"{name} chooses among the rollouts of a campaign: a file is taken whole"
+                    )
+        return self
+
+    @property
+    def named(self) -> str:
+        """For messages."""
+        return f"campaign {self.campaign}" if self.campaign is not None else f"file {self.file}"
+
+
+class SftData(Section):
+    sources: Annotated[tuple[SftSource, ...], Field(min_length=1)]
+    """What is trained on; sources are put one after the other, and then shuffled."""
+    overlong: Overlong = Overlong.REFUSE
+    """What becomes of samples that are longer than `trainer.max_tokens`."""
+
+
+class SftOptimizerConfig(OptimizerConfig):
+    lr: float = Field(default=1e-5, gt=0)
+    """AdamW's learning rate."""
+    warmup_steps: int = Field(default=10, ge=0)
+    """Steps of linear warm-up. The rate also falls linearly, to `final_lr_fraction` at the end."""
+    final_lr_fraction: float = Field(default=0.1, ge=0, le=1)
+    """Learning rate of the last step, as a share of the full one."""
+
+
+class SftTrainerConfig(ParallelConfig):
+    num_epochs: int | None = Field(default=None, ge=1)
+    """Times that every sample is trained on; the last step may have fewer samples. Unset: once,
+    unless `num_steps` is set."""
+    num_steps: int | None = Field(default=None, ge=1)
+    """Steps of the whole run, instead of `num_epochs`."""
+    batch_size: int = Field(default=32, ge=1)
+    """Number of samples of a step."""
+    max_tokens: int | None = Field(default=None, ge=2)
+    """Maximum number of tokens of a sample. Unset: the model's own maximum."""
+    checkpoint_every: int = Field(default=100, ge=1)
+    """Number of steps between two versions of the model, each with checkpoint and export; the last
+    step makes one, too. A crash repeats the steps since the newest."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """Number of newest versions kept on disk."""
+    optimizer: SftOptimizerConfig = SftOptimizerConfig()
+
+    @model_validator(mode="after")
+    def _length_is_given_once(self) -> Self:
+        if self.num_steps is not None and self.num_epochs is not None:
+            raise ValueError("num_steps and num_epochs both tell the run's length: remove one")
+        return self
+
+    @model_validator(mode="after")
+    def _muon_is_not_sharded(self) -> Self:
+        if self.optimizer.name is OptimizerName.MUON and self.tensor_parallel > 1:
+            raise ValueError(
+                "optimizer.name = 'muon' orthogonalises whole matrices: set tensor_parallel = 1"
+            )
+        return self
+
+    def steps_of(self, num_samples: int) -> int:
+        """Steps of the whole run, on this number of samples."""
+        return self.num_steps or -(-num_samples * (self.num_epochs or 1) // self.batch_size)
+
+
+class SftConfig(RunConfig):
+    kind: Literal[CampaignKind.SFT] = Field(default=CampaignKind.SFT, exclude=True)
+    data: SftData
+    trainer: SftTrainerConfig = SftTrainerConfig()
+
+    @property
+    def ranks(self) -> CampaignConfig:
+        """What its ranks are built from: a campaign of this model, layout and optimizer. The
+        bundled model begins with its random weights."""
+        shared = {name: getattr(self.trainer, name) for name in ParallelConfig.model_fields}
+        optimizer = OptimizerConfig(**self.trainer.optimizer.model_dump())
+        bundled = self.policy.model == BUNDLED
+        warm = WarmStartConfig(copy_steps=0, steps=0) if bundled else None
+        trainer = TrainerConfig(**shared, optimizer=optimizer, warm_start=warm)
+        return CampaignConfig(name=self.name, seed=self.seed, policy=self.policy, trainer=trainer)
+
+
+class SftPolicy(Section):
+    model: str = BUNDLED
+    """Hugging Face model directory (absolute, or relative to this file), such as an export of an
+    earlier run; or "bundled", which begins with random weights."""
+
+
+class SftFile(NamedConfig):
+    """What `mainspring sft FILE` reads."""
+
+    policy: SftPolicy = SftPolicy()
+    data: SftData
+    trainer: SftTrainerConfig = SftTrainerConfig()
+
+    def config(self) -> SftConfig:
+        return SftConfig(
+            name=self.name,
+            seed=self.seed,
+            policy=PolicyConfig(model=self.policy.model),
+            data=self.data,
+            trainer=self.trainer,
+        )
