@@ -8,6 +8,8 @@ import hashlib
 
 from torch import nn
 
+from trainer.gradients import trained
+
 
 class GradientDigest:
     def __init__(self) -> None:
@@ -17,7 +19,7 @@ class GradientDigest:
     def add(self, model: nn.Module) -> None:
         """The gradients of one update."""
         self._num_updates += 1
-        for name, parameter in sorted(model.named_parameters(), key=lambda named: named[0]):
+        for name, parameter in sorted(trained(model), key=lambda named: named[0]):
             assert parameter.grad is not None, name
             self._found.update(name.encode())
             self._found.update(parameter.grad.detach().contiguous().cpu().numpy().data)

@@ -17,6 +17,11 @@ CLIP_EPS = 1e-6
 """As torch.nn.utils.clip_grad_norm_ has it, so that both scale by the same factor."""
 
 
+def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """With their names; the others are frozen beneath adapters."""
+    return [each for each in model.named_parameters() if each[1].requires_grad]
+
+
 def is_qk_norm(name: str) -> bool:
     """Replicated over tensor parallelism, but each rank sees only its own heads."""
     return "q_layernorm" in name or "k_layernorm" in name
@@ -24,7 +29,7 @@ def is_qk_norm(name: str) -> bool:
 
 def reduce_gradients(model: nn.Module, processes: Processes) -> None:
     """Sum over data parallelism, and the q and k norms' over tensor parallelism too."""
-    named = list(model.named_parameters())
+    named = trained(model)
     for _, parameter in named:
         if parameter.grad is None:  # a rank without micro-batches
             parameter.grad = torch.zeros_like(parameter)
@@ -38,7 +43,7 @@ def clip_gradients(model: nn.Module, max_norm: float, processes: Processes) -> f
     """Scale gradients to a global norm of at most `max_norm`; returns the norm before."""
     sharded: list[Tensor] = []
     replicated: list[Tensor] = []
-    for name, parameter in model.named_parameters():
+    for name, parameter in trained(model):
         assert parameter.grad is not None, name
         (replicated if shard_dim(name) is None else sharded).append(parameter.grad)
     squared = processes.sum_over_tp(_squared_norm(sharded)) + _squared_norm(replicated)

@@ -15,7 +15,7 @@ from transformers import PretrainedConfig
 from bundled.muon import Muon
 from mainspring.config.optimizer import OptimizerConfig, OptimizerName, WarmStartConfig
 from trainer.convert import GATE_UP, QKV, qkv_rows
-from trainer.gradients import clip_gradients, reduce_gradients
+from trainer.gradients import clip_gradients, reduce_gradients, trained
 from trainer.processes import Processes
 
 WARM_START_BETAS = (0.9, 0.98)
@@ -73,7 +73,7 @@ class PolicyOptimizer:
         self._fused: list[_FusedMatrix] = []
         matrices: list[Tensor] = []
         others: list[nn.Parameter] = []
-        for name, parameter in model.named_parameters():
+        for name, parameter in trained(model):
             is_hidden = name.startswith("decoder.layers.") and parameter.ndim == 2
             if config.name is OptimizerName.ADAMW or not is_hidden:
                 others.append(parameter)

@@ -13,9 +13,12 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import PretrainedConfig
 
+from mainspring.config.lora import LoraConfig
 from mainspring.errors import ModelError
+from trainer.adapters import in_hf_names, write
 from trainer.convert import (
     HF_OUTPUT,
+    StateDict,
     from_hf,
     global_name,
     hf_names,
@@ -25,27 +28,43 @@ from trainer.convert import (
     unplaced,
 )
 from trainer.hf_directory import HfReader, HfWriter
+from trainer.lora import adapters, merged, stored_weights
 from trainer.model import PolicyModel
 from trainer.processes import Processes
 
 T = TypeVar("T")
+ADAPTER_DIRECTORY = "adapter"
+"""Inside the export."""
+
+
+def first_layer(model: PolicyModel, processes: Processes) -> int:
+    """Of this rank's pipeline stage, numbered over all stages."""
+    return processes.pp_group.rank() * len(model.decoder.layers)
 
 
 class Weights:
     def __init__(
-        self, model: PolicyModel, hf: PretrainedConfig, processes: Processes, model_dir: Path
+        self,
+        model: PolicyModel,
+        hf: PretrainedConfig,
+        processes: Processes,
+        model_dir: Path,
+        lora: LoraConfig | None = None,
     ) -> None:
-        """`model_dir`: where the config and tokenizer of every export come from."""
+        """`model_dir`: where the config and tokenizer of every export come from; `lora`: of the
+        adapters that `model` has."""
+        self._lora = lora
         self._model = model
         self._hf = hf
         self._processes = processes
         self._model_dir = model_dir
-        self._first_layer = processes.pp_group.rank() * len(model.decoder.layers)
+        self._first_layer = first_layer(model, processes)
         self._first_expert = processes.expert_rank * (
             (model.config.num_moe_experts or 0) // model.config.expert_model_parallel_size
         )
 
     def named(self) -> dict[str, Tensor]:
+        """All that the shard holds, adapters apart from the matrices that they change."""
         return {name: parameter.detach() for name, parameter in self._model.named_parameters()}
 
     def take(self, state: dict[str, Tensor]) -> None:
@@ -61,14 +80,17 @@ class Weights:
             self._put(weight, state[name], name)
 
     def load_hf(self, model_dir: Path) -> None:
-        """Raises ModelError for a directory that does not hold this model."""
+        """Adapters add nothing to these weights. Raises ModelError for a directory that does not
+        hold this model."""
         reader = HfReader(model_dir)
         placed: set[str] = set()
-        for local, weight in self.named().items():
+        for local, weight in stored_weights(self._model).items():
             name = self._global(local)
             parts = {each: reader.read(each) for each in hf_names(name, self._hf)}
             self._put(weight, self._shard(name, parts), name)
             placed.update(parts)
+        for adapter in adapters(self._model).values():
+            adapter.b.detach().zero_()
         # A tied model's directory may hold its output weight a second time.
         tied = {HF_OUTPUT} if self._hf.tie_word_embeddings else set()
         all_placed = {name for part in self._everywhere(placed) for name in part}
@@ -87,21 +109,33 @@ class Weights:
             ) from None
 
     def export_hf(self, directory: Path) -> None:
-        """Write the weights as a new Hugging Face directory on a disk that all ranks share."""
+        """Write the weights as a new Hugging Face directory on a disk that all ranks share; those
+        with adapters as the model uses them, and the adapters in a folder of their own in it."""
         first = dist.get_rank() == 0
         writer = HfWriter(directory, self._model_dir, part=dist.get_rank())
         if first:
             writer.begin()
         dist.barrier()
-        for local, weight in self.named().items():
+        for local, weight in stored_weights(self._model).items():
             name = self._global(local)
-            shards = self._gathered(name, weight)
+            shards = self._gathered(name, merged(self._model, local, weight))
             if shards is not None:
                 writer.add(to_hf(name, shards, self._hf))
         writer.flush()
         files = self._everywhere(writer.files)
         if first:
             writer.finish({name: file for part in files for name, file in part.items()})
+        if self._lora is not None and self._lora.rank:
+            self._export_adapters(directory / ADAPTER_DIRECTORY, self._lora)
+
+    def _export_adapters(self, directory: Path, lora: LoraConfig) -> None:
+        mine: StateDict = {}
+        if self._processes.is_first_copy:
+            for local, adapter in adapters(self._model).items():
+                mine |= in_hf_names(self._global(local), adapter, self._hf)
+        found = {name: part for parts in self._everywhere(mine) for name, part in parts.items()}
+        if dist.get_rank() == 0:
+            write(directory, found, lora, self._model_dir)
 
     def _gathered(self, name: str, weight: Tensor) -> list[Tensor] | None:
         """All tensor-parallel ranks' parts of a weight, on the rank that writes it."""

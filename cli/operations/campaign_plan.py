@@ -108,7 +108,13 @@ def _shape(config: CampaignConfig) -> tuple[ModelShape, list[str]]:
             f"{shape.max_context} tokens",
             remedy=f"set policy.max_context to {shape.max_context} or less",
         )
-    return shape, _notes(directory, shape)
+    notes = _notes(directory, shape)
+    if config.trainer.lora.rank:
+        notes.append(
+            "planned as if all weights were trained: with adapters, gradients and optimizer take "
+            f"less (trainer.lora.rank = {config.trainer.lora.rank})"
+        )
+    return shape, notes
 
 
 def _notes(directory: Path, shape: ModelShape) -> list[str]:

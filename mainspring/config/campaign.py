@@ -72,6 +72,15 @@ class CampaignConfig(RunConfig):
         return self
 
     @model_validator(mode="after")
+    def _adapters_need_a_trained_model(self) -> Self:
+        if self.policy.model == BUNDLED and self.trainer.lora.rank:
+            raise ValueError(
+                "trainer.lora adapts a trained model, and policy.model = 'bundled' starts from "
+                "random weights: name a model, or remove [trainer.lora]"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _warm_start_is_for_the_bundled_model(self, info: ValidationInfo) -> Self:
         bundled = self.policy.model == BUNDLED
         if self.trainer.warm_start is not None and not bundled and info.context != STORED:

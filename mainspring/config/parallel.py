@@ -10,6 +10,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from mainspring.algorithms.gap import Dtype
+from mainspring.config.lora import LoraConfig
 from mainspring.config.section import Section
 
 PLAIN, MCORE = "plain", "mcore"
@@ -63,6 +64,7 @@ class ParallelConfig(Section):
     """Token budget of one packed micro-batch. A longer sequence is a micro-batch of its own."""
     threads_per_rank: int = Field(default=1, ge=1)
     """OMP threads of each rank on CPU."""
+    lora: LoraConfig = LoraConfig()
     placement_timeout_s: float = Field(default=600.0, gt=0)
     """Seconds to wait until a Ray cluster's hosts have what the ranks need."""
 
@@ -96,6 +98,15 @@ class ParallelConfig(Section):
                     f'the engine "plain" cannot do {name} = {given}: set engine = "mcore", or '
                     f"remove {name}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _adapters_are_whole(self) -> Self:
+        if self.lora.rank and self.tensor_parallel > 1:
+            raise ValueError(
+                f"lora.rank = {self.lora.rank} needs tensor_parallel = 1: share the model by "
+                "pipeline_parallel, or its sequences by context_parallel"
+            )
         return self
 
     @model_validator(mode="after")

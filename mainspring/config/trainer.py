@@ -74,6 +74,15 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
         return self
 
     @model_validator(mode="after")
+    def _muon_moves_whole_weights(self) -> Self:
+        if self.optimizer.name is OptimizerName.MUON and self.lora.rank:
+            raise ValueError(
+                "optimizer.name = 'muon' moves the model's own matrices, which lora.rank freezes: "
+                "set optimizer.name = 'adamw'"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _muon_is_not_sharded(self) -> Self:
         if self.optimizer.name is OptimizerName.MUON and self.tensor_parallel > 1:
             raise ValueError(

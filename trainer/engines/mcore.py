@@ -32,13 +32,14 @@ from mainspring.training_faults import AlgorithmBroken
 from mainspring.trajectories.sequences import MaskedSequence
 from trainer import hf_directory
 from trainer.engines.protocol import MicroBatchLoss
+from trainer.lora import add_adapters
 from trainer.mcore_optimizer import McoreOptimizer
 from trainer.micro_batch import MicroBatch, micro_batches, whole
 from trainer.model import build_model
 from trainer.packed import unpacked
 from trainer.processes import Processes
 from trainer.sharded_files import ShardedFiles
-from trainer.weights import Weights
+from trainer.weights import Weights, first_layer
 
 
 class McoreEngine:
@@ -54,7 +55,9 @@ class McoreEngine:
         hf = hf_directory.load_config(model_dir)
         temperature = config.policy.temperature or 1.0
         model = build_model(hf, self._parallel, processes, temperature=temperature)
-        self.weights = Weights(model, hf, processes, model_dir)
+        lora = config.trainer.lora
+        add_adapters(model, lora, config.seed, first_layer(model, processes))
+        self.weights = Weights(model, hf, processes, model_dir, lora)
         self.weights.load_hf(model_dir)
         self.files = ShardedFiles(model)
         self._config = model.config

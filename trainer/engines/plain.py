@@ -19,13 +19,14 @@ from mainspring.trajectories.sequences import MaskedSequence
 from trainer import hf_directory
 from trainer.engines.protocol import MicroBatchLoss
 from trainer.families import num_experts
+from trainer.lora import add_adapters
 from trainer.micro_batch import MicroBatch, micro_batches
 from trainer.model import build_model
 from trainer.optimizer import PolicyOptimizer
 from trainer.packed import unpacked
 from trainer.processes import Processes
 from trainer.rank_files import RankFiles
-from trainer.weights import Weights
+from trainer.weights import Weights, first_layer
 
 
 class PlainEngine:
@@ -42,7 +43,9 @@ class PlainEngine:
         self._model = build_model(
             self._hf, self._parallel, processes, temperature=config.policy.temperature or 1.0
         )
-        self.weights = Weights(self._model, self._hf, processes, model_dir)
+        lora = config.trainer.lora
+        add_adapters(self._model, lora, config.seed, first_layer(self._model, processes))
+        self.weights = Weights(self._model, self._hf, processes, model_dir, lora)
         self.weights.load_hf(model_dir)
         self.files = RankFiles(self.weights, processes)
 

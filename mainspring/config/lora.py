@@ -1,0 +1,27 @@
+"""Section [trainer.lora]: low-rank adapters instead of all weights."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from mainspring.config.section import Section
+
+
+class LoraTargets(StrEnum):
+    ALL = "all"
+    """The matrices of attention and MLP in every layer."""
+    ATTENTION = "attention"
+    """The matrices of attention alone."""
+
+
+class LoraConfig(Section):
+    rank: int = Field(default=0, ge=0)
+    """Rank of the adapters. 0: none, all weights are trained."""
+    alpha: float = Field(default=32.0, gt=0)
+    """An adapter's product is multiplied by alpha / rank."""
+    targets: LoraTargets = LoraTargets.ALL
+    """Which matrices have adapters: "all" of attention and MLP, or those of "attention"."""
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
