@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.sft import SftConfig
+from mainspring.config.tracking import TrackingConfig
 from mainspring.named import is_path
 from mainspring.tracking import TRACKERS, chosen
 
@@ -44,6 +45,7 @@ def extensions_of(config: AnyRun, role: Role) -> list[Extension]:
 def _named(config: AnyRun) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
     if isinstance(config, SftConfig):
         yield "engine", config.trainer.engine_name, (Role.TRAINER,)
+        yield from _trackers(config.tracking)
         return
     yield "agent", config.agent.kind, (Role.ROLLOUT_WORKER, Role.NODE)
     for part in config.reward.parts:
@@ -60,5 +62,9 @@ def _named(config: AnyRun) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
         yield "loss", trainer.loss, (Role.TRAINER,)
         yield "correction", trainer.correction.kind, (Role.TRAINER,)
         yield "engine", trainer.engine_name, (Role.TRAINER,)
-        for name in chosen(config.tracking):
-            yield f"tracker {name}", TRACKERS[name], (Role.TRAINER,)
+        yield from _trackers(config.tracking)
+
+
+def _trackers(tracking: TrackingConfig) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
+    for name in chosen(tracking):
+        yield f"tracker {name}", TRACKERS[name], (Role.TRAINER,)

@@ -191,6 +191,7 @@ TAKEN_NAMES = frozenset(
 )
 """Of a step's other figures (`activities.step_batch`, `reports.metrics`): no loss may use them."""
 CLIP_NAMES = ("clip_fraction", "clip_fraction_low", "clip_fraction_high", "clip_fraction_dual")
+NLL = "nll"
 """What Mainspring's losses name."""
 PASS_NAMES = frozenset({"correction_cut", "kl_reference"})
 """Of figures that the pass adds to those of the loss, where the campaign asks for them: the share

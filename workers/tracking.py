@@ -23,7 +23,9 @@ from infra.tracking.choice import make_tracker
 from infra.tracking.gauges import Gauges
 from infra.tracking.protocol import TrackedBy, Tracker
 from mainspring import layout
-from mainspring.config.any_run import training
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.sft import SftConfig
+from mainspring.config.tracking import TrackingConfig
 from mainspring.errors import DatabaseError, MainspringError
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus
@@ -59,7 +61,7 @@ async def follow(
     record = await _stored(database, campaign)
     followers = [
         Follower(database, campaign, name, _maker(name, record, home))
-        for name in chosen(training(record.config).tracking)
+        for name in chosen(_tracking_of(record))
     ]
     if gauges is not None:
         followers.append(Follower(database, campaign, "gauges", lambda: gauges))
@@ -67,15 +69,19 @@ async def follow(
     await asyncio.Event().wait()
 
 
+def _tracking_of(record: CampaignRecord) -> TrackingConfig:
+    config = record.config
+    return config.tracking if isinstance(config, CampaignConfig | SftConfig) else TrackingConfig()
+
+
 def _maker(name: str, record: CampaignRecord, home: Path) -> Callable[[], Tracker]:
-    config = training(record.config)
     given = TrackedBy(
         campaign=TrackedCampaign(
             name=record.id,
             uid=record.uid,
-            parameters=parameters_of(config.model_dump(mode="json")),
+            parameters=parameters_of(record.config.model_dump(mode="json")),
         ),
-        tracking=config.tracking,
+        tracking=_tracking_of(record),
         directory=layout.tracking(home, record.id, name),
     )
     return lambda: make_tracker(name, given)

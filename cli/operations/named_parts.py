@@ -40,6 +40,7 @@ def unusable(config: AnyRun) -> list[tuple[str, UsageError]]:
 def _checks(config: AnyRun) -> Iterator[tuple[str, Callable[[], None]]]:
     if isinstance(config, SftConfig):
         yield "algorithm", lambda: check_algorithms(config.ranks.trainer)
+        yield "tracker", lambda: check_tracking(config.tracking)
         return
     yield "reward", lambda: check_parts(config)
     yield "agent", lambda: check_agent(config.agent)

@@ -32,7 +32,7 @@ from infra.db.database import Database
 from infra.db.fence import unknown
 from infra.db.models import CampaignRow, SelectionRow
 from infra.db.selections import Selected
-from mainspring.config.any_run import AnyRun, concurrency_of, training, with_concurrency
+from mainspring.config.any_run import AnyRun, concurrency_of, with_concurrency
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.errors import shortened, shown
 from mainspring.config.sft import SftConfig
@@ -106,7 +106,7 @@ async def create(database: Database, config: AnyRun, selected: Sequence[Selected
         )
     # How many rollouts run at once, and who is told of them, is not what a run is.
     before = with_concurrency(stored.config, concurrency_of(config))
-    if isinstance(config, CampaignConfig):
+    if isinstance(config, CampaignConfig | SftConfig):
         before = before.model_copy(update={"tracking": config.tracking})
     differing = sorted(_differences(before.model_dump(), config.model_dump()))
     if differing:
@@ -114,17 +114,18 @@ async def create(database: Database, config: AnyRun, selected: Sequence[Selected
             "\n".join([f"campaign {config.name} exists with other fields:", *shortened(differing)]),
             remedy="give the new campaign another name, or use the configuration it was made with",
         )
-    if isinstance(config, SftConfig):
-        return False
-    # Earlier versions stored that of every kind where a campaign has it.
-    path = case(
-        (CampaignRow.config.has_key("concurrency"), cast(["concurrency"], ARRAY(Text))),
-        else_=cast(["evaluation", "concurrency"], ARRAY(Text)),
-    )
-    concurrency = func.to_jsonb(cast(concurrency_of(config), Integer))
-    changed = func.jsonb_set(CampaignRow.config, path, concurrency)
+    changed: Any = CampaignRow.config
+    if not isinstance(config, SftConfig):
+        # Earlier versions stored that of every kind where a campaign has it.
+        path = case(
+            (CampaignRow.config.has_key("concurrency"), cast(["concurrency"], ARRAY(Text))),
+            else_=cast(["evaluation", "concurrency"], ARRAY(Text)),
+        )
+        concurrency = func.to_jsonb(cast(concurrency_of(config), Integer))
+        changed = func.jsonb_set(changed, path, concurrency)
     # A row that an earlier version stored stays as it was, unless there is something new.
-    if isinstance(config, CampaignConfig) and config.tracking != training(stored.config).tracking:
+    trains = isinstance(config, CampaignConfig | SftConfig)
+    if trains and config.tracking != getattr(stored.config, "tracking", None):
         tracking = cast(config.tracking.model_dump(mode="json"), JSONB)
         changed = func.jsonb_set(changed, cast(["tracking"], ARRAY(Text)), tracking)
     async with database.transaction() as connection:

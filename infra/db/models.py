@@ -1,8 +1,7 @@
 """The tables, as typed declarative models. Every change here needs a migration; a test compares.
 
-Invariants held by the schema itself: one row per (rollout, epoch, turn); a group is in at most one
-step; a status is one of its enum's words. Imported by the modules of `infra.db` and by migrations
-alone, which a test holds: rows never leave `infra.db`, records and figures do.
+Held by the schema: one row per (rollout, epoch, turn); a group is in at most one step; a status is
+one of its enum's words. Imported by `infra.db` and migrations alone: rows never leave `infra.db`.
 """
 
 from datetime import datetime

@@ -16,6 +16,7 @@ from mainspring.config.parallel import ParallelConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.run import NamedConfig, RunConfig
 from mainspring.config.section import BUNDLED, Section
+from mainspring.config.tracking import TrackingConfig
 from mainspring.config.trainer import TrainerConfig
 from mainspring.status import CampaignKind
 
@@ -102,6 +103,15 @@ class SftTrainerConfig(ParallelConfig):
         return self
 
     @model_validator(mode="after")
+    def _muon_moves_whole_weights(self) -> Self:
+        if self.optimizer.name is OptimizerName.MUON and self.lora.rank:
+            raise ValueError(
+                "optimizer.name = 'muon' moves the model's own matrices, which lora.rank freezes: "
+                "set optimizer.name = 'adamw'"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _muon_is_not_sharded(self) -> Self:
         if self.optimizer.name is OptimizerName.MUON and self.tensor_parallel > 1:
             raise ValueError(
@@ -118,6 +128,7 @@ class SftConfig(RunConfig):
     kind: Literal[CampaignKind.SFT] = Field(default=CampaignKind.SFT, exclude=True)
     data: SftData
     trainer: SftTrainerConfig = SftTrainerConfig()
+    tracking: TrackingConfig = TrackingConfig()
 
     @property
     def ranks(self) -> CampaignConfig:
@@ -143,6 +154,16 @@ class SftFile(NamedConfig):
     policy: SftPolicy = SftPolicy()
     data: SftData
     trainer: SftTrainerConfig = SftTrainerConfig()
+    tracking: TrackingConfig = TrackingConfig()
+
+    @model_validator(mode="after")
+    def _adapters_need_a_trained_model(self) -> Self:
+        if self.policy.model == BUNDLED and self.trainer.lora.rank:
+            raise ValueError(
+                "trainer.lora adapts a trained model, and policy.model = 'bundled' starts from "
+                "random weights: name a model, or remove [trainer.lora]"
+            )
+        return self
 
     def config(self) -> SftConfig:
         return SftConfig(
@@ -151,4 +172,5 @@ class SftFile(NamedConfig):
             policy=PolicyConfig(model=self.policy.model),
             data=self.data,
             trainer=self.trainer,
+            tracking=self.tracking,
         )

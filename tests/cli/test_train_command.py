@@ -230,7 +230,9 @@ async def test_a_dry_run_names_what_the_file_names_and_does_not_exist(
     assert isinstance(ended.exception, MainspringError) and ended.exception.exit_code == 2
     assert "agent 'nobody_at_all:Agent' cannot be imported" in ended.exception.message
     assert "no loss is called 'clop'" in ended.exception.message
-    assert "choose from clip, dual_clip, cispo, gspo, or name your own" in ended.exception.remedy
+    assert (
+        "choose from clip, dual_clip, cispo, gspo, nll, or name your own" in ended.exception.remedy
+    )
 
 
 async def test_a_configured_service_that_is_away_is_missing(

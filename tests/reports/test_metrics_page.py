@@ -6,7 +6,7 @@ from pathlib import Path
 from report_data import report_data
 
 from mainspring.algorithms.choice import LOSSES
-from mainspring.step_metrics import CLIP_NAMES, PASS_NAMES, TAKEN_NAMES
+from mainspring.step_metrics import CLIP_NAMES, NLL, PASS_NAMES, TAKEN_NAMES
 from reports.metrics import lines
 
 PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
@@ -26,7 +26,7 @@ def documented(section: str) -> list[str]:
 def test_every_figure_of_a_step_has_a_line() -> None:
     names = documented("Of a step")
     assert len(names) == len(set(names))
-    known = (TAKEN_NAMES | PASS_NAMES | {*CLIP_NAMES}) - NO_FIGURES - OF_A_LINE
+    known = (TAKEN_NAMES | PASS_NAMES | {*CLIP_NAMES, NLL}) - NO_FIGURES - OF_A_LINE
     assert set(names) == known | {"reward_part/NAME"}
 
 
@@ -46,4 +46,4 @@ def test_losses_name_nothing_else() -> None:
     folder = Path(__file__).parents[2] / "trainer" / "losses"
     texts = [(folder / f"{name}.py").read_text() for name in (*LOSSES, "objective")]
     named = {name for text in texts for name in re.findall(r'"(\w+)": ', text)}
-    assert named == {*CLIP_NAMES}
+    assert named == {*CLIP_NAMES, NLL}

@@ -144,7 +144,8 @@ def test_a_supervised_run_shows_its_loss_and_its_data() -> None:
         supervised=Supervised(SftData("d" * 64, 24, 3505, 1060, 3), 4, "/models/v00002/hf"),
     )
     html = page.render(data)
-    assert html.count("<svg") == 1 and "Negative log-likelihood" in html
+    assert html.count("<svg") == 2, "the loss and the tokens a second"
+    assert "Negative log-likelihood" in html
     assert "3,505 tokens, 1,060 of them trained, 3 skipped" in html and "2 of 4 steps" in html
     found = summary.summary(data)["supervised"]
     assert (found["loss_first"], found["loss_last"], found["num_skipped"]) == (2.0, 1.0, 3)

@@ -13,7 +13,9 @@ def test_ranks_wait_for_a_host_that_holds_them_and_are_placed_again(make_model) 
     environment = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
     ended = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
     assert ended.returncode == 0, ended.stderr[-2000:]
-    found = json.loads(ended.stdout.splitlines()[-1])
+    # Ray prints what a lost host's log has, before it and after.
+    [line] = [each for each in ended.stdout.splitlines() if each.startswith('{"refusal"')]
+    found = json.loads(line)
     assert "need 2 CPUs on one host each" in found["refusal"]
     assert "has 1 host with 1 CPU," in found["refusal"] and "within 3 s" in found["refusal"]
     assert found["lost"] == "TrainerLost"

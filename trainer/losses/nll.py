@@ -11,6 +11,6 @@ from trainer.losses.protocol import ActionTokens, LossOutput
 
 
 def nll(tokens: ActionTokens, trainer: TrainerConfig) -> LossOutput:
-    """Reports `nll`, of all tokens alike."""
+    """Reports `nll`, mean over all tokens alike."""
     objective = tokens.advantages * tokens.logprobs
     return LossOutput(loss_of(objective, tokens, trainer), {"nll": -tokens.logprobs.detach().sum()})
