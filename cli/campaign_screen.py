@@ -80,7 +80,9 @@ def print_one(seen: Any) -> None:
             say(f"{label:10} {told}")
     if totals.num_groups_flat or totals.num_groups_masked:
         flat, masked = totals.num_groups_flat, totals.num_groups_masked
-        say(f"groups replaced: {flat} with equal rewards, {masked} masked")
+        share = totals.replaced_turns_share
+        cost = "" if share is None else f", {share:.0%} of the turns"
+        say(f"groups replaced: {flat} with equal rewards, {masked} masked{cost}")
     if totals.num_suspicious:
         command = f"mainspring rollout list {record.id} --suspicious"
         say(f"suspicious {totals.num_suspicious} (`{command}`)")

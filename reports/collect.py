@@ -50,6 +50,7 @@ async def collect(
         spent = await timings.read(connection, campaign)
         ended = await endings.read(connection, campaign)
         groups = await endings.group_counts(connection, campaign)
+        replaced = await endings.replaced_turns(connection, campaign)
         suspects = await endings.suspects(connection, campaign, SUSPECTS_SHOWN)
     reproducible = isinstance(config, CampaignConfig) and config.batches is not None
     chosen = worth_reading(played)
@@ -62,7 +63,7 @@ async def collect(
         config=_labels(config),
         temporal_ui=temporal_ui,
         temporal_namespace=temporal_namespace,
-        totals=_totals(ended, groups, steps, gaps, wall_s),
+        totals=_totals(ended, groups, replaced, steps, gaps, wall_s),
         logprob_gap_limit=config.gap_bounds.max if isinstance(config, CampaignConfig) else None,
         evaluations=measured,
         main_split=main_split,
@@ -112,6 +113,7 @@ def _labels(config: AnyRun) -> dict[str, str]:
 def _totals(
     ended: Endings,
     groups: Mapping[GroupStatus, int],
+    replaced: tuple[int, int],
     steps: Sequence[Step],
     checked: Sequence[CheckedGap],
     wall_s: float,
@@ -131,4 +133,5 @@ def _totals(
         num_suspicious=ended.num_suspicious,
         num_groups_masked=groups[GroupStatus.MASKED],
         num_groups_flat=groups[GroupStatus.FLAT],
+        replaced_turns_share=replaced[0] / replaced[1] if replaced[1] else None,
     )

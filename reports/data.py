@@ -61,6 +61,8 @@ class Totals:
     """Training groups replaced because too few of their rollouts were scored."""
     num_groups_flat: int = 0
     """Training groups replaced because their rewards were equal."""
+    replaced_turns_share: float | None = None
+    """Of the turns of all training groups, those of replaced ones; None before the first turn."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ def summary(data: ReportData, report: Path | None = None) -> dict[str, Any]:
         "stop_reasons": data.stop_reasons,
         "num_groups_masked": data.totals.num_groups_masked,
         "num_groups_flat": data.totals.num_groups_flat,
+        "replaced_turns_share": data.totals.replaced_turns_share,
         "num_suspicious": data.totals.num_suspicious,
         "suspicions": data.suspicions,
         "reward_parts": data.compositions[-1].parts if data.compositions else {},

@@ -174,6 +174,7 @@ def test_summary_has_exactly_its_keys() -> None:
         "stop_reasons": report_data().stop_reasons,
         "num_groups_masked": 0,
         "num_groups_flat": 0,
+        "replaced_turns_share": None,
         "num_suspicious": 31,
         "suspicions": {"searched_history": 30, "edited_tests": 2},
         "reward_parts": report_data().compositions[-1].parts,

@@ -37,6 +37,15 @@ def arm_driver() -> None:
         setattr(owner, name, deadly(getattr(owner, name), before=before, after=after))
 
     around(RayTrainer, "load", "driver before load", "driver after load")
+    load, since = RayTrainer.load, [psutil.Process().create_time()]
+
+    def timed_load(self, job, checkpoint, version):
+        """The first time from the start of the process, then from the call."""
+        began = since.pop() if since else time.time()
+        load(self, job, checkpoint, version)
+        print(f"version {version} is held after {time.time() - began:.1f} s", flush=True)
+
+    RayTrainer.load = timed_load
     around(RayTrainer, "train_step", "driver before step", "driver after step")
     around(RayTrainer, "save", "driver before save")
     around(checkpoint, "commit", "driver before rename", "driver after rename")

@@ -6,6 +6,7 @@ Every second version has a checkpoint, so that what was trained since is trained
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -168,6 +169,8 @@ def train(url: str, home: Path, campaign: CampaignId, points: dict[str, list[str
         print(f"a trainer ended with {code} after {time.monotonic() - began:.1f} s", flush=True)
         ends.append(str(code))
         assert code in (0, 3, -signal.SIGKILL), (home / "trainer.log").read_text()[-3000:]
+    said = re.findall(r"is held after ([\d.]+) s", (home / "trainer.log").read_text())
+    print(f"seconds until a started trainer, or its new ranks, held a version: {said}", flush=True)
     return ends
 
 

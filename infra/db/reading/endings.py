@@ -68,6 +68,19 @@ async def group_counts(connection: AsyncConnection, campaign: CampaignId) -> dic
     return {status: found.get(status, 0) for status in GroupStatus}
 
 
+async def replaced_turns(connection: AsyncConnection, campaign: CampaignId) -> tuple[int, int]:
+    """Turns of training groups that no step can use, and turns of all training groups."""
+    replaced = GroupRow.status.in_((GroupStatus.FLAT, GroupStatus.MASKED))
+    turns = func.sum(RolloutRow.num_turns)
+    row = await connection.execute(
+        select(func.coalesce(turns.filter(replaced), 0), func.coalesce(turns, 0))
+        .join(GroupRow, GroupRow.id == RolloutRow.group_id)
+        .where(GroupRow.campaign_id == campaign, GroupRow.kind == GroupKind.TRAIN)
+    )
+    num_replaced, num_all = row.one()
+    return num_replaced, num_all
+
+
 async def suspects(
     connection: AsyncConnection, campaign: CampaignId, limit: int
 ) -> list[tuple[RolloutId, int]]:

@@ -17,6 +17,7 @@ from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, TaskId, eval_group_id, group_id, rollout_id
 from mainspring.protocol.campaign import GroupInput
 from mainspring.status import CampaignStatus, Exclusion, GroupKind
+from reports.collect import collect
 
 IDS = [task(n).id for n in range(4)]
 
@@ -149,3 +150,16 @@ async def test_a_filter_that_leaves_nothing_or_names_no_evaluation_is_refused(db
         await launch.create(db, campaign("c", pass_rates_of=CAMPAIGN))
     assert await campaigns.find(db, CampaignId("c")) is None
     assert config().curriculum.kind == "shuffled"
+
+
+async def test_what_replaced_groups_cost_is_told(db: Database) -> None:
+    await tasks.put_tasks(db, [task(n) for n in range(4)])
+    name = CampaignId("c")
+    await campaigns.create(db, campaign("c"))
+    await policies.put_first_policy(db, name, "/m", "/c")
+    assert (await collect(db, name)).totals.replaced_turns_share is None
+    await played(db, name, 0, IDS[0], [1.0, 0.0])
+    await played(db, name, 1, IDS[1], [1.0, 1.0])
+    await played(db, name, 2, IDS[2], [0.0, 0.0, 0.0])
+    totals = (await collect(db, name)).totals
+    assert (totals.num_groups_flat, totals.replaced_turns_share) == (2, 5 / 7)
