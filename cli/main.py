@@ -19,6 +19,7 @@ from cli import (
     db,
     doctor,
     eval,
+    model,
     node,
     rollout,
     serve,
@@ -42,7 +43,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (
-    *(train, sft, stack, tasks, campaign, eval, rollout, worker, node),
+    *(train, sft, stack, tasks, campaign, eval, rollout, worker, node, model),
     *(serve, db, temporal, doctor, bench),
 )
 for module in COMMANDS:

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from mainspring.config.campaign import CampaignConfig
 from mainspring.trajectories.samples import Sample
 from tests.trainer import cuda_shim
+from trainer import model_conversion
 from trainer.engines.mcore import McoreEngine, finalize_model_grads
 from trainer.mini_batch import MiniBatch
 from trainer.policy_step import PolicyStep
@@ -104,6 +105,20 @@ def logprobs(
 ) -> dict[int, Any]:
     joined(rank, store, config)
     return TrainerRank(config, model_dir, rank=rank).logprobs(samples)
+
+
+def converted(rank: int, store: str, config: CampaignConfig, model_dir: Path, out: Path) -> None:
+    """To Megatron's form at `out`, which needs CUDA."""
+    joined(rank, store, config)
+    model_conversion.to_torch_dist(model_dir, out)
+
+
+def one_step(
+    rank: int, store: str, config: CampaignConfig, model_dir: Path, samples: list[Sample]
+) -> Any:
+    joined(rank, store, config)
+    trainer = TrainerRank(config, model_dir, rank=rank)
+    return trainer.train_step(samples, step=0, current_version=0)
 
 
 def supervised(
