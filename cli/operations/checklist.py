@@ -10,15 +10,16 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from temporalio.client import Client
 
 from cli.operations import fleet_extensions, local_engines
+from cli.operations.checklist_item import Item, State
+from cli.operations.gpus_here import gpus_here
 from cli.operations.local_engines import EngineKind, Hardware
+from cli.operations.memory_item import memory_item
 from cli.operations.named_parts import unusable
 from cli.operations.sandboxes_here import backends_here, probe_here
 from infra.db import tasks, verifications
@@ -51,28 +52,6 @@ BYTES_PER_PARAMETER = 16
 """Of one checkpoint: weights, two moments and the exported copy, four bytes each."""
 TRAINER_LIBRARIES = ("torch", "ray", "megatron")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
-
-
-class State(StrEnum):
-    OK = "ok"
-    """It is there and fit."""
-    STARTS = "starts"
-    """The command starts it."""
-    WARNING = "warning"
-    """Not visible from this machine, or needed later only."""
-    MISSING = "missing"
-    """The campaign cannot run without it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    what: str
-    state: State
-    found: str
-    fix: str = ""
-    """What to do about it."""
-    is_service: bool = False
-    """A missing service or machine, as opposed to wrong input."""
 
 
 def require(campaign: str, items: Sequence[Item]) -> None:
@@ -108,6 +87,8 @@ async def of_this_machine(
         _gpu_item(config, hardware),
         _disk_item(config, settings.home),
     ]
+    if model.state is State.OK and (memory := memory_item(config, gpus_here())) is not None:
+        items.append(memory)
     return items
 
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 from cli.operations import campaign_launch as launch
 from cli.operations import checklist, local_engines
 from cli.operations.cancelled_by import cancelled_by
-from cli.operations.checklist import Item, State
+from cli.operations.checklist_item import Item, State
 from cli.operations.embedded_stack import ServiceState, status, up
 from cli.operations.fleet import (
     ONE_THREAD,

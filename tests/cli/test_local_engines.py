@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cli.operations import checklist, local_engines
-from cli.operations.checklist import State
+from cli.operations.checklist_item import State
 from cli.operations.local_campaign import members
 from cli.operations.local_engines import EngineKind, Hardware
 from engine import scheduler

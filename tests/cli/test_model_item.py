@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
-from cli.operations.checklist import State, model_item
+from cli.operations.checklist import model_item
+from cli.operations.checklist_item import State
+from cli.operations.gpus_here import GpusHere
+from cli.operations.memory_item import memory_item
 from mainspring.config.campaign import CampaignConfig
 from tests.infra.policy.tiny_model import save_tiny_model
 
@@ -30,6 +33,29 @@ def test_sizes_that_divide_nothing_are_refused_with_both_numbers(
     assert model_item(campaign(model)).state is State.OK
     found = model_item(campaign(model, device="cuda", **sizes))
     assert found.state is State.MISSING and says in found.found and found.fix
+
+
+QWEN3_8B = Path(__file__).parents[1] / "data" / "models" / "qwen3-8b"
+
+
+@pytest.mark.parametrize(
+    ("gpu_gb", "sizes", "state"),
+    [
+        (80, {"tensor_parallel": 8, "engine": "mcore", "dtype": "bfloat16"}, State.OK),
+        (80, {"engine": "mcore", "dtype": "bfloat16"}, State.MISSING),
+        (80, {"engine": "mcore", "dtype": "bfloat16", "lora": {"rank": 8}}, State.WARNING),
+    ],
+)
+def test_ranks_that_do_not_fit_this_machines_gpus_are_refused(
+    gpu_gb: int, sizes: dict[str, Any], state: State
+) -> None:
+    seen = GpusHere("NVIDIA H100 80GB HBM3", 8, gpu_gb * 10**9)
+    config = campaign(QWEN3_8B, device="cuda", **sizes)
+    found = memory_item(config, seen)
+    assert found is not None and found.state is state, found
+    assert "H100 80GB HBM3 has 80.0 GB" in found.found
+    assert memory_item(config, None) is None
+    assert memory_item(campaign(QWEN3_8B, device="cpu"), seen) is None
 
 
 def test_a_missing_shard_is_refused_by_name(tmp_path: Path) -> None:
