@@ -18,6 +18,8 @@ MMAP_BYTES = 32 << 20
 """Tensors on CPU below this size come from malloc's heap, which does not shrink (glibc)."""
 CHUNK_BYTES = 64 << 20
 """Of the float32 logits of one chunk, as the trainer has it."""
+KEPT_BYTES = 2 * CHUNK_BYTES
+"""Of the logits that are not computed again, as the trainer has it."""
 CHUNK_COPIES = 5
 """Tensors of a chunk's size that exist at once."""
 
@@ -167,4 +169,5 @@ def logits_bytes(
     # Rows of action tokens and their gradient, and the weight's gradient in float32.
     rows = 2 * num_actions * shape.hidden_size * width
     copy = 0 if width == FLOAT32_BYTES else kind.output_parameters * width
-    return chunk + rows + kind.output_parameters * FLOAT32_BYTES + copy
+    kept = min(KEPT_BYTES, num_actions * row)
+    return chunk + kept + rows + kind.output_parameters * FLOAT32_BYTES + copy
