@@ -33,9 +33,12 @@ class PublishingActivities:
             policy = newest or await policies.get_policy(self._db, ref.campaign, ref.version)
             engines = served.config.policy.engines
             beat.show(f"version {policy.version} to {len(engines)} engines")
-            async with asyncio.TaskGroup() as group:
-                for engine in engines:
-                    group.create_task(_publish(served.publisher, engine, policy))
+            loads = [_publish(served.publisher, engine, policy) for engine in engines]
+            # Not a TaskGroup: its group of exceptions would hide what kind of fault it was, and one
+            # engine's failure would cut off the loads of the others.
+            ends = await asyncio.gather(*loads, return_exceptions=True)
+        if failed := [end for end in ends if end is not None]:
+            raise failed[0]
         return ref
 
 
