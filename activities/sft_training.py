@@ -9,7 +9,6 @@ worked for long in one attempt, makes a version where it is: nothing is computed
 
 import asyncio
 import hashlib
-import shutil
 import time
 from pathlib import Path
 from typing import Protocol
@@ -99,7 +98,7 @@ class SftTrainingActivities(TrainingActivities):
                 checkpoint=str(directory),
                 trainer_epoch=self._epoch,
             )
-            await self._prune_versions(ask.campaign, step, run.config.trainer.keep_checkpoints)
+            await self._prune(ask.campaign, run.config.trainer.keep_checkpoints)
         return SftStepsResult(version=step, loss=loss)
 
     async def _step(self, run: "_Run", samples: list[Sample], step: int) -> dict[str, float | None]:
@@ -122,14 +121,6 @@ class SftTrainingActivities(TrainingActivities):
         config = (await campaigns.get(self._db, campaign)).config
         assert isinstance(config, SftConfig), f"{campaign} is a {config.kind}"
         return _Run(self._db, campaign, config, await sft.data_of(self._db, campaign))
-
-    async def _prune_versions(self, campaign: CampaignId, newest: int, keep: int) -> None:
-        """Remove the checkpoints of all but the newest `keep` versions; version 0 stays. A later
-        directory was left by an attempt that did not get as far as its row."""
-        folder = self._directory(campaign, 0).parent
-        made = {int(path.name[1:]): path for path in folder.glob("v" + "[0-9]" * 5)}
-        for version in sorted(each for each in made if 0 < each <= newest)[:-keep]:
-            await asyncio.to_thread(shutil.rmtree, made[version], ignore_errors=True)
 
 
 class _Run:

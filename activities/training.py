@@ -29,7 +29,6 @@ from mainspring import layout
 from mainspring.algorithms.gap import GapMode, LogprobGap
 from mainspring.config.any_run import ranks_of
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import MainspringError
 from mainspring.fingerprint import Fingerprint
 from mainspring.ids import CampaignId
@@ -128,7 +127,7 @@ class TrainingActivities:
                     job.config, directory, batch.samples, measured.gradient
                 ),
             )
-            await self._prune(ask.campaign, trainer)
+            await self._prune(ask.campaign, trainer.keep_checkpoints, trainer.keep_best)
         return _result(ask.step, metrics)
 
     @implements(CHECK_LOGPROBS)
@@ -206,10 +205,11 @@ class TrainingActivities:
     def _directory(self, campaign: CampaignId, version: int) -> Path:
         return layout.policy(self._home, campaign, version)
 
-    async def _prune(self, campaign: CampaignId, trainer: TrainerConfig) -> None:
-        """Remove what no invariant and no wish of the campaign file needs any more."""
+    async def _prune(self, campaign: CampaignId, keep_checkpoints: int, keep_best: int = 0) -> None:
+        """Remove what no invariant and no wish of the run's file needs any more. A directory of a
+        later version was left by an attempt that did not get as far as its row."""
         versions = await retention.versions(self._db, campaign)
-        kept = kept_versions(versions, trainer.keep_checkpoints, trainer.keep_best)
+        kept = kept_versions(versions, keep_checkpoints, keep_best)
         for directory in self._directory(campaign, 0).parent.glob("v" + "[0-9]" * 5):
             version = int(directory.name[1:])
             if version not in kept and version <= versions[-1].version:

@@ -15,12 +15,8 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from mainspring.batch_invariance import ROW_BLOCK, whole_blocks
+from mainspring.planning.activations import CHUNK_BYTES, KEPT_BYTES
 from trainer.logprobs import logprob_entropy
-
-CHUNK_BYTES = 64 << 20
-"""Of the float32 logits of one chunk; about five times as much exists at once."""
-KEPT_BYTES = 2 * CHUNK_BYTES
-"""Of logits kept for the backward pass, which saves an eighth of the output layer's work."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,11 +73,7 @@ class CampaignConfig(RunConfig):
 
     @model_validator(mode="after")
     def _adapters_need_a_trained_model(self) -> Self:
-        if self.policy.model == BUNDLED and self.trainer.lora.rank:
-            raise ValueError(
-                "trainer.lora adapts a trained model, and policy.model = 'bundled' starts from "
-                "random weights: name a model, or remove [trainer.lora]"
-            )
+        self.trainer.lora.require_trained(self.policy.model)
         return self
 
     @model_validator(mode="after")

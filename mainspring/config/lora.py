@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from mainspring.config.section import Section
+from mainspring.config.section import BUNDLED, Section
 
 
 class LoraTargets(StrEnum):
@@ -21,6 +21,14 @@ class LoraConfig(Section):
     """An adapter's product is multiplied by alpha / rank."""
     targets: LoraTargets = LoraTargets.ALL
     """Which matrices have adapters: "all" of attention and MLP, or those of "attention"."""
+
+    def require_trained(self, model: str) -> None:
+        """Raises ValueError where `model` starts from random weights."""
+        if self.rank and model == BUNDLED:
+            raise ValueError(
+                "trainer.lora adapts a trained model, and policy.model = 'bundled' starts from "
+                "random weights: name a model, or remove [trainer.lora]"
+            )
 
     @property
     def scale(self) -> float:

@@ -1,7 +1,8 @@
 """How the ranks of [trainer] share a model and a batch, and in which numbers they compute.
 
 Owns what does not depend on the model; sizes that do not divide its layers, heads or experts are
-refused by the trainer, which reads them. Base of `mainspring.config.trainer.TrainerConfig`.
+refused by the trainer, which reads them. Base of the sections [trainer] of campaigns and
+supervised runs.
 """
 
 from enum import StrEnum
@@ -11,6 +12,7 @@ from pydantic import Field, model_validator
 
 from mainspring.algorithms.gap import Dtype
 from mainspring.config.lora import LoraConfig
+from mainspring.config.optimizer import OptimizerConfig, OptimizerName
 from mainspring.config.section import Section
 
 PLAIN, MCORE = "plain", "mcore"
@@ -78,6 +80,20 @@ class ParallelConfig(Section):
         """Number of ranks. Experts are shared by ranks that share something else too."""
         copies = self.context_parallel * self.data_parallel
         return self.tensor_parallel * self.pipeline_parallel * copies
+
+    def check_optimizer(self, optimizer: OptimizerConfig) -> None:
+        """Raises ValueError where it cannot move a model that is shared or adapted so."""
+        if optimizer.name is not OptimizerName.MUON:
+            return
+        if self.lora.rank:
+            raise ValueError(
+                "optimizer.name = 'muon' moves the model's own matrices, which lora.rank freezes: "
+                "set optimizer.name = 'adamw'"
+            )
+        if self.tensor_parallel > 1:
+            raise ValueError(
+                "optimizer.name = 'muon' orthogonalises whole matrices: set tensor_parallel = 1"
+            )
 
     @model_validator(mode="after")
     def _the_plain_engine_has_two_ways_to_share(self) -> Self:

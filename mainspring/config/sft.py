@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.optimizer import OptimizerConfig, OptimizerName, WarmStartConfig
+from mainspring.config.optimizer import OptimizerConfig, WarmStartConfig
 from mainspring.config.parallel import ParallelConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.run import NamedConfig, RunConfig
@@ -103,20 +103,8 @@ class SftTrainerConfig(ParallelConfig):
         return self
 
     @model_validator(mode="after")
-    def _muon_moves_whole_weights(self) -> Self:
-        if self.optimizer.name is OptimizerName.MUON and self.lora.rank:
-            raise ValueError(
-                "optimizer.name = 'muon' moves the model's own matrices, which lora.rank freezes: "
-                "set optimizer.name = 'adamw'"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _muon_is_not_sharded(self) -> Self:
-        if self.optimizer.name is OptimizerName.MUON and self.tensor_parallel > 1:
-            raise ValueError(
-                "optimizer.name = 'muon' orthogonalises whole matrices: set tensor_parallel = 1"
-            )
+    def _the_optimizer_can_move_it(self) -> Self:
+        self.check_optimizer(self.optimizer)
         return self
 
     def steps_of(self, num_samples: int) -> int:
@@ -158,11 +146,7 @@ class SftFile(NamedConfig):
 
     @model_validator(mode="after")
     def _adapters_need_a_trained_model(self) -> Self:
-        if self.policy.model == BUNDLED and self.trainer.lora.rank:
-            raise ValueError(
-                "trainer.lora adapts a trained model, and policy.model = 'bundled' starts from "
-                "random weights: name a model, or remove [trainer.lora]"
-            )
+        self.trainer.lora.require_trained(self.policy.model)
         return self
 
     def config(self) -> SftConfig:

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from mainspring.algorithms.gap import GapConfig
 from mainspring.config.algorithm import AlgorithmConfig
-from mainspring.config.optimizer import OptimizerConfig, OptimizerName, WarmStartConfig
+from mainspring.config.optimizer import OptimizerConfig, WarmStartConfig
 from mainspring.config.parallel import ParallelConfig
 
 
@@ -74,18 +74,6 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
         return self
 
     @model_validator(mode="after")
-    def _muon_moves_whole_weights(self) -> Self:
-        if self.optimizer.name is OptimizerName.MUON and self.lora.rank:
-            raise ValueError(
-                "optimizer.name = 'muon' moves the model's own matrices, which lora.rank freezes: "
-                "set optimizer.name = 'adamw'"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _muon_is_not_sharded(self) -> Self:
-        if self.optimizer.name is OptimizerName.MUON and self.tensor_parallel > 1:
-            raise ValueError(
-                "optimizer.name = 'muon' orthogonalises whole matrices: set tensor_parallel = 1"
-            )
+    def _the_optimizer_can_move_it(self) -> Self:
+        self.check_optimizer(self.optimizer)
         return self

@@ -17,9 +17,10 @@ FLOAT32_BYTES = 4
 MMAP_BYTES = 32 << 20
 """Tensors on CPU below this size come from malloc's heap, which does not shrink (glibc)."""
 CHUNK_BYTES = 64 << 20
-"""Of the float32 logits of one chunk, as the trainer has it."""
+"""Of the float32 logits of one chunk of the output layer; the trainer takes it from here."""
 KEPT_BYTES = 2 * CHUNK_BYTES
-"""Of the logits that are not computed again, as the trainer has it."""
+"""Of logits kept for the backward pass, which saves an eighth of the output layer's work; the
+trainer takes it from here."""
 CHUNK_COPIES = 5
 """Tensors of a chunk's size that exist at once."""
 

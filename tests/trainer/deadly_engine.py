@@ -1,8 +1,8 @@
 """A plain step engine whose rank is killed where the test asks for it, and where in a step a
 trainer can be killed.
 
-A point is armed by a file of its name in the folder that ARMED_AT names; whoever meets it removes
-the file and is killed, so that a point hits once.
+A point is armed by a file of its name in the folder that ARMED_AT names; the process that reaches
+the point removes the file and is killed, so that a point hits once.
 """
 
 import os

@@ -57,9 +57,9 @@ def arm_driver() -> None:
         meet("driver after commit")
         return done
 
-    async def deadly_prune(self, campaign, trainer):
+    async def deadly_prune(self, *arguments):
         meet("driver before prune")
-        await prune(self, campaign, trainer)
+        await prune(self, *arguments)
 
     def without_raylet(self, calls):
         if self._pids and met("raylet within step"):
