@@ -35,6 +35,8 @@ ENDS = {
     StopReason.CANCELLED: "cancelled",
     StopReason.INFRA_FAULT: "infrastructure failed",
     StopReason.TERMINATED: "terminated from outside",
+    StopReason.EXITED: "ended by the program",
+    StopReason.REQUEST_RATE: "too many requests in a minute",
     StopReason.GIVEN: "given patch, nothing was played",
 }
 VERDICTS = {
