@@ -47,7 +47,7 @@ class Known:
     state: RequestState
     life: int
     first_life: int
-    kind: BranchKind | None
+    kind: BranchKind
     history: str | None
 
 
@@ -59,9 +59,12 @@ async def ask(
     request: ModelRequest,
     key: str,
     *,
+    kind: BranchKind,
+    setting: str,
     is_retry: bool,
 ) -> Asked:
-    """The row of this request, made now or long ago. Raises Fenced."""
+    """The row of this request, made now or long ago. One of another setting than the first of the
+    kind MAIN is a sub-agent's. Raises Fenced."""
     async with database.transaction() as connection:
         # Numbers and occurrences are counted: one at a time for a rollout.
         await connection.execute(
@@ -83,6 +86,14 @@ async def ask(
         ).one_or_none()
         if row is not None:
             return Asked(*row)
+        if kind is BranchKind.MAIN:
+            own = await connection.scalar(
+                select(_ROW.setting)
+                .where(*of_rollout, _ROW.kind == BranchKind.MAIN)
+                .order_by(_ROW.number)
+                .limit(1)
+            )
+            kind = kind if own in (None, setting) else BranchKind.AGENT
         newest = await connection.scalar(select(func.max(_ROW.number)).where(*of_rollout))
         number = 0 if newest is None else newest + 1
         await connection.execute(
@@ -97,6 +108,8 @@ async def ask(
                 dialect=request.dialect,
                 body=zlib.compress(request.model_dump_json().encode(), 1),
                 state=RequestState.ASKED,
+                kind=kind,
+                setting=setting,
             )
         )
         return Asked(number, RequestState.ASKED, None)
@@ -146,8 +159,6 @@ async def put_reply(
     rollout: RolloutId,
     epoch: int,
     call: Call,
-    *,
-    kind: BranchKind,
     history: str,
 ) -> Call:
     """Store the reply and tell who waits; the reply that stands, this or an earlier attempt's.
@@ -161,7 +172,7 @@ async def put_reply(
             rollout,
             epoch,
             call.number,
-            {"state": RequestState.STORED, "kind": kind, "history": history},
+            {"state": RequestState.STORED, "history": history},
         )
         return stored
 

@@ -56,8 +56,9 @@ class ModelRequestRow(Base):
     state: Mapped[RequestState] = word("state", RequestState)
     refusal: Mapped[dict[str, Any] | None]
     """Why it was refused, as the client is told."""
-    kind: Mapped[BranchKind | None] = word("kind", BranchKind)
-    """Known with the reply."""
+    kind: Mapped[BranchKind] = word("kind", BranchKind)
+    setting: Mapped[str]
+    """Digest of instructions and tools: a sub-agent has others than the agent."""
     history: Mapped[str | None]
     """Digest of the request and its reply: what a request that continues them begins with."""
     delivered_life: Mapped[int | None]

@@ -26,10 +26,19 @@ def reply(number: int) -> Call:
 
 
 async def ask(
-    db: Database, rollout: RolloutId, text: str, *, life: int = 0, is_retry: bool = False
+    db: Database,
+    rollout: RolloutId,
+    text: str,
+    *,
+    life: int = 0,
+    is_retry: bool = False,
+    kind: BranchKind = BranchKind.MAIN,
+    setting: str = "",
 ) -> model_requests.Asked:
     asked = request(text)
-    return await model_requests.ask(db, rollout, 0, life, asked, key_of(asked), is_retry=is_retry)
+    return await model_requests.ask(
+        db, rollout, 0, life, asked, key_of(asked), kind=kind, setting=setting, is_retry=is_retry
+    )
 
 
 async def test_two_gateways_that_ask_the_same_at_once_write_one_row(db: Database) -> None:
@@ -44,7 +53,7 @@ async def test_the_same_again_is_new_only_after_its_answer_got_through(db: Datab
     rollout = await add_claimed_rollout(db)
     assert (await ask(db, rollout, "a")).number == 0
     assert (await ask(db, rollout, "a")).number == 0  # in flight
-    await model_requests.put_reply(db, rollout, 0, reply(0), kind=BranchKind.MAIN, history="h")
+    await model_requests.put_reply(db, rollout, 0, reply(0), "h")
     again = await ask(db, rollout, "a")
     assert (again.number, again.state) == (0, RequestState.STORED)  # was not delivered
     await model_requests.delivered(db, rollout, 0, 0, 0)
@@ -58,16 +67,23 @@ async def test_the_same_again_is_new_only_after_its_answer_got_through(db: Datab
     assert [(each.life, each.first_life) for each in known] == [(1, 0), (1, 0)]
 
 
+async def test_another_setting_than_the_first_is_a_sub_agents(db: Database) -> None:
+    rollout = await add_claimed_rollout(db)
+    await ask(db, rollout, "title", kind=BranchKind.SIDE, setting="none")
+    await ask(db, rollout, "a", setting="own")
+    await ask(db, rollout, "b", setting="other")
+    await ask(db, rollout, "c", setting="own")
+    await ask(db, rollout, "d", kind=BranchKind.AGENT, setting="own")
+    kinds = [each.kind.value for each in await model_requests.history(db, rollout, 0)]
+    assert kinds == ["side", "main", "agent", "main", "agent"]
+
+
 async def test_the_first_reply_stands_and_is_told(db: Database) -> None:
     rollout = await add_claimed_rollout(db)
     await ask(db, rollout, "a")
-    first = await model_requests.put_reply(
-        db, rollout, 0, reply(0), kind=BranchKind.MAIN, history="h"
-    )
+    first = await model_requests.put_reply(db, rollout, 0, reply(0), "h")
     other = Call(0, None, 0, (9,), (9,), (-1.0,), (VersionSpan(0, 0, 1),), "other", "stop")
-    stands = await model_requests.put_reply(
-        db, rollout, 0, other, kind=BranchKind.SIDE, history="x"
-    )
+    stands = await model_requests.put_reply(db, rollout, 0, other, "x")
     assert stands == first
     [known] = await model_requests.history(db, rollout, 0)
     assert (known.kind, known.history) == (BranchKind.MAIN, "h")
