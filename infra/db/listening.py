@@ -59,7 +59,7 @@ class Notices:
     async def _listen(self) -> None:
         closed = asyncio.Event()
         connection = await asyncpg.connect(
-            self._url.render_as_string(hide_password=False), timeout=CONNECT_TIMEOUT_S
+            self._url.render_as_string(hide_password=False), timeout=int(CONNECT_TIMEOUT_S)
         )
         try:
             connection.add_termination_listener(lambda _: closed.set())
