@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import structlog
+from infra.policy.program_policy import count_tokens
 
 from gateway.app import make_app
 from gateway.durable import DurableAnswers
@@ -20,7 +21,6 @@ from infra.db.listening import Notices
 from infra.db.model_requests import CHANNEL
 from infra.gateway_addresses import announced
 from infra.log_setup import set_up
-from infra.policy.program_policy import count_tokens
 from infra.policy.serving import ServedCampaigns, serve_over_http
 from mainspring.settings import Settings, load_settings
 from workers.polling import run_worker

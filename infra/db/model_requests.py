@@ -140,7 +140,21 @@ async def body(database: Database, rollout: RolloutId, epoch: int, number: int) 
     )
     async with database.statement() as connection:
         packed = (await connection.execute(statement)).scalar_one()
-    return ModelRequest.model_validate_json(zlib.decompress(packed))
+    return _unpacked(packed)
+
+
+async def bodies(
+    database: Database, rollout: RolloutId, epoch: int
+) -> dict[int, tuple[BranchKind, ModelRequest]]:
+    """All that was asked in an epoch, by number."""
+    statement = (
+        select(_ROW.number, _ROW.kind, _ROW.body)
+        .where(_ROW.rollout_id == rollout, _ROW.epoch == epoch)
+        .order_by(_ROW.number)
+    )
+    async with database.statement() as connection:
+        rows = (await connection.execute(statement)).all()
+    return {number: (kind, _unpacked(packed)) for number, kind, packed in rows}
 
 
 async def history(database: Database, rollout: RolloutId, epoch: int) -> list[Known]:
@@ -220,6 +234,10 @@ async def answered(database: Database, rollout: RolloutId, epoch: int) -> int:
     statement = select(func.count()).where(CallRow.rollout_id == rollout, CallRow.epoch == epoch)
     async with database.statement() as connection:
         return (await connection.execute(statement)).scalar_one()
+
+
+def _unpacked(body: bytes) -> ModelRequest:
+    return ModelRequest.model_validate_json(zlib.decompress(body))
 
 
 async def _settle(
