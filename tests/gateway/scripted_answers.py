@@ -1,4 +1,4 @@
-"""What answers, in the place of Postgres and Temporal: replies from a script, all calls recorded."""
+"""What answers, in the place of Postgres and Temporal: replies of a script; calls are recorded."""
 
 import asyncio
 from collections import deque
@@ -85,7 +85,11 @@ def calling(name: str, arguments: str, text: str = "", reasoning: str = "") -> R
 
 @asynccontextmanager
 async def serving(
-    script: Script, *, keep_alive_s: float = 15.0, tls: Tls | None = None, bounds: Bounds | None = None
+    script: Script,
+    *,
+    keep_alive_s: float = 15.0,
+    tls: Tls | None = None,
+    bounds: Bounds | None = None,
 ) -> AsyncIterator[Address]:
     app = make_app(script, keep_alive_s=keep_alive_s)
     async with serve(app, tls=tls, bounds=bounds or Bounds(shutdown_timeout_s=1)) as address:

@@ -179,7 +179,11 @@ async def test_custom_tools_take_text() -> None:
             streamed = await events.get_final_response()
     for told in (whole, streamed):
         (item,) = told.output
-        assert (item.type, item.name, item.input) == ("custom_tool_call", "apply_patch", "*** Begin")
+        assert (item.type, item.name, item.input) == (
+            "custom_tool_call",
+            "apply_patch",
+            "*** Begin",
+        )
     assert "response.custom_tool_call_input.delta" in kinds
     assert script.request.tools[0].parameters["required"] == ["input"]
 
@@ -206,7 +210,9 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("fault, kind, status", FAULTS, ids=[type(each[0]).__name__ for each in FAULTS])
+@pytest.mark.parametrize(
+    "fault, kind, status", FAULTS, ids=[type(each[0]).__name__ for each in FAULTS]
+)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_faults_are_errors_of_the_clients_own(
     fault: Exception, kind: type[openai.APIStatusError], status: int, stream: bool
@@ -229,7 +235,10 @@ async def test_faults_are_errors_of_the_clients_own(
         assert told.value.code == "context_length_exceeded"
         assert "maximum context length is 8192" in str(told.value)
         words = "prompt is too long: 9000 tokens > 8192 maximum"
-        assert claude_told.value.body["error"] == {"type": "invalid_request_error", "message": words}
+        assert claude_told.value.body["error"] == {
+            "type": "invalid_request_error",
+            "message": words,
+        }
     if isinstance(fault, SessionOver):
         assert told.value.response.headers["x-should-retry"] == "false"
 
@@ -265,7 +274,9 @@ async def test_a_wrong_key_is_an_authentication_error() -> None:
             await claude.messages.create(**ASK, max_tokens=9)
         told = await gemini.post("/v1beta/models/m:generateContent", json={})
         assert told.json()["error"]["status"] == "UNAUTHENTICATED"
-        nothing = await gemini.post("/v1/chat/completions", json=ASK, headers={"x-goog-api-key": ""})
+        nothing = await gemini.post(
+            "/v1/chat/completions", json=ASK, headers={"x-goog-api-key": ""}
+        )
         assert nothing.status_code == 401
         script.fault = DatabaseError("cannot reach db.internal")
         with pytest.raises(openai.InternalServerError) as failed:
