@@ -5,6 +5,7 @@ gets the rollout, the cause and the remedy, and from one session no more than MA
 a program that loops would fill it. Imported by the gateway's exchanges and application.
 """
 
+import traceback
 from collections import OrderedDict
 
 import structlog
@@ -25,6 +26,7 @@ _BROKEN_HTTP = {
     BodyTooLarge: Problem(ProblemKind.BODY_TOO_LARGE, "the request body is larger than 32 MiB"),
     BodyTooSlow: Problem(ProblemKind.BODY_TOO_SLOW, "the request body did not arrive in time"),
 }
+_INTERNAL = Problem(ProblemKind.INTERNAL, "the gateway failed at this request: ask again")
 _num_logged: OrderedDict[Session | None, int] = OrderedDict()
 
 
@@ -43,9 +45,11 @@ def problem_of(error: Exception, session: Session | None = None) -> Problem:
     if problem := _BROKEN_HTTP.get(type(error)):
         _note(session, "warning", "refused a request", cause=problem.message)
         return problem
-    if isinstance(error, ServiceError) or not isinstance(error, MainspringError):
-        _note(session, "error", "a request failed", exc_info=error)
-        return _failure(error)
+    if not isinstance(error, MainspringError):
+        # As text: the renderers of structlog take a second to make a traceback beautiful.
+        written = "".join(traceback.format_exception(error))
+        _note(session, "error", "a request failed", cause=repr(error), traceback=written)
+        return _INTERNAL
     _note(session, "warning", "refused a request", cause=error.message, remedy=error.remedy)
     if isinstance(error, BadRequest):
         return Problem(ProblemKind.BAD_REQUEST, error.message, error.field)
@@ -56,14 +60,10 @@ def problem_of(error: Exception, session: Session | None = None) -> Problem:
         return Problem(kind, error.message, max_context=error.max_tokens)
     if isinstance(error, RequestRefused):
         return Problem(ProblemKind.BAD_REQUEST, error.message)
-    return _failure(error)
-
-
-def _failure(error: Exception) -> Problem:
     if isinstance(error, ServiceError):
         message = "a service behind the model is down for the moment: ask again"
         return Problem(ProblemKind.UNAVAILABLE, message)
-    return Problem(ProblemKind.INTERNAL, "the gateway failed at this request: ask again")
+    return _INTERNAL
 
 
 def _note(session: Session | None, level: str, event: str, **fields: object) -> None:

@@ -158,7 +158,8 @@ def _add_assistant(conversation: Conversation, content: JsonValue) -> None:
             calls.append(ToolCall(name=name, arguments=arguments, id=call_id))
         elif kind not in _THOUGHTS:
             conversation.ignore(f"messages[{kind}]")
-    conversation.assistant(text, calls, continues=not text)
+    # Some clients send each block of a reply as a message of its own.
+    conversation.assistant(text, calls, continues=not text or conversation.ends_bare)
 
 
 def _text(content: JsonValue) -> Text:

@@ -1,4 +1,4 @@
-"""What answers, in the place of Postgres and Temporal: replies from a script, all calls recorded."""
+"""What answers, in the place of Postgres and Temporal: replies of a script; calls are recorded."""
 
 import asyncio
 from collections import deque
