@@ -57,6 +57,9 @@ class Settings(BaseSettings):
     """host:port of the Ray cluster that trainers use; empty: one of their own on their machine."""
     metrics_address: str = ""
     """ip:port at which the trainer worker answers Prometheus; empty: nowhere."""
+    gateway_addresses: str = ""
+    """host:port of the gateways that nodes connect programs to, separated by commas; tls:// before
+    one that has a certificate. Empty: the gateways of this home folder."""
     image_mirrors: str = ""
     """Where task images are pulled from before their own registry: "mirror.example/hub", several
     separated by commas, asked in this order."""

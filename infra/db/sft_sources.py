@@ -47,7 +47,7 @@ async def samples(
         if source.max_per_task is not None and per_task[task] >= source.max_per_task:
             chosen.left["beyond max_per_task"] += 1
             continue
-        calls = await calls_of(database, id, epoch)
+        calls, untrained = await calls_of(database, id, epoch)
         if not calls or not all(len(call.completion_ids) for call in calls):
             chosen.left["without tokens"] += 1
             continue

@@ -11,8 +11,8 @@ from infra.policy.partial import UnknownWeights
 from infra.policy.protocol import (
     ChatText,
     Completion,
-    ContextFull,
     Engines,
+    PromptTooLong,
     ReplyRequest,
     SamplingParams,
 )
@@ -47,7 +47,7 @@ class TokenPolicy:
         start = replies[-1].end if replies else 0
         room = self._config.max_context - start - len(new_ids)
         if room < MIN_REPLY_TOKENS:
-            raise ContextFull(f"{max(0, room)} of {self._config.max_context} tokens are left")
+            raise PromptTooLong(start + len(new_ids), self._config.max_context)
         context = [i for reply in replies for i in (*reply.prompt_ids, *reply.completion_ids)]
         completion = await self._sample(ask, context + new_ids, room)
         return Call(
