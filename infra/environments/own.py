@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from infra.sandbox.model_port import ModelRoute
+from infra.sandbox.model_port import Gateways
 from infra.sandbox.protocol import SandboxBackend
 from mainspring.environments.protocol import (
     CommandResult,
@@ -62,7 +62,7 @@ class OwnWorld:
     async def stop(self, step_id: str) -> None:
         raise self._without_programs()
 
-    async def open_model_port(self, route: ModelRoute) -> None:
+    async def open_model_port(self, gateways: Gateways, key: str) -> None:
         raise self._without_programs()
 
     async def close_model_port(self) -> None:

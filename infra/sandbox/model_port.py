@@ -12,6 +12,7 @@ import contextlib
 import socket
 import ssl
 import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
@@ -36,13 +37,16 @@ RETRY_S = 0.25
 PREAMBLE = "MAINSPRING {key}\r\n"
 
 
+Gateways = Callable[[], Sequence[str]]
+"""Where they are now: `host:port`, or `tls://host:port`. Called for each connection."""
+
+
 @dataclass(frozen=True, slots=True)
-class ModelRoute:
+class Route:
     """Where a sandbox's requests go, and as whose."""
 
-    gateways: tuple[str, ...]
-    """`host:port`, or `tls://host:port`. Which one is asked first depends on the key; the others
-    are asked when it does not answer."""
+    gateways: Gateways
+    """Which one is asked first depends on the key; the others when it does not answer."""
     key: str
     """What the gateway knows the rollout by; one word of ASCII."""
 
@@ -52,25 +56,18 @@ class ModelRoute:
                 "the key of a model port is not one word of ASCII",
                 remedy="make it from letters and digits, as `secrets.token_urlsafe` does",
             )
-        if not self.gateways:
-            raise ConfigError(
-                "a model port has no gateway",
-                remedy="start one with `mainspring worker gateway` and tell the node its address",
-            )
-        for address in self.gateways:
-            _parse(address)
 
-    def in_order(self) -> list[tuple[str, int, bool]]:
-        """Host, port and whether by TLS, the first one to ask first."""
-        parsed = [_parse(address) for address in self.gateways]
-        first = zlib.crc32(self.key.encode()) % len(parsed)
-        return parsed[first:] + parsed[:first]
+    def in_order(self) -> list[str]:
+        """The first one to ask first."""
+        found = list(self.gateways())
+        first = zlib.crc32(self.key.encode()) % max(1, len(found))
+        return found[first:] + found[:first]
 
 
 class ModelPort:
     """Made by `opened`; `close` cuts what is under way."""
 
-    def __init__(self, route: ModelRoute, owner: str, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, route: Route, owner: str, tls: ssl.SSLContext | None = None) -> None:
         """`tls`: for addresses with it; else this machine's certificates."""
         self._route = route
         self._owner = owner
@@ -78,7 +75,7 @@ class ModelPort:
         self._server = LoopbackServer(self._handle, MAX_CONNECTIONS)
 
     @classmethod
-    async def opened(cls, pid: int, route: ModelRoute, owner: str) -> Self:
+    async def opened(cls, pid: int, route: Route, owner: str) -> Self:
         """For the sandbox `owner`, whose process `pid` is. Raises NoEntry."""
         port = cls(route, owner)
         port.serve(await listen_inside(pid, MODEL_PORT))
@@ -87,7 +84,7 @@ class ModelPort:
     def serve(self, listener: socket.socket) -> None:
         self._server.serve(listener)
 
-    async def lead(self, route: ModelRoute) -> None:
+    async def lead(self, route: Route) -> None:
         """Elsewhere, or for another owner of the requests: what is under way is cut."""
         self._route = route
         await self._server.cut()
@@ -111,19 +108,20 @@ class ModelPort:
         finally:
             gateway.writer.transport.abort()
 
-    async def _connect(self, route: ModelRoute) -> Stream | None:
+    async def _connect(self, route: Route) -> Stream | None:
         """None: no gateway answered for WAIT_S."""
         loop = asyncio.get_running_loop()
         until = loop.time() + WAIT_S
-        reason = ""
         while True:
-            for host, port, by_tls in route.in_order():
+            reason = "there is none"
+            for address in route.in_order():
+                host, port, by_tls = _parse(address)
                 tls = (self._tls or ssl.create_default_context()) if by_tls else None
                 try:
                     async with asyncio.timeout(CONNECT_TIMEOUT_S):
                         return Stream(*await asyncio.open_connection(host, port, ssl=tls))
                 except OSError as error:  # a timeout and a wrong certificate are some, too
-                    reason = f"{host}:{port}: {error or type(error).__name__}"
+                    reason = f"{address}: {error or type(error).__name__}"
             if loop.time() >= until:
                 log.warning("no gateway answers a sandbox", sandbox=self._owner, reason=reason)
                 return None

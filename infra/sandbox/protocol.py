@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from infra.sandbox.containers.image_edit import NO_ALTERATION, Alteration
-from infra.sandbox.model_port import ModelRoute
+from infra.sandbox.model_port import Gateways
 from mainspring.environments.protocol import CommandResult, WorldLost
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
@@ -117,10 +117,10 @@ class Sandbox(Protocol):
         has not begun never will. After `attach` it ends what the sandbox still runs."""
         ...
 
-    async def open_model_port(self, route: ModelRoute) -> None:
-        """Carry what its commands send to 127.0.0.1:8400 to a gateway, until the sandbox is closed
-        or this process ends: after `attach` it is to be opened again. Opened twice it leads to the
-        later route, and what is under way is cut. Raises NoEntry."""
+    async def open_model_port(self, gateways: Gateways, key: str) -> None:
+        """Carry what its commands send to 127.0.0.1:8400 to a gateway, as requests of `key`, until
+        the sandbox is closed or this process ends: after `attach` it is to be opened again. Opened
+        twice it sends the later key, and what is under way is cut. Raises NoEntry."""
         ...
 
     async def close_model_port(self) -> None:

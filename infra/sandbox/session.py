@@ -19,7 +19,7 @@ import structlog
 
 from infra.sandbox.archive import tar_of
 from infra.sandbox.egress import Egress
-from infra.sandbox.model_port import ModelPort, ModelRoute
+from infra.sandbox.model_port import Gateways, ModelPort, Route
 from infra.sandbox.node_faults import blamed
 from infra.sandbox.protocol import (
     SandboxBroken,
@@ -133,7 +133,8 @@ class LiveSandbox:
             return self._rejoining
         return self._turns[turn_id] if self._running == turn_id else None
 
-    async def open_model_port(self, route: ModelRoute) -> None:
+    async def open_model_port(self, gateways: Gateways, key: str) -> None:
+        route = Route(gateways, key)
         async with self._one_opens:
             if self._gone:
                 raise self._lost(self._gone)

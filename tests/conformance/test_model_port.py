@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sandbox_backend import make_backend, make_spec, output, run
 
-from infra.sandbox.model_port import MAX_CONNECTIONS, ModelRoute
+from infra.sandbox.model_port import MAX_CONNECTIONS
 from infra.sandbox.protocol import SandboxLost
 from mainspring.programs.profile import MODEL_URL
 from tests.waiting import until
@@ -24,11 +24,11 @@ RAW = "exec 3<>/dev/tcp/127.0.0.1/8400"
 OWNER = """
 import asyncio, os, pathlib, signal, sys
 sys.path[:0] = {paths!r}
-from test_model_port import ModelRoute, make_backend, make_spec
+from test_model_port import make_backend, make_spec
 async def main():
     backend = make_backend({name!r}, pathlib.Path({state!r}))
     sandbox = await backend.open(make_spec({name!r}, "kept"))
-    await sandbox.open_model_port(ModelRoute(({address!r},), "former"))
+    await sandbox.open_model_port(lambda: [{address!r}], "former")
     os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
 """
@@ -92,7 +92,7 @@ async def gateway() -> AsyncIterator[tuple[Gateway, str]]:
 async def test_a_request_arrives_after_a_line_with_its_key(fresh, gateway) -> None:
     served, address = gateway
     assert (await run(fresh, RAW)).returncode != 0
-    await fresh.open_model_port(ModelRoute((address,), "key-1"))
+    await fresh.open_model_port(lambda: [address], "key-1")
     assert await output(fresh, ASK + "<<<hello") == b"key-1 6\n"
     assert served.preambles == [b"MAINSPRING key-1\r\n"]
     await fresh.close_model_port()
@@ -102,7 +102,7 @@ async def test_a_request_arrives_after_a_line_with_its_key(fresh, gateway) -> No
 
 async def test_nothing_else_is_reached(fresh, gateway) -> None:
     _, address = gateway
-    await fresh.open_model_port(ModelRoute((address,), "key"))
+    await fresh.open_model_port(lambda: [address], "key")
     for there in (address.replace(":", "/"), "127.0.0.1/3128", "1.1.1.1/80"):
         assert (await run(fresh, f"exec 3<>/dev/tcp/{there}", 20)).returncode != 0
     seen = await output(fresh, "env; cat /proc/[0-9]*/environ /proc/net/tcp; ls -a /tmp ~")
@@ -112,11 +112,11 @@ async def test_nothing_else_is_reached(fresh, gateway) -> None:
 async def test_opened_again_it_leads_elsewhere_and_cuts(fresh, gateway) -> None:
     served, address = gateway
     served.quiet.clear()
-    await fresh.open_model_port(ModelRoute((address,), "first"))
+    await fresh.open_model_port(lambda: [address], "first")
     asking = asyncio.create_task(run(fresh, ASK + "<<<hello"))
     await until(lambda: served.num_open == 1)
     async with gateway_at() as (_, other):
-        await fresh.open_model_port(ModelRoute((other,), "second"))
+        await fresh.open_model_port(lambda: [other], "second")
         assert (await asking).returncode != 0
         await until(lambda: served.num_open == 0)
         assert await output(fresh, ASK + "<<<hello") == b"second 6\n"
@@ -126,7 +126,7 @@ async def test_a_request_waits_for_a_gateway_and_takes_the_one_that_answers(fres
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     nobody = ("127.0.0.1:1", "127.0.0.1:2")
-    await fresh.open_model_port(ModelRoute((nobody[0], f"127.0.0.1:{port}", nobody[1]), "key"))
+    await fresh.open_model_port(lambda: [nobody[0], f"127.0.0.1:{port}", nobody[1]], "key")
     asking = asyncio.create_task(output(fresh, ASK + "<<<hello", 100))
     await asyncio.sleep(0.5)
     assert not asking.done()
@@ -144,18 +144,18 @@ async def test_it_is_open_again_after_its_owner(backend, gateway, tmp_path: Path
     sandbox = await successor.attach(make_spec(backend.name, "kept"), busy_s=1)
     try:
         assert (await run(sandbox, RAW)).returncode != 0
-        await sandbox.open_model_port(ModelRoute((address,), "later"))
+        await sandbox.open_model_port(lambda: [address], "later")
         assert await output(sandbox, ASK + "<<<hello") == b"later 6\n"
     finally:
         await sandbox.close()
     with pytest.raises(SandboxLost):
-        await sandbox.open_model_port(ModelRoute((address,), "late"))
+        await sandbox.open_model_port(lambda: [address], "late")
 
 
 async def test_connections_without_end_are_bounded(fresh, gateway) -> None:
     served, address = gateway
     served.quiet.clear()
-    await fresh.open_model_port(ModelRoute((address,), "key"))
+    await fresh.open_model_port(lambda: [address], "key")
     many = MAX_CONNECTIONS + 20
     flood = f"""python3 -c 'import socket, time
 open_ones = [socket.create_connection(("127.0.0.1", 8400)) for _ in range({many})]
@@ -175,7 +175,7 @@ time.sleep(1000)'"""
 
 async def test_a_long_body_passes_and_half_a_connection_gets_its_answer(fresh, gateway) -> None:
     _, address = gateway
-    await fresh.open_model_port(ModelRoute((address,), "key"))
+    await fresh.open_model_port(lambda: [address], "key")
     long = "head -c 60000000 /dev/zero | "
     assert await output(fresh, long + ASK) == b"key 60000000\n"
     half = """python3 -c 'import socket
