@@ -8,7 +8,6 @@ and at no other time, also not when this process drains; its end is stored befor
 import asyncio
 
 import structlog
-from infra.sandbox.model_port import Gateways
 from mainspring.programs.profiles.choice import profile_for
 from temporalio import activity
 
@@ -17,6 +16,7 @@ from infra.db import model_requests, program_lives
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.environments.swe import SweWorld
+from infra.sandbox.model_port import Gateways
 from mainspring.config.run import RunConfig
 from mainspring.environments.protocol import CommandResult
 from mainspring.errors import ConfigError, MainspringError, SandboxError

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from infra.environments.grader import attack, for_grading, for_solving, judge, solve
 from infra.sandbox.backends import Backends
 from infra.sandbox.containers.image_edit import Alteration
+from infra.sandbox.model_port import Gateways
 from infra.sandbox.protocol import Limits, Sandbox, SandboxBackend, SandboxSpec
 from infra.sandbox.session import PatchRefused
 from mainspring.config.sandbox import SandboxConfig
@@ -67,6 +68,15 @@ class SweWorld:
 
     async def step(self, step_id: str, command: str, timeout_s: float) -> CommandResult:
         return await self.sandbox.run(step_id, command, timeout_s)
+
+    async def stop(self, step_id: str) -> None:
+        await self.sandbox.stop(step_id)
+
+    async def open_model_port(self, gateways: Gateways, key: str) -> None:
+        await self.sandbox.open_model_port(gateways, key)
+
+    async def close_model_port(self) -> None:
+        await self.sandbox.close_model_port()
 
     async def finish(self) -> Finished:
         try:
