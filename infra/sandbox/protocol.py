@@ -93,6 +93,8 @@ class SandboxSpec:
     """What it may reach, as `mainspring.tasks.allow_list` reads it. Empty: no network at all."""
     writable_dirs: tuple[str, ...] = ()
     """Absolute paths of further empty directories, whatever the image has there; for grading."""
+    mounts: Mapping[str, Path] = field(default_factory=dict)
+    """Absolute path inside to a folder of the node, read-only; `mounts` has what may be where."""
     limits: Limits = Limits()
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of its commands, beside the backend's own."""

@@ -32,6 +32,7 @@ from infra.sandbox.bubblewrap.owner import Owner, owner_of
 from infra.sandbox.bubblewrap.process import ConfinedShell, NoProcess, kill_leftover
 from infra.sandbox.bubblewrap.repository import COMMIT_SCRIPT, RepositoryCache
 from infra.sandbox.bubblewrap.trial import Trial
+from infra.sandbox.mounts import checked_mounts
 from infra.sandbox.node_faults import blamed, blamed_for
 from infra.sandbox.protocol import (
     BackendUnavailable,
@@ -247,6 +248,7 @@ class BwrapBackend:
                 for number, top in enumerate(spec.writable_dirs)
             ),
         ]
+        binds += [Bind(folder, inside) for inside, folder in checked_mounts(spec)]
         if spec.clock is not None:
             binds.append(Bind(clock.library(), clock.INSIDE))
         setup = ShellSetup(

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
@@ -28,6 +28,7 @@ from infra.sandbox.containers.docker_stdio import Attachment
 from infra.sandbox.containers.image_faults import FIT_REMEDY, daemon_lost, start_fault, text_of
 from infra.sandbox.containers.image_history import Seals
 from infra.sandbox.containers.images import ImageStore
+from infra.sandbox.mounts import checked_mounts
 from infra.sandbox.netns import NoEntry
 from infra.sandbox.protocol import (
     ImageUnfit,
@@ -213,7 +214,10 @@ class DockerBackend:
 
     async def _create(self, spec: SandboxSpec, image: str) -> Container:
         sized = self._has_quotas
-        volumes: dict[str, dict[str, str]] = {}
+        volumes = {
+            str(folder.absolute()): {"bind": inside, "mode": "ro"}
+            for inside, folder in checked_mounts(spec)
+        }
         if spec.clock is not None:
             volumes[str(clock.library())] = {"bind": clock.INSIDE, "mode": "ro"}
 
@@ -324,10 +328,11 @@ class DockerBackend:
         return sandbox
 
     async def _list_changes(self, container: Container) -> bytes | None:
-        """None with volumes, which the daemon does not compare with the image, and with names that
-        are not UTF-8, which it mangles."""
-        if container.attrs["Mounts"]:
+        """None with volumes that can be written, which the daemon does not compare with the image,
+        and with names that are not UTF-8, which it mangles."""
+        if any(each["RW"] for each in container.attrs["Mounts"]):
             return None
+        mounted = [PurePosixPath(each["Destination"]) for each in container.attrs["Mounts"]]
         try:
             found = await self._call(container.diff) or []
         except APIError as error:
@@ -338,7 +343,10 @@ class DockerBackend:
         return b"".join(
             f"{kind}{path}\0".encode()
             for path, kind in changes.items()
-            if path != RUN_DIR and not path.startswith(f"{RUN_DIR}/")
+            if path != RUN_DIR
+            and not path.startswith(f"{RUN_DIR}/")
+            # Docker makes them, as it does in the next container.
+            and not any(each.is_relative_to(path) for each in mounted)
         )
 
     async def _close_live(self, sandbox: SandboxId) -> None:
