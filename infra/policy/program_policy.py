@@ -1,4 +1,4 @@
-"""Replies to programs: where a request continues what was served, and what the policy says then.
+"""Replies to programs: where a request continues what was served, and how the policy replies.
 
 Invariant 4: a prompt is the tokens of the branch that the request continues, as they were served,
 plus the tokens of what is new in it. A request continues the longest stored history that it begins
