@@ -8,7 +8,6 @@ and at no other time, also not when this process drains; its end is stored befor
 import asyncio
 
 import structlog
-from mainspring.programs.profiles.choice import profile_for
 from temporalio import activity
 
 from activities.implements import implements
@@ -16,12 +15,13 @@ from infra.db import model_requests, program_lives
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.environments.swe import SweWorld
-from infra.sandbox.model_port import Gateways
+from infra.sandbox.model_port import Gateways, ModelRoute
 from mainspring.config.run import RunConfig
 from mainspring.environments.protocol import CommandResult
 from mainspring.errors import ConfigError, MainspringError, SandboxError
 from mainspring.ids import program_id
 from mainspring.programs.profile import Ask
+from mainspring.programs.profiles.choice import profile_for
 from mainspring.programs.starting import instruction, script
 from mainspring.protocol.activities import RUN_PROGRAM
 from mainspring.protocol.program import RunProgramInput, RunProgramResult
@@ -66,9 +66,11 @@ class ProgramActivities:
                     remedy='choose tasks of the kind "swe", or an agent',
                 )
             key = await program_lives.begin(self._db, ask.rollout, ask.epoch, ask.life)
-            await world.open_model_port(self._gateways, key)
+            await world.open_model_port(ModelRoute(self._gateways, key))
             name = program_id(ask.rollout, ask.epoch, ask.life)
             result, was_stopped = await self._ended(world, name, command, ask.timeout_s)
+            # What it left behind would ask on.
+            await world.stop(name)
             await world.close_model_port()
             output = result.output.decode(errors="replace")
             await program_lives.end(

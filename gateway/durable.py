@@ -11,7 +11,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from mainspring.programs.profiles.choice import profile_for
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -28,6 +27,7 @@ from mainspring.ids import rollout_workflow
 from mainspring.programs.kinds import kind_of, setting_of
 from mainspring.programs.matching import key_of
 from mainspring.programs.parsing.choice import parser_of
+from mainspring.programs.profiles.choice import profile_for
 from mainspring.programs.record import RequestState
 from mainspring.programs.refusal import Refusal, RefusalKind
 from mainspring.programs.reply import Answer
