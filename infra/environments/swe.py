@@ -5,9 +5,13 @@ agent never sees. Knows sandboxes and tasks, no store: leases are the caller's, 
 """
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
+from types import MappingProxyType
 
+from infra.bundles.store import mounts_for
 from infra.environments.grader import attack, for_grading, for_solving, judge, solve
 from infra.sandbox.backends import Backends
 from infra.sandbox.containers.image_edit import Alteration
@@ -39,6 +43,7 @@ def sandbox_spec(
     labels: Mapping[str, str],
     *,
     repeats: bool = False,
+    mounts: Mapping[str, Path] = MappingProxyType({}),
 ) -> SandboxSpec:
     """Of an agent's sandbox. `repeats`: its commands print the same each time, as far as variables
     can make them."""
@@ -50,6 +55,7 @@ def sandbox_spec(
         alteration=Alteration(task.base_patch, task.hidden_files),
         labels=labels,
         allow_hosts=task.allow_hosts,
+        mounts=mounts,
         limits=Limits(
             memory_mb=config.memory_mb,
             max_pids=config.max_pids,
@@ -120,7 +126,8 @@ class SweEnvironment:
         backend = await self._backend(task, place)
         await place.lease(backend.name)
         try:
-            sandbox = await backend.open(_spec(task, place))
+            mounts = mounts_for(place.config.agent)
+            sandbox = await backend.open(dataclasses.replace(_spec(task, place), mounts=mounts))
         except BaseException:
             # Also a cancel in the middle: the workflow never learns of this sandbox.
             await asyncio.shield(backend.remove(place.world))

@@ -1,4 +1,4 @@
-"""A sandbox reads and runs what a folder of the node has, and cannot change it."""
+"""A sandbox reads and runs what a folder of the node has, and cannot change it, on each backend."""
 
 import asyncio
 import dataclasses

@@ -8,9 +8,22 @@ from collections.abc import Callable, Mapping
 from mainspring.config.agent import AgentConfig
 from mainspring.named import find, make
 from mainspring.programs.profile import Profile
+from mainspring.programs.profiles.aider import Aider
+from mainspring.programs.profiles.claude_code import ClaudeCode
+from mainspring.programs.profiles.codex import Codex
 from mainspring.programs.profiles.command import CommandProfile
+from mainspring.programs.profiles.gemini_cli import GeminiCli
+from mainspring.programs.profiles.mini_swe_agent import MiniSweAgent
+from mainspring.programs.profiles.opencode import OpenCode
+from mainspring.programs.profiles.qwen_code import QwenCode
 
-PROFILES: Mapping[str, Callable[[AgentConfig], Profile]] = {"command": CommandProfile}
+PROFILES: Mapping[str, Callable[[AgentConfig], Profile]] = {
+    "command": CommandProfile,
+    **{
+        each.name: each
+        for each in (MiniSweAgent, ClaudeCode, Codex, OpenCode, QwenCode, GeminiCli, Aider)
+    },
+}
 
 
 def is_program(config: AgentConfig) -> bool:
