@@ -73,14 +73,15 @@ def test_one_gpu_is_shared(model: Path) -> None:
 
 
 def test_a_trainer_on_cpus_has_a_standby_that_lets_the_first_version_be_made(model: Path) -> None:
-    config = campaign(model, device="cpu")
+    url = "http://127.0.0.1:30000"
+    config = campaign(model, url, device="cpu")
     settings = Settings(home=model)
     started = {each.name: each for each in members(settings, config, (), CPU)}
     assert started["trainer"].arguments == started["trainer-2"].arguments
     assert "--standby" in started["trainer"].arguments
     assert started["trainer"].waits_for is None
     assert started["trainer-2"].waits_for == layout.policy(model, campaign_id("c"), 0)
-    on_gpu = members(settings, campaign(model), (), gpus(1))
+    on_gpu = members(settings, campaign(model, url), (), gpus(1))
     elsewhere = members(Settings(home=model, ray_address="ray:6379"), config, (), CPU)
     for each in (*on_gpu, *elsewhere):
         assert each.name != "trainer-2" and "--standby" not in each.arguments
