@@ -15,7 +15,7 @@ from infra.db import model_requests, program_lives
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.environments.swe import SweWorld
-from infra.sandbox.model_port import Gateways, ModelRoute
+from infra.sandbox.model_port import Gateways
 from mainspring.config.run import RunConfig
 from mainspring.environments.protocol import CommandResult
 from mainspring.errors import ConfigError, MainspringError, SandboxError
@@ -66,7 +66,7 @@ class ProgramActivities:
                     remedy='choose tasks of the kind "swe", or an agent',
                 )
             key = await program_lives.begin(self._db, ask.rollout, ask.epoch, ask.life)
-            await world.open_model_port(ModelRoute(self._gateways, key))
+            await world.open_model_port(self._gateways, key)
             name = program_id(ask.rollout, ask.epoch, ask.life)
             result, was_stopped = await self._ended(world, name, command, ask.timeout_s)
             # What it left behind would ask on.

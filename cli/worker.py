@@ -46,11 +46,18 @@ def register(app: typer.Typer) -> None:
     def trainer(
         campaign: Annotated[str, typer.Option(help="Name of the campaign to train.")],
         home: Home = None,
+        standby: Annotated[
+            bool,
+            typer.Option(
+                "--standby",
+                help="While another trainer works, start Ray and import what the ranks need.",
+            ),
+        ] = False,
     ) -> None:
         """Train one campaign with Ray and Megatron-core."""
         from workers.trainer import main
 
-        main(home, campaign)
+        main(home, campaign, standby=standby)
 
     @worker.command("gateway")
     def gateway(

@@ -5,6 +5,7 @@ the key is looked at before the body; a connection that a node has bound to a se
 key. Every route exists below `/s/KEY` as well, for clients whose only setting is a URL.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ from gateway.protocol import Answers, Session
 from gateway.refusals import problem_of, refuse
 
 CHAT, RESPONSES, MESSAGES, GEMINI = Chat(), Responses(), Messages(), Gemini()
+_ENDING = Problem(ProblemKind.UNAVAILABLE, "this gateway ends: ask again")
 _GEMINI_METHODS = ("generateContent", "streamGenerateContent", "countTokens")
 
 
@@ -74,6 +76,10 @@ class _Endpoint:
                 await self.handler(channel)
         except ClientGone:
             return
+        except asyncio.CancelledError:
+            # This server ends. The rest of a stream is cut: clients ask again, here or elsewhere.
+            if not channel.has_begun:
+                await refuse(channel, _wire_of(channel), _ENDING)
         except Exception as error:
             if channel.has_begun:
                 raise  # the server cuts the connection and logs the error

@@ -76,7 +76,8 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         # A write waits until the former was accepted: so it is known what the client can have.
-        transport.set_write_buffer_limits(high=0)
+        # (asyncio pauses above the limit, and for TLS at it.)
+        transport.set_write_buffer_limits(high=1 if self.scheme == "https" else 0)
         self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -94,12 +95,13 @@ class Connection(H11Protocol):
             self._opening, data = None, rest
         if data:
             super().data_received(data)
-        if self.transport.is_closing():
-            return
-        if self.conn.their_state is h11.IDLE:
-            self._set_deadline()
-        else:
-            self._clear_deadline()
+        self._watch_headers()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # A request that came behind the one that was answered may have begun.
+        if self.conn.trailing_data[0]:
+            self._watch_headers()
 
     def _should_upgrade(self) -> bool:
         return False  # and no line in the log for each client that asks
@@ -120,6 +122,12 @@ class Connection(H11Protocol):
         self._key = key.decode()
         self.app = _Binding(self.app, self._key)
         return rest
+
+    def _watch_headers(self) -> None:
+        if self.transport.is_closing() or self.conn.their_state is not h11.IDLE:
+            self._clear_deadline()
+        else:
+            self._set_deadline()
 
     def _set_deadline(self) -> None:
         # Not from each byte anew: a client that sends one a second would never be late.

@@ -21,6 +21,7 @@ from infra.db.database import Database
 from infra.db.fence import Fenced
 from infra.db.listening import Notices
 from infra.db.model_requests import Asked
+from infra.policy.serving import ServedCampaigns
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import DatabaseError, TemporalError
 from mainspring.ids import rollout_workflow
@@ -42,18 +43,21 @@ OUTAGE_S = 3600.0
 """The store or Temporal may be down so long before a client is told; most have left by then."""
 _GONE = (RPCStatusCode.NOT_FOUND,)
 
-Count = Callable[[Session, ModelRequest], Awaitable[int]]
-
 
 class DurableAnswers:
     def __init__(
-        self, db: Database, client: Client, known: Known, notices: Notices, count: Count
+        self,
+        db: Database,
+        client: Client,
+        known: Known,
+        notices: Notices,
+        served: ServedCampaigns,
     ) -> None:
         self._db = db
         self._client = client
         self._known = known
         self._notices = notices
-        self._count = count
+        self._served = served
 
     async def session(self, key: str) -> Session | None:
         held = await self._lasting(lambda: program_lives.holder(self._db, key))
@@ -97,7 +101,12 @@ class DurableAnswers:
         )
 
     async def count_tokens(self, session: Session, request: ModelRequest) -> int:
-        return await self._count(session, request)
+        """Of the request rendered whole; of one that continues a stored history it may differ from
+        what its reply's usage tells, as tokens that were served stand."""
+        facts = await self._lasting(lambda: self._known.rollout(session.rollout))
+        served = await self._lasting(lambda: self._served.of(facts.campaign))
+        prompt = await served.program_policy().prompt(0, request, ())
+        return prompt.num_tokens
 
     async def _told(self, session: Session, asked: Asked) -> Asked:
         """Once the request is answered or refused."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from mainspring.algorithms.choice import find_engine, find_loss
 from mainspring.config.campaign import CampaignConfig
 from mainspring.trajectories.samples import Sample
 from trainer.batch_file import BatchFile
@@ -30,6 +31,13 @@ class RankActor:
         self._rank: TrainerRank | None = None
         self._log: Path | None = None
         self._batch: list[Sample] = []
+
+    def warm(self, config: CampaignConfig) -> None:
+        """Import what a rank of this configuration needs, ahead of `start`."""
+        import trainer.rank  # noqa: F401
+
+        find_engine(config.trainer)
+        find_loss(config.trainer)
 
     def open_store(self) -> tuple[str, int]:
         """On rank 0: open the rendezvous on a free port; returns where the others find it."""

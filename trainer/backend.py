@@ -41,6 +41,14 @@ class RayTrainer:
         self._digest: str | None = None
         """Of the identity of the version that the ranks hold."""
 
+    def warm(self, config: CampaignConfig) -> None:
+        """Have processes ready for the ranks of this configuration. Raises DeviceMissing."""
+        self._driver.warm(config)
+
+    def is_warm(self) -> bool:
+        """After `warm`: whether these have imported all they need. Raises TrainerLost."""
+        return self._driver.is_warm()
+
     def prepare(self, job: TrainerJob, directory: Path, progress: Callable[[str], None]) -> None:
         """Version 0 at `directory`. Raises ModelError and CheckpointUnusable."""
         config = job.config

@@ -17,28 +17,24 @@ import ray
 from numpy.typing import NDArray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from mainspring import batch_invariance
 from mainspring.algorithms.gap import LogprobGap, measure
-from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.parallel import MCORE, Device
+from mainspring.config.parallel import MCORE
 from mainspring.errors import MainspringError
 from mainspring.stamp import Stamp
 from mainspring.step_metrics import Origin, StepMetrics, SupervisedMetrics, of_all_ranks
 from mainspring.training_faults import (
     CheckpointUnusable,
-    DeviceMissing,
     TrainerFenced,
     TrainerLost,
 )
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import WeightedSequence
 from trainer import checkpoint, rank_pulse
-from trainer.actor import PULSE_GROUP, RankActor
 from trainer.batch_file import BatchFile
 from trainer.checkpoint import Identity, Manifest, Sharding
-from trainer.placement import Placement
 from trainer.rank_log import rank_log, tails
+from trainer.rank_processes import RankProcesses
 from trainer.rank_pulse import RankPulse
 from trainer.ray_cluster import LOCAL, RayCluster
 
@@ -46,45 +42,19 @@ POLL_S = 2.0
 """Between two looks at the cluster while ranks compute."""
 DEATH_NEWS_TIMEOUT_S = 10.0
 """Ray notices the death of a local process at once and that of a host after seconds."""
-CPU_ENV = {
-    # Ranks without a GPU of their own must not all take the first one.
-    "CUDA_VISIBLE_DEVICES": "",
-    # Megatron decorates functions with torch.compile; on CPU that only costs time.
-    "TORCHDYNAMO_DISABLE": "1",
-    # Waiting OpenMP threads spin by default, which starves the other ranks of a small machine.
-    "OMP_WAIT_POLICY": "PASSIVE",
-}
-CUDA_ENV = {
-    # Megatron overlaps communication with computation by the order of one hardware queue.
-    "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-    # A rank whose peer is gone ends its collective, so that the driver hears of it.
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-    # Micro-batches differ in length, and each would leave memory of its own size behind.
-    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-}
-
-
-def rank_environment(config: CampaignConfig) -> dict[str, str]:
-    """Of the processes of the ranks: what must be set before torch is imported."""
-    environment = {"OMP_NUM_THREADS": str(config.trainer.threads_per_rank)}
-    environment |= CUDA_ENV if config.trainer.device is Device.CUDA else CPU_ENV
-    if config.schedule is Schedule.REPRODUCIBLE:
-        environment |= batch_invariance.environment()
-    return environment
 
 
 class TrainerDriver:
     def __init__(self, *, address: str = LOCAL):
         """`address`: a Ray cluster's, or LOCAL to start one."""
         self._cluster = RayCluster(address)
+        self._processes = RankProcesses(self._cluster)
         self._tensor_parallel = 1
         self._sharding = Sharding.RANKS
         self._actors: list[Any] = []
         self._pids: list[int] = []
         self._logs: Path | None = None
         self._stamp: Stamp | None = None
-        self._placement: Placement | None = None
-        """Of a cluster that others use too."""
 
     def start(self, config: CampaignConfig, model_dir: Path, logs: Path | None = None) -> None:
         """Make the ranks, each with the weights of `model_dir`, each printing to a file in `logs`.
@@ -93,33 +63,7 @@ class TrainerDriver:
         trainer = config.trainer
         world_size = trainer.world_size
         self._logs = logs.absolute() if logs else None
-        self._cluster.connect(config.name)
-        on_gpu = trainer.device is Device.CUDA
-        num_gpus = int(ray.cluster_resources().get("GPU", 0))
-        # A local cluster is this trainer's alone: there is nothing to account for, or to wait for.
-        is_local = self._cluster.address == LOCAL
-        if is_local and on_gpu and num_gpus < world_size:
-            raise DeviceMissing(
-                f"campaign {config.name}: its {world_size} ranks need a GPU each "
-                f"(the product of the parallel sizes of [trainer]), this trainer sees {num_gpus}",
-                remedy="start `mainspring worker trainer` on a machine with enough GPUs (see "
-                "CUDA_VISIBLE_DEVICES), or start a campaign with trainer.device = 'cpu'",
-            )
-        if not is_local:
-            self._placement = Placement(trainer, config.name, self._cluster.address)
-        # Ray's overloads lack this option.
-        remote = ray.remote(concurrency_groups={PULSE_GROUP: 1})  # pyright: ignore[reportCallIssue]
-        self._actors = [
-            remote(RankActor)
-            .options(
-                num_cpus=0 if is_local else trainer.threads_per_rank,
-                num_gpus=1 if on_gpu else 0,
-                runtime_env={"env_vars": rank_environment(config)},
-                **(self._placement.options(rank) if self._placement else {}),
-            )
-            .remote(rank, world_size)
-            for rank in range(world_size)
-        ]
+        self._actors = self._processes.take(config)
         self._tensor_parallel = trainer.tensor_parallel
         is_mcore = trainer.engine_name == MCORE
         self._sharding = Sharding.RESHARDABLE if is_mcore else Sharding.RANKS
@@ -136,6 +80,16 @@ class TrainerDriver:
         except BaseException:
             self._stop_actors()
             raise
+
+    def warm(self, config: CampaignConfig) -> None:
+        """Start Ray and processes that import what ranks need, so that `start` finds them. Raises
+        DeviceMissing."""
+        self._processes.warm(config)
+
+    def is_warm(self) -> bool:
+        """After `warm`: whether they have."""
+        self.check()
+        return self._processes.are_warm()
 
     @property
     def stamp(self) -> Stamp:
@@ -290,11 +244,7 @@ class TrainerDriver:
         """Whether ranks were started and none has died, also while nothing was asked of them."""
         if not self._actors or self._cluster.is_lost:
             return False
-        try:
-            ray.get([actor.pulse.remote() for actor in self._actors], timeout=POLL_S)
-        except GetTimeoutError:
-            pass  # silent, not dead: the call that is made next waits for them, and ends them
-        except RayError:
+        if not self._processes.live(self._actors):
             self._stop_actors()
         return bool(self._actors)
 
@@ -373,12 +323,8 @@ class TrainerDriver:
         )
 
     def _stop_actors(self) -> None:
-        if not self._cluster.is_lost:  # Ray would wait for the dead servers
-            for actor in self._actors:
-                ray.kill(actor)
-            if self._placement is not None:
-                self._placement.release()
-        self._actors, self._pids, self._placement = [], [], None
+        self._processes.end(self._actors)
+        self._actors, self._pids = [], []
 
 
 def _some_rank_died(calls: list[Any]) -> bool:

@@ -56,8 +56,7 @@ class RayCluster:
             return
         options: dict[str, Any] = {}
         if self.address == LOCAL:
-            for pid, reason in end_leftovers().items():
-                log.warning("Ray ended the trainer before this one", pid=pid, reason=reason)
+            clear_leftovers()
             prefix = f"{TEMP_PREFIX}{os.getpid()}-"
             self._temp_dir = Path(tempfile.mkdtemp(prefix=prefix, dir=SOCKET_ROOT))
             options = {
@@ -137,6 +136,13 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
+def _has_ended(pid: int) -> bool:
+    try:
+        return not _is_alive(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return True
+
+
 def _children_naming(temp_dir: Path) -> list[psutil.Process]:
     """The local cluster's processes: children that name its directory, and theirs."""
     found: list[psutil.Process] = []
@@ -158,6 +164,12 @@ def _naming(temp_dir: Path) -> list[psutil.Process]:
     return found
 
 
+def clear_leftovers() -> None:
+    """`end_leftovers`, with Ray's own reasons in the log."""
+    for pid, reason in end_leftovers().items():
+        log.warning("Ray ended the trainer before this one", pid=pid, reason=reason)
+
+
 def end_leftovers() -> dict[int, str]:
     """End the processes and delete the temporary directories of trainers that were killed. By
     process id, what Ray wrote when it ended one itself.
@@ -166,7 +178,7 @@ def end_leftovers() -> dict[int, str]:
     reasons: dict[int, str] = {}
     for path in Path(SOCKET_ROOT).glob(f"{TEMP_PREFIX}*-*"):
         name = path.name.removeprefix(TEMP_PREFIX).split("-")[0]
-        if name.isdigit() and not psutil.pid_exists(pid := int(name)):
+        if name.isdigit() and _has_ended(pid := int(name)):
             for process in _naming(path):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import structlog
-from infra.policy.program_policy import count_tokens
 
 from gateway.app import make_app
 from gateway.durable import DurableAnswers
@@ -41,7 +40,7 @@ async def _run(settings: Settings, host: str, port: int, tls: Tls | None) -> Non
         over_http = partial(serve_over_http, api_key=settings.policy_api_key)
         served = ServedCampaigns(db, over_http)
         notices = Notices(settings.database_url, CHANNEL)
-        answers = DurableAnswers(db, link.client, Known(db), notices, partial(count_tokens, served))
+        answers = DurableAnswers(db, link.client, Known(db), notices, served)
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)

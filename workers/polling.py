@@ -39,17 +39,27 @@ def run_worker(work: Coroutine[Any, Any, None]) -> NoReturn:
     end_process(0)
 
 
-async def poll_until_stopped(
-    link: ServiceLink, workers: list[Worker], *beside: Callable[[], Awaitable[None]]
-) -> None:
-    """Run `workers` (and the coroutines `beside`, e.g. a reaper's timer) until a signal comes.
-
-    Raises ServicesMoved and ForeignNamespace, and what ends a worker or a coroutine.
-    """
+def stop_signal() -> asyncio.Event:
+    """Set by SIGTERM and Ctrl-C, which end nothing by themselves from here on."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+async def poll_until_stopped(
+    link: ServiceLink,
+    workers: list[Worker],
+    *beside: Callable[[], Awaitable[None]],
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Run `workers` (and the coroutines `beside`, e.g. a reaper's timer) until a signal comes.
+    `stop`: the caller's `stop_signal`, which may have come already.
+
+    Raises ServicesMoved and ForeignNamespace, and what ends a worker or a coroutine.
+    """
+    stop = stop or stop_signal()
     tasks = [asyncio.create_task(worker.run()) for worker in workers]
     side = [asyncio.ensure_future(start()) for start in (link.run_forever, *beside)]
     stopped = asyncio.create_task(stop.wait())

@@ -1,11 +1,13 @@
 """The rollout worker: all workflows, replies, bookkeeping. Stateless; run any number."""
 
+import asyncio
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 from temporalio.worker import Worker
 
+from activities.answers import AnswerActivities
 from activities.campaigns import CampaignActivities
 from activities.extensions import ExtensionActivities
 from activities.publishing import PublishingActivities
@@ -18,6 +20,7 @@ from infra.db.connect import open_database
 from infra.log_setup import set_up
 from infra.policy.serving import Serve, ServedCampaigns, serve_over_http
 from infra.temporal.faults import Faults
+from infra.temporal.sticky_queues import free_workflows
 from mainspring.ids import ROLLOUT_QUEUE, worker_queue
 from mainspring.settings import Settings, load_settings
 from workers.polling import (
@@ -42,8 +45,8 @@ MAX_ACTIVITIES = 1000
 MAX_WORKFLOW_TASKS = 100
 CACHED_WORKFLOWS = 2000
 STICKY_TIMEOUT = timedelta(seconds=5)
-"""After a kill every workflow that this process had cached waits so long for it. The SDK would wait
-10 s, those for Go and Java wait 5."""
+"""After a kill a workflow that this process had cached waits so long for it, until the next worker
+begins and frees it. The SDK would wait 10 s, those for Go and Java wait 5."""
 
 
 def main(home: Path | None, serve: Serve | None = None) -> None:
@@ -77,6 +80,7 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
             interceptors=[Faults()],
             activities=[
                 ReplyActivities(db, known, served).generate,
+                AnswerActivities(db, known, served).answer_call,
                 PublishingActivities(db, served).publish_policy,
                 bookkeeping.begin_rollout,
                 bookkeeping.new_epoch,
@@ -107,7 +111,9 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
             max_concurrent_activity_task_polls=1,
         )
         link.announce("rollout worker", ROLLOUT_QUEUE)
+        freeing = asyncio.create_task(free_workflows(client, ROLLOUT_QUEUE))
         try:
             await poll_until_stopped(link, [worker, own], Sweeping(db, client).run_forever)
         finally:
+            freeing.cancel()
             await served.close()

@@ -1,7 +1,8 @@
 """The trainer worker: one campaign's training activities in front of one Ray driver.
 
 It works while it holds the campaign's lease, and ends when another trainer took over or when Ray
-under its ranks has ended: its supervisor starts the next one, which resumes.
+under its ranks has ended: its supervisor starts the next one, which resumes. One that is started as
+a standby waits for the lease with its ranks' processes ready (`workers.standby`).
 """
 
 import asyncio
@@ -16,12 +17,13 @@ from activities.sft_training import SftTrainingActivities
 from infra.db import campaigns, trainers
 from infra.db.connect import open_database
 from infra.db.database import Database
+from infra.db.trainers import TrainerLease
 from infra.log_setup import set_up
 from infra.temporal.faults import Faults
 from infra.temporal.log import runtime
 from infra.temporal.takeover import end_attempts, worker_identity
 from infra.tracking.gauges import Gauges
-from mainspring.errors import DatabaseError
+from mainspring.errors import DatabaseError, UsageError
 from mainspring.ids import (
     CampaignId,
     campaign_id,
@@ -32,7 +34,7 @@ from mainspring.ids import (
 from mainspring.settings import Settings, load_settings
 from mainspring.training_faults import TrainerFenced, TrainerLost
 from trainer.backend import RayTrainer
-from trainer.ray_cluster import LOCAL
+from trainer.ray_cluster import LOCAL, clear_leftovers
 from workers import tracking, trainer_lease
 from workers.polling import (
     GRACE,
@@ -40,8 +42,10 @@ from workers.polling import (
     end_process,
     poll_until_stopped,
     run_worker,
+    stop_signal,
 )
 from workers.service_link import ServiceLink
+from workers.standby import Standby, wait_for_lease
 
 LOOK_S = 1.0
 """Between two looks for the campaign."""
@@ -49,25 +53,33 @@ CHECK_S = 5.0
 """Between two looks at Ray's servers: they may end while nothing is computed."""
 
 
-def main(home: Path | None, name: str) -> None:
+def main(home: Path | None, name: str, *, standby: bool = False) -> None:
+    """Raises UsageError for a standby on Ray of its own address."""
     settings = load_settings(home)
+    if standby and settings.ray_address:
+        raise UsageError(
+            f"a standby trainer starts a Ray of its own, and MAINSPRING_RAY_ADDRESS is "
+            f"{settings.ray_address}: it would hold what the ranks at work need",
+            remedy="start `mainspring worker trainer` without --standby: it waits for the lease, "
+            "and makes its ranks then",
+        )
     set_up(settings.log_format)
     try:
-        run_worker(_run(settings, name))
+        run_worker(_run(settings, name, standby))
     except (TrainerFenced, TrainerLost) as fault:
         print(f"the trainer ends: {fault}", file=sys.stderr)
         end_process(fault.exit_code)
 
 
-async def _run(settings: Settings, name: str) -> None:
+async def _run(settings: Settings, name: str, standby: bool) -> None:
     campaign = campaign_id(name)
     async with open_database(settings) as db:
-        name = trainer_queue(campaign)
-        address = settings.metrics_address
         link = await ServiceLink.open(
-            settings, db, name=worker_identity(name), metrics_address=address
+            settings,
+            db,
+            name=worker_identity(trainer_queue(campaign)),
+            metrics_address=settings.metrics_address,
         )
-        gauges = Gauges(runtime(address).metric_meter, campaign) if address else None
         async with Worker(
             link.client,
             task_queue=waiting_trainer_queue(campaign),
@@ -75,41 +87,62 @@ async def _run(settings: Settings, name: str) -> None:
             max_concurrent_activity_task_polls=1,
         ):
             await _stored(db, campaign)
-        lease = await trainer_lease.take(db, campaign, link.check_addresses)
+        lease = None
         backend = RayTrainer(settings.home, settings.ray_address or LOCAL)
-        training = SftTrainingActivities(db, settings.home, backend, lease.epoch)
-        worker = Worker(
-            link.client,
-            task_queue=name,
-            activities=[
-                training.prepare_policy,
-                training.train_step,
-                training.check_logprobs,
-                training.sft_steps,
-            ],
-            interceptors=[Faults()],
-            graceful_shutdown_timeout=GRACE,
-            max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
-        )
-        # Of the process that held the lease before: what it does now would be refused.
-        retried = await end_attempts(link.client, name, [campaign_workflow(campaign)])
-        link.announce(
-            "trainer", worker.task_queue, campaign=campaign, epoch=lease.epoch, retried=retried
-        )
+        stop = stop_signal()
+        waiting = Standby(db, campaign, backend) if standby else None
         try:
-            await poll_until_stopped(
-                link,
-                [worker],
-                lambda: trainer_lease.keep(db, lease),
-                lambda: _watch(backend),
-                lambda: training.stay_ready(campaign),
-                lambda: tracking.follow(db, campaign, settings.home, gauges),
-            )
+            lease = await wait_for_lease(db, campaign, link.check_addresses, stop, waiting)
+            if lease is not None:
+                if standby:
+                    # Of the owner before: it ended after this process had looked for such.
+                    await asyncio.to_thread(clear_leftovers)
+                await _train(settings, db, link, backend, lease, stop)
         finally:
             await asyncio.to_thread(backend.shutdown)
             # Without it the next trainer waits until this one's silence is noticed.
-            with suppress(DatabaseError):
-                await trainers.release(db, campaign, lease.epoch)
+            if lease is not None:
+                with suppress(DatabaseError):
+                    await trainers.release(db, campaign, lease.epoch)
+
+
+async def _train(
+    settings: Settings,
+    db: Database,
+    link: ServiceLink,
+    backend: RayTrainer,
+    lease: TrainerLease,
+    stop: asyncio.Event,
+) -> None:
+    campaign, address = lease.campaign, settings.metrics_address
+    gauges = Gauges(runtime(address).metric_meter, campaign) if address else None
+    training = SftTrainingActivities(db, settings.home, backend, lease.epoch)
+    name = trainer_queue(campaign)
+    worker = Worker(
+        link.client,
+        task_queue=name,
+        activities=[
+            training.prepare_policy,
+            training.train_step,
+            training.check_logprobs,
+            training.sft_steps,
+        ],
+        interceptors=[Faults()],
+        graceful_shutdown_timeout=GRACE,
+        max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+    )
+    # Of the process that held the lease before: what it does now would be refused.
+    retried = await end_attempts(link.client, name, [campaign_workflow(campaign)])
+    link.announce("trainer", name, campaign=campaign, epoch=lease.epoch, retried=retried)
+    await poll_until_stopped(
+        link,
+        [worker],
+        lambda: trainer_lease.keep(db, lease),
+        lambda: _watch(backend),
+        lambda: training.stay_ready(campaign),
+        lambda: tracking.follow(db, campaign, settings.home, gauges),
+        stop=stop,
+    )
 
 
 async def _stored(db: Database, campaign: CampaignId) -> None:

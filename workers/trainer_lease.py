@@ -22,6 +22,9 @@ from mainspring.ids import CampaignId
 from mainspring.timeouts import TRAINER_RENEW_S
 
 LOOK_S = 1.0
+"""Between two looks at the lease."""
+ALIVE_LOOK_S = 0.1
+"""Between two looks at its owner's process, where it is on this machine."""
 SAY_EVERY_S = 60.0
 
 log = structlog.get_logger()
@@ -62,7 +65,7 @@ async def take(
                 since=f"{held.since:%Y-%m-%d %H:%M:%S}",
                 epoch=held.epoch,
             )
-        await asyncio.sleep(LOOK_S)
+        await _until_ended(held.process if held else "", LOOK_S)
 
 
 async def keep(database: Database, lease: TrainerLease) -> None:
@@ -93,6 +96,13 @@ def has_ended(process: str) -> bool:
         return not alive or f"{found.create_time():.2f}" != started
     except psutil.NoSuchProcess:
         return True
+
+
+async def _until_ended(process: str, longest_s: float) -> None:
+    for _ in range(round(longest_s / ALIVE_LOOK_S)):
+        await asyncio.sleep(ALIVE_LOOK_S)
+        if process and has_ended(process):
+            return
 
 
 def _place() -> str:

@@ -38,6 +38,7 @@ from infra.temporal.connection import connect, settled
 from mainspring import layout
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.parallel import Device
 from mainspring.errors import WorkFailed
 from mainspring.ids import CampaignId, campaign_id
 from mainspring.settings import USUAL_NAMESPACE, Settings, configured_settings, load_settings
@@ -202,22 +203,31 @@ def members(
     engines: Sequence[str] | None = None,
     hardware: Hardware | None = None,
 ) -> list[Member]:
-    """One of each worker, and an engine for each of `engines` (default: all of the campaign)."""
+    """One of each worker, on CPUs with a standby of the trainer, and an engine for each of
+    `engines` (default: all of the campaign)."""
     hardware = hardware or this_machine()
     urls = config.policy.engines if engines is None else engines
-    trainer = Member(
-        "trainer",
-        ["worker", "trainer", "--home", str(settings.home), "--campaign", config.name],
-        environment=dict(ONE_THREAD),
-    )
-    if gpus := local_engines.gpus_of_trainer(config, hardware):
-        trainer.environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     return [
         rollout_member(settings),
         sandbox_member(settings, capacity(config)),
-        trainer,
+        *_trainers(settings, config, hardware),
         *local_engines.engine_members(settings, config, urls, hardware),
     ]
+
+
+def _trainers(settings: Settings, config: CampaignConfig, hardware: Hardware) -> list[Member]:
+    """Alike, where there are two: either may be the one that trains, and the other stands by."""
+    arguments = ["worker", "trainer", "--home", str(settings.home), "--campaign", config.name]
+    trainer = Member("trainer", arguments, environment=dict(ONE_THREAD))
+    if gpus := local_engines.gpus_of_trainer(config, hardware):
+        trainer.environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+    if config.trainer.device is not Device.CPU or settings.ray_address:
+        return [trainer]
+    arguments.append("--standby")
+    first_version = layout.policy(settings.home, campaign_id(config.name), 0)
+    # Not beside the warm start, which would take longer.
+    standby = Member("trainer-2", arguments, waits_for=first_version, environment=dict(ONE_THREAD))
+    return [trainer, standby]
 
 
 def capacity(config: CampaignConfig) -> int:

@@ -46,12 +46,24 @@ class BatchRollout:
     untrained: frozenset[int] = frozenset()
     """Calls that are context only: a program's side matters, and what its last life did not ask."""
 
+    @property
+    def trained(self) -> frozenset[int] | None:
+        """Numbers of the others; None: all are trained."""
+        return trained_of(self.calls, self.untrained)
+
 
 @dataclass(frozen=True, slots=True)
 class BatchGroup:
     id: GroupId
     rollouts: list[BatchRollout]
     """In sample order."""
+
+
+def trained_of(calls: Iterable[TokenCall], untrained: frozenset[int]) -> frozenset[int] | None:
+    """Numbers of the calls that are trained; None: all."""
+    if not untrained:
+        return None
+    return frozenset(call.number for call in calls) - untrained
 
 
 async def load_batch(database: Database, campaign: CampaignId, step: int) -> list[BatchGroup]:

@@ -18,10 +18,13 @@ from infra.sandbox.containers.image_edit import Alteration
 from infra.sandbox.model_port import Gateways
 from infra.sandbox.protocol import Limits, Sandbox, SandboxBackend, SandboxSpec
 from infra.sandbox.session import PatchRefused
+from mainspring.config.agent import AgentConfig
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.environments.protocol import CommandResult, Finished, Judged, Place
+from mainspring.fates import OUTAGE_S
 from mainspring.ids import SandboxId
 from mainspring.integrity.exploits import Exploit
+from mainspring.programs.profiles.choice import is_program
 from mainspring.tasks.swe_task import SweTask
 
 REPEATING = {
@@ -63,6 +66,13 @@ def sandbox_spec(
         environment=REPEATING if repeats else {},
         clock=task.clock,
     )
+
+
+def longest_command_s(agent: AgentConfig) -> float:
+    """What its sandbox may still run when another process takes it over."""
+    if is_program(agent):
+        return agent.rollout_timeout_s + OUTAGE_S
+    return agent.command_timeout_s
 
 
 class SweWorld:
@@ -126,7 +136,7 @@ class SweEnvironment:
 
     async def attach(self, task: SweTask, place: Place, backend: SandboxBackend) -> SweWorld:
         """The world of a process that died. Raises SandboxLost."""
-        busy_s = place.config.agent.command_timeout_s
+        busy_s = longest_command_s(place.config.agent)
         sandbox = await backend.attach(_spec(task, place), busy_s=busy_s)
         return SweWorld(sandbox, backend.name)
 

@@ -1,4 +1,4 @@
-"""Replies to programs: where a request continues what was served, and what the policy says then.
+"""Replies to programs: where a request continues what was served, and how the policy replies.
 
 Invariant 4: a prompt is the tokens of the branch that the request continues, as they were served,
 plus the tokens of what is new in it. A request continues the longest stored history that it begins
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from infra.policy.protocol import Engines, Keep, PromptTooLong, Versions
+from infra.policy.protocol import Engines, Keep, PromptTooLong, RequestRefused, Versions
 from infra.policy.request_text import RequestText
 from infra.policy.sampling import MIN_REPLY_TOKENS, WeightsOf, sample
 from mainspring.config.policy import PolicyConfig
@@ -145,6 +145,17 @@ class ProgramPolicy:
         self, number: int, request: ModelRequest, stored: Sequence[StoredCall]
     ) -> Prompt:
         """What call `number` is asked with; nothing is sampled. Raises RequestRefused."""
+        try:
+            return await self._prompt(number, request, stored)
+        except RecursionError as error:
+            raise RequestRefused(
+                "the request's schemas or arguments are nested too deeply",
+                remedy="offer tools whose schemas have fewer levels",
+            ) from error
+
+    async def _prompt(
+        self, number: int, request: ModelRequest, stored: Sequence[StoredCall]
+    ) -> Prompt:
         digests = chain(request, self._noise)
         # Of calls with the same history the newest: a program that asked again uses that answer.
         served = {each.history: each.call for each in stored if each.call.number < number}

@@ -22,6 +22,8 @@ from infra.policy.tokenizer import BASE, REPLY, ChatTokenizer
 from mainspring.errors import ModelError
 from mainspring.programs.request import ChatMessage, ToolSpec
 
+TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<|python_tag|>")
+"""What parsers look for. Some tokenizers call these special tokens, others do not."""
 NUM_KEPT = 64
 """First prompts that are kept: those of a group's rollouts are the same, and take up to 200 ms."""
 
@@ -32,6 +34,8 @@ class RequestText:
         self._chat = chat
         self._special = SpecialTexts(chat.special_texts)
         self.facts = find_facts(chat.render, chat.directory)
+        special = set(chat.special_texts)
+        self._tags = {chat.vocabulary[tag]: tag for tag in TAGS if tag in special}
         self._first: OrderedDict[bytes, array[int]] = OrderedDict()
         self._keeping = threading.Lock()
 
@@ -40,9 +44,16 @@ class RequestText:
         return self._chat.stop_token_ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of a reply for people and for the parser, without special tokens. It begins with
-        what the template wrote of it: the tag of its reasoning."""
-        return self.facts.opening + self._chat.decode(tuple(ids))
+        """Text of a reply for people and for the parser, without special tokens but TAGS. It begins
+        with what the template wrote of it: the tag of its reasoning."""
+        pieces, plain = [self.facts.opening], list[int]()
+        for token in ids:
+            if token in self._tags:
+                pieces += [self._chat.decode(plain), self._tags[token]]
+                plain = []
+            else:
+                plain.append(token)
+        return "".join([*pieces, self._chat.decode(plain)])
 
     def first_ids(
         self, messages: Sequence[ChatMessage], tools: Sequence[ToolSpec]

@@ -46,8 +46,9 @@ def pass_at_each_k(counts: Sequence[tuple[int, int]]) -> list[PassAtK]:
 
 
 def wilson(share: float, num: int) -> tuple[float, float]:
-    """The 95 % score interval of a share of `num`."""
+    """The 95 % score interval of a share of `num`; the share is never outside it."""
     spread = Z_95**2 / num
     middle = (share + spread / 2) / (1 + spread)
     half = Z_95 / (1 + spread) * sqrt(share * (1 - share) / num + spread / (4 * num))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    # At shares of 0 and 1 an end is the share itself, and rounding may put it beyond.
+    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))

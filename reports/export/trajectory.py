@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from infra.db import campaigns, groups, rollouts, tasks, turns
-from infra.db.batches import calls_of
+from infra.db.batches import calls_of, trained_of
 from infra.db.database import Database
 from infra.db.groups import GroupRecord
 from infra.db.rollouts import RolloutRecord
@@ -129,7 +129,8 @@ class Trajectory:
         """Of each branch, as a trainer sees it; None where the replies came without tokens."""
         if not self.replies or not all(reply.completion_ids for reply in self.replies):
             return None
-        return samples_of(self.rollout.id, self.replies)
+        trained = trained_of(self.replies, self.untrained)
+        return samples_of(self.rollout.id, self.replies, trained=trained)
 
     def ran(self, reply: Call) -> list[Execution]:
         """What the reply's commands did, in their order."""

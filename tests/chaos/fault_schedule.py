@@ -47,7 +47,9 @@ class Role(StrEnum):
     NODE = "node"
     """A sandbox node."""
     TRAINER = "trainer"
-    """The trainer's driver."""
+    """The trainer's driver, once it has ranks."""
+    STANDBY = "standby"
+    """A trainer's driver that waits for the lease, or makes its ranks."""
     RANK = "rank"
     """A rank of the trainer."""
     RAYLET = "raylet"
@@ -132,10 +134,13 @@ def processes(home: Path) -> Iterator[tuple[Role, psutil.Process]]:
                 each == mine or each.startswith(f"{mine}/") for mine in folders for each in line
             ):
                 continue
-            if role := _role(line):
+            if (role := _role(line)) is Role.TRAINER:
+                children = list(_ray(process))
+                works = any(role is Role.RANK and _prints(rank) for role, rank in children)
+                yield Role.TRAINER if works else Role.STANDBY, process
+                yield from children if works else ()
+            elif role is not None:
                 yield role, process
-            if "trainer" in line:
-                yield from _ray(process)
         except (psutil.NoSuchProcess, psutil.ZombieProcess):
             continue
 
@@ -170,6 +175,11 @@ def _ray(trainer: psutil.Process) -> Iterator[tuple[Role, psutil.Process]]:
             yield Role.RAYLET, child
         elif line and line[0].startswith("ray::RankActor"):
             yield Role.RANK, child
+
+
+def _prints(rank: psutil.Process) -> bool:
+    """Whether it has begun: from then on it writes to a log of its own."""
+    return any(Path(each.path).name.startswith("rank") for each in rank.open_files())
 
 
 def kill(role: Role, home: Path, command: subprocess.Popen[bytes], rng: random.Random) -> int:

@@ -1,10 +1,11 @@
 """A real small trainer under a supervisor: Ray's raylet dies under it, it is killed, a second one
-stands beside it. Version 0 is made all the same, and no process of Ray is left behind.
+stands beside it or stands by. Version 0 is made all the same, and no process of Ray is left behind.
 """
 
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 
 import psutil
@@ -53,9 +54,11 @@ def tiny_campaign(name: str) -> CampaignConfig:
     )
 
 
-def trainer_member(stack: StackInfo, campaign: CampaignId, name: str) -> Member:
-    arguments = ["worker", "trainer", "--home", str(stack.home), "--campaign", campaign]
-    return Member(name, arguments, environment=ONE_THREAD)
+def trainer_member(
+    stack: StackInfo, campaign: CampaignId, name: str, *options: str, waits_for: Path | None = None
+) -> Member:
+    arguments = ["worker", "trainer", "--home", str(stack.home), "--campaign", campaign, *options]
+    return Member(name, arguments, waits_for=waits_for, environment=ONE_THREAD)
 
 
 @pytest.mark.chaos
@@ -119,6 +122,69 @@ async def test_a_trainer_survives_the_end_of_ray_and_its_own(
         assert released is not None and released.released and released.epoch == 3
 
 
+@pytest.mark.chaos
+@pytest.mark.timeout(3 * TIMEOUT_S)
+async def test_a_standby_takes_over_with_its_ranks_ready(stack: StackInfo, tmp_path: Path) -> None:
+    settings = load_settings(stack.home)
+    client = await connect(settings)
+    campaign = campaign_id("trainer-standby")
+    first_version = layout.policy(stack.home, campaign, 0)
+    rank_log = layout.trainer_logs(stack.home, campaign) / "rank0.log"
+    async with Database.open(stack.database_url) as db:
+        await campaigns.create(db, tiny_campaign(campaign))
+        restarted: list[str] = []
+        fleet = Fleet(
+            [
+                trainer_member(stack, campaign, "trainer", "--standby"),
+                trainer_member(stack, campaign, "trainer-2", "--standby", waits_for=first_version),
+            ],
+            tmp_path,
+            lambda name, code: restarted.append(name),
+        )
+        worker = Worker(
+            client,
+            task_queue=QUEUE,
+            workflows=[PrepareOnly],
+            workflow_runner=UnsandboxedWorkflowRunner(),
+        )
+        async with worker, fleet:
+            handle = await client.start_workflow(
+                PrepareOnly.run, campaign, id=f"prepare/{campaign}", task_queue=QUEUE
+            )
+            await asyncio.wait_for(handle.result(), TIMEOUT_S)
+            await until(lambda: "stands by" in text(fleet, "trainer-2"), TIMEOUT_S)
+            working, standby = pid_of(fleet), pid_of(fleet, "trainer-2")
+            [ahead] = ranks_of(standby)
+            # It has touched nothing of the one that works.
+            assert writers(rank_log) == ranks_of(working)
+
+            os.kill(working, signal.SIGKILL)
+            killed = time.monotonic()
+            await until(lambda: writers(rank_log) == [ahead], TIMEOUT_S)
+            print(f"ranks again {time.monotonic() - killed:.1f} s after the kill")
+            held = await trainers.holder(db, campaign)
+            assert held is not None and held.epoch == 2 and f"pid {standby}" in held.owner
+            await until(lambda: not of_ray(working) and not folders(working), TIMEOUT_S)
+
+            # The next one stands by in its turn; the end of its Ray ends nothing but itself.
+            await until(lambda: "stands by" in text(fleet, "trainer"), TIMEOUT_S)
+            assert restarted == ["trainer"]
+            second = pid_of(fleet)
+            os.kill(ray_process(second, "raylet").pid, signal.SIGKILL)
+            await until(lambda: restarted == ["trainer", "trainer"], TIMEOUT_S)
+            assert "the trainer ends: Ray's raylet" in text(fleet, "trainer")
+            await until(lambda: not of_ray(second) and not folders(second), TIMEOUT_S)
+            held = await trainers.holder(db, campaign)
+            assert held is not None and held.epoch == 2 and not held.released
+            await until(lambda: text(fleet, "trainer").count("stands by") == 2, TIMEOUT_S)
+            assert writers(rank_log) == [ahead]
+            third = pid_of(fleet)
+        for pid in (standby, third):
+            await until(lambda pid=pid: not of_ray(pid) and not folders(pid))
+        held = await trainers.holder(db, campaign)
+        assert held is not None and held.released
+
+
 async def trains(handle: WorkflowHandle, fleet: Fleet) -> bool:
     """Whether the warm start's steps are under way in the process that now lives."""
     fleet.check()
@@ -133,8 +199,8 @@ async def third_holds(db: Database, campaign: CampaignId) -> bool:
     return held is not None and held.epoch == 3
 
 
-def pid_of(fleet: Fleet) -> int:
-    pid = fleet.members["trainer"].pid
+def pid_of(fleet: Fleet, name: str = "trainer") -> int:
+    pid = fleet.members[name].pid
     assert pid is not None
     return pid
 
@@ -149,6 +215,36 @@ def of_ray(trainer: int) -> list[psutil.Process]:
         except psutil.NoSuchProcess:
             continue
     return found
+
+
+def ranks_of(trainer: int) -> list[int]:
+    """Their processes, which name nothing but their kind."""
+    found = []
+    for raylet in of_ray(trainer):
+        try:
+            children = raylet.children() if raylet.name() == "raylet" else []
+            found += [each.pid for each in children if "RankActor" in " ".join(each.cmdline())]
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+    return found
+
+
+def writers(log: Path) -> list[int]:
+    """Ranks that print into this file now; of a rank that ended the next one renames it."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if "RankActor" in " ".join(process.cmdline()) and any(
+                each.path == str(log) for each in process.open_files()
+            ):
+                found.append(process.pid)
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+    return found
+
+
+def folders(trainer: int) -> list[Path]:
+    return list(Path("/tmp").glob(f"ms-ray-{trainer}-*"))
 
 
 def ray_process(trainer: int, name: str) -> psutil.Process:

@@ -54,3 +54,11 @@ def test_a_worker_without_services_says_so(tmp_path: Path, command: tuple[str, s
     assert ended.returncode == 3
     assert "mainspring up" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_standby_on_ray_that_others_use_is_refused(tmp_path: Path) -> None:
+    wanted = ("worker", "trainer", "--campaign", "c", "--standby")
+    ended = mainspring(*wanted, home=tmp_path / "home", MAINSPRING_RAY_ADDRESS="ray:6379")
+    assert ended.returncode == 2
+    assert "ray:6379" in ended.stderr and "without --standby" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -11,8 +11,10 @@ from cli.operations.local_campaign import members
 from cli.operations.local_engines import EngineKind, Hardware
 from engine import scheduler
 from engine.slots import KvShape, SlotPool
+from mainspring import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.reading import check_campaign
+from mainspring.ids import campaign_id
 from mainspring.settings import Settings
 from tests.infra.policy.engines import serving
 from tests.infra.policy.tiny_model import save_tiny_model
@@ -68,6 +70,21 @@ def test_one_gpu_is_shared(model: Path) -> None:
     assert started["engine"].environment["CUDA_VISIBLE_DEVICES"] == "0"
     fraction = started["engine"].arguments.index("--mem-fraction-static") + 1
     assert float(started["engine"].arguments[fraction]) < 0.5
+
+
+def test_a_trainer_on_cpus_has_a_standby_that_lets_the_first_version_be_made(model: Path) -> None:
+    url = "http://127.0.0.1:30000"
+    config = campaign(model, url, device="cpu")
+    settings = Settings(home=model)
+    started = {each.name: each for each in members(settings, config, (), CPU)}
+    assert started["trainer"].arguments == started["trainer-2"].arguments
+    assert "--standby" in started["trainer"].arguments
+    assert started["trainer"].waits_for is None
+    assert started["trainer-2"].waits_for == layout.policy(model, campaign_id("c"), 0)
+    on_gpu = members(settings, campaign(model, url), (), gpus(1))
+    elsewhere = members(Settings(home=model, ray_address="ray:6379"), config, (), CPU)
+    for each in (*on_gpu, *elsewhere):
+        assert each.name != "trainer-2" and "--standby" not in each.arguments
 
 
 def test_no_gpu_and_no_sglang_mean_the_cpu_engine(model: Path) -> None:

@@ -148,7 +148,7 @@ def _run_ranks(name: str, folder: Path, world_size: int) -> list[dict[str, Any]]
 
 def _start(arguments: list[str]) -> subprocess.Popen[str]:
     command = [sys.executable, "-W", "ignore", "-m", "tests.trainer.measure_plan", *arguments]
-    from trainer.driver import rank_environment
+    from trainer.rank_processes import rank_environment
 
     root = Path(__file__).parents[2]
     config = CASES[arguments[1]].config

@@ -34,9 +34,10 @@ from tests.waiting import until
 from trainer import checkpoint, rank_pulse, ray_cluster
 from trainer.batch_file import batch_file
 from trainer.checkpoint import HF_DIRECTORY, Identity
-from trainer.driver import TrainerDriver, rank_environment
+from trainer.driver import TrainerDriver
 from trainer.hf_directory import load_weights
 from trainer.rank import TrainerRank
+from trainer.rank_processes import rank_environment
 
 ORIGIN = Origin(campaign="t", uid="uid-of-old", config_digest="0123456789abcdef")
 

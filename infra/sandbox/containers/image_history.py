@@ -6,12 +6,12 @@ image whose history goes further is never run, but another one made of it, in wh
 found nothing; HEAD keeps its id and its ancestors with their tags, unless it was altered. Both the
 images made and those that were fine as they were are known to Docker by a name of their own, SEALED
 or OF_ONE_TASK with a tag made from image, workdir and alteration, so that each image is looked at
-once on a node and a process that dies leaves nothing behind but a container that ends itself.
+once on a node and a process that dies leaves nothing behind but a container that ends itself. A
+container that is killed meanwhile tells nothing of the image: another one takes its place.
 Imported by the Docker backend and by `images`, which removes such names.
 """
 
 import asyncio
-import contextlib
 import hashlib
 import shlex
 import time
@@ -27,7 +27,7 @@ from requests.exceptions import RequestException
 
 from infra.sandbox.containers.image_edit import ALTERED, Alteration
 from infra.sandbox.containers.image_faults import FIT_REMEDY, daemon_lost, start_fault, text_of
-from infra.sandbox.protocol import ImageUnfit
+from infra.sandbox.protocol import ImageUnfit, SandboxBroken
 from mainspring.program_files import program
 
 SEALED = "mainspring-sealed"
@@ -36,8 +36,14 @@ VERSION = "1"
 """Of the scripts below: another one looks at every image again."""
 LIFE_S = 3600
 """Most that a look and a rewrite take, of the largest repositories; then the container ends."""
+TRIES = 3
+"""Containers in which one image is looked at, when each is killed before it has an answer."""
 SEALS_AT_ONCE = 4
 """On a node: repacking a repository takes a processor."""
+KILLED = 137
+"""Exit code of a command that SIGKILL ended: its container was killed, or memory ran out."""
+REMOVED_ALREADY = (404, 409)
+"""What the daemon answers about a container that is gone, or that it is removing."""
 CLEAN, DIRTY, ABSENT = "history: clean", "history: dirty", "history: absent"
 
 _BEGIN = program(__file__, "image_history_begin.sh")
@@ -45,6 +51,10 @@ LOOK = _BEGIN + program(__file__, "image_history_look.sh")
 REWRITE = _BEGIN + program(__file__, "image_history_rewrite.sh")
 
 log = structlog.get_logger()
+
+
+class _CutOff(SandboxBroken):
+    """The container ended before its command did."""
 
 
 class _Wanted(NamedTuple):
@@ -112,11 +122,23 @@ class Seals:
             return name
         except ImageNotFound:
             pass
-        found = self._in_container(wanted.image, partial(self._cut, wanted, tag))
+        found = self._find(wanted, tag)
         if found == CLEAN:
             self._client.api.tag(wanted.image, SEALED, tag)
         # Without a repository opening it fails, with a clearer message.
         return wanted.image if found == ABSENT else name
+
+    def _find(self, wanted: _Wanted, tag: str) -> str:
+        for left in reversed(range(TRIES)):
+            began = time.monotonic()
+            try:
+                return self._in_container(wanted.image, partial(self._cut, wanted, tag))
+            except _CutOff as fault:
+                # One that ended itself at its LIFE_S would do so again.
+                if not left or time.monotonic() - began > LIFE_S:
+                    raise
+                log.warning("history is looked at again", image=wanted.image, why=fault.message)
+        raise AssertionError("no try was the last one")
 
     def _cut(self, wanted: _Wanted, tag: str, container: Container) -> str:
         """Inspect the image, and seal it if it is DIRTY or to be altered. Returns the first
@@ -159,10 +181,18 @@ class Seals:
         )
         try:
             container.start()
-            return work(container)
+            try:
+                return work(container)
+            except APIError as error:
+                if _runs(container):
+                    raise
+                raise _cut_off(container, text_of(error)) from None
         finally:
-            with contextlib.suppress(NotFound):  # it has ended by itself
+            try:
                 container.remove(force=True, v=True)
+            except APIError as error:  # it ended, and its daemon removes it
+                if error.status_code not in REMOVED_ALREADY:
+                    raise
 
     def _look_at(self, image: str, workdir: str, container: Container) -> str:
         said, complaints = _run(container, workdir, LOOK)
@@ -208,8 +238,27 @@ def _alter(wanted: _Wanted, container: Container) -> None:
 
 
 def _run(container: Container, workdir: str, script: str) -> tuple[str, str]:
-    """What it prints, and what it complains of."""
+    """What it prints, and what it complains of. Raises _CutOff when it could not finish."""
     script = f"workdir={shlex.quote(workdir)}\n{script}"
     ran: Any = container.exec_run(["bash", "-lc", script], user="0", demux=True)
     said, complaints = ((each or b"").decode(errors="replace").strip() for each in ran.output)
+    if ran.exit_code == KILLED or (ran.exit_code != 0 and not _runs(container)):
+        raise _cut_off(container, complaints[-500:] or f"exit code {ran.exit_code}")
     return said, complaints
+
+
+def _runs(container: Container) -> bool:
+    try:
+        container.reload()
+    except NotFound:
+        return False
+    return container.status == "running"
+
+
+def _cut_off(container: Container, said: str) -> _CutOff:
+    return _CutOff(
+        f"container {container.name} was killed while its image's git history was looked at: "
+        f"{said}",
+        remedy="look for who removes containers on this node, and whether its memory suffices; "
+        "it will be tried again",
+    )

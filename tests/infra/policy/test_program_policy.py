@@ -7,7 +7,7 @@ import pytest
 
 from infra.policy.partial import UnknownWeights
 from infra.policy.program_policy import ProgramPolicy, ProgramReply, ProgramRequest, StoredCall
-from infra.policy.protocol import ANY, PromptTooLong, Versions
+from infra.policy.protocol import ANY, PromptTooLong, RequestRefused, Versions
 from infra.policy.request_text import RequestText
 from infra.policy.weight_label import WeightLabel
 from mainspring.config.policy import PolicyConfig
@@ -15,7 +15,7 @@ from mainspring.ids import RolloutId
 from mainspring.programs.matching import Noise
 from mainspring.programs.parsing.choice import parser_of
 from mainspring.programs.reply import Finish
-from mainspring.programs.request import ChatMessage, Dialect, ModelRequest, Role, ToolSpec
+from mainspring.programs.request import ChatMessage, Dialect, ModelRequest, Role, ToolCall, ToolSpec
 from mainspring.trajectories.turns import PartialCall, VersionSpan
 from tests.infra.policy.chat_templates import request_text, tokenizer_of
 from tests.infra.policy.scripted_engines import ScriptedEngines, no_weights
@@ -213,3 +213,20 @@ async def test_an_engine_with_other_weights_is_given_the_right_ones(text: Reques
     rollout.policy = ProgramPolicy(PolicyConfig(), stale, text, parser_of("hermes"), newest)
     assert (await rollout.ask(user("x"))).reply.text == "hello"
     assert given == [("http://one", WeightLabel(5, "uid"))]
+
+
+async def test_what_is_nested_too_deeply_is_refused(text: RequestText) -> None:
+    rollout = Rollout(text)
+    schema: dict[str, object] = {}
+    for _ in range(3000):
+        schema = {"items": schema}
+    with pytest.raises(RequestRefused, match="nested too deeply"):
+        await rollout.ask(user("x"), tools=(ToolSpec(name="deep", parameters=schema),))
+    arguments = '{"a":' * 600 + "1" + "}" * 600
+    calls = (ToolCall(name="bash", arguments=arguments),)
+    invented = ChatMessage(role=Role.ASSISTANT, tool_calls=calls)
+    with pytest.raises(RequestRefused):
+        await rollout.ask(user("x"), invented, user("more"))
+    rollout.replies = [f'<tool_call>{{"name": "bash", "arguments": {arguments}}}</tool_call>']
+    told = await rollout.ask(user("x"))
+    assert (await rollout.ask(user("x"), echoed(told, "a"), result("y", "a"))).call.parent == 0

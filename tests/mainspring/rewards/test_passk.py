@@ -44,6 +44,13 @@ def test_the_interval_is_wilsons() -> None:
     assert wilson(1.0, 500) == pytest.approx((0.9924, 1.0), abs=1e-4)
 
 
+def test_the_interval_has_the_share_in_it_whatever_is_rounded() -> None:
+    for num in range(1, 2001):
+        for share in (0.0, 1 / num, (num - 1) / num, 1.0):
+            low, high = wilson(share, num)
+            assert 0.0 <= low <= share <= high <= 1.0, (share, num)
+
+
 @pytest.mark.parametrize(("samples", "resolved", "k"), [(2, 3, 1), (2, 1, 3), (2, 1, 0)])
 def test_what_cannot_be_is_refused(samples: int, resolved: int, k: int) -> None:
     with pytest.raises(ValueError, match="pass@"):

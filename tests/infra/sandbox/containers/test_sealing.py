@@ -13,14 +13,22 @@ from sandbox_backend import cleared, make_backend, output
 
 from infra.environments.grader import for_grading, judge
 from infra.environments.swe import sandbox_spec
+from infra.sandbox.archive import tar_of
 from infra.sandbox.containers.docker import DockerBackend
 from infra.sandbox.containers.image_edit import Alteration
-from infra.sandbox.containers.image_history import OF_ONE_TASK, SEALED, altered_images, seals_of
+from infra.sandbox.containers.image_history import (
+    OF_ONE_TASK,
+    SEALED,
+    TRIES,
+    altered_images,
+    seals_of,
+)
 from infra.sandbox.protocol import ImageUnfit, SandboxSpec
 from infra.sources.patch_files import reversed_patch
 from mainspring.config.sandbox import SandboxConfig
+from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId, TaskId
-from mainspring.status import Verdict
+from mainspring.status import FaultKind, Verdict
 from mainspring.tasks.swe_task import SweTask
 from tests.docker_image import base_image
 
@@ -264,3 +272,60 @@ async def test_history_that_cannot_be_cut_makes_the_image_unfit(client, backend)
     build(client, "volume", f"FROM {PREFIX}dirty\nVOLUME /testbed\n")
     with pytest.raises(ImageUnfit, match="cannot be cut"):
         await backend.open(spec("v", "volume"))
+
+
+SLOW_GIT = """#!/bin/sh
+# Where history is looked at, and only there, it waits until the test lets it.
+case "$*" in *--batch-check*) until [ -e /go ]; do sleep 0.05; done ;; esac
+exec /usr/bin/git "$@"
+"""
+
+
+@pytest.mark.parametrize("kills", [1, TRIES])
+async def test_a_look_that_is_killed_is_tried_again_and_never_the_tasks_fault(
+    client, tmp_path, kills
+):
+    # Of its own: what is sealed already is not looked at.
+    build(
+        client,
+        f"slow{kills}",
+        recipe(f"RUN echo {kills} >/which"),
+        f"{PAST}{FUTURE}mkdir -p /usr/local/bin; cat >/usr/local/bin/git <<'end'\n{SLOW_GIT}end\n"
+        "chmod 755 /usr/local/bin/git\n",
+    )
+    image = client.images.get(f"{PREFIX}slow{kills}")
+    for name in seals_of(client, str(image.id)):
+        client.images.remove(name)
+    before = num_containers(client)
+    killed: list[str] = []
+    looks = client.events(
+        decode=True,
+        filters={"event": "exec_start", "type": "container", "image": f"{PREFIX}slow{kills}"},
+    )
+
+    def meet() -> None:
+        for look in looks:
+            container = client.containers.get(look["id"])
+            if len(killed) < kills:
+                container.kill()
+                killed.append(look["id"])
+            else:
+                container.put_archive("/", tar_of({"go": b""}, 0o644))
+
+    backend = make_backend("docker", tmp_path)
+    async with cleared(backend):
+        meeting = asyncio.create_task(asyncio.to_thread(meet))
+        try:
+            if kills < TRIES:
+                sandbox = await backend.open(spec("k", f"slow{kills}"))
+                assert await output(sandbox, "git log --all --format=%s") == b"two\none\n"
+                await sandbox.close()
+            else:
+                with pytest.raises(SandboxError, match="killed") as fault:
+                    await backend.open(spec("k", f"slow{kills}"))
+                assert fault.value.fault is FaultKind.NODE_FAILED
+        finally:
+            looks.close()
+            await meeting
+    assert len(killed) == kills
+    assert num_containers(client) == before
