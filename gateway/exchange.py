@@ -129,8 +129,12 @@ class Exchange:
         self, channel: Channel, session: Session, answer: Answer, pieces: list[str]
     ) -> None:
         with self._settling.answer(session) as ending:
-            if await channel.finish(pieces, ending.begin):
+            if not await channel.finish(pieces, ending.begin):
+                return
+            try:
                 await self._answers.delivered(session, answer.number)
+            except Exception as error:
+                problem_of(error, session)  # for the log; asked again, it is told again
 
 
 async def _outcome(task: asyncio.Task[T], session: Session) -> T | Problem:

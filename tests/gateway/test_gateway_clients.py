@@ -259,6 +259,20 @@ async def test_the_end_of_a_session_is_told_so_that_clients_stop() -> None:
         assert headers["x-should-retry"] == "false"
 
 
+async def test_an_answer_that_cannot_be_written_is_a_fault_of_the_dialect(
+    script: Script, client: httpx.AsyncClient
+) -> None:
+    script.default = Reply.model_construct(text=object(), reasoning="", tool_calls=(), is_cut=False)
+    for stream in (False, True):
+        told = await client.post("/v1/chat/completions", json={**ASK, "stream": stream})
+        assert told.status_code == 500
+        assert told.json()["error"]["type"] == "server_error"
+        told = await client.post("/v1/messages", json={**ASK, "stream": stream})
+        assert told.status_code == 500
+        assert told.json()["error"]["type"] == "api_error"
+    assert script.told == []
+
+
 async def test_codex_knows_a_full_context() -> None:
     """By an event: a 400 tells it nothing."""
     script = Script()

@@ -12,6 +12,7 @@ from starlette.types import Message
 
 from gateway.app import make_app
 from gateway.protocol import PromptTooLong, RequestRefused, SessionOver
+from mainspring.errors import DatabaseError
 from mainspring.programs.reply import Reply
 from tests.waiting import until
 
@@ -132,6 +133,30 @@ async def test_the_next_request_waits_until_the_answer_before_it_is_noted() -> N
         script.may_note.set()
         assert (await second.answer())[0] == 200
         await until(lambda: script.told == [1, 2])
+
+
+async def test_an_answer_that_cannot_be_noted_was_still_told() -> None:
+    script = Script(note_fault=DatabaseError("down for the moment"))
+    async with serving(script) as address, connected(address) as raw:
+        for number in (1, 2):
+            await raw.send(post(headers=HEADERS))
+            assert (await raw.answer())[0] == 200
+            await until(lambda number=number: len(script.told) == number)
+
+
+async def test_clients_that_come_and_leave_leave_nothing_behind() -> None:
+    script = Script()
+    async with serving(script, keep_alive_s=0.01) as address:
+        num_tasks = len(asyncio.all_tasks())
+        for index in range(60):
+            script.may_answer.clear()
+            async with connected(address) as raw:
+                await raw.send(post(body={**ASK, "stream": index % 2 == 0}, headers=HEADERS))
+                await until(lambda index=index: len(script.asked) == index + 1)
+                if index % 3 == 0:
+                    script.may_answer.set()
+                    await raw.until(b"\r\n\r\n")
+        await until(lambda: len(asyncio.all_tasks()) == num_tasks)
 
 
 async def test_a_server_that_ends_asks_clients_to_come_again() -> None:
