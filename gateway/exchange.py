@@ -1,9 +1,9 @@
 """One model request: from the parsed body to the answer's last byte.
 
 Invariants: nothing of an answer is written before it is stored; while it is awaited a stream gets
-comments and everything else silence; it is noted as delivered only when the client has it whole; a
-client that leaves ends the wait, not the sampling; what goes wrong is told in the client's dialect
-without a detail of this machine. Imported by the gateway's application.
+what its dialect has for that and everything else gets silence; it is noted as delivered only when
+the client has it whole; a client that leaves ends the wait, not the sampling; what goes wrong is
+told in the client's dialect without a detail of this machine. Imported by the application.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from gateway.channel import Channel
-from gateway.dialects import gemini, sse
+from gateway.dialects import gemini
 from gateway.dialects.protocol import Asked, Problem, Wire
 from gateway.protocol import Answers, Session
 from gateway.refusals import problem_of, refuse
@@ -109,7 +109,7 @@ class Exchange:
             if not has_begun:
                 has_begun = True
                 await channel.begin(200, _EVENTS, _STREAM_HEADERS)
-            await channel.write(sse.WAITING)
+            await channel.write(wire.waiting)
         answer = await _outcome(asking, session)
         if isinstance(answer, Problem) and not has_begun and not wire.tells_in_stream(answer):
             await refuse(channel, wire, answer)

@@ -39,6 +39,8 @@ _HIDDEN = ("image_url", "input_audio", "file", "video_url")
 
 
 class Chat:
+    waiting = sse.COMMENT
+
     def parse(self, body: JsonValue, envelope: Envelope) -> Asked:
         if (body.member("n").count() or 1) > 1:
             raise BadRequest("n must be 1: one reply is sampled for a request", field="n")

@@ -1,6 +1,9 @@
 """Waiting for a reply: comments meanwhile, a client that leaves, and what counts as delivered."""
 
 import asyncio
+import json
+import re
+from collections import deque
 from contextlib import AsyncExitStack
 
 import anthropic
@@ -34,6 +37,28 @@ async def test_a_stream_gets_comments_while_it_waits() -> None:
         whole = await raw.until(b"data: [DONE]\n\n")
         assert b"Done." in whole
         await until(lambda: script.told == [1])
+
+
+@pytest.mark.parametrize("reply", [Reply(text="Done."), SessionOver("over")], ids=["text", "over"])
+async def test_gemini_waits_without_comments(reply: Reply | Exception) -> None:
+    """Seen: its SDK for JavaScript reads events by this expression, and errors as bare JSON."""
+    script = Script(replies=deque([reply]))
+    script.may_answer.clear()
+    path = "/v1beta/models/m:streamGenerateContent?alt=sse"
+    ask = post(path, {"contents": [{"parts": [{"text": "Fix it."}]}]}, {"x-goog-api-key": KEY})
+    async with serving(script, keep_alive_s=0.02) as address, connected(address) as raw:
+        await raw.send(ask)
+        await raw.until(b"\r\n\r\n1\r\n\n\r\n1\r\n\n\r\n")
+        script.may_answer.set()
+        chunks = (await raw.until(b"\r\n0\r\n\r\n")).decode().split("\r\n")[1::2]
+    *waiting, last = [chunk for chunk in chunks if chunk]
+    assert set(waiting) <= {"\n"}
+    if isinstance(reply, Reply):
+        match = re.match(r"^\s*data: (.*)(?:\n\n|\r\r|\r\n\r\n)", "\n" + last)
+        assert match is not None
+        assert json.loads(match[1])["candidates"][0]["finishReason"] == "STOP"
+    else:
+        assert json.loads(last)["error"]["status"] == "PERMISSION_DENIED"
 
 
 async def test_clients_read_a_stream_that_began_with_comments() -> None:
