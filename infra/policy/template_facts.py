@@ -86,7 +86,8 @@ def find_facts(render: Render, directory: Path) -> TemplateFacts:
             [system, user, reply, between, later],
             texts=["rule0z", "ask0z", "tell0z", "note0z", "then0z"],
         )
-        and _shows(render, [user, reply, later, between], texts=["tell0z", "then0z", "note0z"]),
+        and _shows(render, [user, reply, later, between], texts=["tell0z", "then0z", "note0z"])
+        and _shows(render, [user, reply, between], texts=["tell0z", "note0z"]),
         repeated_user=_shows(
             render, [user, later, reply, user, later], texts=["ask0z", "then0z"] * 2
         ),

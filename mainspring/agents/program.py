@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from mainspring.agents.protocol import Command, FormatError, Message
 from mainspring.config.agent import AgentConfig
 from mainspring.programs.parsing.choice import parser_of
-from mainspring.programs.request import ToolCall
+from mainspring.programs.request import ToolCall, ToolSpec
 from mainspring.programs.starting import instruction
 from mainspring.tasks.swe_task import SweTask
 from mainspring.tasks.task import Task
 from mainspring.trajectories.turns import Call, Execution
 
+_SOME_TOOL = (ToolSpec(name="any"),)
+"""Where no tool is offered, no call is read; which were offered is of no interest here."""
 _COMMAND = ("command", "cmd", "script", "code")
 """Names that clients give to what a shell runs."""
 
@@ -31,7 +33,7 @@ class ProgramAgent:
 
     def parse(self, reply: str) -> tuple[Command, ...] | FormatError:
         """None where the reply calls no tool: that ends a program's work, and breaks no rule."""
-        return tuple(map(_command, self._parse(reply, (), False).tool_calls))
+        return tuple(map(_command, self._parse(reply, _SOME_TOOL, False).tool_calls))
 
     def after(self, reply: Call, executions: Sequence[Execution]) -> str:
         return ""
