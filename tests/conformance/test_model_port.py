@@ -158,7 +158,8 @@ async def test_a_port_that_is_taken_inside_is_told(fresh, gateway) -> None:
     squat = """python3 -c 'import socket, time
 taken = socket.create_server(("127.0.0.1", 8400))
 print("taken", flush=True)
-time.sleep(1000)' >/dev/null & until (exec 3<>/dev/tcp/127.0.0.1/8400) 2>/dev/null; do sleep 0.05; done"""
+time.sleep(1000)' >/dev/null &
+until (exec 3<>/dev/tcp/127.0.0.1/8400) 2>/dev/null; do sleep 0.05; done"""
     assert await output(fresh, squat) == b""
     with pytest.raises(NoEntry, match="has taken port 8400"):
         await fresh.open_model_port(lambda: [address], "key")
