@@ -31,6 +31,7 @@ from sqlalchemy import func, select
 from infra.db.connect import open_database
 from infra.db.models import CallRow, PartialCallRow
 from mainspring.settings import load_settings
+from tests.processes import words
 
 MAX_STARTS = 60
 """Of the command; each fault of FLEET or EVERYTHING takes one."""
@@ -109,7 +110,7 @@ class TokenMeter:
         self._ports = {}
         for role, process in processes(home):
             if role is Role.ENGINE:
-                line = process.cmdline()
+                line = words(process)
                 self._ports[process.pid] = line[line.index("--port") + 1]
 
     def read(self) -> None:
@@ -129,7 +130,7 @@ def processes(home: Path) -> Iterator[tuple[Role, psutil.Process]]:
     folders = tuple({str(home), str((home / "postgres").resolve())})
     for process in psutil.process_iter():
         try:
-            line = process.cmdline()
+            line = words(process)
             if not any(
                 each == mine or each.startswith(f"{mine}/") for mine in folders for each in line
             ):
@@ -146,6 +147,8 @@ def processes(home: Path) -> Iterator[tuple[Role, psutil.Process]]:
 
 
 def _role(line: list[str]) -> Role | None:
+    if not line:
+        return None
     program = Path(line[0]).name
     if program == "bwrap":
         return Role.SANDBOX
