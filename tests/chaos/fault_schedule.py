@@ -65,6 +65,8 @@ class Role(StrEnum):
     """Temporal."""
     FLEET = "fleet"
     """The command that keeps the others running; its workers end with it."""
+    FORKS = "forks"
+    """A process from which workers are forked; they end with it."""
     EVERYTHING = "everything"
     """All of it at once."""
 
@@ -185,11 +187,24 @@ def _prints(rank: psutil.Process) -> bool:
     return any(Path(each.path).name.startswith("rank") for each in rank.open_files())
 
 
+def _fork_servers(command: int) -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process(command).children():
+        try:
+            if "cli.operations.fork_server" in words(child):
+                found.append(child)
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+    return found
+
+
 def kill(role: Role, home: Path, command: subprocess.Popen[bytes], rng: random.Random) -> int:
     """How many processes were killed; 0 when nothing of this role runs now."""
     found = [process for each, process in processes(home) if role in (each, Role.EVERYTHING)]
     if role in (Role.FLEET, Role.EVERYTHING):
         found.append(psutil.Process(command.pid))
+    if role in (Role.FORKS, Role.EVERYTHING):
+        found += _fork_servers(command.pid)
     if role is Role.POSTGRES:
         found += [child for each in found for child in each.children(recursive=True)]
     elif role not in (Role.EVERYTHING, Role.FLEET) and found:
