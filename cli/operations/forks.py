@@ -69,7 +69,8 @@ class Forked:
         looks = round(DRAIN_S / LOOK_S)
         while self._lives():
             if looks == 0:
-                os.killpg(self.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.pid, signal.SIGKILL)
             looks -= 1
             await asyncio.sleep(LOOK_S)
         self.end(-signal.SIGTERM)
