@@ -12,6 +12,7 @@ from mainspring.config.curriculum import SHUFFLED
 from mainspring.curricula.choice import next_task
 from mainspring.curricula.shuffled import task_position
 from mainspring.ids import CampaignId, TaskId, group_id, rollout_id
+from mainspring.programs.profiles.choice import is_program
 from mainspring.protocol.activities import (
     BEGIN_ROLLOUT,
     CREATE_GROUP,
@@ -31,6 +32,7 @@ from mainspring.protocol.campaign import (
     StatusInput,
     StepInput,
 )
+from mainspring.protocol.program import ProgramLimits
 from mainspring.protocol.rollout import (
     BeginInput,
     BeginResult,
@@ -108,6 +110,12 @@ class RolloutActivities:
             prefer=prefer,
             player=claim.player,
             turns_per_activity=config.rollout.turns_per_activity,
+            program=ProgramLimits(
+                requests_per_minute=config.agent.requests_per_minute,
+                parallel_requests=config.agent.parallel_requests,
+            )
+            if is_program(config.agent)
+            else None,
         )
 
     @implements(NEW_EPOCH)

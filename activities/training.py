@@ -220,7 +220,7 @@ def _checked_samples(group: BatchGroup) -> list[Sample]:
     return [
         sample
         for rollout in group.rollouts[:CHECKED_SAMPLES]
-        for sample in samples_of(rollout.id, rollout.calls)
+        for sample in samples_of(rollout.id, rollout.calls, trained=rollout.trained)
     ]
 
 

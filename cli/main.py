@@ -14,6 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from cli import (
+    agents,
     bench,
     campaign,
     db,
@@ -43,7 +44,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (
-    *(train, sft, stack, tasks, campaign, eval, rollout, worker, node, model),
+    *(train, sft, stack, tasks, campaign, eval, rollout, worker, node, agents, model),
     *(serve, db, temporal, doctor, bench),
 )
 for module in COMMANDS:

@@ -35,6 +35,8 @@ ENDS = {
     StopReason.CANCELLED: "cancelled",
     StopReason.INFRA_FAULT: "infrastructure failed",
     StopReason.TERMINATED: "terminated from outside",
+    StopReason.EXITED: "ended by the program",
+    StopReason.REQUEST_RATE: "too many requests in a minute",
     StopReason.GIVEN: "given patch, nothing was played",
 }
 VERDICTS = {
@@ -187,6 +189,8 @@ def _say_head(say: Any, seen: Any) -> None:
         say(f"phase      {record.phase}, {record.num_turns} turns so far")
     if record.epoch:
         say(f"attempt    {record.epoch + 1}: its outcome replaced those before")
+    if seen.program is not None:
+        _say_program(say, seen.program)
     if record.patch_note:
         say(f"patch      {record.patch_note}")
     if record.started_at:
@@ -204,6 +208,21 @@ def _say_head(say: Any, seen: Any) -> None:
         say(line, "dim")
 
 
+def _say_program(say: Any, program: Any) -> None:
+    counts = [f"{program.num_calls} calls"]
+    for count, what in (
+        (program.num_replayed, "answered again from the store"),
+        (program.num_abandoned, "not asked again by the last life"),
+        (program.num_refused, "refused"),
+    ):
+        if count:
+            counts.append(f"{count} {what}")
+    say(f"program    {program.kind}: {', '.join(counts)}")
+    for life in program.lives:
+        ended = "no end seen" if life.returncode is None else f"exit code {life.returncode}"
+        say(f"  life {life.number}: {ended}", "dim")
+
+
 def _say_turn(console: Any, say: Any, turn: Any) -> None:
     versions = ", ".join(map(str, turn.policy_versions))
     facts = [f"version {versions}"] if versions else []
@@ -212,7 +231,11 @@ def _say_turn(console: Any, say: Any, turn: Any) -> None:
     facts.append(duration(turn.reply_s))
     if turn.extends != (turn.number - 1 or None):
         facts.append("a new branch" if turn.extends is None else f"extends turn {turn.extends}")
+    if turn.branch not in (None, "main"):
+        facts.append(f"branch {turn.branch}")
     console.rule(f"turn {turn.number} ({'; '.join(facts)})", align="left")
+    if turn.told:
+        say(turn.told, "dim")
     say(turn.reply)
     if turn.not_run is not None:
         say(f"[not run: {turn.not_run}]", "yellow")

@@ -1,10 +1,12 @@
-"""`mainspring worker rollout | sandbox | trainer`: the processes that do the work."""
+"""`mainspring worker rollout | sandbox | trainer | gateway`: the processes that do the work."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cli.options import Home
+from mainspring.errors import UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -56,3 +58,23 @@ def register(app: typer.Typer) -> None:
         from workers.trainer import main
 
         main(home, campaign, standby=standby)
+
+    @worker.command("gateway")
+    def gateway(
+        home: Home = None,
+        host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+        port: Annotated[int, typer.Option(min=0, help="Port to listen at; 0: a free one.")] = 0,
+        tls_cert: Annotated[
+            Path | None, typer.Option(help="Certificate file (PEM); with --tls-key.")
+        ] = None,
+        tls_key: Annotated[Path | None, typer.Option(help="Key file of the certificate.")] = None,
+    ) -> None:
+        """Run a gateway: it answers programs that play rollouts. Stateless; run any number."""
+        from gateway.server import Tls
+        from workers.gateway import main
+
+        if (tls_cert is None) != (tls_key is None):
+            raise UsageError(
+                "--tls-cert and --tls-key belong together", remedy="give both, or neither"
+            )
+        main(home, host, port, Tls(tls_cert, tls_key) if tls_cert and tls_key else None)

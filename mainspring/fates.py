@@ -123,6 +123,11 @@ RULES: Mapping[FaultKind, Rule] = {
         attempts=3,
         seconds=5.0,
     ),
+    FaultKind.PROGRAM_SILENT: Rule(
+        Fate.MASK,
+        "run `mainspring agents check NAME`, or the command by hand in the task's image: it ended "
+        "before it asked the model",
+    ),
     FaultKind.SANDBOX_DIVERGED: Rule(
         Fate.MASK, "commands of this task give other results each time they run"
     ),

@@ -101,3 +101,8 @@ def command_id(rollout: RolloutId, epoch: int, call: int, index: int) -> str:
     """Names one command permanently: a second attempt finds the first by it."""
     first = f"{rollout.replace('/', '.')}.e{epoch}.t{call}"
     return f"{first}.{index}" if index else first
+
+
+def program_id(rollout: RolloutId, epoch: int, life: int) -> str:
+    """Names the command that is a program's life, as `command_id`."""
+    return f"{rollout.replace('/', '.')}.e{epoch}.p{life}"

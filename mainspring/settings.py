@@ -57,6 +57,11 @@ class Settings(BaseSettings):
     """host:port of the Ray cluster that trainers use; empty: one of their own on their machine."""
     metrics_address: str = ""
     """ip:port at which the trainer worker answers Prometheus; empty: nowhere."""
+    gateway_addresses: str = ""
+    """host:port of the gateways that nodes connect programs to, separated by commas; tls:// before
+    one that has a certificate. Empty: the gateways of this home folder."""
+    agents_dir: Path = Path("~/.cache/mainspring/agents")
+    """Folder of the bundles that `mainspring agents add` makes and nodes mount."""
     image_mirrors: str = ""
     """Where task images are pulled from before their own registry: "mirror.example/hub", several
     separated by commas, asked in this order."""
@@ -85,7 +90,8 @@ def configured_settings(home: Path | None = None) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"MAINSPRING_{str(first['loc'][0]).upper()}: {first['msg']}") from None
-    return settings.model_copy(update={"home": settings.home.absolute()})
+    paths = {"home": settings.home.absolute(), "agents_dir": settings.agents_dir.expanduser()}
+    return settings.model_copy(update=paths)
 
 
 def load_settings(home: Path | None = None) -> Settings:

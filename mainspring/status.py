@@ -44,13 +44,24 @@ class StopReason(StrEnum):
     """Its workflow was ended from outside (terminated, timed out); never scored."""
     GIVEN = "given"
     """Nothing was played: the patch was given (gold, empty, or another rollout's)."""
+    EXITED = "exited"
+    """The program that played it ended by itself; what the working tree holds is graded."""
+    REQUEST_RATE = "request_rate"
+    """The program asked the policy more often in a minute than allowed; graded as it stands."""
 
 
 MASKED_ENDS = frozenset({StopReason.CANCELLED, StopReason.INFRA_FAULT, StopReason.TERMINATED})
 """Ends that tell nothing about the agent."""
 
 
-CUT_ENDS = frozenset({StopReason.STEP_LIMIT, StopReason.CONTEXT_FULL, StopReason.WALL_TIME})
+CUT_ENDS = frozenset(
+    {
+        StopReason.STEP_LIMIT,
+        StopReason.CONTEXT_FULL,
+        StopReason.WALL_TIME,
+        StopReason.REQUEST_RATE,
+    }
+)
 """Ends by a limit, before the agent had finished."""
 
 
@@ -174,6 +185,8 @@ class FaultKind(StrEnum):
     """The policy engine rejects the request for good (prompt too long, unknown field)."""
     REPLY_MALFORMED = "ReplyMalformed"
     """The policy engine or endpoint sent a reply of another shape than its API has."""
+    PROGRAM_SILENT = "ProgramSilent"
+    """The program that should play ended without a request that was answered."""
     SANDBOX_DIVERGED = "SandboxDiverged"
     """A replayed command gave another return code or output; a new epoch starts."""
     FENCED = "Fenced"

@@ -6,10 +6,12 @@ beside the node's workers.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 
 import structlog
 
+from infra.bundles.store import BundleMissing, mounts_for
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.forecast import upcoming
@@ -70,9 +72,16 @@ class Readiness:
                 needed.add(task.image)
             # A clock starts when its sandbox opens: not before it is needed.
             if name in wanted and task.clock is None:
-                idle = SandboxId("idle")
-                spec = sandbox_spec(idle, task, config.sandbox, labels, repeats=config.repeats)
-                wanted[name].append(spec)
+                with contextlib.suppress(BundleMissing):  # the rollout that needs it is told
+                    spec = sandbox_spec(
+                        SandboxId("idle"),
+                        task,
+                        config.sandbox,
+                        labels,
+                        repeats=config.repeats,
+                        mounts=mounts_for(config.agent),
+                    )
+                    wanted[name].append(spec)
         self._needed = needed
         self._pull()
         await asyncio.gather(*(pool.prepare(wanted[name]) for name, pool in self._pools.items()))

@@ -17,7 +17,9 @@ from mainspring.ids import RolloutId
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.task import Task
 from mainspring.trajectories.turns import Call, Execution, by_call
+from reports import program_view
 from reports.export.trajectory import num_completion_tokens, num_prompt_tokens
+from reports.program_view import ProgramView, Told
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,10 @@ class TurnView:
     """Why nothing was run; None: a command ran."""
     commands: list[CommandView]
     """Those that ran, in their order."""
+    branch: str | None = None
+    """Of a program's call: "main", "agent" or "side"."""
+    told: str = ""
+    """Of a program's call: what the request added to the one that it extends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,8 @@ class RolloutView:
     report: GradeReport | None
     grade_output: str | None
     turns: list[TurnView]
+    program: ProgramView | None
+    """None: an agent whose turns Mainspring takes."""
 
     def as_dict(self) -> dict[str, Any]:
         record = self.record
@@ -80,6 +88,7 @@ class RolloutView:
             "grade_report": None if self.report is None else self.report.model_dump(mode="json"),
             "grade_output": self.grade_output,
             "turns": [asdict(turn) for turn in self.turns],
+            "program": None if self.program is None else asdict(self.program),
         }
 
 
@@ -99,21 +108,34 @@ async def read(database: Database, rollout: RolloutId) -> RolloutView:
         patch=None if patch is None else patch.decode(errors="replace"),
         report=await rollouts.get_grade_report(database, rollout),
         grade_output=await rollouts.get_grade_output(database, rollout, record.epoch),
-        turns=_turns(config.agent, task, replies, commands),
+        turns=_turns(
+            config.agent,
+            task,
+            replies,
+            commands,
+            await program_view.told(database, rollout, record.epoch),
+        ),
+        program=await program_view.read(database, rollout, record.epoch, config.agent.kind),
     )
 
 
 def _turns(
-    config: AgentConfig, task: Task, replies: list[Call], commands: list[Execution]
+    config: AgentConfig,
+    task: Task,
+    replies: list[Call],
+    commands: list[Execution],
+    told: dict[int, Told],
 ) -> list[TurnView]:
     if not replies:
         return []
     agent = agent_for(config, task)
     ran = by_call(commands)
-    return [_turn(agent, reply, ran[reply.number]) for reply in replies]
+    return [_turn(agent, reply, ran[reply.number], told) for reply in replies]
 
 
-def _turn(agent: Agent, reply: Call, ran: list[Execution]) -> TurnView:
+def _turn(agent: Agent, reply: Call, ran: list[Execution], told: dict[int, Told]) -> TurnView:
+    asked = told.get(reply.number)
+    before = None if reply.parent is None else told.get(reply.parent)
     return TurnView(
         number=reply.number + 1,
         extends=None if reply.parent is None else reply.parent + 1,
@@ -123,7 +145,9 @@ def _turn(agent: Agent, reply: Call, ran: list[Execution]) -> TurnView:
         policy_versions=reply.versions,
         reply_s=reply.latency_s,
         finish_reason=reply.finish_reason,
-        not_run=None if ran else _why_not(agent, reply),
+        not_run=None if ran or asked else _why_not(agent, reply),
+        branch=None if asked is None else asked.kind,
+        told="" if asked is None else program_view.as_text(asked.since(before)),
         commands=[
             CommandView(
                 command=each.command,

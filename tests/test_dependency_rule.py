@@ -16,7 +16,7 @@ ORDER = (
     {"cli"},
     {"workers"},
     {"activities"},
-    {"node", "reports", "engine", "migrations"},
+    {"node", "reports", "engine", "gateway", "migrations"},
     {"infra", "trainer", "workflows"},
     {"bundled"},
     {"mainspring"},

@@ -15,7 +15,17 @@ from infra.sources.r2e import task_fields
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (
-    *("activities", "cli", "engine", "infra", "mainspring", "migrations", "node", "reports"),
+    *(
+        "activities",
+        "cli",
+        "engine",
+        "gateway",
+        "infra",
+        "mainspring",
+        "migrations",
+        "node",
+        "reports",
+    ),
     *("trainer", "workers", "workflows"),
 )
 DATA = ("bundled/", "mainspring/agents/bash_prompts.py")

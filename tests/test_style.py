@@ -14,7 +14,17 @@ from typer.testing import CliRunner
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (
-    *("activities", "cli", "engine", "infra", "mainspring", "node", "reports", "trainer"),
+    *(
+        "activities",
+        "cli",
+        "engine",
+        "gateway",
+        "infra",
+        "mainspring",
+        "node",
+        "reports",
+        "trainer",
+    ),
     *("workers", "workflows"),
 )
 PROMPTS = {"mainspring/agents/bash_prompts.py"}

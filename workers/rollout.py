@@ -7,6 +7,7 @@ from pathlib import Path
 
 from temporalio.worker import Worker
 
+from activities.answers import AnswerActivities
 from activities.campaigns import CampaignActivities
 from activities.extensions import ExtensionActivities
 from activities.publishing import PublishingActivities
@@ -79,6 +80,7 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
             interceptors=[Faults()],
             activities=[
                 ReplyActivities(db, known, served).generate,
+                AnswerActivities(db, known, served).answer_call,
                 PublishingActivities(db, served).publish_policy,
                 bookkeeping.begin_rollout,
                 bookkeeping.new_epoch,

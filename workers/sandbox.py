@@ -20,8 +20,10 @@ from temporalio.worker import Worker
 from activities.extensions import ExtensionActivities
 from activities.grading import GradingActivities
 from activities.playing import PlayingActivities
+from activities.programs import ProgramActivities
 from activities.replies import ReplyActivities
 from activities.sandbox import SandboxActivities
+from infra import gateway_addresses
 from infra.db import nodes
 from infra.db.cache import Known
 from infra.db.connect import open_database
@@ -134,6 +136,7 @@ def make_node(
     grading = GradingActivities(db, known, node, environments)
     over_http = partial(serve_over_http, api_key=settings.policy_api_key)
     served = ServedCampaigns(db, serve or over_http)
+    programs = ProgramActivities(db, known, held, partial(gateway_addresses.found, settings))
     playing = PlayingActivities(known, node, held, ReplyActivities(db, known, served), sandboxes)
     make = partial(
         Worker,
@@ -164,6 +167,7 @@ def make_node(
             sandboxes.open_sandbox,
             sandboxes.execute,
             playing.play_turns,
+            programs.run_program,
             sandboxes.restore_sandbox,
             sandboxes.collect_patch,
             sandboxes.close_sandbox,

@@ -26,6 +26,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from mainspring.protocol.campaign import OutcomeInput
     from mainspring.protocol.names import Workflow
+    from mainspring.protocol.program import ASK_SIGNAL
     from mainspring.protocol.rollout import (
         BeginInput,
         BeginResult,
@@ -42,6 +43,7 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.status import FaultKind, Player, RolloutPhase, StopReason, Verdict
     from mainspring.tally import Tally, TurnLimits
     from workflows import activity_calls, search
+    from workflows.program import ProgramPlay
     from workflows.sandbox_life import SandboxLife
 
 MAX_EPOCHS = 3
@@ -54,12 +56,18 @@ class RolloutWorkflow:
     def __init__(self, start: RolloutInput) -> None:
         self._start = start
         self._sandbox = SandboxLife(start)
+        self._program = ProgramPlay(start, self._sandbox)
         self._epoch = 0
         self._turns = 0
         self._num_closed = 0
         """Connections that closed under the request of the next turn."""
         self._generate_s = 0.0
         self._tests_passed: float | None = None
+
+    @workflow.signal(name=ASK_SIGNAL)
+    def ask(self, number: int) -> None:
+        """The program that plays asks the policy: its request is stored under this number."""
+        self._program.ask(number)
 
     @workflow.run
     async def run(self, start: RolloutInput) -> RolloutResult:
@@ -104,7 +112,12 @@ class RolloutWorkflow:
         return stands
 
     async def _play_and_grade(self, begin: BeginResult) -> RolloutResult:
-        if begin.player is Player.POLICY:
+        if begin.player is Player.POLICY and begin.program is not None:
+            stop_reason = await self._program.play(begin, begin.program, self._epoch)
+            activity_calls.raise_if_cancelled()
+            self._turns = self._program.num_calls
+            self._generate_s = self._program.generate_s
+        elif begin.player is Player.POLICY:
             stop_reason = await self._play(begin)
             activity_calls.raise_if_cancelled()
             if self._sandbox.is_open:

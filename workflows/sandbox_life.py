@@ -20,7 +20,9 @@ with workflow.unsafe.imports_passed_through():
         OPEN_SANDBOX,
         PLAY_TURNS,
         RESTORE_SANDBOX,
+        RUN_PROGRAM,
     )
+    from mainspring.protocol.program import RunProgramInput, RunProgramResult
     from mainspring.protocol.rollout import (
         ExecuteInput,
         ExecuteResult,
@@ -194,6 +196,47 @@ class SandboxLife:
             self._spent("diff", started)
             self._ref = None
             return result
+
+    async def run_program(self, epoch: int, *, timeout_s: float, summary: str) -> RunProgramResult:
+        """The program's life in this sandbox, to its end. Raises ActivityError."""
+        ref = self._alive()
+        started = workflow.time()
+        result = await activity_calls.on_node(
+            RUN_PROGRAM,
+            RunProgramInput(
+                rollout=self._rollout,
+                epoch=epoch,
+                sandbox=ref.sandbox,
+                life=self.lives - 1,
+                timeout_s=timeout_s,
+            ),
+            node=ref.node,
+            own_s=timeout_s,
+            summary=summary,
+        )
+        self._spent("program", started)
+        return result
+
+    async def collect_once(self, epoch: int) -> PatchResult:
+        """Store what the tree holds and close the sandbox. Raises ActivityError when it is lost:
+        nothing here brings back what a program did."""
+        ref = self._alive()
+        started = workflow.time()
+        result = await activity_calls.on_node(
+            COLLECT_PATCH,
+            SandboxInput(rollout=self._rollout, epoch=epoch, sandbox=ref.sandbox),
+            node=ref.node,
+        )
+        self._spent("diff", started)
+        self._ref = None
+        return result
+
+    async def leave(self, epoch: int, error: ActivityError) -> None:
+        """Give up the sandbox that was lost with `error`."""
+        if activity_calls.is_dead_node(error):
+            self._close_beside(epoch)
+        else:
+            await self.close(epoch)
 
     async def close(self, epoch: int) -> None:
         """Remove the sandbox; one that cannot be removed now is left to its node's reaper."""

@@ -19,7 +19,9 @@ from pathlib import Path
 from cli.operations.embedded_stack import revive
 from cli.operations.fork_request import die_with_parent
 from cli.operations.forks import Forked, Forks
+from mainspring.config.agent import AgentConfig
 from mainspring.errors import DatabaseError, WorkFailed
+from mainspring.programs.profiles.choice import is_program
 from mainspring.settings import Settings, load_settings
 from workers.service_link import refuse_moved
 
@@ -158,6 +160,14 @@ def rollout_member(settings: Settings) -> Member:
 def sandbox_member(settings: Settings, capacity: int) -> Member:
     arguments = ["worker", "sandbox", "--home", str(settings.home), "--capacity", str(capacity)]
     return Member("sandbox", arguments, environment=ONE_THREAD, imports=WORKERS)
+
+
+def gateway_members(settings: Settings, agent: AgentConfig) -> list[Member]:
+    """One gateway where a program plays, and gateways elsewhere are not configured."""
+    if not is_program(agent) or settings.gateway_addresses:
+        return []
+    arguments = ["worker", "gateway", "--home", str(settings.home)]
+    return [Member("gateway", arguments, environment=ONE_THREAD)]
 
 
 async def keep_until(

@@ -21,6 +21,7 @@ from cli.operations.fleet import (
     ONE_THREAD,
     Fleet,
     Member,
+    gateway_members,
     keep_until,
     rollout_member,
     sandbox_member,
@@ -210,6 +211,7 @@ def members(
     return [
         rollout_member(settings),
         sandbox_member(settings, capacity(config)),
+        *gateway_members(settings, config.agent),
         *_trainers(settings, config, hardware),
         *local_engines.engine_members(settings, config, urls, hardware),
     ]

@@ -15,6 +15,7 @@ from infra.db.database import Database
 from infra.policy.protocol import Completion, SamplingParams
 from infra.policy.serving import Served, in_tokens
 from infra.policy.weight_label import WeightLabel
+from infra.sandbox.model_port import Gateways
 from infra.sandbox.protocol import Sandbox, SandboxSpec
 from mainspring.environments.protocol import CommandResult
 from mainspring.ids import CampaignId, SandboxId
@@ -76,6 +77,15 @@ class NoSandbox:
 
     async def run(self, turn_id: str, command: str, timeout_s: float) -> CommandResult:
         return CommandResult(0, b"ok\n", False, False, 0.0)
+
+    async def stop(self, turn_id: str) -> None:
+        return None
+
+    async def open_model_port(self, gateways: Gateways, key: str) -> None:
+        return None
+
+    async def close_model_port(self) -> None:
+        return None
 
     async def write_files(self, files: Mapping[str, bytes]) -> None:
         return None

@@ -18,7 +18,14 @@ from temporalio.client import Client
 from cli.operations import campaign_launch as launch
 from cli.operations import fleet_extensions
 from cli.operations.embedded_stack import up
-from cli.operations.fleet import Fleet, Member, keep_until, rollout_member, sandbox_member
+from cli.operations.fleet import (
+    Fleet,
+    Member,
+    gateway_members,
+    keep_until,
+    rollout_member,
+    sandbox_member,
+)
 from cli.operations.named_parts import check_named
 from cli.operations.sandboxes_here import backends_here
 from cli.operations.split_choice import chosen_split
@@ -145,6 +152,11 @@ class Conductor:
         return [
             rollout_member(self.settings),
             sandbox_member(self.settings, config.concurrency),
+            *(
+                gateway_members(self.settings, config.agent)
+                if isinstance(config, EvaluationConfig)
+                else []
+            ),
         ]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Row, select, tuple_, type_coerce
 
-from infra.db import steps
+from infra.db import branch_choice, steps
 from infra.db.columns import FloatArray, IntArray
 from infra.db.database import Database
 from infra.db.models import CallRow, RolloutRow
@@ -43,6 +43,13 @@ class BatchRollout:
     calls: Sequence[TokenCall]
     """Of its last epoch, by number."""
     stop_reason: StopReason | None = None
+    untrained: frozenset[int] = frozenset()
+    """Calls that are context only: a program's side matters, and what its last life did not ask."""
+
+    @property
+    def trained(self) -> frozenset[int] | None:
+        """Numbers of the others; None: all are trained."""
+        return trained_of(self.calls, self.untrained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,13 @@ class BatchGroup:
     id: GroupId
     rollouts: list[BatchRollout]
     """In sample order."""
+
+
+def trained_of(calls: Iterable[TokenCall], untrained: frozenset[int]) -> frozenset[int] | None:
+    """Numbers of the calls that are trained; None: all."""
+    if not untrained:
+        return None
+    return frozenset(call.number for call in calls) - untrained
 
 
 async def load_batch(database: Database, campaign: CampaignId, step: int) -> list[BatchGroup]:
@@ -60,6 +74,7 @@ async def load_batch(database: Database, campaign: CampaignId, step: int) -> lis
 async def load_groups(database: Database, groups: list[GroupId]) -> list[BatchGroup]:
     """In the order given. Unknown groups are left out."""
     calls: defaultdict[str, list[PackedCall]] = defaultdict(list)
+    untrained: dict[str, frozenset[int]] = {}
     async with database.transaction() as connection:
         found = await connection.execute(
             select(
@@ -82,14 +97,19 @@ async def load_groups(database: Database, groups: list[GroupId]) -> list[BatchGr
             )
             # Rows are decoded as they are taken from the result.
             await asyncio.to_thread(_decode, arrived, calls)
+            untrained |= await branch_choice.untrained(connection, page)
     rollouts: defaultdict[str, list[BatchRollout]] = defaultdict(list)
     for group, id, _, reward, stop_reason in rows:
-        rollouts[group].append(BatchRollout(id, reward, calls[id], stop_reason))
+        rollouts[group].append(
+            BatchRollout(id, reward, calls[id], stop_reason, untrained.get(id, frozenset()))
+        )
     return [BatchGroup(id, rollouts[id]) for id in groups if id in rollouts]
 
 
-async def calls_of(database: Database, rollout: RolloutId, epoch: int) -> list[TokenCall]:
-    """Of one epoch of a rollout, by number."""
+async def calls_of(
+    database: Database, rollout: RolloutId, epoch: int
+) -> tuple[list[TokenCall], frozenset[int]]:
+    """Of one epoch of a rollout, by number; and those of them that are context only."""
     found: defaultdict[str, list[PackedCall]] = defaultdict(list)
     async with database.transaction() as connection:
         arrived = await connection.execute(
@@ -98,7 +118,8 @@ async def calls_of(database: Database, rollout: RolloutId, epoch: int) -> list[T
             .order_by(CallRow.number)
         )
         await asyncio.to_thread(_decode, arrived, found)
-    return [*found[rollout]]
+        untrained = await branch_choice.untrained(connection, [(rollout, epoch)])
+    return [*found[rollout]], untrained.get(rollout, frozenset())
 
 
 def _decode(rows: Iterable[Row[Any]], calls: defaultdict[str, list[PackedCall]]) -> None:

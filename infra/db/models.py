@@ -8,25 +8,21 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
-    ARRAY,
-    TIMESTAMP,
     BigInteger,
     CheckConstraint,
-    Double,
     ForeignKey,
     ForeignKeyConstraint,
     Index,
-    LargeBinary,
-    MetaData,
-    Text,
     UniqueConstraint,
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import Mapped, mapped_column
 
-from infra.db.columns import Numbers, PackedFloats, PackedInts, PlainText, Spans, word
+# Not used here: a table that is not imported is missing in the metadata.
+from infra.db import program_rows as program_rows
+from infra.db.base import Base
+from infra.db.columns import PlainText, word
 from mainspring.status import (
     CampaignKind,
     CampaignStatus,
@@ -46,30 +42,6 @@ from mainspring.status import (
     Verification,
 )
 from mainspring.trajectories.turns import VersionSpan
-
-
-class Base(DeclarativeBase):
-    metadata = MetaData(
-        naming_convention={
-            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-            "ck": "ck_%(table_name)s_%(constraint_name)s",
-            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-            "pk": "pk_%(table_name)s",
-        }
-    )
-    type_annotation_map = {  # noqa: RUF012 (SQLAlchemy's own declaration)
-        str: Text,
-        bytes: LargeBinary,
-        float: Double,
-        datetime: TIMESTAMP(timezone=True),
-        dict[str, Any]: JSONB,
-        dict[str, float | None]: Numbers,
-        list[str]: ARRAY(Text),
-        tuple[int, ...]: PackedInts,
-        tuple[float, ...]: PackedFloats,
-        tuple[VersionSpan, ...]: Spans,
-    }
 
 
 class StoreRow(Base):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import select
 
-from infra.db.batches import calls_of
+from infra.db.batches import calls_of, trained_of
 from infra.db.database import Database
 from infra.db.models import GroupRow, RolloutRow
 from mainspring.config.sft import SftSource
@@ -47,7 +47,7 @@ async def samples(
         if source.max_per_task is not None and per_task[task] >= source.max_per_task:
             chosen.left["beyond max_per_task"] += 1
             continue
-        calls = await calls_of(database, id, epoch)
+        calls, untrained = await calls_of(database, id, epoch)
         if not calls or not all(len(call.completion_ids) for call in calls):
             chosen.left["without tokens"] += 1
             continue
@@ -56,7 +56,8 @@ async def samples(
             continue
         per_task[task] += 1
         chosen.num_chosen += 1
-        for sample in await asyncio.to_thread(samples_of, id, calls):
+        trained = trained_of(calls, untrained)
+        for sample in await asyncio.to_thread(samples_of, id, calls, trained=trained):
             if sample.num_action_tokens:
                 yield to_imitate(id, sample.branch, sample.token_ids, sample.action_mask)
 

@@ -88,15 +88,27 @@ _HISTORY = (
 async def put_call(database: Database, rollout: RolloutId, epoch: int, call: Call) -> Call:
     """Store a reply; the one that stands: this one, or what an earlier attempt stored. Raises
     Fenced."""
+    async with database.statement() as connection:
+        written = await write_call(connection, rollout, epoch, call)
+        return written or await standing_call(connection, rollout, epoch, call.number)
+
+
+async def write_call(
+    connection: AsyncConnection, rollout: RolloutId, epoch: int, call: Call
+) -> Call | None:
+    """The reply as stored now; None when one stands already, or the rollout has moved on."""
     values = {name: getattr(call, name) for name in Call.__slots__}
     values |= {"rollout_id": rollout, "epoch": epoch}
-    async with database.statement() as connection:
-        row = (await connection.execute(_PUT_CALL, values)).one_or_none()
-        if row is not None:
-            return Call(*row)
-        await refuse_older(connection, rollout, epoch)
-        stored = await _call(connection, rollout, epoch, call.number)
-        return stored or refuse_finished(rollout)
+    row = (await connection.execute(_PUT_CALL, values)).one_or_none()
+    return None if row is None else Call(*row)
+
+
+async def standing_call(
+    connection: AsyncConnection, rollout: RolloutId, epoch: int, number: int
+) -> Call:
+    """The reply that an earlier attempt stored. Raises Fenced."""
+    await refuse_older(connection, rollout, epoch)
+    return await _call(connection, rollout, epoch, number) or refuse_finished(rollout)
 
 
 async def get_call(database: Database, rollout: RolloutId, epoch: int, number: int) -> Call | None:

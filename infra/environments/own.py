@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from infra.sandbox.model_port import Gateways
 from infra.sandbox.protocol import SandboxBackend
 from mainspring.environments.protocol import (
     CommandResult,
@@ -57,6 +58,22 @@ class OwnWorld:
 
     async def snapshot(self, after: str, max_bytes: int) -> bytes | None:
         return None
+
+    async def stop(self, step_id: str) -> None:
+        raise self._without_programs()
+
+    async def open_model_port(self, gateways: Gateways, key: str) -> None:
+        raise self._without_programs()
+
+    async def close_model_port(self) -> None:
+        """There is none."""
+
+    def _without_programs(self) -> EnvironmentBroken:
+        return EnvironmentBroken(
+            f"environment {self._name!r}: programs run in sandboxes, and its worlds are none",
+            remedy="extend infra.environments.swe.SweEnvironment, or let the agent be one that "
+            "takes steps",
+        )
 
     async def restore(self, snapshot: bytes) -> None:
         raise AssertionError(f"environment {self._name}: its worlds have no snapshots")

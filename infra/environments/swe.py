@@ -5,18 +5,26 @@ agent never sees. Knows sandboxes and tasks, no store: leases are the caller's, 
 """
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
+from types import MappingProxyType
 
+from infra.bundles.store import mounts_for
 from infra.environments.grader import attack, for_grading, for_solving, judge, solve
 from infra.sandbox.backends import Backends
 from infra.sandbox.containers.image_edit import Alteration
+from infra.sandbox.model_port import Gateways
 from infra.sandbox.protocol import Limits, Sandbox, SandboxBackend, SandboxSpec
 from infra.sandbox.session import PatchRefused
+from mainspring.config.agent import AgentConfig
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.environments.protocol import CommandResult, Finished, Judged, Place
+from mainspring.fates import OUTAGE_S
 from mainspring.ids import SandboxId
 from mainspring.integrity.exploits import Exploit
+from mainspring.programs.profiles.choice import is_program
 from mainspring.tasks.swe_task import SweTask
 
 REPEATING = {
@@ -35,6 +43,7 @@ def sandbox_spec(
     labels: Mapping[str, str],
     *,
     repeats: bool = False,
+    mounts: Mapping[str, Path] = MappingProxyType({}),
 ) -> SandboxSpec:
     """Of an agent's sandbox. `repeats`: its commands print the same each time, as far as variables
     can make them."""
@@ -46,6 +55,7 @@ def sandbox_spec(
         alteration=Alteration(task.base_patch, task.hidden_files),
         labels=labels,
         allow_hosts=task.allow_hosts,
+        mounts=mounts,
         limits=Limits(
             memory_mb=config.memory_mb,
             max_pids=config.max_pids,
@@ -58,6 +68,13 @@ def sandbox_spec(
     )
 
 
+def longest_command_s(agent: AgentConfig) -> float:
+    """What its sandbox may still run when another process takes it over."""
+    if is_program(agent):
+        return agent.rollout_timeout_s + OUTAGE_S
+    return agent.command_timeout_s
+
+
 class SweWorld:
     """Implements `World`, and what else a node can do with a sandbox."""
 
@@ -67,6 +84,15 @@ class SweWorld:
 
     async def step(self, step_id: str, command: str, timeout_s: float) -> CommandResult:
         return await self.sandbox.run(step_id, command, timeout_s)
+
+    async def stop(self, step_id: str) -> None:
+        await self.sandbox.stop(step_id)
+
+    async def open_model_port(self, gateways: Gateways, key: str) -> None:
+        await self.sandbox.open_model_port(gateways, key)
+
+    async def close_model_port(self) -> None:
+        await self.sandbox.close_model_port()
 
     async def finish(self) -> Finished:
         try:
@@ -100,7 +126,8 @@ class SweEnvironment:
         backend = await self._backend(task, place)
         await place.lease(backend.name)
         try:
-            sandbox = await backend.open(_spec(task, place))
+            mounts = mounts_for(place.config.agent)
+            sandbox = await backend.open(dataclasses.replace(_spec(task, place), mounts=mounts))
         except BaseException:
             # Also a cancel in the middle: the workflow never learns of this sandbox.
             await asyncio.shield(backend.remove(place.world))
@@ -109,7 +136,7 @@ class SweEnvironment:
 
     async def attach(self, task: SweTask, place: Place, backend: SandboxBackend) -> SweWorld:
         """The world of a process that died. Raises SandboxLost."""
-        busy_s = place.config.agent.command_timeout_s
+        busy_s = longest_command_s(place.config.agent)
         sandbox = await backend.attach(_spec(task, place), busy_s=busy_s)
         return SweWorld(sandbox, backend.name)
 

@@ -45,6 +45,22 @@ class ContextFull(EngineError):
     """The conversation leaves no room for a reply."""
 
 
+class PromptTooLong(ContextFull):
+    """The same, of a prompt whose tokens were counted here."""
+
+    def __init__(self, num_tokens: int, max_tokens: int) -> None:
+        left = max(0, max_tokens - num_tokens)
+        super().__init__(f"{left} of {max_tokens} tokens are left")
+        self.num_tokens = num_tokens
+        """Of the whole prompt."""
+        self.max_tokens = max_tokens
+        """Of prompt and reply together."""
+
+
+class RequestRefused(EngineError):
+    """The chat template takes no such messages: a program that sends others may do better."""
+
+
 class NoEngineAnswered(EngineUnreachable):
     """Asking again later may help."""
 

@@ -21,7 +21,9 @@ from infra.db.publishing_lease import PublishingLease
 from infra.policy.client import SGLangClient
 from infra.policy.model_files import read_facts
 from infra.policy.openai import OpenAIClient
+from infra.policy.program_policy import ProgramPolicy
 from infra.policy.protocol import ChatText, Engines, Policy, Publisher
+from infra.policy.request_text import RequestText
 from infra.policy.text_policy import TextPolicy
 from infra.policy.token_policy import TokenPolicy
 from infra.policy.tokenizer import ChatTokenizer
@@ -29,7 +31,10 @@ from infra.policy.weight_label import WeightLabel
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.run import RunConfig
+from mainspring.errors import ConfigError
 from mainspring.ids import CampaignId
+from mainspring.programs.parsing.choice import parser_of
+from mainspring.programs.profiles.choice import is_program, profile_for
 from mainspring.status import PolicyApi
 
 
@@ -41,6 +46,18 @@ class Served:
     policy: Policy
     publisher: Publisher | None
     """None: an endpoint whose weights are not ours."""
+    program: ProgramPolicy | None = None
+    """Where a program plays."""
+
+    def program_policy(self) -> ProgramPolicy:
+        """Raises ConfigError where no program can play."""
+        if self.program is None:
+            raise ConfigError(
+                f"the program {self.config.agent.kind!r} of {self.config.name} cannot be answered "
+                f"by policy.api = {self.config.policy.api.value!r}",
+                remedy='programs need engines of policy.api = "sglang"',
+            )
+        return self.program
 
     @property
     def is_reproducible(self) -> bool:
@@ -78,8 +95,19 @@ def in_tokens(
     db: Database, campaign: CampaignId, config: RunConfig, engines: Engines, text: ChatText
 ) -> Served:
     """From engines, whose weights are brought up to date from the store."""
-    policy = TokenPolicy(config.policy, engines, text, partial(_weights, db, campaign))
-    return Served(config, policy, engines)
+    weights_of = partial(_weights, db, campaign)
+    policy = TokenPolicy(config.policy, engines, text, weights_of)
+    program = None
+    if is_program(config.agent) and isinstance(text, ChatTokenizer):
+        program = ProgramPolicy(
+            config.policy,
+            engines,
+            RequestText(text),
+            parser_of(config.agent.tool_parser),
+            weights_of,
+            profile_for(config.agent).noise,
+        )
+    return Served(config, policy, engines, program)
 
 
 def label_of(policy: PolicyRecord) -> WeightLabel:

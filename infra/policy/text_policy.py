@@ -6,7 +6,7 @@ The endpoint gets the same turns as messages that an engine gets as tokens. Impl
 
 from infra.policy.openai import OpenAIClient
 from infra.policy.protocol import ContextFull, ReplyRequest
-from infra.policy.token_policy import MIN_REPLY_TOKENS
+from infra.policy.sampling import MIN_REPLY_TOKENS
 from mainspring.config.policy import PolicyConfig
 from mainspring.trajectories.turns import Call
 

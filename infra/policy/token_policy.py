@@ -4,28 +4,11 @@ Invariant 4: a prompt is what was stored for the turns before plus the tokens of
 message; nothing sampled is ever tokenised again. Implements `protocol.Policy`.
 """
 
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-
-from infra.policy.partial import UnknownWeights
-from infra.policy.protocol import (
-    ChatText,
-    Completion,
-    ContextFull,
-    Engines,
-    ReplyRequest,
-    SamplingParams,
-)
-from infra.policy.weight_label import WeightLabel
+from infra.policy.protocol import ChatText, Engines, PromptTooLong, ReplyRequest
+from infra.policy.sampling import MIN_REPLY_TOKENS, WeightsOf, sample
 from mainspring.agents.conversation import Conversation
 from mainspring.config.policy import PolicyConfig
 from mainspring.trajectories.turns import Call
-
-MIN_REPLY_TOKENS = 8
-"""Less room than this for a reply ends the rollout: no command fits."""
-
-WeightsOf = Callable[[int | None], Awaitable[tuple[Path, WeightLabel]]]
-"""A policy version of the campaign; the newest for None."""
 
 
 class TokenPolicy:
@@ -47,9 +30,16 @@ class TokenPolicy:
         start = replies[-1].end if replies else 0
         room = self._config.max_context - start - len(new_ids)
         if room < MIN_REPLY_TOKENS:
-            raise ContextFull(f"{max(0, room)} of {self._config.max_context} tokens are left")
+            raise PromptTooLong(start + len(new_ids), self._config.max_context)
         context = [i for reply in replies for i in (*reply.prompt_ids, *reply.completion_ids)]
-        completion = await self._sample(ask, context + new_ids, room)
+        completion = await sample(
+            self._engines,
+            self._weights_of,
+            ask,
+            context + new_ids,
+            max_new_tokens=min(room, self._config.max_new_tokens),
+            stop_token_ids=self._tokenizer.stop_token_ids,
+        )
         return Call(
             number=ask.number,
             parent=replies[-1].number if replies else None,
@@ -71,34 +61,3 @@ class TokenPolicy:
         last = conversation.replies[-1].completion_ids[-1]
         closed = last in self._tokenizer.stop_token_ids
         return self._tokenizer.next_prompt_ids(conversation.newest(), closed=closed)
-
-    async def _sample(self, ask: ReplyRequest, input_ids: list[int], room: int) -> Completion:
-        """One completion under a version that was asked for; other engines are given one first."""
-        params = SamplingParams(
-            max_new_tokens=min(room, self._config.max_new_tokens),
-            temperature=ask.temperature,
-            stop_token_ids=self._tokenizer.stop_token_ids,
-            seed=ask.seed,
-        )
-        begun, num_closed = ask.begun, ask.num_closed
-        fit = ask.versions.of_earlier_tokens
-        if begun is not None and not all(fit.admit(span.version) for span in begun.spans):
-            begun = None
-        while True:
-            try:
-                return await self._engines.generate(
-                    input_ids,
-                    params,
-                    request_id=ask.request_id,
-                    sticky=ask.rollout,
-                    versions=ask.versions,
-                    begun=begun,
-                    keep=ask.keep,
-                    num_closed=num_closed,
-                )
-            except UnknownWeights as stale:
-                begun, num_closed = stale.begun or begun, max(num_closed, stale.num_closed)
-                weights, label = await self._weights_of(
-                    ask.versions.at_least if ask.versions.only else None
-                )
-                await self._engines.reconcile(stale.engine, weights, label)

@@ -6,7 +6,8 @@ The words of a task or a command are text: a special token named in it never bec
 Imports transformers when made; used by the rollout activities.
 """
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,10 @@ class ChatTokenizer:
     def __init__(self, directory: Path) -> None:
         """Raises ModelError when there is no tokenizer or no usable chat template."""
         check_tokenizer_files(directory)
-        self._directory = directory
+        self.directory = directory
+        # Whether special tokens are split is a setting of the tokenizer, not of one call: two
+        # threads at once could let a text's special token through.
+        self._encoding = threading.Lock()
         try:
             load = _tokenizer_class(directory).from_pretrained
             self._tokenizer: Any = load(directory, local_files_only=True)
@@ -62,17 +66,22 @@ class ChatTokenizer:
         self._special_texts = tuple(
             self._tokenizer.convert_ids_to_tokens(index) for index in self._special_ids
         )
-        _ = self._closing_ids  # derived now, so that an unusable template shows at the start
+        _ = self.closing_ids  # derived now, so that an unusable template shows at the start
+
+    @property
+    def special_texts(self) -> tuple[str, ...]:
+        """Every special token as it is written."""
+        return self._special_texts
 
     @cached_property
-    def _closing_ids(self) -> tuple[int, ...]:
+    def closing_ids(self) -> tuple[int, ...]:
         """What follows a reply in the template up to and including its end token."""
         ids = self._after_reply("next")
         for position, token in enumerate(ids):
             if token in self._special_ids:
                 return tuple(ids[: position + 1])
         raise ModelError(
-            f"model directory {self._directory}: the chat template ends a reply without a special "
+            f"model directory {self.directory}: the chat template ends a reply without a special "
             "token",
             remedy="the token that ends a reply must be in the tokenizer's special tokens",
         )
@@ -80,27 +89,26 @@ class ChatTokenizer:
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
         """The template's end token, then the tokenizer's own if it is another one."""
-        end, eos = self._closing_ids[-1], self._tokenizer.eos_token_id
+        end, eos = self.closing_ids[-1], self._tokenizer.eos_token_id
         return (end,) if eos in (None, end) else (end, int(eos))
 
     def prompt_ids(self, system: str, user: str) -> list[int]:
         """The first prompt, up to where the reply begins; an empty `system` is left out."""
         messages = [{"role": "system", "content": system}] if system else []
         return self._encode_around(
-            user, lambda text: self._render([*messages, {"role": "user", "content": text}])
+            user, lambda text: self.render([*messages, {"role": "user", "content": text}])
         )
 
     def next_prompt_ids(self, user_text: str, *, closed: bool) -> list[int]:
         """Only the tokens to append after a reply: the user's message and the next reply's
         beginning. `closed`: the reply ended with its end token; else that comes first."""
         ids = self._after_reply(user_text)
-        return ids[len(self._closing_ids) :] if closed else ids
+        return ids[len(self.closing_ids) :] if closed else ids
 
     def reply_ids(self, text: str) -> list[int]:
         """Tokens of a reply that another model wrote, its end token included. Special tokens that
         it names are text."""
-        plain = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-        return [*plain, *self._closing_ids]
+        return [*self.encode_plain(text), *self.closing_ids]
 
     @property
     def vocabulary(self) -> dict[str, int]:
@@ -113,11 +121,11 @@ class ChatTokenizer:
 
     def _after_reply(self, user_text: str) -> list[int]:
         def render(user: str) -> str:
-            text = self._render([*BASE, {"role": "user", "content": user}])
+            text = self.render([*BASE, {"role": "user", "content": user}])
             _, found, after = text.partition(REPLY)
             if not found:
                 raise ModelError(
-                    f"model directory {self._directory}: the chat template drops earlier replies"
+                    f"model directory {self.directory}: the chat template drops earlier replies"
                 )
             return after
 
@@ -126,28 +134,44 @@ class ChatTokenizer:
     def _encode_around(self, content: str, render: Callable[[str], str]) -> list[int]:
         """Tokens of `render(content)`, where the content has no special tokens."""
         if not any(special in content for special in self._special_texts):
-            return self._encode(render(content))
+            return self.encode(render(content))
         before, found, after = render(UNTRUSTED).partition(UNTRUSTED)
         if not found:
             raise ModelError(
-                f"model directory {self._directory}: the chat template drops the user's message"
+                f"model directory {self.directory}: the chat template drops the user's message"
             )
-        plain = self._tokenizer.encode(content, add_special_tokens=False, split_special_tokens=True)
-        return [*self._encode(before), *plain, *self._encode(after)]
+        return [*self.encode(before), *self.encode_plain(content), *self.encode(after)]
 
-    def _render(self, messages: list[dict[str, str]]) -> str:
+    def render(self, messages: Sequence[Any], tools: Sequence[Any] = ()) -> str:
+        """Messages and tools as the template's author expects them, up to where the next reply
+        begins. Raises ModelError when the template refuses them."""
         from jinja2 import TemplateError
 
         try:
             return self._tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
+                list(messages),
+                tools=list(tools) or None,
+                tokenize=False,
+                add_generation_prompt=True,
             )
-        except TemplateError as error:
+        # A template that takes messages for others than they are breaks in Python's own words.
+        except (TemplateError, TypeError, ValueError, LookupError, RecursionError) as error:
             roles = [message["role"] for message in messages]
             raise ModelError(
-                f"model directory {self._directory}: the chat template refuses {roles}: {error}"
+                f"model directory {self.directory}: the chat template refuses {roles}: {error}"
             ) from error
 
-    def _encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
+        """A template's text: special tokens in it are those."""
         # The template writes its own special tokens, a second beginning-of-text would be wrong.
-        return self._tokenizer.encode(text, add_special_tokens=False)
+        return self._encode(text, split=False)
+
+    def encode_plain(self, text: str) -> list[int]:
+        """What others wrote: special tokens in it are text."""
+        return self._encode(text, split=True)
+
+    def _encode(self, text: str, split: bool) -> list[int]:
+        with self._encoding:
+            return self._tokenizer.encode(
+                text, add_special_tokens=False, split_special_tokens=split
+            )

@@ -6,7 +6,6 @@ way is shut until a successor opens it again. Imported by the sandbox backends.
 """
 
 import asyncio
-import contextlib
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from infra.sandbox.loopback import LoopbackServer, Stream, splice
 from infra.sandbox.netns import listen_inside
 from mainspring.tasks.allow_list import AllowList
 
@@ -25,7 +25,6 @@ PORT = 3128
 HEAD_BYTES = 64 << 10
 HEAD_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 30.0
-PIECE_BYTES = 64 << 10
 MAX_CONNECTIONS = 128
 """Of one sandbox at a time; more wait for a turn."""
 _LAST = b"Connection: close"
@@ -78,71 +77,47 @@ class Egress:
     def __init__(self, allowed: AllowList, owner: str) -> None:
         self._allowed = allowed
         self._owner = owner
-        self._turns = asyncio.Semaphore(MAX_CONNECTIONS)
-        self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._server = LoopbackServer(self._handle, MAX_CONNECTIONS, HEAD_BYTES)
 
     @classmethod
     async def opened(cls, pid: int, allow_hosts: Sequence[str], owner: str) -> Self:
         """For the sandbox `owner`, whose process `pid` is. Raises NoEntry."""
         egress = cls(AllowList.parse(allow_hosts), owner)
-        await egress.serve(await listen_inside(pid, PORT))
+        egress.serve(await listen_inside(pid, PORT))
         return egress
 
-    async def serve(self, listener: socket.socket) -> None:
-        listener.setblocking(False)
-        self._server = await asyncio.start_server(self._accepted, sock=listener, limit=HEAD_BYTES)
+    def serve(self, listener: socket.socket) -> None:
+        self._server.serve(listener)
 
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for connection in self._connections:
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._server.close()
 
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = asyncio.create_task(self._handle(reader, writer))
-        self._connections.add(connection)
-        connection.add_done_callback(self._connections.discard)
+    async def _handle(self, client: Stream) -> None:
+        try:
+            await self._serve_one(client)
+        except _Refused as refused:
+            text = f"{refused}\n".encode()
+            status = f"{refused.status.value} {refused.status.phrase}"
+            head = f"HTTP/1.1 {status}\r\nContent-Length: {len(text)}\r\nConnection: close"
+            client.writer.write(head.encode() + b"\r\n\r\n" + text)
+            await client.writer.drain()
 
-    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        async with self._turns:
-            try:
-                await self._serve_one(reader, writer)
-            except _Refused as refused:
-                text = f"{refused}\n".encode()
-                status = f"{refused.status.value} {refused.status.phrase}"
-                head = f"HTTP/1.1 {status}\r\nContent-Length: {len(text)}\r\nConnection: close"
-                writer.write(head.encode() + b"\r\n\r\n" + text)
-                with contextlib.suppress(OSError):
-                    await writer.drain()
-            except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                pass  # one side went away, or never said what it wants: the other is cut too
-            finally:
-                writer.close()
-
-    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_one(self, client: Stream) -> None:
         async with asyncio.timeout(HEAD_TIMEOUT_S):
-            request = _Request.parse(await reader.readuntil(b"\r\n\r\n"))
-        upstream, upstream_writer = await self._connect(request)
+            request = _Request.parse(await client.reader.readuntil(b"\r\n\r\n"))
+        upstream = await self._connect(request)
         try:
             if request.head:
-                upstream_writer.write(request.head)
-                status = await upstream.readuntil(b"\r\n")
-                writer.write(status + _LAST + b"\r\n")
+                upstream.writer.write(request.head)
+                status = await upstream.reader.readuntil(b"\r\n")
+                client.writer.write(status + _LAST + b"\r\n")
             else:
-                writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            async with asyncio.TaskGroup() as both:
-                both.create_task(_copy(reader, upstream_writer))
-                both.create_task(_copy(upstream, writer))
-        except* OSError:
-            pass
+                client.writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            await splice(client, upstream)
         finally:
-            upstream_writer.close()
+            upstream.writer.close()
 
-    async def _connect(
-        self, request: _Request
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(self, request: _Request) -> Stream:
         where = f"{request.host}:{request.port}"
         if not self._allowed.allows(request.host, request.port):
             log.info(
@@ -159,17 +134,9 @@ class Egress:
                     raise _Refused(
                         HTTPStatus.FORBIDDEN, f"{where} leads to {addresses[0]}, inside the node"
                     )
-                return await asyncio.open_connection(usable[0], request.port)
+                return Stream(*await asyncio.open_connection(usable[0], request.port))
         except (OSError, TimeoutError) as error:
             raise _Refused(HTTPStatus.BAD_GATEWAY, f"{where} cannot be reached: {error}") from None
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while piece := await reader.read(PIECE_BYTES):
-        writer.write(piece)
-        await writer.drain()
-    if writer.can_write_eof():
-        writer.write_eof()
 
 
 def _is_hop(line: bytes) -> bool:

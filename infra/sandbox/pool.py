@@ -136,6 +136,7 @@ def _kind(spec: SandboxSpec) -> Hashable:
         spec.limits,
         spec.allow_hosts,
         spec.writable_dirs,
+        tuple(sorted(spec.mounts.items())),
         tuple(sorted(spec.environment.items())),
         spec.clock,
     )

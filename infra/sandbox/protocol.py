@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from infra.sandbox.containers.image_edit import NO_ALTERATION, Alteration
+from infra.sandbox.model_port import Gateways
 from mainspring.environments.protocol import CommandResult, WorldLost
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
@@ -92,6 +93,8 @@ class SandboxSpec:
     """What it may reach, as `mainspring.tasks.allow_list` reads it. Empty: no network at all."""
     writable_dirs: tuple[str, ...] = ()
     """Absolute paths of further empty directories, whatever the image has there; for grading."""
+    mounts: Mapping[str, Path] = field(default_factory=dict)
+    """Absolute path inside to a folder of the node, read-only; `mounts` has what may be where."""
     limits: Limits = Limits()
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of its commands, beside the backend's own."""
@@ -108,6 +111,22 @@ class Sandbox(Protocol):
     async def run(self, turn_id: str, command: str, timeout_s: float) -> CommandResult:
         """Run `command` with bash in the workdir, in a fresh subshell, once per `turn_id`. At most
         `Limits.output_bytes` of its output are kept."""
+        ...
+
+    async def stop(self, turn_id: str) -> None:
+        """End the command of this turn as its timeout would, and all processes that any turn left
+        behind. May be called while `run` waits, which returns then; the result stays. A turn that
+        has not begun never will. After `attach` it ends what the sandbox still runs."""
+        ...
+
+    async def open_model_port(self, gateways: Gateways, key: str) -> None:
+        """Carry what its commands send to 127.0.0.1:8400 to a gateway, as requests of `key`, until
+        the sandbox is closed or this process ends: after `attach` it is to be opened again. Opened
+        twice it sends the later key, and what is under way is cut. Raises NoEntry."""
+        ...
+
+    async def close_model_port(self) -> None:
+        """Shut it; what is under way is cut. Closing twice is fine."""
         ...
 
     async def write_files(self, files: Mapping[str, bytes]) -> None:

@@ -11,13 +11,15 @@ import contextlib
 import hashlib
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
 from infra.sandbox.archive import tar_of
 from infra.sandbox.egress import Egress
+from infra.sandbox.model_port import Gateways, ModelPort, Route
 from infra.sandbox.node_faults import blamed
 from infra.sandbox.protocol import (
     SandboxBroken,
@@ -49,6 +51,8 @@ ARGUMENT_BYTES = 96 << 10
 """The kernel refuses a single argument over 128 KiB; longer commands go by file."""
 CUT = b"\n[... output cut here ...]\n"
 TIMED_OUT = -1
+STOP_RETRY_S = 0.5
+"""A shell that is told to stop between two of its turns takes it for the wind."""
 FORGOTTEN = -2
 """shell.sh ran the turn, and a later one has taken the place of its output."""
 
@@ -61,29 +65,41 @@ async def _none_listed() -> bytes:
     return b""
 
 
-class LiveSandbox:
-    """Implements the Sandbox protocol on a booted shell.
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """What a backend can do with one sandbox from outside."""
 
-    `list_changes`, where the sandbox's root is an image's: what differs from the image, as shell.sh
-    reads it; None when it cannot be said.
-    """
+    destroy: Callable[[], Awaitable[None]]
+    find_pid: Callable[[], Awaitable[int]]
+    """Of its first process, as this machine counts. Raises NoEntry, or SandboxLost."""
+    interrupt: Callable[[], Awaitable[None]]
+    """Send the first process SIGUSR1; of one that is gone nothing is to be said."""
+    list_changes: Callable[[], Awaitable[bytes | None]] = _none_listed
+    """Where the sandbox's root is an image's: what differs from the image, as shell.sh reads it;
+    None when it cannot be said."""
+
+
+class LiveSandbox:
+    """Implements the Sandbox protocol on a booted shell."""
 
     def __init__(
         self,
         spec: SandboxSpec,
         run_dir: str,
         shell: Shell,
-        destroy: Callable[[], Awaitable[None]],
-        list_changes: Callable[[], Awaitable[bytes | None]] = _none_listed,
+        handle: Handle,
     ) -> None:
         self._spec = spec
         self._run_dir = run_dir
         self._shell = shell
-        self._destroy = destroy
-        self._list_changes = list_changes
+        self._handle = handle
         self._egress: Egress | None = None
+        self._model_port: ModelPort | None = None
+        self._one_opens = asyncio.Lock()
         self._turns: dict[str, asyncio.Task[CommandResult]] = {}
         self._one_command = asyncio.Lock()
+        self._running: str | None = None
+        self._interrupting = asyncio.Lock()
         self._gone = ""
         self._closing: asyncio.Task[None] | None = None
         self._rejoining: asyncio.Task[None] | None = None
@@ -100,6 +116,42 @@ class LiveSandbox:
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._turns[turn_id] = task
         return await asyncio.shield(task)
+
+    async def stop(self, turn_id: str) -> None:
+        while (busy := self._busy_with(turn_id)) is not None:
+            async with self._interrupting:
+                if self._busy_with(turn_id) is busy:  # else the next turn would be interrupted
+                    await self._handle.interrupt()
+            await asyncio.wait([busy], timeout=STOP_RETRY_S)
+        async with self._one_command:
+            await self._call("stop", turn_id, timeout_s=ANSWER_GRACE_S)
+
+    def _busy_with(self, turn_id: str) -> asyncio.Task[Any] | None:
+        """What ends with the turn. A turn that a process that died left running is the only one
+        that may be stopped, so it is taken for that."""
+        if self._rejoining is not None and not self._rejoining.done():
+            return self._rejoining
+        return self._turns[turn_id] if self._running == turn_id else None
+
+    async def open_model_port(self, gateways: Gateways, key: str) -> None:
+        route = Route(gateways, key)
+        async with self._one_opens:
+            if self._gone:
+                raise self._lost(self._gone)
+            if self._model_port is not None:
+                await self._model_port.lead(route)
+                return
+            port = await ModelPort.opened(await self._handle.find_pid(), route, self.id)
+            if self._gone:
+                await port.close()
+                raise self._lost(self._gone)
+            self._model_port = port
+
+    async def close_model_port(self) -> None:
+        async with self._one_opens:
+            if self._model_port is not None:
+                await self._model_port.close()
+                self._model_port = None
 
     async def write_files(self, files: Mapping[str, bytes]) -> None:
         by_top: dict[str, dict[str, bytes]] = {}
@@ -200,10 +252,10 @@ class LiveSandbox:
             said = _tell(booted.output)
             raise blamed(f"sandbox {self.id}: {said}", said)
 
-    async def let_out(self, pid: int) -> None:
-        """Open a way to what its task may reach, if anything; `pid` is a process in it. Raises
-        NoEntry."""
+    async def let_out(self) -> None:
+        """Open a way to what its task may reach, if anything. Raises NoEntry."""
         if self._spec.allow_hosts:
+            pid = await self._handle.find_pid()
             self._egress = await Egress.opened(pid, self._spec.allow_hosts, self.id)
 
     async def ping(self) -> None:
@@ -235,7 +287,8 @@ class LiveSandbox:
     async def _end(self) -> None:
         if self._egress is not None:
             await self._egress.close()
-        await self._destroy()
+        await self.close_model_port()
+        await self._handle.destroy()
 
     async def _run_once(self, turn_id: str, command: str, timeout_s: float) -> CommandResult:
         async with self._one_command:
@@ -243,14 +296,19 @@ class LiveSandbox:
             if len(raw) > ARGUMENT_BYTES:
                 await self._leave_in_file("command", raw)
                 raw = f". {self._run_dir}/command".encode()
-            ran = await self._call(
-                "turn",
-                turn_id,
-                f"{max(timeout_s, 0.001):.3f}",
-                str(math.ceil(timeout_s * self._spec.limits.cpus) + 1),
-                raw,
-                timeout_s=timeout_s + ANSWER_GRACE_S,
-            )
+            async with self._interrupting:
+                self._running = turn_id
+            try:
+                ran = await self._call(
+                    "turn",
+                    turn_id,
+                    f"{max(timeout_s, 0.001):.3f}",
+                    str(math.ceil(timeout_s * self._spec.limits.cpus) + 1),
+                    raw,
+                    timeout_s=timeout_s + ANSWER_GRACE_S,
+                )
+            finally:
+                self._running = None
             if ran.status == FORGOTTEN:
                 raise self._lost(f"turn {turn_id} ran, and its output is gone")
             output = ran.output
@@ -273,7 +331,7 @@ class LiveSandbox:
         return took.status == 0
 
     async def _leave_changes(self) -> bool:
-        changes = await self._list_changes()
+        changes = await self._handle.list_changes()
         return changes is not None and await self._leave_in_file("changed", changes)
 
     def _no_snapshot(self, reason: str) -> None:

@@ -8,10 +8,13 @@ from collections.abc import Callable
 
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.bundled import BundledAgent
+from mainspring.agents.program import ProgramAgent
 from mainspring.agents.protocol import Agent
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.named import find, find_class, make
+from mainspring.programs.parsing.choice import parser_of
+from mainspring.programs.profiles.choice import PROFILES, is_program, profile_for
 from mainspring.tasks.task import Task
 
 AGENTS: dict[str, Callable[[AgentConfig], Agent]] = {"bash": BashAgent, "bundled": BundledAgent}
@@ -19,7 +22,9 @@ METHODS = ("opening", "parse", "after", "is_done")
 
 
 def agent_for(config: AgentConfig, task: Task) -> Agent:
-    """Raises ConfigError when there is no such agent."""
+    """Raises ConfigError when there is no such agent. Of a program: who reads its replies."""
+    if is_program(config):
+        return ProgramAgent(config)
     if task.agent_name and task.agent_name not in AGENTS:
         raise ConfigError(
             f"task {task.id} asks for the agent {task.agent_name!r}, which does not exist",
@@ -30,7 +35,11 @@ def agent_for(config: AgentConfig, task: Task) -> Agent:
 
 def check_agent(config: AgentConfig) -> None:
     """Raises ConfigError when `agent.kind` cannot be made, or lacks a method."""
-    find_class("agent", config.kind, AGENTS, METHODS, "config")
+    if is_program(config):
+        profile_for(config)
+        parser_of(config.tool_parser)
+        return
+    find_class("agent", config.kind, {**AGENTS, **PROFILES}, METHODS, "config")
     _made(config, config.kind)
 
 

@@ -16,6 +16,7 @@ from mainspring.config.run import RunConfig
 from mainspring.config.section import BUNDLED, STORED
 from mainspring.config.tracking import TrackingConfig
 from mainspring.config.trainer import TrainerConfig
+from mainspring.programs.profiles.choice import is_program
 from mainspring.status import CampaignKind, PolicyApi
 
 
@@ -42,6 +43,7 @@ class CampaignConfig(RunConfig):
             ("trainer.tensor_parallel", trainer.tensor_parallel == 1, "1"),
             ("trainer.data_parallel", trainer.data_parallel == 1, "1"),
             ("curriculum.kind", self.curriculum.kind == SHUFFLED, f'"{SHUFFLED}"'),
+            ("agent.kind", not is_program(self.agent), 'an agent such as "bash", no program'),
             ("policy.api", self.policy.api is PolicyApi.SGLANG, '"sglang"'),
         ):
             if not is_fit:

@@ -33,6 +33,12 @@ from mainspring.protocol.campaign import (
     SurveyInput,
 )
 from mainspring.protocol.extensions import ExtensionsInput, ExtensionsResult
+from mainspring.protocol.program import (
+    AnswerInput,
+    AnswerResult,
+    RunProgramInput,
+    RunProgramResult,
+)
 from mainspring.protocol.rollout import (
     BeginInput,
     BeginResult,
@@ -154,6 +160,15 @@ COLLECT_PATCH = NodeCall("collect_patch", SandboxInput, PatchResult, COLLECT_TIM
 """Store the working tree's difference from the base commit, then remove the sandbox."""
 CLOSE_SANDBOX = NodeCall("close_sandbox", SandboxInput, RolloutRef)
 """Remove the sandbox."""
+
+# A program that plays it.
+RUN_PROGRAM = NodeCall("run_program", RunProgramInput, RunProgramResult, SHELL_GRACE_S)
+"""Start the program in the rollout's sandbox, once for each life, and wait for its end; a cancel
+stops it. Own share: its last bound."""
+ANSWER_CALL = QueueCall(
+    "answer_call", AnswerInput, AnswerResult, STORE_TIMEOUT_S, queue=_rollout_queue
+)
+"""Ask the policy what the program asked, and store the reply. Own share: the request."""
 
 # Its reward. Own share: the tests.
 GIVE_PATCH = QueueCall("give_patch", RolloutRef, PatchResult, GRADE_GRACE_S, queue=_grade_queue)

@@ -5,6 +5,7 @@ from enum import StrEnum
 from pydantic import BaseModel
 
 from mainspring.ids import CampaignId, GroupId, NodeId, RolloutId, SandboxId, TaskId
+from mainspring.protocol.program import ProgramLimits
 from mainspring.status import Player, StopReason, Verdict
 from mainspring.tally import Tally
 
@@ -55,6 +56,8 @@ class BeginResult(BaseModel):
     """A node that has the task's image and room, for the first sandbox."""
     player: Player = Player.POLICY
     turns_per_activity: int = 1
+    program: ProgramLimits | None = None
+    """A program plays; None: an agent whose turns the workflow takes."""
 
 
 class NewEpochInput(BaseModel):

@@ -5,7 +5,7 @@ Pure; numpy only. Arrays of a sample all have its length [T]; position t describ
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -45,14 +45,25 @@ class Sample:
         return bool(self.advantages.any())
 
 
-def samples_of(rollout: str, calls: Sequence[TokenCall], advantage: float = 0.0) -> list[Sample]:
+def samples_of(
+    rollout: str,
+    calls: Sequence[TokenCall],
+    advantage: float = 0.0,
+    *,
+    trained: Container[int] | None = None,
+) -> list[Sample]:
     """A sample for each branch, in the order of the branches. Tokens that branches share are
     trained once: in the first one, and are context in the others.
 
-    Raises BrokenTrajectory when the calls do not line up, or have no tokens.
+    `trained`: numbers of the calls that are trained; None: all. Others are context of those that
+    extend them; where nothing trained does, they are in no sample.
+
+    Raises BrokenTrajectory when the calls do not line up, or those of the samples have no tokens.
     """
     check_tree(rollout, calls)
-    for call in calls:
+    chosen = {call.number for call in calls if trained is None or call.number in trained}
+    used = _with_parents(calls, chosen)
+    for call in used:
         if not len(call.completion_ids):
             raise BrokenTrajectory(
                 f"rollout {rollout}, call {call.number}: its reply came as text, without the "
@@ -61,12 +72,20 @@ def samples_of(rollout: str, calls: Sequence[TokenCall], advantage: float = 0.0)
                 "for evaluations",
             )
     samples: list[Sample] = []
-    trained: set[int] = set()
-    for path in branches(calls):
-        new = [call for call in path if call.number not in trained]
+    for path in branches(used):
+        new = [call for call in path if call.number in chosen]
         samples.append(_sample(rollout, path, new, advantage))
-        trained.update(call.number for call in new)
+        chosen.difference_update(call.number for call in new)
     return samples
+
+
+def _with_parents(calls: Sequence[TokenCall], chosen: Set[int]) -> list[TokenCall]:
+    """The chosen calls and all that they extend."""
+    used = set(chosen)
+    for call in reversed(calls):
+        if call.number in used and call.parent is not None:
+            used.add(call.parent)
+    return [call for call in calls if call.number in used]
 
 
 def _sample(

@@ -1,9 +1,11 @@
 """A rollout's calls as a tree: which call extends which, and the branches from root to leaf.
 
-Invariants: a call comes after its parent and begins where its parent ends; a rollout whose calls
-each extend the one before is a tree with one branch. Pure. Imported by samples, exports and tests.
+Invariants: numbers rise and may have gaps (a program's request that was refused has one and no
+call); a call comes after its parent and begins where its parent ends; a rollout whose calls each
+extend the one before is a tree with one branch. Pure. Imported by samples, exports and tests.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -20,25 +22,38 @@ def branches(calls: Sequence[C]) -> list[tuple[C, ...]]:
 
 
 def path_to(calls: Sequence[C], number: int | None) -> tuple[C, ...]:
-    """The calls from a root to call `number`, which they include; None: no call."""
+    """The calls from a root to call `number`, which they include; None: no call. `calls` stand by
+    number. Raises BrokenTrajectory when one of them is missing."""
     path: list[C] = []
     while number is not None:
-        path.append(calls[number])
-        number = calls[number].parent
+        path.append(_call(calls, number))
+        number = path[-1].parent
     return tuple(reversed(path))
+
+
+def _call(calls: Sequence[C], number: int) -> C:
+    """Without gaps a call stands at its number."""
+    place = number if 0 <= number < len(calls) and calls[number].number == number else None
+    if place is None:
+        place = bisect_left(calls, number, key=lambda call: call.number)
+    if place == len(calls) or calls[place].number != number:
+        raise BrokenTrajectory(f"call {number} is not there, but another one extends it")
+    return calls[place]
 
 
 def check_tree(rollout: str, calls: Sequence[TokenCall]) -> None:
     """Raises BrokenTrajectory naming the rollout and the call where its record breaks."""
-    for expected, call in enumerate(calls):
+    ends: dict[int, int] = {}
+    last = -1
+    for call in calls:
         where = f"rollout {rollout}, call {call.number}"
-        if call.number != expected:
-            raise BrokenTrajectory(f"{where}: expected call {expected}")
-        if call.parent is not None and not 0 <= call.parent < call.number:
+        if call.number <= last:
+            raise BrokenTrajectory(f"{where}: comes after call {last}")
+        if call.parent is not None and call.parent not in ends:
             raise BrokenTrajectory(
                 f"{where}: its parent is call {call.parent}, which is not before"
             )
-        start = 0 if call.parent is None else calls[call.parent].end
+        start = 0 if call.parent is None else ends[call.parent]
         if call.prompt_start != start:
             raise BrokenTrajectory(
                 f"{where}: starts at token {call.prompt_start}, expected {start}"
@@ -52,3 +67,4 @@ def check_tree(rollout: str, calls: Sequence[TokenCall]) -> None:
             covered = span.end
         if covered != len(call.completion_ids):
             raise BrokenTrajectory(f"{where}: version spans end at {covered}")
+        ends[call.number], last = call.end, call.number

@@ -9,11 +9,12 @@ the formats beside this file.
 import re
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from infra.db import campaigns, groups, rollouts, tasks, turns
+from infra.db.batches import calls_of, trained_of
 from infra.db.database import Database
 from infra.db.groups import GroupRecord
 from infra.db.rollouts import RolloutRecord
@@ -22,12 +23,15 @@ from mainspring.agents.conversation import Conversation
 from mainspring.agents.protocol import Agent, Message
 from mainspring.config.run import RunConfig
 from mainspring.ids import CampaignId
+from mainspring.programs.request import ChatMessage, Role
 from mainspring.status import Player, RolloutPhase, Verdict, is_masked
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.task import Task
 from mainspring.trajectories.samples import Sample, samples_of
 from mainspring.trajectories.tree import branches
 from mainspring.trajectories.turns import Call, Execution, by_call
+from reports import program_view
+from reports.program_view import Told
 
 _GIVEN = (Player.GOLD, Player.EMPTY, Player.EXPLOIT)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -74,6 +78,10 @@ class Trajectory:
     replies: list[Call]
     executions: list[Execution]
     """In their order; a command that never ended has none."""
+    told: dict[int, Told] = field(default_factory=dict)
+    """What a program asked, by number of the call."""
+    untrained: frozenset[int] = frozenset()
+    """Calls that are context only."""
 
     @property
     def rollout(self) -> RolloutRecord:
@@ -111,15 +119,18 @@ class Trajectory:
         if not branch:
             return []
         *before, last = branch
+        if last.number in self.told:
+            return [*map(_message, self.told[last.number].request.messages), _reply(last)]
         asked = Conversation(self.agent, self.task, before, self.executions).messages()
-        return [*asked, {"role": "assistant", "content": last.text}]
+        return [*asked, _reply(last)]
 
     @cached_property
     def samples(self) -> list[Sample] | None:
         """Of each branch, as a trainer sees it; None where the replies came without tokens."""
         if not self.replies or not all(reply.completion_ids for reply in self.replies):
             return None
-        return samples_of(self.rollout.id, self.replies)
+        trained = trained_of(self.replies, self.untrained)
+        return samples_of(self.rollout.id, self.replies, trained=trained)
 
     def ran(self, reply: Call) -> list[Execution]:
         """What the reply's commands did, in their order."""
@@ -162,6 +173,17 @@ class Trajectory:
             "suspicions": rollout.suspicions,
             "n_steps": rollout.num_turns,
         }
+
+
+def _reply(call: Call) -> Message:
+    return {"role": "assistant", "content": call.text}
+
+
+def _message(message: ChatMessage) -> Message:
+    """Without ids: tool calls as text, tools' results as the user's."""
+    calls = [f"{call.name} {call.arguments}" for call in message.tool_calls]
+    role = "user" if message.role is Role.TOOL else message.role.value
+    return {"role": role, "content": "\n".join(part for part in (message.text, *calls) if part)}
 
 
 def num_prompt_tokens(reply: Call) -> int | None:
@@ -231,5 +253,7 @@ async def read(
             grade_output=await rollouts.get_grade_output(database, rollout.id, rollout.epoch),
             replies=replies,
             executions=executions,
+            told=await program_view.told(database, rollout.id, rollout.epoch),
+            untrained=(await calls_of(database, rollout.id, rollout.epoch))[1],
         )
         progress(done + 1, len(wanted))

@@ -13,6 +13,7 @@ from scripted import ByteText, ScriptedPolicy
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker, WorkflowRunner
 
+from activities.answers import AnswerActivities
 from activities.campaigns import CampaignActivities
 from activities.publishing import PublishingActivities
 from activities.replies import ReplyActivities
@@ -109,17 +110,18 @@ class Cluster:
         agent: str = "bash",
         turns_per_activity: int = 1,
         environments: Mapping[str, str] | None = None,
+        program: Mapping[str, Any] | None = None,
     ) -> tuple[CampaignId, GroupId, list[RolloutId]]:
         """A campaign of its own with one task (a wrong operator) and one group."""
         name = f"t-{uuid.uuid4().hex[:8]}"
         config = CampaignConfig(
             name=name,
             agent=AgentConfig(
-                kind=agent,
                 step_limit=step_limit,
                 max_format_errors=2,
                 command_timeout_s=60.0,
                 rollout_timeout_s=rollout_timeout_s,
+                **(program or {"kind": agent}),
             ),
             policy=policy
             or PolicyConfig(
@@ -260,6 +262,7 @@ async def cluster_of(
             interceptors=[Faults()],
             activities=[
                 replies.generate,
+                AnswerActivities(db, known, served).answer_call,
                 bookkeeping.begin_rollout,
                 bookkeeping.new_epoch,
                 bookkeeping.finish_rollout,

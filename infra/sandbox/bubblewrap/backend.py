@@ -32,6 +32,7 @@ from infra.sandbox.bubblewrap.owner import Owner, owner_of
 from infra.sandbox.bubblewrap.process import ConfinedShell, NoProcess, kill_leftover
 from infra.sandbox.bubblewrap.repository import COMMIT_SCRIPT, RepositoryCache
 from infra.sandbox.bubblewrap.trial import Trial
+from infra.sandbox.mounts import checked_mounts
 from infra.sandbox.node_faults import blamed, blamed_for
 from infra.sandbox.protocol import (
     BackendUnavailable,
@@ -42,7 +43,7 @@ from infra.sandbox.protocol import (
     SandboxRefused,
     SandboxSpec,
 )
-from infra.sandbox.session import LiveSandbox
+from infra.sandbox.session import Handle, LiveSandbox
 from infra.sandbox.shell.channel import OWN_PROCESSES, ShellSetup
 from infra.sandbox.variables import exports
 from mainspring.ids import SandboxId
@@ -180,7 +181,7 @@ class BwrapBackend:
             try:
                 process = await ConfinedShell.adopt(home)
                 sandbox = self._register(home, process, spec)
-                await sandbox.let_out(process.pid)
+                await sandbox.let_out()
             except (NoProcess, FileNotFoundError) as gone:
                 raise SandboxLost(
                     f"sandbox {spec.id} is not on this node any more: {gone}",
@@ -247,6 +248,7 @@ class BwrapBackend:
                 for number, top in enumerate(spec.writable_dirs)
             ),
         ]
+        binds += [Bind(folder, inside) for inside, folder in checked_mounts(spec)]
         if spec.clock is not None:
             binds.append(Bind(clock.library(), clock.INSIDE))
         setup = ShellSetup(
@@ -274,7 +276,7 @@ class BwrapBackend:
             await asyncio.gather(
                 self._enclose(home, process, spec), sandbox.boot(setup, BWRAP_BOOT_TIMEOUT_S)
             )
-            await sandbox.let_out(process.pid)
+            await sandbox.let_out()
             await sandbox.ping()  # what serves its turns starts now
         except SandboxBroken as broken:
             await sandbox.close()
@@ -319,7 +321,8 @@ class BwrapBackend:
             if self._live.get(sandbox.id) is sandbox:
                 del self._live[sandbox.id]
 
-        sandbox = LiveSandbox(spec, RUN_DIR, process.shell, destroy)
+        handle = Handle(destroy, process.find_pid, process.interrupt)
+        sandbox = LiveSandbox(spec, RUN_DIR, process.shell, handle)
         self._live[spec.id] = sandbox
         return sandbox
 

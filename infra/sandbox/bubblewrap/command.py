@@ -130,7 +130,8 @@ def command_line(
     """
     argv = [binary(), *_system_arguments()]
     for bind in binds:
-        argv += ["--dir", str(PurePosixPath(bind.dest).parent)]  # bwrap's own are for root only
+        for above in [*PurePosixPath(bind.dest).parents][-2::-1]:
+            argv += ["--dir", str(above)]  # bwrap's own are for root only
         argv += ["--bind" if bind.writable else "--ro-bind", str(bind.source), bind.dest]
     tmpfs = ["--size", str(tmp_mb << 20), "--perms", "1777", "--tmpfs"]
     argv += ["--proc", "/proc", "--dev", "/dev"]

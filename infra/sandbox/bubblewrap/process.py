@@ -113,6 +113,19 @@ class ConfinedShell:
         """Of its first process, as the host counts."""
         return self._first.pid
 
+    async def find_pid(self) -> int:
+        """The same, while it lives. Raises SandboxLost."""
+        try:
+            with self._first.held():
+                return self._first.pid
+        except NoProcess as gone:
+            raise SandboxLost(f"its sandbox is gone: {gone}") from None
+
+    async def interrupt(self) -> None:
+        """Nothing where it has ended."""
+        with contextlib.suppress(NoProcess, ProcessLookupError), self._first.held() as fd:
+            signal.pidfd_send_signal(fd, signal.SIGUSR1)
+
     @classmethod
     async def spawn(cls, directory: Path, owner: Owner, binds: list[Bind], tmp_mb: int) -> Self:
         """`directory`, out of the sandbox's sight, gets its pipes and its record. Raises NoProcess

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
@@ -28,6 +28,7 @@ from infra.sandbox.containers.docker_stdio import Attachment
 from infra.sandbox.containers.image_faults import FIT_REMEDY, daemon_lost, start_fault, text_of
 from infra.sandbox.containers.image_history import Seals
 from infra.sandbox.containers.images import ImageStore
+from infra.sandbox.mounts import checked_mounts
 from infra.sandbox.netns import NoEntry
 from infra.sandbox.protocol import (
     ImageUnfit,
@@ -37,7 +38,7 @@ from infra.sandbox.protocol import (
     SandboxRefused,
     SandboxSpec,
 )
-from infra.sandbox.session import LiveSandbox
+from infra.sandbox.session import Handle, LiveSandbox
 from infra.sandbox.shell.channel import OWN_PROCESSES, Shell, ShellSetup
 from infra.sandbox.variables import exports
 from mainspring.ids import SandboxId
@@ -66,6 +67,8 @@ STATE_LABEL = f"{LABEL}.state"
 CHANGE_KINDS = "CAD"
 """As shell.sh has them, in the order of the API's numbers: changed, added, deleted."""
 NAME_TAKEN = 409
+GONE = (404, 409)
+"""The container is not there, or does not run."""
 IMAGES_DIR = "images"
 """In the node's state directory: what ImageStore knows of the images it pulled."""
 ENVIRONMENT = {
@@ -151,7 +154,7 @@ class DockerBackend:
                 if container.status != "running":
                     raise SandboxLost(f"sandbox {spec.id}: its container is {container.status}")
                 sandbox = await self._register(container, spec)
-                await self._let_out(sandbox, container, spec)
+                await sandbox.let_out()
             except NotFound:
                 raise SandboxLost(f"sandbox {spec.id}: its container is gone") from None
             sandbox.rejoin(busy_s)
@@ -211,7 +214,10 @@ class DockerBackend:
 
     async def _create(self, spec: SandboxSpec, image: str) -> Container:
         sized = self._has_quotas
-        volumes: dict[str, dict[str, str]] = {}
+        volumes = {
+            str(folder.absolute()): {"bind": inside, "mode": "ro"}
+            for inside, folder in checked_mounts(spec)
+        }
         if spec.clock is not None:
             volumes[str(clock.library())] = {"bind": clock.INSIDE, "mode": "ro"}
 
@@ -271,7 +277,7 @@ class DockerBackend:
         try:
             await self._call(container.start)
             await sandbox.boot(setup, DOCKER_BOOT_TIMEOUT_S)
-            await self._let_out(sandbox, container, spec)
+            await sandbox.let_out()
             await sandbox.ping()  # what serves its turns starts now
         except SandboxRefused as unfit:
             await sandbox.close()
@@ -298,24 +304,35 @@ class DockerBackend:
             if self._live.get(sandbox.id) is sandbox:
                 del self._live[sandbox.id]
 
+        async def find_pid() -> int:
+            try:
+                await self._call(container.reload)
+            except NotFound:
+                raise SandboxLost(f"sandbox {sandbox.id}: its container is gone") from None
+            return _process_here(container)
+
+        async def interrupt() -> None:
+            try:
+                await self._call(container.kill, "SIGUSR1")
+            except APIError as error:
+                if error.status_code not in GONE:
+                    raise
+
         async def list_changes() -> bytes | None:
             return await self._list_changes(container)
 
         shell = Shell(attached.reader, send)
-        sandbox = LiveSandbox(spec, RUN_DIR, shell, destroy, list_changes)
+        handle = Handle(destroy, find_pid, interrupt, list_changes)
+        sandbox = LiveSandbox(spec, RUN_DIR, shell, handle)
         self._live[spec.id] = sandbox
         return sandbox
 
-    async def _let_out(self, sandbox: LiveSandbox, container: Container, spec: SandboxSpec) -> None:
-        if spec.allow_hosts:
-            await self._call(container.reload)
-            await sandbox.let_out(_process_here(container))
-
     async def _list_changes(self, container: Container) -> bytes | None:
-        """None with volumes, which the daemon does not compare with the image, and with names that
-        are not UTF-8, which it mangles."""
-        if container.attrs["Mounts"]:
+        """None with volumes that can be written, which the daemon does not compare with the image,
+        and with names that are not UTF-8, which it mangles."""
+        if any(each["RW"] for each in container.attrs["Mounts"]):
             return None
+        mounted = [PurePosixPath(each["Destination"]) for each in container.attrs["Mounts"]]
         try:
             found = await self._call(container.diff) or []
         except APIError as error:
@@ -326,7 +343,10 @@ class DockerBackend:
         return b"".join(
             f"{kind}{path}\0".encode()
             for path, kind in changes.items()
-            if path != RUN_DIR and not path.startswith(f"{RUN_DIR}/")
+            if path != RUN_DIR
+            and not path.startswith(f"{RUN_DIR}/")
+            # Docker makes them, as it does in the next container.
+            and not any(each.is_relative_to(path) for each in mounted)
         )
 
     async def _close_live(self, sandbox: SandboxId) -> None:
@@ -344,7 +364,7 @@ class DockerBackend:
         try:
             self._client.api.remove_container(container, force=True, v=True)
         except APIError as error:
-            if error.status_code not in (404, 409):
+            if error.status_code not in GONE:
                 raise
             return error.status_code == 404
         return True

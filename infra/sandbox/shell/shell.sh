@@ -132,6 +132,12 @@ collect() {
   done
 }
 
+# The host wants this turn to end as at its timeout. Whenever else it comes, it means nothing.
+stop_turn() {
+  [[ ! ${stopped-} ]] || { stopped=1; [[ ! $group ]] || kill -9 -- "-$group"; }
+}
+trap stop_turn USR1
+
 turn() { # turn_id timeout_s cpu_s command
   if [[ ${ended[$1]-} ]]; then
     again "$1"
@@ -139,7 +145,7 @@ turn() { # turn_id timeout_s cpu_s command
   fi
   : >"$spool"
   spool="$RUN/${#ended[@]}"
-  local microseconds began group status='' timed_out=0 drained
+  local microseconds began group='' stopped=0 status='' timed_out=0 drained
   clock
   began=$microseconds
   for _ in 1 2; do
@@ -149,12 +155,15 @@ turn() { # turn_id timeout_s cpu_s command
     stand_down # it was killed before, by what an earlier command left behind
   done
   read -r -u "$watch" group
+  ((!stopped)) || kill -9 -- "-$group"
   read -r -t "$2" -u "$watch" status
   if (($? > 128)); then
     timed_out=1
     kill -9 -- "-$group"
     read -r -t 1 -u "$watch" status
   fi
+  group=''
+  timed_out=$((timed_out | stopped))
   # A daemon may hold the pipe open for ever; what the command itself wrote is through by then.
   while read -r -t 0.25 -u "$drained_fd" drained && [[ $drained != "$spool" ]]; do :; done
   clock
@@ -164,6 +173,19 @@ turn() { # turn_id timeout_s cpu_s command
   again "$1"
   [[ $status && $drained == "$spool" ]] || stand_down
   get_ready
+}
+
+# Ends all that a turn left behind. One that has not begun never will.
+stop() { # turn_id
+  stand_down
+  kill -9 -1 # every process but this one
+  if [[ ! ${ended[$1]-} ]]; then
+    : >"$spool"
+    last_turn=$1
+    ended[$1]='-1 0'
+  fi
+  get_ready
+  reply 0
 }
 
 # The answer of a turn that ran; its command never runs again.

@@ -28,7 +28,7 @@ def server() -> Iterator[str]:
 async def proxy(server: str) -> AsyncIterator[str]:
     egress = Egress(AllowList.parse([server, "localhost:80", "nowhere.invalid:80"]), "test")
     listener = socket.create_server(("127.0.0.1", 0))
-    await egress.serve(listener)
+    egress.serve(listener)
     yield f"127.0.0.1:{listener.getsockname()[1]}"
     await egress.close()
 

@@ -60,7 +60,10 @@ def test_a_line_is_a_tree_with_one_branch() -> None:
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ([call(1, None, 0)], "call 1: expected call 0"),
+        ([call(1, None, 0), call(1, None, 0)], "call 1: comes after call 1"),
+        ([call(2, None, 0), call(1, None, 0)], "call 1: comes after call 2"),
+        ([call(-1, None, 0)], "call -1: comes after call -1"),
+        ([call(0, None, 0), call(2, 1, 5)], "its parent is call 1, which is not before"),
         ([call(0, 0, 0)], "its parent is call 0, which is not before"),
         ([call(0, None, 0), call(1, 2, 5)], "its parent is call 2"),
         ([call(0, None, 0), call(1, -1, 5)], "its parent is call -1"),
@@ -71,3 +74,44 @@ def test_a_line_is_a_tree_with_one_branch() -> None:
 def test_what_does_not_line_up_names_its_call(broken: list[Call], message: str) -> None:
     with pytest.raises(BrokenTrajectory, match=message):
         samples_of("r", broken)
+
+
+#   1 - 4 - 9
+#     `- 6
+#   12
+GAPS = [call(1, None, 0), call(4, 1, 5), call(6, 1, 5), call(9, 4, 10), call(12, None, 0)]
+
+
+def test_numbers_may_have_gaps() -> None:
+    check_tree("r", GAPS)
+    found = [[each.number for each in path] for path in branches(GAPS)]
+    assert found == [[1, 6], [1, 4, 9], [12]]
+    assert [each.number for each in path_to(GAPS, 9)] == [1, 4, 9]
+    for missing in (0, 5, 13):
+        with pytest.raises(BrokenTrajectory, match=f"call {missing} is not there"):
+            path_to(GAPS, missing)
+
+
+def test_calls_that_are_not_trained_are_context_or_left_out() -> None:
+    by_branch = {each.branch: each for each in samples_of("r", GAPS, 1.0, trained={4, 12})}
+    assert list(by_branch) == [4, 12]
+    assert by_branch[4].token_ids.tolist() == [11, 11, 11, 12, 12, 41, 41, 41, 42, 42]
+    assert np.flatnonzero(by_branch[4].action_mask).tolist() == [8, 9]
+    assert by_branch[4].versions.tolist() == [NOT_SAMPLED] * 8 + [4, 4]
+    assert np.flatnonzero(by_branch[4].logprobs).tolist() == [8, 9]
+    [shared] = samples_of("r", GAPS, trained=[1])
+    assert shared.branch == 1 and len(shared.token_ids) == 5
+    first, second = samples_of("r", GAPS, trained=range(1, 10))
+    assert [first.branch, second.branch] == [6, 9]
+    assert first.num_action_tokens + second.num_action_tokens == 8
+    assert samples_of("r", GAPS, trained=()) == []
+    assert digest(samples_of("r", GAPS, trained=range(13))) == digest(samples_of("r", GAPS))
+
+
+def test_a_reply_in_text_hinders_only_the_samples_that_hold_it() -> None:
+    told = replace(call(1, None, 0), completion_ids=(), logprobs=(), spans=())
+    calls = [call(0, None, 0), told, call(2, 1, 3)]
+    [sample] = samples_of("r", calls, trained={0})
+    assert sample.branch == 0
+    with pytest.raises(BrokenTrajectory, match="call 1: its reply came as text"):
+        samples_of("r", calls, trained={0, 2})

@@ -1,0 +1,154 @@
+"""Replies to programs: render what was asked, ask the policy, store the reply.
+
+Safe to run twice: the first stored reply stands, and both attempts tell of it. Whether a program
+may ask is the workflow's to decide, which calls this once for each request.
+"""
+
+import asyncio
+import time
+
+from temporalio import activity
+
+from activities.implements import implements
+from activities.partial_replies import PartialReplies
+from infra.db import model_requests, turns
+from infra.db.cache import Known
+from infra.db.database import Database
+from infra.db.partial_calls import Kept
+from infra.policy.program_policy import ProgramReply, ProgramRequest, StoredCall
+from infra.policy.protocol import NoEngineAnswered, PromptTooLong, RequestRefused, Versions
+from infra.policy.serving import Served, ServedCampaigns
+from infra.temporal.heartbeat import Beat, heartbeating
+from mainspring.errors import DatabaseError
+from mainspring.ids import RolloutId
+from mainspring.programs.record import RequestState
+from mainspring.programs.refusal import Refusal, RefusalKind
+from mainspring.programs.reply import Reply
+from mainspring.programs.request import ModelRequest
+from mainspring.protocol.activities import ANSWER_CALL
+from mainspring.protocol.program import AnswerInput, AnswerResult
+from mainspring.timeouts import STORE_TIMEOUT_S
+from mainspring.trajectories.seeds import call_seed
+from mainspring.trajectories.turns import Call, PartialCall
+
+HOLD_S = STORE_TIMEOUT_S - 5.0
+"""How long a reply waits for the store: an attempt has STORE_TIMEOUT_S beside the reply's time."""
+HOLD_WAIT_S = 0.5
+SUMMARY_CHARS = 60
+"""Of a tool call, for Temporal's UI (its limit is about 200 bytes)."""
+_CLOSED = "closed"
+
+
+class AnswerActivities:
+    def __init__(self, db: Database, known: Known, served: ServedCampaigns) -> None:
+        self._db = db
+        self._known = known
+        self._served = served
+        self._partials = PartialReplies(db)
+
+    @implements(ANSWER_CALL)
+    async def answer_call(self, ask: AnswerInput) -> AnswerResult:
+        async with heartbeating(f"call {ask.number + 1}") as beat:
+            about = await self._known.rollout(ask.rollout)
+            served = await self._served.of(about.campaign)
+            policy = served.program_policy()
+            asked = await model_requests.look(self._db, ask.rollout, ask.epoch, ask.number)
+            if asked is not None and asked.state is RequestState.REFUSED:
+                return AnswerResult(state=RequestState.REFUSED)
+            request = await model_requests.body(self._db, ask.rollout, ask.epoch, ask.number)
+            stored = await turns.get_call(self._db, ask.rollout, ask.epoch, ask.number)
+            if stored is not None:
+                return _result(stored, policy.reply_of(stored, request))
+            try:
+                made = await self._made(ask, served, request, beat)
+            except PromptTooLong as full:
+                refusal = Refusal(
+                    kind=RefusalKind.PROMPT_TOO_LONG,
+                    num_tokens=full.num_tokens,
+                    max_tokens=full.max_tokens,
+                )
+                return await self._refused(ask, refusal)
+            except RequestRefused as refused:
+                refusal = Refusal(kind=RefusalKind.UNUSABLE, message=refused.message)
+                return await self._refused(ask, refusal)
+            except NoEngineAnswered as away:
+                beat.tell(_CLOSED, away.num_closed)
+                raise
+            call = await self._store(ask, made, beat)
+            return _result(call, policy.reply_of(call, request))
+
+    async def _made(
+        self,
+        ask: AnswerInput,
+        served: Served,
+        request: ModelRequest,
+        beat: Beat,
+    ) -> ProgramReply:
+        about = await self._known.rollout(ask.rollout)
+        closed = beat.earlier(_CLOSED)
+        begun = None
+        if activity.info().attempt > 1:
+            begun = await self._partials.get(ask.rollout, ask.epoch, ask.number)
+
+        def keep(partial: PartialCall) -> None:
+            self._partials.keep(Kept(ask.rollout, ask.epoch, ask.number, partial))
+
+        made = await served.program_policy().complete(
+            ProgramRequest(
+                number=ask.number,
+                request=request,
+                stored=await self._calls(ask.rollout, ask.epoch),
+                rollout=ask.rollout,
+                request_id=f"{ask.rollout}.e{ask.epoch}.c{ask.number}.{activity.info().attempt}",
+                temperature=about.temperature,
+                versions=Versions(ask.min_policy_version, only=served.is_reproducible),
+                seed=None if about.seed is None else call_seed(about.seed, ask.number),
+                begun=begun,
+                keep=keep,
+                num_closed=closed if isinstance(closed, int) else 0,
+            )
+        )
+        self._partials.forget(ask.rollout)
+        return made
+
+    async def _calls(self, rollout: RolloutId, epoch: int) -> list[StoredCall]:
+        """Those that a request can continue."""
+        histories = {
+            known.number: known.history
+            for known in await model_requests.history(self._db, rollout, epoch)
+            if known.history is not None
+        }
+        calls, _ = await turns.history(self._db, rollout, epoch)
+        return [StoredCall(call, histories[call.number]) for call in calls]
+
+    async def _refused(self, ask: AnswerInput, refusal: Refusal) -> AnswerResult:
+        await model_requests.refuse(
+            self._db, ask.rollout, ask.epoch, ask.number, refusal.model_dump(mode="json")
+        )
+        return AnswerResult(state=RequestState.REFUSED, summary=refusal.kind)
+
+    async def _store(self, ask: AnswerInput, made: ProgramReply, beat: Beat) -> Call:
+        """A reply is held while the store does not answer: another attempt would generate it
+        again. Raises DatabaseError when that lasts, Fenced."""
+        until = time.monotonic() + HOLD_S
+        while True:
+            try:
+                return await model_requests.put_reply(
+                    self._db, ask.rollout, ask.epoch, made.call, made.history
+                )
+            except DatabaseError as error:
+                if time.monotonic() + HOLD_WAIT_S > until:
+                    raise
+                beat.note = f"call {ask.number + 1}: holding its reply, {error.message}"
+                await asyncio.sleep(HOLD_WAIT_S)
+
+
+def _result(call: Call, reply: Reply) -> AnswerResult:
+    asked = [f"{each.name} {each.arguments}" for each in reply.tool_calls] or [reply.text]
+    return AnswerResult(
+        state=RequestState.STORED,
+        summary=" ".join(" ".join(asked).split())[:SUMMARY_CHARS],
+        num_prompt_tokens=call.prompt_start + len(call.prompt_ids),
+        num_completion_tokens=len(call.completion_ids),
+        spent_s=call.latency_s,
+    )

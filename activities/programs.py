@@ -1,0 +1,131 @@
+"""Programs on their node: started once for each life, given a model port, waited for, stopped.
+
+Invariants: a life's program is started once, whichever process of the node asks; the next process
+joins it and opens its port again, with a new key; it is stopped when its workflow asks for that,
+and at no other time, also not when this process drains; its end is stored before it is told.
+"""
+
+import asyncio
+
+import structlog
+from temporalio import activity
+
+from activities.implements import implements
+from infra.db import model_requests, program_lives
+from infra.db.cache import Known
+from infra.db.database import Database
+from infra.environments.swe import SweWorld
+from infra.sandbox.model_port import Gateways
+from mainspring.config.run import RunConfig
+from mainspring.environments.protocol import CommandResult
+from mainspring.errors import ConfigError, MainspringError, SandboxError
+from mainspring.ids import program_id
+from mainspring.programs.profile import Ask
+from mainspring.programs.profiles.choice import profile_for
+from mainspring.programs.starting import instruction, script
+from mainspring.protocol.activities import RUN_PROGRAM
+from mainspring.protocol.program import RunProgramInput, RunProgramResult
+from mainspring.status import FaultKind
+from mainspring.tasks.any_task import AnyTask
+from mainspring.tasks.swe_task import SweTask
+from node.held_sandboxes import HeldSandboxes
+
+KILLED = (137, -9)
+"""SIGKILL, as bash and Python tell it: the kernel's or a person's doing, not the program's."""
+STOP_S = 30.0
+"""Between a stop and the program's end."""
+TAIL_CHARS = 300
+log = structlog.get_logger()
+
+
+class ProgramSilent(MainspringError):
+    """The program ended, and no request of it was answered."""
+
+    fault = FaultKind.PROGRAM_SILENT
+
+
+class ProgramActivities:
+    def __init__(self, db: Database, known: Known, held: HeldSandboxes, gateways: Gateways) -> None:
+        self._db = db
+        self._known = known
+        self._held = held
+        self._gateways = gateways
+
+    @implements(RUN_PROGRAM)
+    async def run_program(self, ask: RunProgramInput) -> RunProgramResult:
+        async with self._held.working("program", ask.rollout, ask.sandbox):
+            facts = await self._known.rollout(ask.rollout)
+            config = await self._known.config(facts.campaign)
+            task = await self._known.task(facts.task)
+            command = _command(config, task)
+            world = self._held.get(ask.sandbox)
+            if not isinstance(world, SweWorld):
+                raise ConfigError(
+                    f"task {task.id} has no sandbox, and the program {config.agent.kind!r} needs "
+                    "one",
+                    remedy='choose tasks of the kind "swe", or an agent',
+                )
+            key = await program_lives.begin(self._db, ask.rollout, ask.epoch, ask.life)
+            await world.open_model_port(self._gateways, key)
+            name = program_id(ask.rollout, ask.epoch, ask.life)
+            result, was_stopped = await self._ended(world, name, command, ask.timeout_s)
+            # What it left behind would ask on.
+            await world.stop(name)
+            await world.close_model_port()
+            output = result.output.decode(errors="replace")
+            await program_lives.end(
+                self._db, ask.rollout, ask.epoch, ask.life, result.returncode, output
+            )
+            was_killed = not was_stopped and result.returncode in KILLED
+            if not (was_stopped or was_killed):
+                await self._refuse_silent(ask, config, result.returncode, output)
+            return RunProgramResult(
+                returncode=result.returncode, was_killed=was_killed, was_stopped=was_stopped
+            )
+
+    async def _ended(
+        self, world: SweWorld, name: str, command: str, timeout_s: float
+    ) -> tuple[CommandResult, bool]:
+        """How the program ended, and whether it was stopped."""
+        running = asyncio.ensure_future(world.step(name, command, timeout_s))
+        try:
+            result = await asyncio.shield(running)
+        except asyncio.CancelledError:
+            details = activity.cancellation_details()
+            if details is None or not details.cancel_requested:
+                running.cancel()
+                raise  # this process drains: the program runs on, and the next one joins it
+            await world.stop(name)
+            try:
+                async with asyncio.timeout(STOP_S):
+                    return await running, True
+            except TimeoutError:
+                raise SandboxError(
+                    f"program {name} did not end within {STOP_S:g} s after it was stopped"
+                ) from None
+        return result, result.timed_out
+
+    async def _refuse_silent(
+        self, ask: RunProgramInput, config: RunConfig, returncode: int, output: str
+    ) -> None:
+        """Raises ProgramSilent: a reward for what the policy had no part in would be noise."""
+        if await model_requests.answered(self._db, ask.rollout, ask.epoch):
+            return
+        tail = " ".join(output.split())[-TAIL_CHARS:]
+        raise ProgramSilent(
+            f"rollout {ask.rollout}: the program {config.agent.kind!r} ended with exit code "
+            f"{returncode} before a request of it was answered; it printed: {tail or 'nothing'}"
+        )
+
+
+def _command(config: RunConfig, task: AnyTask) -> str:
+    workdir = task.workdir if isinstance(task, SweTask) else "/"
+    launch = profile_for(config.agent).launch(
+        Ask(
+            instruction=instruction(task.issue, workdir),
+            workdir=workdir,
+            max_context=config.policy.max_context,
+            max_new_tokens=config.policy.max_new_tokens,
+        )
+    )
+    return script(launch)

@@ -1,0 +1,131 @@
+"""What `mainspring agents` does: bundles of this machine, made, listed, tried and removed."""
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.bundles.build import add
+from infra.bundles.store import Bundle, BundleStore, digest
+from infra.sandbox.bubblewrap.backend import BwrapBackend
+from infra.sandbox.protocol import Limits, SandboxSpec
+from mainspring.errors import UsageError, WorkFailed
+from mainspring.ids import SandboxId
+from mainspring.programs.profile import BUNDLES
+from mainspring.programs.recipes import Recipe, recipe_of, recipes
+from mainspring.settings import load_settings
+
+CHECK_TIMEOUT_S = 300.0
+LIMITS = Limits(memory_mb=8192, max_pids=512)
+TAIL_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    name: str
+    version: str
+    is_here: bool
+    folder: str
+    sha256: str
+    machine: str
+    python: str
+    """Minor version that an image must have; empty: none."""
+    min_glibc: str
+
+
+def asked(text: str) -> Recipe:
+    """NAME or NAME@VERSION. Raises ConfigError."""
+    name, _, version = text.partition("@")
+    return recipe_of(name, version or None)
+
+
+def store() -> BundleStore:
+    return BundleStore(load_settings().agents_dir)
+
+
+def add_bundles(names: Sequence[str]) -> list[tuple[Bundle, bool]]:
+    wanted = [asked(each) for each in names]
+    if not wanted:
+        raise UsageError("no client was named", remedy=f"choose from {', '.join(recipes())}")
+    return [add(store(), recipe) for recipe in wanted]
+
+
+def list_bundles() -> list[Listed]:
+    """What is here, then what could be."""
+    here = store().list()
+    rows = [_row(bundle) for bundle in here]
+    names = {bundle.name for bundle in here}
+    rows += [
+        Listed(recipe.name, recipe.version, False, "", "", "", "", recipe.min_glibc or "")
+        for recipe in recipes().values()
+        if recipe.bundle not in names
+    ]
+    return rows
+
+
+def remove_bundle(name: str) -> str:
+    recipe = asked(name)
+    store().remove(recipe.bundle)
+    return recipe.bundle
+
+
+def check_bundle(name: str) -> str:
+    """What each of its programs prints of its version, in a sandbox. Raises WorkFailed."""
+    recipe = asked(name)
+    bundle = store().find(recipe.bundle)
+    if digest(bundle.folder) != bundle.manifest.sha256:
+        raise WorkFailed(
+            f"bundle {bundle.name} was changed after it was made",
+            remedy=f"run `mainspring agents remove {recipe.name}@{recipe.version}`, then add it",
+        )
+    return asyncio.run(_try(recipe, bundle))
+
+
+async def _try(recipe: Recipe, bundle: Bundle) -> str:
+    inside = f"{BUNDLES}/{bundle.name}"
+    with tempfile.TemporaryDirectory(prefix="mainspring-check-") as state:
+        backend = BwrapBackend(Path(state))
+        sandbox = await backend.open(
+            SandboxSpec(
+                SandboxId("check"),
+                "/testbed",
+                files={"README": "check\n"},
+                mounts={inside: bundle.folder},
+                limits=LIMITS,
+            )
+        )
+        try:
+            said: list[str] = []
+            for program, start in recipe.programs.items():
+                # A Python for scripts, with the client's packages, takes one.
+                is_for_scripts = start == "python:runpy"
+                argument = "/dev/null" if is_for_scripts else recipe.version_argument
+                result = await sandbox.run(
+                    program, f"{inside}/bin/{program} {argument}", CHECK_TIMEOUT_S
+                )
+                text = " ".join(result.output.decode(errors="replace").split())
+                if result.returncode != 0:
+                    raise WorkFailed(
+                        f"bundle {bundle.name}: {program} {argument} ended with "
+                        f"{result.returncode} in a sandbox: {text[-TAIL_CHARS:] or 'no output'}",
+                        remedy="docs/agents.md has what each client needs of an image",
+                    )
+                said.append(text[:TAIL_CHARS])
+            return "; ".join(said)
+        finally:
+            await sandbox.close()
+
+
+def _row(bundle: Bundle) -> Listed:
+    made = bundle.manifest
+    return Listed(
+        made.name,
+        made.version,
+        True,
+        str(bundle.folder),
+        made.sha256,
+        made.machine,
+        made.python or "",
+        made.min_glibc or "",
+    )

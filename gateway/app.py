@@ -1,0 +1,219 @@
+"""The gateway's routes: which dialect answers where, and who may ask.
+
+Invariants: every answer, also to an unknown route, is in the form that clients of that route read;
+the key is looked at before the body; a connection that a node has bound to a session takes no other
+key. Every route exists below `/s/KEY` as well, for clients whose only setting is a URL.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from gateway import models
+from gateway.channel import Channel, ClientGone
+from gateway.dialects import gemini, json_value, messages
+from gateway.dialects.chat import Chat
+from gateway.dialects.gemini import Gemini
+from gateway.dialects.messages import Messages
+from gateway.dialects.protocol import Asked, Envelope, Problem, ProblemKind, Wire
+from gateway.dialects.responses import Responses
+from gateway.exchange import KEEP_ALIVE_S, Exchange
+from gateway.keys import key_of
+from gateway.protocol import Answers, Session
+from gateway.refusals import problem_of, refuse
+
+CHAT, RESPONSES, MESSAGES, GEMINI = Chat(), Responses(), Messages(), Gemini()
+_ENDING = Problem(ProblemKind.UNAVAILABLE, "this gateway ends: ask again")
+_GEMINI_METHODS = ("generateContent", "streamGenerateContent", "countTokens")
+
+
+def make_app(answers: Answers, *, keep_alive_s: float = KEEP_ALIVE_S) -> Starlette:
+    gateway = _Gateway(answers, keep_alive_s)
+    endpoints = {
+        "": gateway.greet,
+        "/": gateway.greet,
+        "/v1/chat/completions": gateway.asking(CHAT),
+        "/v1/responses": gateway.asking(RESPONSES),
+        "/v1/messages": gateway.asking(MESSAGES),
+        "/v1/messages/count_tokens": gateway.counting,
+        "/v1/models": gateway.models,
+        "/v1beta/models": gateway.models,
+        "/v1/models/{model:path}": gateway.model,
+        "/v1beta/models/{model:path}": gateway.model,
+        "/{rest:path}": gateway.unknown,
+    }
+    routes = [
+        Route(prefix + path, _Endpoint(handler))
+        for prefix in ("/s/{key}", "")
+        for path, handler in endpoints.items()
+        if prefix + path
+    ]
+    return Starlette(routes=routes)
+
+
+Handler = Callable[[Channel], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Endpoint:
+    """A route as an application of its own: Starlette's requests do not tell a lost client."""
+
+    handler: Handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        channel = Channel(scope, receive, send)
+        try:
+            if "content-length" in channel.headers and "transfer-encoding" in channel.headers:
+                # Where its body ends depends on who reads it: it may hide another request.
+                message = "a request has a content-length or a transfer-encoding, not both"
+                await _refuse_unread(channel, _wire_of(channel), message)
+            else:
+                await self.handler(channel)
+        except ClientGone:
+            return
+        except asyncio.CancelledError:
+            # This server ends. The rest of a stream is cut: clients ask again, here or elsewhere.
+            if not channel.has_begun:
+                await refuse(channel, _wire_of(channel), _ENDING)
+        except Exception as error:
+            if channel.has_begun:
+                raise  # the server cuts the connection and logs the error
+            await refuse(channel, _wire_of(channel), problem_of(error))
+        finally:
+            await channel.close()
+
+
+class _Gateway:
+    def __init__(self, answers: Answers, keep_alive_s: float) -> None:
+        self._answers = answers
+        self._exchange = Exchange(answers, keep_alive_s=keep_alive_s)
+
+    async def greet(self, channel: Channel) -> None:
+        """Claude Code asks with HEAD whether a server is there."""
+        await channel.discard_body()
+        await channel.respond(200, {"service": "mainspring gateway"})
+
+    async def unknown(self, channel: Channel) -> None:
+        await channel.discard_body()
+        message = "this gateway has no such route: see docs/gateway.md for those that it has"
+        await refuse(channel, _wire_of(channel), Problem(ProblemKind.UNKNOWN_ROUTE, message))
+
+    def asking(self, wire: Wire) -> Handler:
+        async def ask(channel: Channel) -> None:
+            await self._ask(channel, wire, Envelope(headers=channel.headers))
+
+        return ask
+
+    async def counting(self, channel: Channel) -> None:
+        envelope = Envelope(headers=channel.headers)
+        await self._count(channel, MESSAGES, envelope, messages.token_count)
+
+    async def models(self, channel: Channel) -> None:
+        wire = _wire_of(channel)
+        if session := await self._admitted(channel, wire, "GET"):
+            listed = {MESSAGES: models.anthropic_list, GEMINI: models.gemini_list}
+            await channel.respond(200, listed.get(wire, models.openai_list)(session.max_context))
+
+    async def model(self, channel: Channel) -> None:
+        """One model, or Gemini's `models/NAME:METHOD`."""
+        name, _, method = channel.scope["path_params"]["model"].rpartition(":")
+        if method in _GEMINI_METHODS:
+            streams = method == "streamGenerateContent"
+            envelope = Envelope(headers=channel.headers, model=name, streams=streams)
+            if method == "countTokens":
+                await self._count(channel, GEMINI, envelope, gemini.token_count)
+            else:
+                is_sse = b"alt=sse" in channel.scope["query_string"]
+                await self._ask(channel, GEMINI, envelope, is_array=streams and not is_sse)
+            return
+        wire = _wire_of(channel)
+        if session := await self._admitted(channel, wire, "GET"):
+            forms = {MESSAGES: models.in_anthropic_form, GEMINI: models.in_gemini_form}
+            told = forms.get(wire, models.in_openai_form)
+            name = channel.scope["path_params"]["model"]
+            await channel.respond(200, told(name, session.max_context))
+
+    async def _ask(
+        self, channel: Channel, wire: Wire, envelope: Envelope, *, is_array: bool = False
+    ) -> None:
+        if not (session := await self._admitted(channel, wire, "POST")):
+            return
+        asked = await _read(channel, session, wire, envelope)
+        if isinstance(asked, Problem):
+            await refuse(channel, wire, asked)
+        else:
+            await self._exchange.answer(channel, session, wire, asked, is_array=is_array)
+
+    async def _count(
+        self,
+        channel: Channel,
+        wire: Wire,
+        envelope: Envelope,
+        told: Callable[[int], dict[str, Any]],
+    ) -> None:
+        if not (session := await self._admitted(channel, wire, "POST")):
+            return
+        asked = await _read(channel, session, wire, envelope)
+        if not isinstance(asked, Problem):
+            counting = self._answers.count_tokens(session, asked.request)
+            asked = await self._exchange.call(channel, session, counting)
+        if isinstance(asked, Problem):
+            await refuse(channel, wire, asked)
+        elif asked is not None:
+            await channel.respond(200, told(asked))
+
+    async def _admitted(self, channel: Channel, wire: Wire, method: str) -> Session | None:
+        """Whose request it is. None: the client was told why not, or is gone."""
+        if channel.method != method:
+            await channel.discard_body()
+            message = f"this route is for {method}"
+            await refuse(channel, wire, Problem(ProblemKind.WRONG_METHOD, message))
+            return None
+        if key := key_of(channel.scope):
+            session = await _guarded(self._answers.session(key))
+        else:
+            session = None
+        if isinstance(session, Session):
+            return session
+        await channel.discard_body()
+        message = "no key was sent" if not key else "this key belongs to no session that is open"
+        await refuse(channel, wire, session or Problem(ProblemKind.UNKNOWN_KEY, message))
+        return None
+
+
+async def _guarded(work: Awaitable[Session | None]) -> Session | Problem | None:
+    try:
+        return await work
+    except Exception as error:
+        return problem_of(error)
+
+
+async def _read(
+    channel: Channel, session: Session, wire: Wire, envelope: Envelope
+) -> Asked | Problem:
+    try:
+        body = json_value.decoded(await channel.read_body())
+        return wire.parse(body, envelope)
+    except ClientGone:
+        raise
+    except Exception as error:
+        return problem_of(error, session)
+
+
+async def _refuse_unread(channel: Channel, wire: Wire, message: str) -> None:
+    await refuse(channel, wire, Problem(ProblemKind.BAD_REQUEST, message))
+
+
+def _wire_of(channel: Channel) -> Wire:
+    """The dialect that a client of this path reads errors in."""
+    path: str = channel.scope["path"]
+    if "/v1beta" in path or path.rpartition(":")[2] in _GEMINI_METHODS:
+        return GEMINI
+    if "/v1/messages" in path or "anthropic-version" in channel.headers:
+        return MESSAGES
+    return GEMINI if "x-goog-api-key" in channel.headers else CHAT

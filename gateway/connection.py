@@ -1,0 +1,150 @@
+"""HTTP/1.1 connections of the gateway, which a node may bind to a session.
+
+Before the first byte of HTTP a node may write one line, `MAINSPRING KEY`: each request of that
+connection is then the session's. The program in a sandbox cannot write it, because the node has
+written it before it passes on what the program sends. Invariants: a line that comes later is no
+HTTP and ends the connection; a program that opens connections without end, or that begins a request
+and does not end its headers, holds no more than its share. Imported by the gateway's server.
+"""
+
+import asyncio
+import re
+from typing import Any
+
+import h11
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from gateway.keys import BOUND
+
+MARK = b"MAINSPRING "
+MAX_LINE_BYTES = 512
+_KEY = re.compile(rb"[A-Za-z0-9._~+/=:-]{1,480}")
+MAX_CONNECTIONS = 64
+"""Of one session at one gateway."""
+HEADERS_TIMEOUT_S = 20.0
+"""From the first byte of a request, or from the opening of a connection, to the end of headers."""
+
+
+def preamble(key: str) -> bytes:
+    """What a node writes first."""
+    return MARK + key.encode() + b"\r\n"
+
+
+class BoundConnections:
+    """Those of each session, of one server."""
+
+    def __init__(self, max_connections: int = MAX_CONNECTIONS) -> None:
+        self._max_connections = max_connections
+        self._open: dict[str, list[Connection]] = {}
+
+    def admit(self, key: str, connection: "Connection") -> bool:
+        """Room is made by closing one that waits for a request, the oldest first."""
+        others = self._open.setdefault(key, [])
+        if len(others) >= self._max_connections:
+            idle = next((other for other in others if other.is_idle), None)
+            if idle is None:
+                return False
+            self.drop(key, idle)
+            idle.transport.close()
+        self._open.setdefault(key, []).append(connection)
+        return True
+
+    def drop(self, key: str, connection: "Connection") -> None:
+        others = self._open.get(key, [])
+        if connection in others:
+            others.remove(connection)
+        if not others:
+            self._open.pop(key, None)
+
+
+class Connection(H11Protocol):
+    bound = BoundConnections()
+    headers_timeout_s = HEADERS_TIMEOUT_S
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._opening: bytearray | None = bytearray()
+        """Bytes of which it is not known yet whether they are HTTP; None: it is known."""
+        self._key: str | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # A write waits until the former was accepted: so it is known what the client can have.
+        # (asyncio pauses above the limit, and for TLS at it.)
+        transport.set_write_buffer_limits(high=1 if self.scheme == "https" else 0)
+        self._set_deadline()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._clear_deadline()
+        if self._key is not None:
+            self.bound.drop(self._key, self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._opening is not None:
+            self._opening += data
+            rest = self._after_preamble(bytes(self._opening))
+            if rest is None:
+                return
+            self._opening, data = None, rest
+        if data:
+            super().data_received(data)
+        self._watch_headers()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # A request that came behind the one that was answered may have begun.
+        if self.conn.trailing_data[0]:
+            self._watch_headers()
+
+    def _should_upgrade(self) -> bool:
+        return False  # and no line in the log for each client that asks
+
+    def _after_preamble(self, opening: bytes) -> bytes | None:
+        """The HTTP that follows. None: more must come, or the connection was closed."""
+        if not opening.startswith(MARK):
+            return None if MARK.startswith(opening) else opening
+        line, end, rest = opening.partition(b"\r\n")
+        key = line.removeprefix(MARK)
+        if not end:
+            if len(opening) > MAX_LINE_BYTES:
+                self.transport.close()
+            return None
+        if not _KEY.fullmatch(key) or not self.bound.admit(key.decode(), self):
+            self.transport.close()
+            return None
+        self._key = key.decode()
+        self.app = _Binding(self.app, self._key)
+        return rest
+
+    def _watch_headers(self) -> None:
+        if self.transport.is_closing() or self.conn.their_state is not h11.IDLE:
+            self._clear_deadline()
+        else:
+            self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        # Not from each byte anew: a client that sends one a second would never be late.
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self.headers_timeout_s, self.transport.abort)
+
+    def _clear_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class _Binding:
+    """The application, told whose connection it is."""
+
+    def __init__(self, app: Any, key: str) -> None:
+        self._app, self._key = app, key
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app({**scope, BOUND: self._key}, receive, send)

@@ -1,0 +1,187 @@
+"""Answers from the rollout's workflow: the request is stored, told by signal, and waited for.
+
+Invariants: a request is stored before its workflow hears of it, and a reply before its program
+does; who asks while the store or Temporal is down waits; a request whose gateway died is asked
+again by its client, which finds the row and tells the workflow again. Any number of gateways run at
+once: all they share is in Postgres. Implements `protocol.Answers`.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from gateway.protocol import PromptTooLong, RequestRefused, Session, SessionOver
+from infra.db import model_requests, program_lives
+from infra.db.cache import Known
+from infra.db.database import Database
+from infra.db.fence import Fenced
+from infra.db.listening import Notices
+from infra.db.model_requests import Asked
+from infra.policy.serving import ServedCampaigns
+from mainspring.config.agent import AgentConfig
+from mainspring.errors import DatabaseError, TemporalError
+from mainspring.ids import rollout_workflow
+from mainspring.programs.kinds import kind_of, setting_of
+from mainspring.programs.matching import key_of
+from mainspring.programs.parsing.choice import parser_of
+from mainspring.programs.profiles.choice import profile_for
+from mainspring.programs.record import RequestState
+from mainspring.programs.refusal import Refusal, RefusalKind
+from mainspring.programs.reply import Answer
+from mainspring.programs.request import ModelRequest
+from mainspring.protocol.program import ASK_SIGNAL
+
+T = TypeVar("T")
+LOOK_EVERY_S = 2.0
+"""For replies whose notice was missed, and for rollouts that ended meanwhile."""
+RETRY_S = 1.0
+OUTAGE_S = 3600.0
+"""The store or Temporal may be down so long before a client is told; most have left by then."""
+_GONE = (RPCStatusCode.NOT_FOUND,)
+
+
+class DurableAnswers:
+    def __init__(
+        self,
+        db: Database,
+        client: Client,
+        known: Known,
+        notices: Notices,
+        served: ServedCampaigns,
+    ) -> None:
+        self._db = db
+        self._client = client
+        self._known = known
+        self._notices = notices
+        self._served = served
+
+    async def session(self, key: str) -> Session | None:
+        held = await self._lasting(lambda: program_lives.holder(self._db, key))
+        if held is None:
+            return None
+        config = await self._lasting(lambda: self._known.config(held.campaign))
+        return Session(held.rollout, held.epoch, held.life, config.policy.max_context)
+
+    async def ask(self, session: Session, request: ModelRequest, *, is_retry: bool) -> Answer:
+        agent = await self._agent(session)
+        profile = profile_for(agent)
+        key = key_of(request, profile.noise)
+        kind = kind_of(request, offers_tools=profile.offers_tools)
+
+        async def stored() -> Asked:
+            return await model_requests.ask(
+                self._db,
+                session.rollout,
+                session.epoch,
+                session.life,
+                request,
+                key,
+                kind=kind,
+                setting=setting_of(request),
+                is_retry=is_retry,
+            )
+
+        try:
+            asked = await self._lasting(stored)
+        except Fenced as error:
+            raise _over(session) from error
+        if asked.state is RequestState.ASKED:
+            asked = await self._told(session, asked)
+        if asked.state is RequestState.REFUSED:
+            raise _refusal(Refusal.model_validate(asked.refusal))
+        return await self._answer(session, request, asked.number, agent)
+
+    async def delivered(self, session: Session, number: int) -> None:
+        await model_requests.delivered(
+            self._db, session.rollout, session.epoch, number, session.life
+        )
+
+    async def count_tokens(self, session: Session, request: ModelRequest) -> int:
+        """Of the request rendered whole; of one that continues a stored history it may differ from
+        what its reply's usage tells, as tokens that were served stand."""
+        facts = await self._lasting(lambda: self._known.rollout(session.rollout))
+        served = await self._lasting(lambda: self._served.of(facts.campaign))
+        prompt = await served.program_policy().prompt(0, request, ())
+        return prompt.num_tokens
+
+    async def _told(self, session: Session, asked: Asked) -> Asked:
+        """Once the request is answered or refused."""
+        told = f"{session.rollout} {session.epoch} {asked.number}"
+        with self._notices.of(told) as notice:
+            await self._signal(session, asked.number)
+            while True:
+                notice.clear()
+                found = await self._lasting(
+                    lambda: model_requests.look(
+                        self._db, session.rollout, session.epoch, asked.number
+                    )
+                )
+                if found is None:
+                    raise _over(session)
+                if found.state is not RequestState.ASKED:
+                    return found
+                try:
+                    await asyncio.wait_for(notice.wait(), LOOK_EVERY_S)
+                except TimeoutError:
+                    continue
+
+    async def _signal(self, session: Session, number: int) -> None:
+        handle = self._client.get_workflow_handle(rollout_workflow(session.rollout))
+        until = time.monotonic() + OUTAGE_S
+        while True:
+            try:
+                return await handle.signal(ASK_SIGNAL, number)
+            except RPCError as error:
+                if error.status in _GONE:
+                    raise _over(session) from error
+                if time.monotonic() > until:
+                    raise TemporalError(
+                        f"rollout {session.rollout}: Temporal takes no signal: {error.message}",
+                        remedy="start Temporal, or run `mainspring up`",
+                    ) from error
+            await asyncio.sleep(RETRY_S)
+
+    async def _answer(
+        self, session: Session, request: ModelRequest, number: int, agent: AgentConfig
+    ) -> Answer:
+        call, num_prompt_tokens = await self._lasting(
+            lambda: model_requests.num_prompt_tokens(
+                self._db, session.rollout, session.epoch, number
+            )
+        )
+        parse = parser_of(agent.tool_parser)
+        return Answer(
+            number=number,
+            reply=parse(call.text, request.tools, call.finish_reason == "length"),
+            num_prompt_tokens=num_prompt_tokens,
+            num_completion_tokens=call.num_completion_tokens or len(call.completion_ids),
+        )
+
+    async def _agent(self, session: Session) -> AgentConfig:
+        facts = await self._lasting(lambda: self._known.rollout(session.rollout))
+        return (await self._lasting(lambda: self._known.config(facts.campaign))).agent
+
+    async def _lasting(self, read: Callable[[], Awaitable[T]]) -> T:
+        """Through an outage of the store. Raises DatabaseError when that lasts."""
+        until = time.monotonic() + OUTAGE_S
+        while True:
+            try:
+                return await read()
+            except DatabaseError:
+                if time.monotonic() > until:
+                    raise
+            await asyncio.sleep(RETRY_S)
+
+
+def _over(session: Session) -> SessionOver:
+    return SessionOver(f"rollout {session.rollout}: life {session.life} of its program is over")
+
+
+def _refusal(refusal: Refusal) -> PromptTooLong | RequestRefused:
+    if refusal.kind is RefusalKind.PROMPT_TOO_LONG:
+        return PromptTooLong(refusal.num_tokens, refusal.max_tokens)
+    return RequestRefused(refusal.message)

@@ -1,0 +1,128 @@
+"""The gateway's HTTP server: one address, any number of sessions.
+
+`serve` is used by the gateway's worker, the embedded stack and tests. What it cuts when it ends is
+asked again by clients, of any gateway: answers are stored.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from gateway.connection import (
+    HEADERS_TIMEOUT_S,
+    MAX_CONNECTIONS,
+    BoundConnections,
+    Connection,
+)
+from mainspring.errors import ServiceError
+
+MAX_HEADERS_BYTES = 64 * 1024
+KEEP_ALIVE_S = 75
+"""Longer than clients keep idle connections, so that none is closed under a request."""
+SHUTDOWN_TIMEOUT_S = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    max_connections: int = MAX_CONNECTIONS
+    """Of one session."""
+    headers_timeout_s: float = HEADERS_TIMEOUT_S
+    shutdown_timeout_s: int = SHUTDOWN_TIMEOUT_S
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+    url: str
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # they belong to the process around it
+
+
+@asynccontextmanager
+async def serve(
+    app: ASGIApp,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    tls: Tls | None = None,
+    bounds: Bounds | None = None,
+) -> AsyncIterator[Address]:
+    """Port 0 takes a free one. Raises ServiceError when it cannot listen."""
+    bounds = bounds or Bounds()
+    listener = _listen(host, port)
+    server = _Server(_config(app, tls, bounds))
+    running = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        await _started(server, running)
+        bound_port = listener.getsockname()[1]
+        scheme = "https" if tls else "http"
+        name = f"[{host}]" if ":" in host else host
+        yield Address(host, bound_port, f"{scheme}://{name}:{bound_port}")
+    finally:
+        server.should_exit = True
+        await running
+        listener.close()
+
+
+def _config(app: ASGIApp, tls: Tls | None, bounds: Bounds) -> uvicorn.Config:
+    class Bounded(Connection):
+        bound = BoundConnections(bounds.max_connections)
+        headers_timeout_s = bounds.headers_timeout_s
+
+    return uvicorn.Config(
+        app,
+        http=Bounded,
+        ws="none",
+        lifespan="off",
+        log_level="error",  # bad HTTP is a warning for each request
+        access_log=False,  # paths have keys
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=bounds.shutdown_timeout_s,
+        h11_max_incomplete_event_size=MAX_HEADERS_BYTES,
+        ssl_certfile=tls.certificate if tls else None,
+        ssl_keyfile=tls.key if tls else None,
+    )
+
+
+async def _started(server: uvicorn.Server, running: asyncio.Task[None]) -> None:
+    while not server.started:
+        if running.done():
+            running.result()
+            raise ServiceError("the gateway's server ended before it listened")
+        await asyncio.sleep(0.01)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ServiceError(
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            remedy="choose another port, or stop the server that has it",
+        ) from None
+    return listener

@@ -1,0 +1,1 @@
+"""Bundles: clients that programs are made of, one folder each, mounted read-only in sandboxes."""

@@ -1,0 +1,134 @@
+"""The bundles of this machine: one folder each, made once, found by name.
+
+Owns the folder of bundles. Invariants: a bundle appears whole, under `<name>-<version>`, and never
+changes; its manifest is written last; what another process is making is not listed. Imported by
+the sandbox node, which mounts them, and by `mainspring agents`.
+"""
+
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from mainspring.config.agent import AgentConfig
+from mainspring.errors import ConfigError
+from mainspring.programs.profile import BUNDLES
+from mainspring.programs.profiles.choice import is_program, profile_for
+from mainspring.settings import configured_settings
+
+MANIFEST = "manifest.json"
+_CHANGES = "__pycache__"
+"""Python writes the time of a source into it."""
+
+
+class BundleMissing(ConfigError):
+    """This machine has no such bundle, or not a whole one."""
+
+
+class Manifest(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    version: str
+    packages: tuple[str, ...]
+    """As npm or pip was asked for them."""
+    programs: tuple[str, ...]
+    """In `bin`."""
+    sha256: str
+    """Over names, modes and contents of all files but this one."""
+    machine: str
+    """Architecture that its programs are for."""
+    python: str | None = None
+    """Minor version that the image must have."""
+    min_glibc: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+
+class BundleStore:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def find(self, name: str) -> Bundle:
+        """Raises BundleMissing."""
+        folder = self.folder / name
+        try:
+            manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
+        except FileNotFoundError:
+            raise BundleMissing(
+                f"bundle {name} is not on this machine (no {folder})",
+                remedy=f"run `mainspring agents add {_asked(name)}` on every sandbox node",
+            ) from None
+        except ValidationError as error:
+            raise BundleMissing(
+                f"bundle {name} has no manifest that can be read: {error.errors()[0]['msg']}",
+                remedy=f"run `mainspring agents remove {name}`, then `mainspring agents add`",
+            ) from None
+        return Bundle(folder, manifest)
+
+    def list(self) -> list[Bundle]:
+        if not self.folder.is_dir():
+            return []
+        names = sorted(path.name for path in self.folder.iterdir() if path.name[0] != ".")
+        return [self.find(name) for name in names if (self.folder / name / MANIFEST).exists()]
+
+    def remove(self, name: str) -> None:
+        """Sandboxes that have it mounted keep it. Raises BundleMissing."""
+        bundle = self.find(name)
+        doomed = self.folder / f".removed-{uuid.uuid4().hex}"
+        bundle.folder.rename(doomed)
+        shutil.rmtree(doomed)
+
+
+def digest(folder: Path) -> str:
+    """Of all files but the manifest; compiled Python is left out."""
+    found = hashlib.sha256()
+    for path in sorted(_files(folder)):
+        relative = path.relative_to(folder)
+        if relative == Path(MANIFEST):
+            continue
+        found.update(f"{relative}\0".encode(errors="surrogateescape"))
+        if path.is_symlink():
+            found.update(b"link " + os.fsencode(os.readlink(path)) + b"\0")
+            continue
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        runs = "x" if os.access(path, os.X_OK) else "-"
+        found.update(f"{runs} {content}\0".encode())
+    return found.hexdigest()
+
+
+def mounts_for(agent: AgentConfig) -> Mapping[str, Path]:
+    """What an agent's sandbox needs of this machine. Raises BundleMissing."""
+    bundle = profile_for(agent).bundle if is_program(agent) else None
+    if bundle is None:
+        return {}
+    store = BundleStore(configured_settings().agents_dir)
+    return {f"{BUNDLES}/{bundle}": store.find(bundle).folder}
+
+
+def _files(folder: Path) -> list[Path]:
+    return [
+        Path(top) / name
+        for top, folders, names in os.walk(folder)
+        for name in (*names, *(each for each in folders if (Path(top) / each).is_symlink()))
+        if _CHANGES not in Path(top).parts
+    ]
+
+
+def _asked(name: str) -> str:
+    client, dash, version = name.rpartition("-")
+    return f"{client}@{version}" if dash else name

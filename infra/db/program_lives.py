@@ -1,0 +1,115 @@
+"""Lives of the programs that play rollouts: begun, found by their keys, ended.
+
+Invariants: a life is of one epoch and has one key at a time, of which only the digest is stored; a
+key opens nothing once a later life, another epoch or the rollout's end has come. A node that takes
+a life over gives it a new key. Written by the activity that runs programs, read by the gateway.
+"""
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import aliased
+
+from infra.db.database import Database
+from infra.db.fence import fenced_insert, refuse_finished, refuse_older
+from infra.db.models import RolloutRow
+from infra.db.program_rows import ProgramLifeRow
+from mainspring.ids import CampaignId, RolloutId
+from mainspring.status import RolloutPhase
+
+KEY_PREFIX = "mss_"
+KEY_BYTES = 32
+OUTPUT_CHARS = 8000
+"""Of what a program printed, its end."""
+_BEGIN = fenced_insert(
+    ProgramLifeRow,
+    ["rollout_id", "epoch", "life", "key_hash"],
+    on_conflict="(rollout_id, epoch, life) DO UPDATE SET key_hash = excluded.key_hash",
+    returning=["life"],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHolder:
+    """Whose key it is."""
+
+    campaign: CampaignId
+    rollout: RolloutId
+    epoch: int
+    life: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramLife:
+    life: int
+    returncode: int | None
+    """None: it runs, or its end was not seen."""
+    output: str | None
+
+
+async def begin(database: Database, rollout: RolloutId, epoch: int, life: int) -> str:
+    """The key of this life, new each time. Raises Fenced."""
+    key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    values = {"rollout_id": rollout, "epoch": epoch, "life": life, "key_hash": _digest(key)}
+    async with database.statement() as connection:
+        if await connection.scalar(_BEGIN, values) is None:
+            await refuse_older(connection, rollout, epoch)
+            refuse_finished(rollout)
+    return key
+
+
+async def holder(database: Database, key: str) -> KeyHolder | None:
+    """None for a key that is unknown or of a life that is over."""
+    other = aliased(ProgramLifeRow)
+    later = (
+        select(func.max(other.life))
+        .where(other.rollout_id == RolloutRow.id, other.epoch == RolloutRow.epoch)
+        .correlate(RolloutRow)
+    )
+    statement = (
+        select(RolloutRow.campaign_id, RolloutRow.id, RolloutRow.epoch, ProgramLifeRow.life)
+        .join(ProgramLifeRow, ProgramLifeRow.rollout_id == RolloutRow.id)
+        .where(
+            ProgramLifeRow.key_hash == _digest(key),
+            ProgramLifeRow.epoch == RolloutRow.epoch,
+            ProgramLifeRow.life == later.scalar_subquery(),
+            RolloutRow.phase != RolloutPhase.DONE,
+        )
+    )
+    async with database.statement() as connection:
+        row = (await connection.execute(statement)).one_or_none()
+    return None if row is None else KeyHolder(*row)
+
+
+async def end(
+    database: Database, rollout: RolloutId, epoch: int, life: int, returncode: int, output: str
+) -> None:
+    """Record how the life ended; the first end stands."""
+    async with database.statement() as connection:
+        await connection.execute(
+            update(ProgramLifeRow)
+            .where(
+                ProgramLifeRow.rollout_id == rollout,
+                ProgramLifeRow.epoch == epoch,
+                ProgramLifeRow.life == life,
+                ProgramLifeRow.ended_at.is_(None),
+            )
+            .values(returncode=returncode, output=output[-OUTPUT_CHARS:], ended_at=func.now())
+        )
+
+
+async def of_rollout(database: Database, rollout: RolloutId, epoch: int) -> list[ProgramLife]:
+    """In their order."""
+    statement = (
+        select(ProgramLifeRow.life, ProgramLifeRow.returncode, ProgramLifeRow.output)
+        .where(ProgramLifeRow.rollout_id == rollout, ProgramLifeRow.epoch == epoch)
+        .order_by(ProgramLifeRow.life)
+    )
+    async with database.statement() as connection:
+        return [ProgramLife(*row) for row in await connection.execute(statement)]
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode(errors="replace")).hexdigest()

@@ -1,0 +1,137 @@
+"""A program's messages as one chat template takes them.
+
+Invariant: nothing that the program said is left out, whatever the template lacks: tools are
+described in the system's message, their results and later instructions of the system become
+messages of the user, calls that the template cannot write become text, as Hermes models write
+them. Ids that the client made up are not shown. Pure; used by `request_text`.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from infra.policy.template_facts import Message, TemplateFacts
+from mainspring.programs.request import ChatMessage, Role, ToolCall, ToolSpec
+
+BETWEEN = "\n\n"
+"""Between texts that become one message."""
+TOOLS = """\
+# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{tools}
+</tools>
+
+For each function call, return a json object with function name and arguments within \
+<tool_call></tool_call> XML tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""
+"""For a template that knows no tools: the words that Hermes and Qwen were trained with."""
+
+
+def template_tools(facts: TemplateFacts, tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
+    return [_described(tool) for tool in tools] if facts.tools else []
+
+
+def first_messages(
+    facts: TemplateFacts, messages: Sequence[ChatMessage], tools: Sequence[ToolSpec]
+) -> list[Message]:
+    """All of a conversation."""
+    rest = list(messages)
+    rules: list[str] = []
+    while rest and rest[0].role is Role.SYSTEM:
+        rules.append(rest.pop(0).text)
+    if tools and not facts.tools:
+        lines = (json.dumps(_described(tool), ensure_ascii=False) for tool in tools)
+        rules.append(TOOLS.format(tools="\n".join(lines)))
+    made = later_messages(facts, rest)
+    system = BETWEEN.join(rule for rule in rules if rule)
+    if system and facts.system:
+        return [{"role": "system", "content": system}, *made]
+    if system:
+        made = [{"role": "user", "content": system}, *made]
+    return made if facts.repeated_user else _joined(made)
+
+
+def later_messages(facts: TemplateFacts, messages: Iterable[ChatMessage]) -> list[Message]:
+    """Those after the beginning."""
+    made: list[Message] = []
+    after_result = False
+    for message in messages:
+        is_result = message.role is Role.TOOL and not facts.tool_role
+        if is_result and after_result:
+            # Results of one reply's calls stand together, as templates with the role put them.
+            made[-1]["content"] += f"\n{_response(message.text)}"
+        else:
+            made.append(_message(facts, message))
+        after_result = is_result
+    return made if facts.repeated_user else _joined(made)
+
+
+def _message(facts: TemplateFacts, message: ChatMessage) -> Message:
+    match message.role:
+        case Role.SYSTEM if facts.later_system:
+            return {"role": "system", "content": message.text}
+        case Role.TOOL if facts.tool_role:
+            return {"role": "tool", "content": message.text}
+        case Role.TOOL:
+            return {"role": "user", "content": _response(message.text)}
+        case Role.ASSISTANT:
+            return _invented(facts, message)
+        case Role.SYSTEM | Role.USER:
+            return {"role": "user", "content": message.text}
+
+
+def _invented(facts: TemplateFacts, message: ChatMessage) -> Message:
+    """Of the assistant, as the program claims it."""
+    calls = message.tool_calls
+    arguments = [_object(call.arguments) for call in calls]
+    fits = len(calls) <= facts.num_calls and (facts.calls_with_text or not message.text)
+    if calls and fits and None not in arguments:
+        made = [
+            {"type": "function", "function": {"name": call.name, "arguments": given}}
+            for call, given in zip(calls, arguments, strict=True)
+        ]
+        return {"role": "assistant", "content": message.text, "tool_calls": made}
+    written = "\n".join([message.text.strip(), *map(_written, calls)]).strip()
+    return {"role": "assistant", "content": written if calls else message.text}
+
+
+def _joined(messages: Sequence[Message]) -> list[Message]:
+    """Messages of the user in a row as one."""
+    made: list[Message] = []
+    for message in messages:
+        if made and message["role"] == made[-1]["role"] == "user":
+            text = f"{made[-1]['content']}{BETWEEN}{message['content']}"
+            made[-1] = {"role": "user", "content": text}
+        else:
+            made.append(message)
+    return made
+
+
+def _described(tool: ToolSpec) -> dict[str, Any]:
+    about = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return {"type": "function", "function": about}
+
+
+def _response(text: str) -> str:
+    return f"<tool_response>\n{text}\n</tool_response>"
+
+
+def _written(call: ToolCall) -> str:
+    arguments = _object(call.arguments)
+    given: object = call.arguments if arguments is None else arguments
+    body = json.dumps({"name": call.name, "arguments": given}, ensure_ascii=False)
+    return f"<tool_call>\n{body}\n</tool_call>"
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

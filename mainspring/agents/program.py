@@ -1,0 +1,57 @@
+"""A program as those see it who read a rollout afterwards: its replies' tool calls as commands.
+
+Invariant: it plays nothing; what it was told is in its stored requests. Made by `choice` where
+`agent.kind` is a program.
+"""
+
+import json
+from collections.abc import Sequence
+
+from mainspring.agents.protocol import Command, FormatError, Message
+from mainspring.config.agent import AgentConfig
+from mainspring.programs.parsing.choice import parser_of
+from mainspring.programs.request import ToolCall, ToolSpec
+from mainspring.programs.starting import instruction
+from mainspring.tasks.swe_task import SweTask
+from mainspring.tasks.task import Task
+from mainspring.trajectories.turns import Call, Execution
+
+_SOME_TOOL = (ToolSpec(name="any"),)
+"""Where no tool is offered, no call is read; which were offered is of no interest here."""
+_COMMAND = ("command", "cmd", "script", "code")
+"""Names that clients give to what a shell runs."""
+
+
+class ProgramAgent:
+    def __init__(self, config: AgentConfig) -> None:
+        self._parse = parser_of(config.tool_parser)
+
+    def opening(self, task: Task) -> tuple[Message, Message]:
+        workdir = task.workdir if isinstance(task, SweTask) else "/"
+        told = instruction(task.issue, workdir)
+        return {"role": "system", "content": ""}, {"role": "user", "content": told}
+
+    def parse(self, reply: str) -> tuple[Command, ...] | FormatError:
+        """None where the reply calls no tool: that ends a program's work, and breaks no rule."""
+        return tuple(map(_command, self._parse(reply, _SOME_TOOL, False).tool_calls))
+
+    def after(self, reply: Call, executions: Sequence[Execution]) -> str:
+        return ""
+
+    def is_done(self, execution: Execution) -> bool:
+        return False
+
+
+def _command(call: ToolCall) -> Command:
+    try:
+        given = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        given = None
+    if isinstance(given, dict):
+        for name in _COMMAND:
+            found = given.get(name)
+            if isinstance(found, str):
+                return Command(found)
+            if isinstance(found, list) and all(isinstance(word, str) for word in found):
+                return Command(" ".join(found))
+    return Command(f"{call.name} {call.arguments}")

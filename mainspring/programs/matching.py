@@ -1,0 +1,90 @@
+"""Which requests mean the same, and which stored history a request continues.
+
+Invariants: equal keys for two requests that differ only in call ids, key order or white space of
+arguments, white space around a message, or the client's declared noise; never for requests that
+show the model another thing. `chain` has one digest for each message, of everything up to it, so
+the longest stored history that a request begins with is found by looking its digests up. Pure.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from mainspring.programs.reply import Reply
+from mainspring.programs.request import ChatMessage, ModelRequest, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """What a client shows the model that is another in each run: ignored when matching only."""
+
+    patterns: tuple[str, ...] = ()
+    """Regular expressions; what they match in the text of tools' results is left out."""
+
+    def without(self, text: str) -> str:
+        for pattern in self.patterns:
+            text = re.sub(pattern, "", text)
+        return text
+
+
+SILENT = Noise()
+
+
+def chain(request: ModelRequest, noise: Noise = SILENT) -> list[str]:
+    """[num_messages] the digest of tools and messages up to and including each message."""
+    digests: list[str] = []
+    before = _digest("tools", _canonical_tools(request))
+    places = _places(request.messages)
+    for message in request.messages:
+        before = _digest(before, _canonical(message, places, noise))
+        digests.append(before)
+    return digests
+
+
+def key_of(request: ModelRequest, noise: Noise = SILENT) -> str:
+    """Of all that the model is shown, and of the bound on the reply."""
+    return _digest(chain(request, noise)[-1], str(request.max_tokens))
+
+
+def continued(chain_end: str, reply: Reply) -> str:
+    """The digest after `reply` to a request whose last digest is `chain_end`: what the chain of a
+    request that continues it holds at the assistant's message."""
+    return _digest(chain_end, _canonical(reply.as_message(), {}, SILENT))
+
+
+def _canonical_tools(request: ModelRequest) -> str:
+    tools = [[tool.name, tool.description, tool.parameters] for tool in request.tools]
+    return json.dumps(tools, sort_keys=True)
+
+
+def _canonical(message: ChatMessage, places: dict[str, int], noise: Noise) -> str:
+    text = message.text.strip()
+    answers = None
+    if message.role is Role.TOOL:
+        text = noise.without(text)
+        answers = places.get(message.call_id)
+    calls = [[call.name, _canonical_json(call.arguments)] for call in message.tool_calls]
+    return json.dumps([message.role.value, text, calls, answers])
+
+
+def _places(messages: Sequence[ChatMessage]) -> dict[str, int]:
+    """The place of each call's id among all calls: ids are made up, places are not."""
+    ids: Iterable[str] = (call.id for message in messages for call in message.tool_calls)
+    return {id: place for place, id in enumerate(ids)}
+
+
+def _canonical_json(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text), sort_keys=True)
+    except (ValueError, RecursionError):
+        return text.strip()
+
+
+def _digest(*parts: str) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        raw = part.encode(errors="surrogatepass")
+        found.update(f"{len(raw)} ".encode() + raw)
+    return found.hexdigest()

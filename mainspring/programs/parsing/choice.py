@@ -1,0 +1,50 @@
+"""The parser of a campaign's replies: one of those beside, or a function of your own by its path.
+
+Invariant: what a parser of your own raises or returns amiss is a ConfigError that names it.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from mainspring.errors import ConfigError
+from mainspring.named import find
+from mainspring.programs.parsing import hermes, llama_json, no_calls, qwen_xml
+from mainspring.programs.parsing.protocol import Parser
+from mainspring.programs.reply import Reply
+from mainspring.programs.request import ToolSpec
+
+DEFAULT = "hermes"
+PARSERS: Mapping[str, Parser] = {
+    "hermes": hermes.parse,
+    "qwen_xml": qwen_xml.parse,
+    "llama_json": llama_json.parse,
+    "none": no_calls.parse,
+}
+_FORM = "write it as `def parse(text, tools, is_cut) -> Reply`: see mainspring/programs/parsing"
+
+
+def parser_of(name: str) -> Parser:
+    """Raises ConfigError when there is none of that name, or it cannot be called."""
+    found = find("reply parser", name, PARSERS)
+    if name in PARSERS:
+        return found
+    if not callable(found):
+        raise ConfigError(
+            f"reply parser {name!r} is a {type(found).__name__}, expected a function", remedy=_FORM
+        )
+
+    def parse(text: str, tools: Sequence[ToolSpec], is_cut: bool) -> Reply:
+        try:
+            reply = found(text, tools, is_cut)
+        except Exception as error:
+            raise ConfigError(
+                f"reply parser {name!r} failed: {type(error).__name__}: {error}",
+                remedy="a call that cannot be read stays text: no reply may raise",
+            ) from error
+        if not isinstance(reply, Reply):
+            raise ConfigError(
+                f"reply parser {name!r} returned a {type(reply).__name__}, expected a Reply",
+                remedy=_FORM,
+            )
+        return reply
+
+    return parse

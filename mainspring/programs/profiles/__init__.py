@@ -1,0 +1,1 @@
+"""Profiles: how each known client is started, a file each."""

@@ -1,0 +1,89 @@
+"""What the profiles of known clients share: the bundle, the task in a file, a quiet environment.
+
+Pure. Imported by the profiles beside this file.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from mainspring.config.agent import AgentConfig
+from mainspring.errors import ConfigError
+from mainspring.programs.matching import SILENT, Noise
+from mainspring.programs.profile import BUNDLES, Ask, Launch
+from mainspring.programs.recipes import recipe_of
+
+PLACE = "/tmp/mainspring-agent"
+"""Where a client's files are: its task, its configuration, what it writes."""
+TASK = f"{PLACE}/task"
+_HOME = f'[ -w "$HOME" ] || {{ export HOME={PLACE}/home; mkdir -p "$HOME"; }}'
+_LOOPBACK = "localhost,127.0.0.1,::1"
+QUIET = {
+    "DO_NOT_TRACK": "1",
+    # A proxy, whether of the image or of the task's hosts, is not for the model port.
+    "NO_PROXY": _LOOPBACK,
+    "no_proxy": _LOOPBACK,
+    "NO_COLOR": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+}
+
+
+class Client:
+    """A subclass sets the class variables and has `launch`."""
+
+    name: ClassVar[str]
+    """Of its recipe."""
+    options: ClassVar[tuple[str, ...]] = ()
+    """Fields that `agent.options` may have."""
+    noise: Noise = SILENT
+    offers_tools = True
+
+    def __init__(self, config: AgentConfig) -> None:
+        unknown = sorted(set(config.options) - set(self.options))
+        if unknown:
+            known = ", ".join(self.options)
+            raise ConfigError(
+                f"agent.options of {self.name!r} has no {', '.join(unknown)}",
+                remedy=f"its options are {known}" if known else "it takes none",
+            )
+        self._given = config.options
+        self.bundle: str | None = recipe_of(self.name, config.version).bundle
+
+    def program(self, name: str) -> str:
+        return f"{BUNDLES}/{self.bundle}/bin/{name}"
+
+    def words(self, option: str) -> list[str]:
+        """An option that is one word or several."""
+        given = self._given.get(option, [])
+        return [str(each) for each in given] if isinstance(given, list) else [str(given)]
+
+    def flag(self, option: str) -> bool:
+        given = self._given.get(option, False)
+        if not isinstance(given, bool):
+            raise ConfigError(
+                f"agent.options.{option} of {self.name!r} is {given!r}",
+                remedy="write true or false",
+            )
+        return given
+
+    def start(
+        self,
+        ask: Ask,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        files: Mapping[str, str],
+        *,
+        told_by: str,
+        before: Sequence[str] = (),
+    ) -> Launch:
+        """`command` in words, each quoted here; `told_by`: bash that hands over the task's file."""
+        line = " ".join([*map(shlex.quote, command), told_by])
+        return Launch(
+            command="\n".join([_HOME, *before, line]),
+            environment={**QUIET, **environment},
+            files={TASK: ask.instruction, **files},
+        )
+
+
+BY_INPUT = f"< {TASK}"
+BY_ARGUMENT = f'"$(cat {TASK})"'

@@ -1,0 +1,25 @@
+"""What the store tells of a program's requests, in words."""
+
+from enum import StrEnum
+
+
+class RequestState(StrEnum):
+    """Where a program's request stands."""
+
+    ASKED = "asked"
+    """Stored; its reply is on the way."""
+    STORED = "stored"
+    """Its reply is stored, as the call of its number."""
+    REFUSED = "refused"
+    """It has no reply: the client was told why."""
+
+
+class BranchKind(StrEnum):
+    """What a branch of a program's calls is for."""
+
+    MAIN = "main"
+    """The agent's own turns."""
+    AGENT = "agent"
+    """A sub-agent's turns: other instructions or tools, or marked by the client."""
+    SIDE = "side"
+    """A title or a summary: a request without tools of a client that offers tools."""

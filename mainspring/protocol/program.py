@@ -1,0 +1,52 @@
+"""Payloads of a rollout that a program plays."""
+
+from pydantic import BaseModel
+
+from mainspring.ids import RolloutId, SandboxId
+from mainspring.programs.record import RequestState
+
+ASK_SIGNAL = "ask"
+"""Of the rollout's workflow: a request of its program is stored, under this number."""
+
+
+class ProgramLimits(BaseModel):
+    """Of a program's requests; its calls and its time are bounded as an agent's are."""
+
+    requests_per_minute: int
+    parallel_requests: int
+
+
+class RunProgramInput(BaseModel):
+    rollout: RolloutId
+    epoch: int
+    sandbox: SandboxId
+    life: int
+    """Programs that were started before it in this epoch."""
+    timeout_s: float
+    """The last bound; the workflow ends the program earlier."""
+
+
+class RunProgramResult(BaseModel):
+    returncode: int
+    was_killed: bool = False
+    """By a signal that no program sends itself: the machine's doing."""
+    was_stopped: bool = False
+    """By the workflow or the last bound."""
+
+
+class AnswerInput(BaseModel):
+    rollout: RolloutId
+    epoch: int
+    number: int
+    """Of the request."""
+    min_policy_version: int
+
+
+class AnswerResult(BaseModel):
+    state: RequestState
+    summary: str = ""
+    """What the policy asks for, for the UI."""
+    num_prompt_tokens: int = 0
+    num_completion_tokens: int = 0
+    spent_s: float = 0.0
+    """What the engine took, without waits, outages and attempts before it."""

@@ -1,0 +1,85 @@
+"""What a program did in a rollout: its lives, and what it told the policy before each reply.
+
+Read only. Used by `one_rollout` and the exports of trajectories.
+"""
+
+from dataclasses import dataclass
+
+from infra.db import model_requests, program_lives
+from infra.db.database import Database
+from mainspring.ids import RolloutId
+from mainspring.programs.record import RequestState
+from mainspring.programs.request import ChatMessage, ModelRequest, Role
+
+
+@dataclass(frozen=True, slots=True)
+class LifeView:
+    number: int
+    """From 1."""
+    returncode: int | None
+    """None: it runs, or was lost with its sandbox."""
+    output: str
+    """The end of what it printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramView:
+    kind: str
+    lives: list[LifeView]
+    num_calls: int
+    """Requests that were answered."""
+    num_replayed: int
+    """Of those, asked again by a later life and answered from the store."""
+    num_abandoned: int
+    """Of those, not asked by the last life: kept, and never trained."""
+    num_refused: int
+    """Requests that had no reply, as their prompts were too long or unfit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One request."""
+
+    kind: str
+    request: ModelRequest
+
+    def since(self, before: "Told | None") -> tuple[ChatMessage, ...]:
+        """What is new since the request that it continues, without the reply to that."""
+        messages = self.request.messages
+        if before is None:
+            return messages
+        new = messages[len(before.request.messages) :]
+        return new[1:] if new and new[0].role is Role.ASSISTANT else new
+
+
+async def read(database: Database, rollout: RolloutId, epoch: int, kind: str) -> ProgramView | None:
+    """None for a rollout that no program played."""
+    lives = await program_lives.of_rollout(database, rollout, epoch)
+    if not lives:
+        return None
+    requests = await model_requests.history(database, rollout, epoch)
+    stored = [each for each in requests if each.state is RequestState.STORED]
+    last = lives[-1].life
+    return ProgramView(
+        kind=kind,
+        lives=[LifeView(n + 1, each.returncode, each.output or "") for n, each in enumerate(lives)],
+        num_calls=len(stored),
+        num_replayed=sum(each.life > each.first_life for each in stored),
+        num_abandoned=sum(each.life < last for each in stored),
+        num_refused=sum(each.state is RequestState.REFUSED for each in requests),
+    )
+
+
+async def told(database: Database, rollout: RolloutId, epoch: int) -> dict[int, Told]:
+    """Each request by the number of its call; empty where no program plays."""
+    bodies = await model_requests.bodies(database, rollout, epoch)
+    return {number: Told(kind.value, request) for number, (kind, request) in bodies.items()}
+
+
+def as_text(messages: tuple[ChatMessage, ...]) -> str:
+    """For people."""
+    parts: list[str] = []
+    for message in messages:
+        calls = [f"{call.name} {call.arguments}" for call in message.tool_calls]
+        parts.append("\n".join([f"[{message.role.value}] {message.text}", *calls]))
+    return "\n".join(parts)

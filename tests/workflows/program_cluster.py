@@ -1,0 +1,146 @@
+"""Rollouts that programs play: a gateway beside the workers, and an engine that says what a test
+tells it to. The fake stands at the engine's seam; tokens, store, workflow and sandbox are real."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cluster import Cluster, Host, cluster_of
+
+from cli.operations.embedded_stack import StackInfo
+from gateway.app import make_app
+from gateway.durable import DurableAnswers
+from gateway.server import serve
+from infra import gateway_addresses
+from infra.db import campaigns
+from infra.db.cache import Known
+from infra.db.database import Database
+from infra.db.listening import Notices
+from infra.db.model_requests import CHANNEL
+from infra.policy.protocol import ANY, Completion, Keep, NoEngineAnswered, SamplingParams, Versions
+from infra.policy.serving import Served, in_tokens
+from infra.policy.tokenizer import ChatTokenizer
+from infra.policy.weight_label import WeightLabel
+from mainspring.ids import CampaignId, NodeId
+from mainspring.settings import load_settings
+from mainspring.trajectories.turns import PartialCall, VersionSpan
+from tests.infra.policy.chat_templates import tokenizer_of
+
+AGENT = Path(__file__).parents[2] / "examples" / "own-program" / "agent.py"
+LOGPROB = -0.25
+
+
+def own_program(source: str | None = None) -> dict[str, Any]:
+    """Fields of [agent]: the example's program, or another one in Python."""
+    text = AGENT.read_text() if source is None else source
+    command = f"cat > /tmp/agent.py <<'PROGRAM'\n{text}\nPROGRAM\npython3 /tmp/agent.py \"$TASK\""
+    return {"kind": "command", "options": {"command": command}}
+
+
+def calling(command: str) -> str:
+    """A reply that calls the example's tool."""
+    quoted = command.replace("\\", "\\\\").replace('"', '\\"')
+    call = f'{{"name": "bash", "arguments": {{"command": "{quoted}"}}}}'
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
+class ScriptedEngine:
+    """`say(prompt, turn)` gives a reply to the text of a prompt and the number of replies in it."""
+
+    def __init__(self, tokenizer: ChatTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.say: Callable[[str, int], str] = lambda prompt, turn: "done"
+        self.asked: list[tuple[int, ...]] = []
+        """Prompts, each once: those of replies that were given."""
+        self.hold: Callable[[int], Awaitable[None]] | None = None
+        """Awaited before each reply, with its turn."""
+        self.faults: list[Exception] = []
+        """Raised in place of the next replies."""
+
+    async def generate(
+        self,
+        input_ids: list[int],
+        params: SamplingParams,
+        *,
+        request_id: str,
+        sticky: str,
+        versions: Versions = ANY,
+        begun: PartialCall | None = None,
+        keep: Keep | None = None,
+        num_closed: int = 0,
+    ) -> Completion:
+        end = self._tokenizer.closing_ids[-1]
+        prompt = self._tokenizer.decode(input_ids)
+        turn = prompt.count("assistant\n") - 1
+        if self.hold is not None:
+            await self.hold(turn)
+        if self.faults:
+            raise self.faults.pop(0)
+        self.asked.append(tuple(input_ids))
+        text = self.say(prompt, turn)
+        ids = (*self._tokenizer.encode_plain(text), end)
+        reason = "stop"
+        if len(ids) > params.max_new_tokens:
+            ids, reason = ids[: params.max_new_tokens], "length"
+        span = VersionSpan(versions.at_least or 0, 0, len(ids))
+        return Completion(ids, (LOGPROB,) * len(ids), (span,), reason, 0.01)
+
+    async def publish(self, engine: str, weights: Path, label: WeightLabel) -> None:
+        return None
+
+    async def reconcile(self, engine: str, weights: Path, label: WeightLabel) -> bool:
+        return False
+
+    async def aclose(self) -> None:
+        return None
+
+
+@dataclass(slots=True)
+class ProgramCluster:
+    workers: Cluster
+    engine: ScriptedEngine
+
+    async def play(self, program: Mapping[str, Any] | None = None, **options: Any) -> Any:
+        return await self.workers.play(program=program or own_program(), **options)
+
+
+@asynccontextmanager
+async def program_cluster(
+    stack: StackInfo, hosts: Mapping[NodeId, Host], directory: Path
+) -> AsyncIterator[ProgramCluster]:
+    tokenizer_of("qwen_like").save_pretrained(directory)
+    tokenizer = ChatTokenizer(directory)
+    engine = ScriptedEngine(tokenizer)
+
+    async def serve_scripted(db: Database, campaign: CampaignId) -> Served:
+        config = (await campaigns.get(db, campaign)).config
+        return in_tokens(db, campaign, config, engine, tokenizer)
+
+    async with (
+        cluster_of(stack, hosts, serve_with=serve_scripted) as workers,
+        gateway_of(stack, workers),
+    ):
+        yield ProgramCluster(workers, engine)
+
+
+@asynccontextmanager
+async def gateway_of(stack: StackInfo, workers: Cluster, name: int = 1) -> AsyncIterator[str]:
+    """One gateway, found by the nodes as `name`."""
+    notices = Notices(stack.database_url, CHANNEL)
+    answers = DurableAnswers(workers.db, workers.client, Known(workers.db), notices, workers.served)
+    async with notices.listening(), serve(make_app(answers)) as at:
+        address = f"{at.host}:{at.port}"
+        with gateway_addresses.announced(load_settings(stack.home).home, name, address):
+            yield at.url
+
+
+NoAnswer = partial(NoEngineAnswered, num_closed=0)
+
+
+async def until_asked(engine: ScriptedEngine, number: int) -> None:
+    while len(engine.asked) < number:
+        await asyncio.sleep(0.02)

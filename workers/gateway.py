@@ -1,0 +1,63 @@
+"""The gateway's process: HTTP for programs, in front of Postgres and Temporal. Run any number.
+
+It holds nothing: a gateway that dies leaves requests that clients ask again, of any other.
+"""
+
+import asyncio
+import os
+import signal
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from gateway.app import make_app
+from gateway.durable import DurableAnswers
+from gateway.server import Tls, serve
+from infra.db.cache import Known
+from infra.db.connect import open_database
+from infra.db.listening import Notices
+from infra.db.model_requests import CHANNEL
+from infra.gateway_addresses import announced
+from infra.log_setup import set_up
+from infra.policy.serving import ServedCampaigns, serve_over_http
+from mainspring.settings import Settings, load_settings
+from workers.polling import run_worker
+from workers.service_link import ServiceLink
+
+log = structlog.get_logger()
+
+
+def main(home: Path | None, host: str, port: int, tls: Tls | None) -> None:
+    settings = load_settings(home)
+    set_up(settings.log_format)
+    run_worker(_run(settings, host, port, tls))
+
+
+async def _run(settings: Settings, host: str, port: int, tls: Tls | None) -> None:
+    async with open_database(settings) as db:
+        link = await ServiceLink.open(settings, db)
+        over_http = partial(serve_over_http, api_key=settings.policy_api_key)
+        served = ServedCampaigns(db, over_http)
+        notices = Notices(settings.database_url, CHANNEL)
+        answers = DurableAnswers(db, link.client, Known(db), notices, served)
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        linked = asyncio.create_task(link.run_forever())
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            async with notices.listening(), serve(make_app(answers), host, port, tls=tls) as at:
+                told = f"tls://{at.host}:{at.port}" if tls else f"{at.host}:{at.port}"
+                with announced(settings.home, os.getpid(), told):
+                    link.announce("gateway", at.url)
+                    done, _ = await asyncio.wait(
+                        [linked, stopped], return_when=asyncio.FIRST_COMPLETED
+                    )
+                    for task in done:
+                        task.result()
+        finally:
+            linked.cancel()
+            stopped.cancel()
+            await asyncio.gather(linked, stopped, return_exceptions=True)
+            await served.close()
