@@ -123,6 +123,7 @@ def _command(config: RunConfig, task: AnyTask) -> str:
     launch = profile_for(config.agent).launch(
         Ask(
             instruction=instruction(task.issue, workdir),
+            issue=task.issue,
             workdir=workdir,
             max_context=config.policy.max_context,
             max_new_tokens=config.policy.max_new_tokens,
