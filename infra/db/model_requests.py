@@ -80,7 +80,8 @@ async def ask(
             await connection.execute(
                 update(_ROW)
                 .where(*of_rollout, _ROW.key == key, _ROW.occurrence == occurrence)
-                .values(life=life)
+                # One of an earlier life may come late: the row is the later one's.
+                .values(life=func.greatest(_ROW.life, life))
                 .returning(_ROW.number, _ROW.state, _ROW.refusal)
             )
         ).one_or_none()
@@ -214,7 +215,7 @@ async def delivered(
         await connection.execute(
             update(_ROW)
             .where(_ROW.rollout_id == rollout, _ROW.epoch == epoch, _ROW.number == number)
-            .values(delivered_life=life)
+            .values(delivered_life=func.greatest(_ROW.delivered_life, life))
         )
 
 
