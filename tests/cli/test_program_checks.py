@@ -38,7 +38,7 @@ def test_a_command_that_is_missing_and_an_unknown_client_are_named() -> None:
 
 
 def test_a_reproducible_campaign_has_no_program() -> None:
-    with pytest.raises(ValidationError, match="agent.kind = an agent such as"):
+    with pytest.raises(ValidationError, match=r"agent\.kind = an agent such as"):
         CampaignConfig(
             name="t",
             agent=PROGRAM,
