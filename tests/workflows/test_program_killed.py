@@ -7,6 +7,7 @@ import psutil
 import pytest
 from program_checks import (
     EDIT,
+    FIX,
     THREE,
     Held,
     check_answered_once,
@@ -23,6 +24,7 @@ from temporalio.client import WorkflowFailureError
 
 from infra.db import model_requests, program_lives, rollouts, turns
 from mainspring.ids import rollout_workflow
+from mainspring.protocol.activities import ANSWER_CALL
 from mainspring.status import FaultKind, StopReason
 from reports import one_rollout
 from tests.waiting import until
@@ -134,7 +136,7 @@ async def test_a_sandbox_that_is_lost_before_its_patch_is_stored(
     programs: ProgramCluster, monkeypatch: pytest.MonkeyPatch, step_limit: int
 ) -> None:
     """After the program ended, and after it was ended at its limit."""
-    programs.engine.say = lambda prompt, turn: (FIRST_EDIT, *THREE)[turn]
+    programs.engine.say = lambda prompt, turn: (FIX, *THREE)[turn]
     campaign, group, [rollout] = await programs.workers.make_rollouts(
         program=own_program(), step_limit=step_limit
     )
@@ -152,15 +154,12 @@ async def test_a_sandbox_that_is_lost_before_its_patch_is_stored(
     await check_answered_once(programs, rollout, num_calls=step_limit, num_lives=2)
 
 
-FIRST_EDIT = calling(EDIT)
-
-
 async def test_a_request_that_was_abandoned_is_asked_again_by_the_next_life(
     programs: ProgramCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The program ends while a thread of it waits for a reply; then its tree is lost."""
     held = Held(1)
-    programs.engine.hold = held
+    programs.engine.hold = partial(_after, held.reached, held)
     programs.engine.say = lambda prompt, turn: ("of the main thread", "beside it")[turn]
     campaign, group, [rollout] = await programs.workers.make_rollouts(program=own_program(BESIDE))
     get, lost = rollouts.get_patch, []
@@ -172,8 +171,6 @@ async def test_a_request_that_was_abandoned_is_asked_again_by_the_next_life(
         return await get(db, ident, epoch)
 
     monkeypatch.setattr(rollouts, "get_patch", lose)
-    hold_first = partial(_after, held.reached, held)
-    programs.engine.hold = hold_first
     result = await (await programs.workers.start(rollout, campaign, group)).result()
     assert lost == [True]
     assert (result.stop_reason, result.reward) == (StopReason.EXITED, 1.0)
@@ -242,26 +239,35 @@ async def test_a_workflow_that_is_terminated_begins_again_with_another_key(
     assert await sandboxes_of(programs.workers, rollout) == []
 
 
-@pytest.mark.parametrize(("share", "epoch"), [(0.0, 1), (1.0, 0)])
+@pytest.mark.parametrize(("share", "epoch", "num_calls"), [(0.0, 1, 2), (1.0, 0, 3)])
 async def test_a_reset_while_a_reply_is_made(
-    programs: ProgramCluster, share: float, epoch: int
+    programs: ProgramCluster, share: float, epoch: int, num_calls: int
 ) -> None:
-    """To before the claim: a new epoch, which the signals of the first one must not disturb. To
-    the last task: the same life is joined."""
+    """To before the claim: a new epoch, which must not take the signals of the first one for its
+    own. To the last task: the same life is joined."""
     programs.engine.say = lambda prompt, turn: THREE[turn]
-    programs.engine.hold = held = Held(1)
+    programs.engine.hold = held = Held(2)
     campaign, group, [rollout] = await programs.workers.make_rollouts(program=own_program())
     handle = await programs.workers.start(rollout, campaign, group)
     await held.reached.wait()
     await reset(programs.workers, handle, share=share)
+    if epoch:
+        programs.engine.say = lambda prompt, turn: (FIX, "done", "of the first epoch")[turn]
     held.let_go.set()
     newest = programs.workers.client.get_workflow_handle(rollout_workflow(rollout))
     result = await newest.result()
     assert (result["stop_reason"], result["reward"]) == (StopReason.EXITED, 1.0)
     row = await programs.workers.row(rollout)
-    assert (row.epoch, row.num_turns, row.fault) == (epoch, 3, None)
+    assert (row.epoch, row.num_turns, row.fault) == (epoch, num_calls, None)
     known = await model_requests.history(programs.workers.db, rollout, epoch)
-    assert [each.number for each in known] == [0, 1, 2]
+    assert [each.number for each in known] == list(range(num_calls))
+    history = await newest.fetch_history()
+    answering = [
+        event
+        for event in history.events
+        if event.activity_task_scheduled_event_attributes.activity_type.name == ANSWER_CALL.name
+    ]
+    assert len(answering) == num_calls
     program = (await one_rollout.read(programs.workers.db, rollout)).program
     assert program is not None and [life.returncode for life in program.lives] == [0]
     await replays(programs.workers, rollout)
