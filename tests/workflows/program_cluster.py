@@ -116,9 +116,11 @@ class ProgramCluster:
 async def program_cluster(
     stack: StackInfo, hosts: Mapping[NodeId, Host], directory: Path
 ) -> AsyncIterator[ProgramCluster]:
-    async with without_gateway(stack, hosts, directory) as cluster:
-        async with gateway_of(stack, cluster.workers):
-            yield cluster
+    async with (
+        without_gateway(stack, hosts, directory) as cluster,
+        gateway_of(stack, cluster.workers),
+    ):
+        yield cluster
 
 
 @asynccontextmanager
