@@ -137,7 +137,7 @@ async def test_a_request_that_the_engine_refuses_masks_the_rollout(
     async with gateway_of(stack, programs.workers):
         rollout, result = await programs.play()
     assert (result.stop_reason, result.reward) == (StopReason.INFRA_FAULT, None)
-    fault = (await programs.workers.row(rollout)).fault
+    fault = (await programs.workers.row(rollout)).fault or ""
     assert "the engine refuses prompts of this kind" in fault
     assert FaultKind.POLICY_REFUSED in fault and "policy.*" in fault
     assert await sandboxes_of(programs.workers, rollout) == []

@@ -124,7 +124,7 @@ async def test_a_program_that_is_always_killed_before_it_asks_gets_no_reward(
     program = {"kind": "command", "options": {"command": "echo out of memory; kill -9 $$"}}
     rollout, result = await programs.play(program)
     assert (result.stop_reason, result.reward) == (StopReason.INFRA_FAULT, None)
-    fault = (await programs.workers.row(rollout)).fault
+    fault = (await programs.workers.row(rollout)).fault or ""
     for word in (FaultKind.PROGRAM_SILENT, "exit code 137", "out of memory", rollout):
         assert word in fault
     lives = await program_lives.of_rollout(programs.workers.db, rollout, 0)

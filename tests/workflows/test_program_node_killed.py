@@ -129,7 +129,7 @@ async def test_a_program_whose_stop_no_process_takes_on_is_run_again(
 
         cluster.engine.say = lambda prompt, turn: FIX if turn == 0 else calling(f"echo {turn}")
         cluster.engine.hold = once(drain, turn=1)
-        rollout, result = await cluster.play(step_limit=2)
+        _, result = await cluster.play(step_limit=2)
         assert len(lost) == 1
         assert (result.stop_reason, result.reward) == (StopReason.STEP_LIMIT, 1.0)
         assert result.num_turns == len(cluster.engine.asked) == len(set(cluster.engine.asked)) == 2
