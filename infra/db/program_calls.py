@@ -23,6 +23,7 @@ from mainspring.trajectories.turns import Call
 MAX_BYTES = 256 << 20
 """Of one process: some hundreds of long rollouts."""
 _ROW = ModelRequestRow
+_NOT_FOUND = object()
 _SETTLED = (
     select(_ROW.number, _ROW.history, *CALL)
     .outerjoin(
@@ -58,7 +59,8 @@ class _Epoch:
     """By number; None: refused."""
     first_open: int = 0
     """All requests of lower numbers are settled."""
-    num_bytes: int = 0
+    num_bytes: int = ROW_BYTES
+    """About what it takes in memory."""
 
     def add(self, number: int, settled: SettledCall | None) -> None:
         self.settled[number] = settled
@@ -75,19 +77,16 @@ class ProgramCalls:
     def __init__(self, db: Database, max_bytes: int = MAX_BYTES) -> None:
         self._db = db
         self._max_bytes = max_bytes
-        self._known: OrderedDict[tuple[RolloutId, int], _Epoch] = OrderedDict()
+        self._known: OrderedDict[tuple[RolloutId, int], tuple[_Epoch, int]] = OrderedDict()
+        """With the bytes that were counted for it."""
+        self._num_bytes = 0
 
     async def read(self, rollout: RolloutId, epoch: int) -> list[SettledCall]:
         """All stored replies of the epoch by number."""
-        known = self._known.get((rollout, epoch))
-        if known is not None and known.settled:
-            newest = max(known.settled)
-            found = await self._settled(rollout, epoch, known, newest)
-            if newest not in found or found.pop(newest) != known.settled[newest]:
-                known, found = None, {}
-        else:
-            known, found = None, {}
-        if known is None:
+        known, _ = self._known.get((rollout, epoch), (_Epoch(), 0))
+        newest = max(known.settled, default=None)
+        found = await self._settled(rollout, epoch, known, newest)
+        if newest is not None and found.pop(newest, _NOT_FOUND) != known.settled[newest]:
             known = _Epoch()
             found = await self._settled(rollout, epoch, known, None)
         # Two attempts may read at once: what both found is added once.
@@ -116,9 +115,9 @@ class ProgramCalls:
         }
 
     def _keep(self, rollout: RolloutId, epoch: int, known: _Epoch) -> None:
-        self._known[rollout, epoch] = known
-        self._known.move_to_end((rollout, epoch))
-        num_bytes = sum(each.num_bytes for each in self._known.values())
-        while num_bytes > self._max_bytes and len(self._known) > 1:
-            _, oldest = self._known.popitem(last=False)
-            num_bytes -= oldest.num_bytes
+        _, counted = self._known.pop((rollout, epoch), (None, 0))
+        self._known[rollout, epoch] = known, known.num_bytes
+        self._num_bytes += known.num_bytes - counted
+        while self._num_bytes > self._max_bytes and len(self._known) > 1:
+            _, (_, counted) = self._known.popitem(last=False)
+            self._num_bytes -= counted
