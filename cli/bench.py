@@ -158,13 +158,17 @@ def register(app: typer.Typer) -> None:
 
         numbers = bench_gateway.read_numbers("--sessions", sessions, bench_gateway.MAX_SESSIONS)
         sizes = bench_gateway.read_numbers("--prompt-tokens", prompt_tokens, 200_000)
-        figures = _run(bench_gateway.measure(numbers, num_calls, sizes))
-        if as_json:
-            typer.echo(json.dumps(figures))
-            return
-        from cli.bench_screen import print_gateway
+        figures: dict[str, dict[str, Any]] = {}
+        try:
+            _run(bench_gateway.measure(numbers, num_calls, sizes, figures))
+        finally:
+            # Also of what came before the load that failed.
+            if as_json:
+                typer.echo(json.dumps(figures))
+            elif figures:
+                from cli.bench_screen import print_gateway
 
-        print_gateway(figures)
+                print_gateway(figures)
 
     @bench.command()
     def grade(

@@ -54,6 +54,8 @@ EDGE = 20
 """First and last calls of a session that are compared."""
 TOTAL_CALLS = 4
 """Times `num_calls`: what many sessions ask together."""
+MIN_CALLS = 5
+"""Of each session."""
 LIMIT_S = 900.0
 """Of one load."""
 POLL_S = 0.05
@@ -81,21 +83,22 @@ def read_numbers(option: str, text: str, highest: int) -> list[int]:
 
 
 async def measure(
-    sessions: Sequence[int], num_calls: int, prompt_tokens: Sequence[int]
-) -> dict[str, Figures]:
-    """By number of sessions, with prompts of the first size; by size with the first number of
-    sessions. Raises WorkFailed when a call was not answered."""
+    sessions: Sequence[int],
+    num_calls: int,
+    prompt_tokens: Sequence[int],
+    figures: dict[str, Figures],
+) -> None:
+    """Fill `figures` by number of sessions, with prompts of the first size; and by size with the
+    first number of sessions. Raises WorkFailed when a call was not answered."""
     async with _gateway_stack(max(*sessions, WARM_UP[0]), num_calls) as stack:
         await stack.played(*WARM_UP, prompt_tokens[0])
-        figures: dict[str, Figures] = {}
         for number in sessions:
-            each = max(1, min(num_calls, TOTAL_CALLS * num_calls // number))
+            each = min(num_calls, max(MIN_CALLS, TOTAL_CALLS * num_calls // number))
             figures[str(number)] = await stack.played(number, each, prompt_tokens[0])
         first = sessions[0]
-        figures[str(first)]["by_prompt_tokens"] = {
-            str(size): await stack.played(first, num_calls, size) for size in prompt_tokens
-        }
-        return figures
+        by_size = figures[str(first)]["by_prompt_tokens"] = {}
+        for size in prompt_tokens:
+            by_size[str(size)] = await stack.played(first, num_calls, size)
 
 
 @dataclass(slots=True)
