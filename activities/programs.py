@@ -77,7 +77,7 @@ class ProgramActivities:
                 self._db, ask.rollout, ask.epoch, ask.life, result.returncode, output
             )
             was_killed = not was_stopped and result.returncode in KILLED
-            if not (was_stopped or was_killed):
+            if not was_stopped and (ask.is_last or not was_killed):
                 await self._refuse_silent(ask, config, result.returncode, output)
             return RunProgramResult(
                 returncode=result.returncode, was_killed=was_killed, was_stopped=was_stopped
@@ -123,6 +123,7 @@ def _command(config: RunConfig, task: AnyTask) -> str:
     launch = profile_for(config.agent).launch(
         Ask(
             instruction=instruction(task.issue, workdir),
+            issue=task.issue,
             workdir=workdir,
             max_context=config.policy.max_context,
             max_new_tokens=config.policy.max_new_tokens,

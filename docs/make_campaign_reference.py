@@ -203,7 +203,8 @@ def _type(annotation: object) -> str:
     if typing.get_origin(annotation) is tuple:
         return f"{len(arguments)} {names[arguments[0]]}s"
     if typing.get_origin(annotation) is dict:
-        return f"table of {names[arguments[1]]}s"
+        held = arguments[1]
+        return f"table of {names[held]}s" if held in names else "table"
     if _is_union(annotation):
         return _type(next(each for each in arguments if each in names))
     raise TypeError(f"no name for {annotation!r}: give it one here")

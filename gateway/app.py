@@ -15,12 +15,13 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from gateway import models
+from gateway.bodies import Bodies
 from gateway.channel import Channel, ClientGone
-from gateway.dialects import gemini, json_value, messages
+from gateway.dialects import gemini, messages
 from gateway.dialects.chat import Chat
 from gateway.dialects.gemini import Gemini
 from gateway.dialects.messages import Messages
-from gateway.dialects.protocol import Asked, Envelope, Problem, ProblemKind, Wire
+from gateway.dialects.protocol import Envelope, Problem, ProblemKind, Wire
 from gateway.dialects.responses import Responses
 from gateway.exchange import KEEP_ALIVE_S, Exchange
 from gateway.keys import key_of
@@ -92,6 +93,7 @@ class _Gateway:
     def __init__(self, answers: Answers, keep_alive_s: float) -> None:
         self._answers = answers
         self._exchange = Exchange(answers, keep_alive_s=keep_alive_s)
+        self._bodies = Bodies()
 
     async def greet(self, channel: Channel) -> None:
         """Claude Code asks with HEAD whether a server is there."""
@@ -143,7 +145,7 @@ class _Gateway:
     ) -> None:
         if not (session := await self._admitted(channel, wire, "POST")):
             return
-        asked = await _read(channel, session, wire, envelope)
+        asked = await self._bodies.read(channel, session, wire, envelope)
         if isinstance(asked, Problem):
             await refuse(channel, wire, asked)
         else:
@@ -158,7 +160,7 @@ class _Gateway:
     ) -> None:
         if not (session := await self._admitted(channel, wire, "POST")):
             return
-        asked = await _read(channel, session, wire, envelope)
+        asked = await self._bodies.read(channel, session, wire, envelope)
         if not isinstance(asked, Problem):
             counting = self._answers.count_tokens(session, asked.request)
             asked = await self._exchange.call(channel, session, counting)
@@ -191,18 +193,6 @@ async def _guarded(work: Awaitable[Session | None]) -> Session | Problem | None:
         return await work
     except Exception as error:
         return problem_of(error)
-
-
-async def _read(
-    channel: Channel, session: Session, wire: Wire, envelope: Envelope
-) -> Asked | Problem:
-    try:
-        body = json_value.decoded(await channel.read_body())
-        return wire.parse(body, envelope)
-    except ClientGone:
-        raise
-    except Exception as error:
-        return problem_of(error, session)
 
 
 async def _refuse_unread(channel: Channel, wire: Wire, message: str) -> None:

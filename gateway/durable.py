@@ -136,7 +136,7 @@ class DurableAnswers:
         until = time.monotonic() + OUTAGE_S
         while True:
             try:
-                return await handle.signal(ASK_SIGNAL, number)
+                return await handle.signal(ASK_SIGNAL, args=[number, session.epoch])
             except RPCError as error:
                 if error.status in _GONE:
                     raise _over(session) from error

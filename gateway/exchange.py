@@ -1,9 +1,9 @@
 """One model request: from the parsed body to the answer's last byte.
 
 Invariants: nothing of an answer is written before it is stored; while it is awaited a stream gets
-comments and everything else silence; it is noted as delivered only when the client has it whole; a
-client that leaves ends the wait, not the sampling; what goes wrong is told in the client's dialect
-without a detail of this machine. Imported by the gateway's application.
+what its dialect has for that and everything else gets silence; it is noted as delivered only when
+the client has it whole; a client that leaves ends the wait, not the sampling; what goes wrong is
+told in the client's dialect without a detail of this machine. Imported by the application.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from gateway.channel import Channel
-from gateway.dialects import gemini, sse
+from gateway.dialects import gemini
 from gateway.dialects.protocol import Asked, Problem, Wire
 from gateway.protocol import Answers, Session
 from gateway.refusals import problem_of, refuse
@@ -109,7 +109,7 @@ class Exchange:
             if not has_begun:
                 has_begun = True
                 await channel.begin(200, _EVENTS, _STREAM_HEADERS)
-            await channel.write(sse.WAITING)
+            await channel.write(wire.waiting)
         answer = await _outcome(asking, session)
         if isinstance(answer, Problem) and not has_begun and not wire.tells_in_stream(answer):
             await refuse(channel, wire, answer)
@@ -129,8 +129,12 @@ class Exchange:
         self, channel: Channel, session: Session, answer: Answer, pieces: list[str]
     ) -> None:
         with self._settling.answer(session) as ending:
-            if await channel.finish(pieces, ending.begin):
+            if not await channel.finish(pieces, ending.begin):
+                return
+            try:
                 await self._answers.delivered(session, answer.number)
+            except Exception as error:
+                problem_of(error, session)  # for the log; asked again, it is told again
 
 
 async def _outcome(task: asyncio.Task[T], session: Session) -> T | Problem:

@@ -115,8 +115,8 @@ async def _started(server: uvicorn.Server, running: asyncio.Task[None]) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Only for a socket that is told to be TCP's does asyncio switch Nagle's algorithm off: with it,
-    # the last piece of an answer waits 40 ms for the client's acknowledgement of the one before.
+    # asyncio turns Nagle's algorithm off when the protocol is named: an answer is several small
+    # writes, and each would wait 40 ms for the client's acknowledgement.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from mainspring.figures import duration
 from mainspring.ids import GRADE_QUEUE, ROLLOUT_QUEUE, SANDBOX_QUEUE
-from mainspring.protocol.activities import GENERATE
+from mainspring.protocol.activities import ANSWER_CALL, GENERATE
 from mainspring.status import CampaignKind, CampaignStatus, FaultKind, NodeStatus, Refusal
 from mainspring.timeouts import POLLER_SILENT_S
 
@@ -31,6 +31,10 @@ _OF_ENGINES = {
 }
 _CROWDED = (FaultKind.NODE_FULL, FaultKind.CAMPAIGN_FULL, FaultKind.ENGINE_BUSY)
 """Something answers that it has no room now: it moves as soon as there is some."""
+
+
+_REPLIES = (GENERATE.name, ANSWER_CALL.name)
+"""Activities of one reply."""
 
 
 class PendingState(StrEnum):
@@ -204,7 +208,7 @@ def _of_pending(scene: Scene, pending: Pending) -> Iterator[Wait]:
     if pending.failure is not None and pending.attempt > 1:
         yield _retrying(scene, pending, pending.failure)
         return
-    asked_at = pending.since if pending.activity == GENERATE.name else pending.asked_at
+    asked_at = pending.since if pending.activity in _REPLIES else pending.asked_at
     if asked_at is not None and scene.at - asked_at > SLOW:
         yield Wait(
             f"waiting for a reply from {_listed(scene.engines)}",

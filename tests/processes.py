@@ -9,3 +9,8 @@ def runs(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def words(process: psutil.Process) -> list[str]:
+    """What it was called with; of one that was forked, the title that it was given."""
+    return " ".join(process.cmdline()).split()

@@ -11,7 +11,12 @@ from collections import deque
 from collections.abc import Callable
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, FailureError
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    FailureError,
+    is_cancelled_exception,
+)
 
 with workflow.unsafe.imports_passed_through():
     from mainspring.fates import OUTAGE_S
@@ -39,8 +44,10 @@ class ProgramPlay:
         self._sandbox = sandbox
         self._begin: BeginResult | None = None
         self._epoch = 0
-        self._early: list[int] = []
-        """Requests told of before the program is known to play."""
+        self._early: list[tuple[int, int | None]] = []
+        """Requests told of before the program is known to play, with their epochs."""
+        self._listens = True
+        """False from the end of the last life on: what is asked then has no asker any more."""
         self._answering: dict[int, asyncio.Task[None]] = {}
         self._answered: set[int] = set()
         self._times: deque[float] = deque()
@@ -60,10 +67,13 @@ class ProgramPlay:
     def num_calls(self) -> int:
         return len(self._answered)
 
-    def ask(self, number: int) -> None:
-        """The program asks `number`, now or again."""
+    def ask(self, number: int, epoch: int | None) -> None:
+        """The program asks `number`, now or again. A reset brings the signals of earlier epochs
+        again, whose numbers are of other requests. None: a gateway that tells no epoch."""
         if self._begin is None or self._begin.program is None:
-            self._early.append(number)
+            self._early.append((number, epoch))
+        elif epoch not in (None, self._epoch) or not self._listens:
+            return
         elif number not in self._answered and number not in self._answering:
             self._accept(number, self._begin, self._begin.program)
 
@@ -88,11 +98,12 @@ class ProgramPlay:
         self._begin, self._epoch = begin, epoch
         self._room = asyncio.Semaphore(limits.parallel_requests)
         early, self._early = self._early, []
-        for number in early:
-            self.ask(number)
+        for number, of_epoch in early:
+            self.ask(number, of_epoch)
         try:
             return await self._live(begin, epoch)
         finally:
+            self._listens = False
             await self._abandon()
 
     async def _live(self, begin: BeginResult, epoch: int) -> StopReason:
@@ -100,12 +111,13 @@ class ProgramPlay:
         while True:
             await self._sandbox.open(epoch, prefer=begin.prefer)
             try:
-                result = await self._one_life(begin)
+                result = await self._one_life(begin, is_last=num_killed >= MAX_KILLED)
                 activity_calls.raise_if_cancelled()
                 if result.was_killed and self._stop is None and num_killed < MAX_KILLED:
                     num_killed += 1
                     await self._sandbox.close(epoch)
                     continue
+                self._listens = False
                 await self._abandon()
                 await self._sandbox.collect_once(epoch)
                 return self._stop or StopReason.EXITED
@@ -113,20 +125,33 @@ class ProgramPlay:
                 activity_calls.raise_if_cancelled()
                 if self.num_calls > calls_then:
                     calls_then, lives_then = self.num_calls, self._sandbox.lives - 1
-                is_lost = activity_calls.fault_of(error) is FaultKind.SANDBOX_LOST
-                if not is_lost or self._sandbox.lives - lives_then >= MAX_LIVES:
+                # A stop that no process of the node took on tells nothing of the program: it may
+                # still run, and only a new sandbox is sure to be without it.
+                is_untold = is_cancelled_exception(error)
+                is_lost = is_untold or activity_calls.fault_of(error) is FaultKind.SANDBOX_LOST
+                if is_lost and self._sandbox.lives - lives_then < MAX_LIVES:
+                    await self._sandbox.leave(epoch, error)
+                    continue
+                if not is_untold:
                     raise
-                await self._sandbox.leave(epoch, error)
+                raise ApplicationError(
+                    f"rollout {self._start.rollout}: no process of its node stopped the program",
+                    type=FaultKind.SANDBOX_LOST,
+                    non_retryable=True,
+                ) from error
 
-    async def _one_life(self, begin: BeginResult) -> RunProgramResult:
-        """Run the program until it ends or is to be ended."""
+    async def _one_life(self, begin: BeginResult, *, is_last: bool) -> RunProgramResult:
+        """Run the program until it ends or is to be ended. `is_last`: no other life follows one
+        that is killed."""
         self._stop = None
+        self._listens = True
         self._waited_s = 0.0
         started = self._idle_until = workflow.time()
         running = asyncio.create_task(
             self._sandbox.run_program(
                 self._epoch,
                 timeout_s=begin.rollout_timeout_s + OUTAGE_S,
+                is_last=is_last,
                 summary=f"program, life {self._sandbox.lives}",
             )
         )
@@ -177,8 +202,7 @@ class ProgramPlay:
         try:
             async with self._room:
                 began = workflow.time()
-                result = await self._reply(number, begin)
-                activity_calls.raise_if_cancelled()
+                result = await self._reply(number, begin)  # also one that came after a cancel
             self._count(began, result.spent_s)
             self._answered.add(number)
             if result.state is RequestState.STORED:
@@ -188,7 +212,8 @@ class ProgramPlay:
                     f"{self._sandbox.backend}: {result.summary}"
                 )
         except FailureError as error:
-            self._failure = self._failure or error
+            if not is_cancelled_exception(error):  # else it was abandoned, and nothing failed
+                self._failure = self._failure or error
         finally:
             self._answering.pop(number, None)
 

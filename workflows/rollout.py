@@ -65,9 +65,9 @@ class RolloutWorkflow:
         self._tests_passed: float | None = None
 
     @workflow.signal(name=ASK_SIGNAL)
-    def ask(self, number: int) -> None:
+    def ask(self, number: int, epoch: int | None = None) -> None:
         """The program that plays asks the policy: its request is stored under this number."""
-        self._program.ask(number)
+        self._program.ask(number, epoch)
 
     @workflow.run
     async def run(self, start: RolloutInput) -> RolloutResult:

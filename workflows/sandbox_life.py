@@ -197,7 +197,9 @@ class SandboxLife:
             self._ref = None
             return result
 
-    async def run_program(self, epoch: int, *, timeout_s: float, summary: str) -> RunProgramResult:
+    async def run_program(
+        self, epoch: int, *, timeout_s: float, is_last: bool, summary: str
+    ) -> RunProgramResult:
         """The program's life in this sandbox, to its end. Raises ActivityError."""
         ref = self._alive()
         started = workflow.time()
@@ -209,6 +211,7 @@ class SandboxLife:
                 sandbox=ref.sandbox,
                 life=self.lives - 1,
                 timeout_s=timeout_s,
+                is_last=is_last,
             ),
             node=ref.node,
             own_s=timeout_s,

@@ -1,21 +1,24 @@
 """A campaign's processes on one machine, of those: engine, rollout worker, sandbox node, trainer.
 
-Invariants: a process that dies is started again (that is all the durability a process needs: what
-it was doing is retried from Postgres); a process that keeps dying ends the fleet with its log's
-last lines; no process outlives the fleet, even when the fleet itself is killed.
+Those whose imports can be done ahead are forked (`cli.operations.forks`): after a kill most of the
+time would be imports. Invariants: a process that dies is started again (that is all the durability
+a process needs: what it was doing is retried from Postgres); a process that keeps dying ends the
+fleet with its log's last lines; no process outlives the fleet, even when that one is killed.
 """
 
 import asyncio
-import ctypes
 import os
 import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cli.operations.embedded_stack import revive
+from cli.operations.fork_request import die_with_parent
+from cli.operations.forks import Forked, Forks
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import DatabaseError, WorkFailed
 from mainspring.programs.profiles.choice import is_program
@@ -33,7 +36,8 @@ UNREACHABLE_S = 120.0
 """A Postgres that was killed recovers its log before it answers again."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """On CPU every process gets one compute thread."""
-_PR_SET_PDEATHSIG = 1
+WORKERS = ("workers.rollout", "workers.sandbox")
+"""What a fork server imports ahead for these two."""
 
 
 @dataclass(slots=True)
@@ -47,7 +51,10 @@ class Member:
     """Started once this file exists (the engine waits for the first model)."""
     environment: dict[str, str] = field(default_factory=dict)
     module: str = "mainspring"
-    process: asyncio.subprocess.Process | None = None
+    imports: tuple[str, ...] = ()
+    """Modules that a fork server imports ahead, and that leave it with one thread; without any the
+    member starts by itself."""
+    process: asyncio.subprocess.Process | Forked | None = None
     num_quick_deaths: int = 0
 
     @property
@@ -63,6 +70,8 @@ class Fleet:
         self._logs = logs
         self._on_restart = on_restart
         self._keepers: list[asyncio.Task[None]] = []
+        self._forks: dict[object, Forks] = {}
+        """By what is imported and the environment that this needs."""
 
     async def __aenter__(self) -> "Fleet":
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -74,6 +83,7 @@ class Fleet:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
         await asyncio.gather(*(self._stop(member) for member in self.members.values()))
+        await asyncio.gather(*(forks.close() for forks in self._forks.values()))
 
     def check(self) -> None:
         """Raises WorkFailed when a member cannot be kept running."""
@@ -100,7 +110,11 @@ class Fleet:
             self._on_restart(member.name, code)
             await asyncio.sleep(RESTART_DELAY_S)
 
-    async def _start(self, member: Member) -> asyncio.subprocess.Process:
+    async def _start(self, member: Member) -> asyncio.subprocess.Process | Forked:
+        if member.imports:
+            return await self._forks_for(member).start(
+                member.arguments, member.environment, self.log(member.name)
+            )
         with self.log(member.name).open("ab") as log:
             return await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -111,9 +125,16 @@ class Fleet:
                 stdout=log,
                 stderr=log,
                 env={**os.environ, **member.environment},
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
                 start_new_session=True,
             )
+
+    def _forks_for(self, member: Member) -> Forks:
+        key = member.imports, tuple(sorted(member.environment.items()))
+        if key not in self._forks:
+            log = self.log(f"fork-server-{len(self._forks) + 1}")
+            self._forks[key] = Forks(member.imports, member.environment, log)
+        return self._forks[key]
 
     async def _stop(self, member: Member) -> None:
         process = member.process
@@ -123,7 +144,8 @@ class Fleet:
         try:
             await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
         except TimeoutError:
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it ended meanwhile
+                os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
 
     def log(self, name: str) -> Path:
@@ -131,14 +153,13 @@ class Fleet:
 
 
 def rollout_member(settings: Settings) -> Member:
-    return Member(
-        "rollout", ["worker", "rollout", "--home", str(settings.home)], environment=ONE_THREAD
-    )
+    arguments = ["worker", "rollout", "--home", str(settings.home)]
+    return Member("rollout", arguments, environment=ONE_THREAD, imports=WORKERS)
 
 
 def sandbox_member(settings: Settings, capacity: int) -> Member:
     arguments = ["worker", "sandbox", "--home", str(settings.home), "--capacity", str(capacity)]
-    return Member("sandbox", arguments, environment=ONE_THREAD)
+    return Member("sandbox", arguments, environment=ONE_THREAD, imports=WORKERS)
 
 
 def gateway_members(settings: Settings, agent: AgentConfig) -> list[Member]:
@@ -171,12 +192,6 @@ async def keep_until(
             if time.monotonic() - answered > UNREACHABLE_S:
                 raise
         await asyncio.sleep(POLL_S)
-
-
-def _die_with_parent() -> None:
-    # Runs between fork and exec. Ctrl-C must reach only the fleet, which stops its members in
-    # order: hence the new session; SIGKILL of the fleet must reach them: hence the death signal.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _tail(path: Path, num_lines: int = 15) -> str:

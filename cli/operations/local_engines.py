@@ -176,6 +176,8 @@ def _cpu(
         member.environment |= batch_invariance.environment()
     if config.policy.model == BUNDLED:
         member.arguments += ["--step-interval-ms", STEP_INTERVAL_MS]
+        # With one compute thread alone: a pool of them would not outlive a fork.
+        member.imports = ("engine.server",)
         return member
     threads = max(1, hardware.cores // 2)
     member.environment["OMP_NUM_THREADS"] = str(threads)

@@ -12,6 +12,7 @@ from mainspring.config.run import RunConfig
 from mainspring.environments.choice import environment_of
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId
+from mainspring.programs.profiles.choice import is_program
 from mainspring.sandbox_choice import BWRAP
 from mainspring.tasks.swe_task import SWE
 
@@ -30,6 +31,12 @@ async def check_tasks(db: Database, config: RunConfig, used: Sequence[TaskId]) -
     for kind, found in (await selections.kinds(db, used)).items():
         environment_of(config, kind)
         if kind != SWE:
+            if is_program(config.agent):
+                raise UsageError(
+                    f"run {config.name}: {found.num_tasks} tasks are of the kind {kind!r}, the "
+                    f"first is {found.example}; the program {config.agent.kind!r} needs a sandbox",
+                    remedy=f"choose tasks of the kind {SWE!r}, or an agent",
+                )
             # The agent must know what to tell the policy about such a task.
             example = await tasks.get_task(db, found.example)
             agent_for(config.agent, example).opening(example)

@@ -3,6 +3,7 @@
 It runs inside the sandbox, in the repository: MODEL_URL is its model, the first argument its task.
 """
 
+import http.client
 import json
 import os
 import subprocess
@@ -35,9 +36,11 @@ def complete(messages: list[dict]) -> dict:
             with urllib.request.urlopen(request) as answer:
                 return json.load(answer)["choices"][0]["message"]
         except urllib.error.HTTPError as error:
-            sys.exit(f"the model refuses: {error.code} {error.read().decode()}")
-        except (OSError, ValueError):
-            time.sleep(1.0)  # the connection was cut: ask again
+            if error.code < 500:
+                sys.exit(f"the model refuses: {error.code} {error.read().decode()}")
+        except (OSError, ValueError, http.client.HTTPException):
+            pass  # the connection was cut
+        time.sleep(1.0)  # ask again
     sys.exit("the model does not answer")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from gateway.dialects import openai_errors, sse
 from gateway.dialects.conversation import Conversation, Text, Toolbox
 from gateway.dialects.json_value import BadRequest, JsonValue
-from gateway.dialects.protocol import Asked, Envelope, Problem
+from gateway.dialects.protocol import Asked, Envelope, Problem, ProblemKind
 from mainspring.programs.reply import Answer, Reply
 from mainspring.programs.request import Dialect, ModelRequest, ToolCall
 
@@ -39,6 +39,8 @@ _HIDDEN = ("image_url", "input_audio", "file", "video_url")
 
 
 class Chat:
+    waiting = sse.COMMENT
+
     def parse(self, body: JsonValue, envelope: Envelope) -> Asked:
         if (body.member("n").count() or 1) > 1:
             raise BadRequest("n must be 1: one reply is sampled for a request", field="n")
@@ -108,7 +110,9 @@ class Chat:
         return [*events, "data: [DONE]\n\n"]
 
     def error(self, problem: Problem) -> tuple[int, dict[str, Any]]:
-        return openai_errors.error(problem)
+        status, body = openai_errors.error(problem)
+        # litellm, and so mini-swe-agent, asks again for minutes after a 403 and not after a 401.
+        return 401 if problem.kind is ProblemKind.SESSION_OVER else status, body
 
     def error_event(self, problem: Problem) -> str:
         return sse.event(openai_errors.error(problem)[1])

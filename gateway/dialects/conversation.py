@@ -96,10 +96,9 @@ class Conversation:
     @property
     def ends_bare(self) -> bool:
         """With a reply of which nothing but reasoning is known."""
-        last = self._messages[-1] if self._messages else None
-        if last is None or last.role is not Role.ASSISTANT:
+        if not self._messages or self._messages[-1].role is not Role.ASSISTANT:
             return False
-        return not last.text and not last.tool_calls
+        return not self._messages[-1].text and not self._messages[-1].tool_calls
 
     def result(self, call_id: str, text: Text, where: JsonValue) -> None:
         if call_id not in self._known:

@@ -51,6 +51,9 @@ _DECLARATIONS = ("functionDeclarations", "function_declarations")
 
 
 class Gemini:
+    # The SDK for JavaScript takes a comment for half an event, and ends the run.
+    waiting = "\n"
+
     def parse(self, body: JsonValue, envelope: Envelope) -> Asked:
         conversation = _Contents()
         config = body.first_member("generationConfig", "generation_config")
@@ -102,7 +105,8 @@ class Gemini:
         return status, {"error": {"code": status, "message": problem.message, "status": name}}
 
     def error_event(self, problem: Problem) -> str:
-        return sse.event(self.error(problem)[1])
+        # Not an event: in the SDK for JavaScript only bare JSON is an error.
+        return json.dumps(self.error(problem)[1]) + "\n\n"
 
     def tells_in_stream(self, problem: Problem) -> bool:
         return False

@@ -48,6 +48,8 @@ _THOUGHTS = ("thinking", "redacted_thinking")
 
 
 class Messages:
+    waiting = sse.COMMENT
+
     def parse(self, body: JsonValue, envelope: Envelope) -> Asked:
         conversation = Conversation()
         conversation.ignore_set(body, _WITHOUT_EFFECT)

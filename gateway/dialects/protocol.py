@@ -90,6 +90,11 @@ class Asked:
 
 
 class Wire(Protocol):
+    @property
+    def waiting(self) -> str:
+        """What a stream may hold before its first event."""
+        ...
+
     def parse(self, body: JsonValue, envelope: Envelope) -> Asked:
         """Raises BadRequest."""
         ...

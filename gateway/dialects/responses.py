@@ -9,7 +9,7 @@ tests hold every answer against the types of the package `openai`.
 
 from typing import Any
 
-from gateway.dialects import openai_errors, responses_stream
+from gateway.dialects import openai_errors, responses_stream, sse
 from gateway.dialects.arguments import FREEFORM_SCHEMA, from_freeform, to_freeform
 from gateway.dialects.conversation import Conversation, Text, Toolbox, as_json
 from gateway.dialects.json_value import BadRequest, JsonValue
@@ -41,6 +41,8 @@ _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 
 
 class Responses:
+    waiting = sse.COMMENT
+
     def parse(self, body: JsonValue, envelope: Envelope) -> Asked:
         for name, reason in _REFUSED.items():
             if body.member(name).is_there:

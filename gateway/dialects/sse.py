@@ -6,8 +6,8 @@ from typing import Any
 
 MAX_DELTA_CHARS = 4096
 """Of text in one event: clients read events by line, some with a bound of 64 KiB."""
-WAITING = ": waiting\n\n"
-"""A comment: keeps a connection open and is no event."""
+COMMENT = ": waiting\n\n"
+"""Keeps a connection open and is no event."""
 
 
 def event(data: dict[str, Any], name: str | None = None) -> str:

@@ -95,7 +95,8 @@ def _place() -> Select[Any]:
     again = (
         update(_ROW)
         .where(*of_key, _ROW.occurrence == select(facts.c.occurrence).scalar_subquery())
-        .values(life=life)
+        # One of an earlier life may come late: the row is the later one's.
+        .values(life=func.greatest(_ROW.life, life))
         .returning(_ROW.number, _ROW.state, _ROW.refusal)
         .cte("again")
     )
@@ -272,7 +273,7 @@ async def delivered(
         await connection.execute(
             update(_ROW)
             .where(_ROW.rollout_id == rollout, _ROW.epoch == epoch, _ROW.number == number)
-            .values(delivered_life=life)
+            .values(delivered_life=func.greatest(_ROW.delivered_life, life))
         )
 
 

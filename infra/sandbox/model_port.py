@@ -115,12 +115,13 @@ class ModelPort:
         while True:
             reason = "there is none"
             for address in route.in_order():
-                host, port, by_tls = _parse(address)
-                tls = (self._tls or ssl.create_default_context()) if by_tls else None
                 try:
+                    host, port, by_tls = _parse(address)
+                    tls = (self._tls or ssl.create_default_context()) if by_tls else None
                     async with asyncio.timeout(CONNECT_TIMEOUT_S):
                         return Stream(*await asyncio.open_connection(host, port, ssl=tls))
-                except OSError as error:  # a timeout and a wrong certificate are some, too
+                # A timeout and a wrong certificate are OSErrors, too.
+                except (OSError, ConfigError) as error:
                     reason = f"{address}: {error or type(error).__name__}"
             if loop.time() >= until:
                 log.warning("no gateway answers a sandbox", sandbox=self._owner, reason=reason)

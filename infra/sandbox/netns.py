@@ -3,10 +3,12 @@
 Sandboxes have a network of their own with nothing in it but loopback. A short-lived child enters
 that network, listens there and hands the socket back; neither this process nor the sandbox ever
 sees the other's network. Needs root, or to own the sandbox's user namespace. Imported by
-`infra.sandbox.egress`.
+`infra.sandbox.egress` and `infra.sandbox.model_port`.
 """
 
 import asyncio
+import errno
+import os
 import socket
 import subprocess
 import sys
@@ -48,9 +50,12 @@ async def listen_inside(pid: int, port: int) -> socket.socket:
             raise
         if child.returncode != 0:
             reason = said.decode(errors="replace").strip().rpartition("\n")[2]
+            is_taken = os.strerror(errno.EADDRINUSE) in reason
             raise NoEntry(
                 f"cannot listen in the network of process {pid}: {reason}",
-                remedy="run the node's worker as root, or give the task no network",
+                remedy=f"a process in the sandbox has taken port {port}: open another sandbox"
+                if is_taken
+                else "run the node's worker as root, or give the task no network",
             )
         _, fds, _, _ = socket.recv_fds(ours, 1, 1)
     return socket.socket(fileno=fds[0])

@@ -77,9 +77,15 @@ def _places(messages: Sequence[ChatMessage]) -> dict[str, int]:
 
 def _canonical_json(text: str) -> str:
     try:
-        return json.dumps(json.loads(text), sort_keys=True)
+        return json.dumps(json.loads(text, parse_float=_number), sort_keys=True)
     except (ValueError, RecursionError):
         return text.strip()
+
+
+def _number(text: str) -> float | int:
+    """Clients in JavaScript write 1.0 as 1."""
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
 def _digest(*parts: str) -> str:

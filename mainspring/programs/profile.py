@@ -32,6 +32,8 @@ class Ask:
     max_context: int
     """Tokens of prompt and reply together."""
     max_new_tokens: int
+    issue: str = ""
+    """The issue alone, as the task has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from mainspring.ids import RolloutId, SandboxId
 from mainspring.programs.record import RequestState
 
 ASK_SIGNAL = "ask"
-"""Of the rollout's workflow: a request of its program is stored, under this number."""
+"""Of the rollout's workflow, with number and epoch: a request of its program is stored."""
 
 
 class ProgramLimits(BaseModel):
@@ -24,6 +24,8 @@ class RunProgramInput(BaseModel):
     """Programs that were started before it in this epoch."""
     timeout_s: float
     """The last bound; the workflow ends the program earlier."""
+    is_last: bool = False
+    """Whether no other life follows when the machine kills this one."""
 
 
 class RunProgramResult(BaseModel):

@@ -31,6 +31,7 @@ from sqlalchemy import func, select
 from infra.db.connect import open_database
 from infra.db.models import CallRow, PartialCallRow
 from mainspring.settings import load_settings
+from tests.processes import words
 
 MAX_STARTS = 60
 """Of the command; each fault of FLEET or EVERYTHING takes one."""
@@ -64,6 +65,8 @@ class Role(StrEnum):
     """Temporal."""
     FLEET = "fleet"
     """The command that keeps the others running; its workers end with it."""
+    FORKS = "forks"
+    """A process from which workers are forked; they end with it."""
     EVERYTHING = "everything"
     """All of it at once."""
 
@@ -109,7 +112,7 @@ class TokenMeter:
         self._ports = {}
         for role, process in processes(home):
             if role is Role.ENGINE:
-                line = process.cmdline()
+                line = words(process)
                 self._ports[process.pid] = line[line.index("--port") + 1]
 
     def read(self) -> None:
@@ -129,7 +132,7 @@ def processes(home: Path) -> Iterator[tuple[Role, psutil.Process]]:
     folders = tuple({str(home), str((home / "postgres").resolve())})
     for process in psutil.process_iter():
         try:
-            line = process.cmdline()
+            line = words(process)
             if not any(
                 each == mine or each.startswith(f"{mine}/") for mine in folders for each in line
             ):
@@ -146,6 +149,8 @@ def processes(home: Path) -> Iterator[tuple[Role, psutil.Process]]:
 
 
 def _role(line: list[str]) -> Role | None:
+    if not line:
+        return None
     program = Path(line[0]).name
     if program == "bwrap":
         return Role.SANDBOX
@@ -182,11 +187,24 @@ def _prints(rank: psutil.Process) -> bool:
     return any(Path(each.path).name.startswith("rank") for each in rank.open_files())
 
 
+def _fork_servers(command: int) -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process(command).children():
+        try:
+            if "cli.operations.fork_server" in words(child):
+                found.append(child)
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+    return found
+
+
 def kill(role: Role, home: Path, command: subprocess.Popen[bytes], rng: random.Random) -> int:
     """How many processes were killed; 0 when nothing of this role runs now."""
     found = [process for each, process in processes(home) if role in (each, Role.EVERYTHING)]
     if role in (Role.FLEET, Role.EVERYTHING):
         found.append(psutil.Process(command.pid))
+    if role in (Role.FORKS, Role.EVERYTHING):
+        found += _fork_servers(command.pid)
     if role is Role.POSTGRES:
         found += [child for each in found for child in each.children(recursive=True)]
     elif role not in (Role.EVERYTHING, Role.FLEET) and found:

@@ -1,4 +1,5 @@
-"""The fleet: a member that dies is started again, one that cannot run ends the fleet."""
+"""The fleet: a member that dies is started again, one that cannot run ends the fleet; all the same
+whether it is forked or started by itself."""
 
 import asyncio
 import os
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.operations.fleet import Fleet, Member
+from cli.operations.fleet import ONE_THREAD, WORKERS, Fleet, Member
 from mainspring.errors import WorkFailed
 from tests.processes import runs
 from tests.waiting import until
@@ -17,9 +18,13 @@ from tests.waiting import until
 ROOT = Path(__file__).parents[2]
 
 
-async def test_a_member_that_cannot_run_ends_the_fleet_with_its_log(tmp_path: Path) -> None:
+@pytest.mark.parametrize("imports", [(), WORKERS], ids=["started", "forked"])
+async def test_a_member_that_cannot_run_ends_the_fleet_with_its_log(
+    tmp_path: Path, imports: tuple[str, ...]
+) -> None:
     deaths: list[int] = []
-    member = Member("broken", ["serve", "--model", str(tmp_path / "no-such-model")])
+    arguments = ["serve", "--model", str(tmp_path / "no-such-model")]
+    member = Member("broken", arguments, environment=ONE_THREAD, imports=imports)
     async with Fleet([member], tmp_path, lambda name, code: deaths.append(code)) as fleet:
         with pytest.raises(WorkFailed, match="no-such-model"):
             while True:
@@ -49,7 +54,8 @@ async def test_members_die_with_a_killed_fleet(tmp_path: Path, lasting: Member) 
     script = (
         "import asyncio\nfrom pathlib import Path\nfrom cli.operations.fleet import Fleet, Member\n"
         "async def main():\n"
-        f"    member = Member('lasting', {lasting.arguments!r})\n"
+        f"    member = Member('lasting', {lasting.arguments!r}, None, {lasting.environment!r})\n"
+        f"    member.imports = {lasting.imports!r}\n"
         f"    async with Fleet([member], Path({str(tmp_path)!r}), print):\n"
         "        while member.pid is None:\n            await asyncio.sleep(0.05)\n"
         "        print(member.pid, flush=True)\n        await asyncio.sleep(99)\n"
@@ -66,7 +72,8 @@ async def test_members_die_with_a_killed_fleet(tmp_path: Path, lasting: Member) 
     await until(lambda: not runs(pid))
 
 
-@pytest.fixture
-def lasting(stack) -> Member:
+@pytest.fixture(params=[(), WORKERS], ids=["started", "forked"])
+def lasting(stack, request: pytest.FixtureRequest) -> Member:
     """A member that stays: a rollout worker of the tests' stack."""
-    return Member("lasting", ["worker", "rollout", "--home", str(stack.home)])
+    arguments = ["worker", "rollout", "--home", str(stack.home)]
+    return Member("lasting", arguments, environment=ONE_THREAD, imports=request.param)

@@ -94,6 +94,18 @@ def test_no_gpu_and_no_sglang_mean_the_cpu_engine(model: Path) -> None:
     assert local_engines.kind_for(config, gpus(1)) is EngineKind.SGLANG
 
 
+def test_an_engine_with_threads_of_its_own_is_not_forked(model: Path) -> None:
+    url = "http://127.0.0.1:30000"
+    bundled = CampaignConfig.model_validate(
+        {"name": "c", "policy": {"engines": [url]}, "trainer": {"device": "cpu", "warm_start": {}}}
+    )
+    for config, is_forked in ((bundled, True), (campaign(model, url, device="cpu"), False)):
+        started = {each.name: each for each in members(Settings(home=model), config, None, CPU)}
+        assert bool(started["engine"].imports) is is_forked
+        assert started["rollout"].imports == started["sandbox"].imports != ()
+        assert started["trainer"].imports == ()
+
+
 def reproducible(model: Path | str, *engines: str) -> CampaignConfig:
     fields = campaign(Path(model), *engines, device="cpu").model_dump(exclude_unset=True)
     return CampaignConfig.model_validate(fields | {"schedule": "reproducible"})

@@ -19,6 +19,7 @@ from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus
+from tests.processes import words
 from tests.waiting import until
 
 SOURCE = "verify-command"
@@ -59,7 +60,7 @@ async def test_a_verification_survives_its_worker_and_its_command(
 
         def worker(of: subprocess.Popen[str]) -> psutil.Process | None:
             children = psutil.Process(of.pid).children(recursive=True)
-            return next((each for each in children if "rollout" in each.cmdline()), None)
+            return next((each for each in children if "rollout" in words(each)), None)
 
         async def done(number: int) -> bool:
             return (await runs.tally(db, NAME)).num_done >= number

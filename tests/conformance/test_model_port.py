@@ -12,6 +12,7 @@ import pytest
 from sandbox_backend import make_backend, make_spec, output, run
 
 from infra.sandbox.model_port import MAX_CONNECTIONS
+from infra.sandbox.netns import NoEntry
 from infra.sandbox.protocol import SandboxLost
 from mainspring.programs.profile import MODEL_URL
 from tests.waiting import until
@@ -150,6 +151,21 @@ async def test_it_is_open_again_after_its_owner(backend, gateway, tmp_path: Path
         await sandbox.close()
     with pytest.raises(SandboxLost):
         await sandbox.open_model_port(lambda: [address], "late")
+
+
+async def test_a_port_that_is_taken_inside_is_told(fresh, gateway) -> None:
+    _, address = gateway
+    squat = """python3 -c 'import socket, time
+taken = socket.create_server(("127.0.0.1", 8400))
+print("taken", flush=True)
+time.sleep(1000)' >/dev/null &
+until (exec 3<>/dev/tcp/127.0.0.1/8400) 2>/dev/null; do sleep 0.05; done"""
+    assert await output(fresh, squat) == b""
+    with pytest.raises(NoEntry, match="has taken port 8400"):
+        await fresh.open_model_port(lambda: [address], "key")
+    await fresh.stop("none")
+    await fresh.open_model_port(lambda: [address], "key")
+    assert await output(fresh, ASK + "<<<hello") == b"key 6\n"
 
 
 async def test_connections_without_end_are_bounded(fresh, gateway) -> None:

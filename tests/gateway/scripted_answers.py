@@ -43,6 +43,9 @@ class Script:
     fault: Exception | None = None
     """Raised when a key is looked up."""
 
+    note_fault: Exception | None = None
+    """Raised when an answer is noted as delivered."""
+
     def __post_init__(self) -> None:
         self.may_answer.set()
         self.may_note.set()
@@ -68,6 +71,8 @@ class Script:
     async def delivered(self, session: Session, number: int) -> None:
         await self.may_note.wait()
         self.told.append(number)
+        if self.note_fault is not None:
+            raise self.note_fault
 
     async def count_tokens(self, session: Session, request: ModelRequest) -> int:
         return sum(len(message.text.split()) for message in request.messages)

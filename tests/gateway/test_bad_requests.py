@@ -1,5 +1,6 @@
 """What is refused, with the field's name in the dialect's own form."""
 
+import asyncio
 import json
 
 import httpx
@@ -24,6 +25,7 @@ from dialect_bodies import (
 from raw_client import ASK, connected, post
 from scripted_answers import KEY, Script, serving
 
+from gateway.bodies import LARGE_BYTES, MAX_AT_ONCE
 from gateway.channel import MAX_BODY_BYTES
 from gateway.dialects.json_value import MAX_DEPTH
 
@@ -207,6 +209,23 @@ async def test_unknown_routes_and_methods(client: httpx.AsyncClient) -> None:
         answer = await client.get(path)
         assert answer.status_code == 405
         assert told_in(path, answer)
+
+
+async def test_a_compressed_body(script: Script, client: httpx.AsyncClient) -> None:
+    told = await client.post(CHAT, content=b"\x1f\x8b", headers={"content-encoding": "gzip"})
+    assert told.status_code == 400
+    assert "send it as it is" in told_in(CHAT, told)
+
+
+async def test_large_bodies_of_one_session_at_once() -> None:
+    """More of them than are read at the same time."""
+    script = Script()
+    body = {**ASK, "metadata": {"x": "x" * 2 * LARGE_BYTES}}
+    async with serving(script) as address, httpx.AsyncClient(timeout=120) as client:
+        url = f"{address.url}/s/{KEY}{CHAT}"
+        asking = (client.post(url, json=body) for _ in range(MAX_AT_ONCE + 4))
+        told = await asyncio.gather(*asking)
+    assert {answer.status_code for answer in told} == {200}
 
 
 async def test_bodies_that_are_too_large() -> None:

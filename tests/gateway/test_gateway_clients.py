@@ -204,7 +204,6 @@ async def test_models_are_listed_for_each_client() -> None:
 FAULTS = [
     (RequestRefused("the template takes no tools"), openai.BadRequestError, 400),
     (PromptTooLong(9000, 8192), openai.BadRequestError, 400),
-    (SessionOver("rollout one has ended"), openai.PermissionDeniedError, 403),
     (DatabaseError("no route to db.internal:5432"), openai.InternalServerError, 503),
     (RuntimeError("/home/secret/path"), openai.InternalServerError, 500),
 ]
@@ -239,18 +238,46 @@ async def test_faults_are_errors_of_the_clients_own(
             "type": "invalid_request_error",
             "message": words,
         }
-    if isinstance(fault, SessionOver):
-        assert told.value.response.headers["x-should-retry"] == "false"
 
 
-async def test_codex_stops_when_the_session_is_over_and_knows_a_full_context() -> None:
-    """It asks again after a 403, and has no reason for a 400 (its own sources)."""
+async def test_the_end_of_a_session_is_told_so_that_clients_stop() -> None:
+    """Seen: Codex asks again after a 403, mini-swe-agent after a 400 and a 403."""
     script = Script()
-    script.replies.extend([SessionOver("over"), PromptTooLong(9000, 8192), PromptTooLong(9, 8)])
+    script.replies.extend([SessionOver("rollout one has ended")] * 4)
+    async with clients(script) as (chat, claude, gemini):
+        with pytest.raises(openai.AuthenticationError) as chat_told:
+            await chat.chat.completions.create(**ASK)
+        with pytest.raises(anthropic.PermissionDeniedError) as claude_told:
+            await claude.messages.create(**ASK, max_tokens=9, stream=True)
+        with pytest.raises(openai.BadRequestError) as codex_told:
+            await chat.responses.create(model="m", input="Fix it.", stream=True)
+        path = "/v1beta/models/m:generateContent"
+        told = await gemini.post(path, json={"contents": [{"parts": [{"text": "Fix it."}]}]})
+    assert chat_told.value.code == codex_told.value.code == "session_over"
+    assert told.json()["error"]["status"] == "PERMISSION_DENIED"
+    for headers in (chat_told.value.response.headers, claude_told.value.response.headers):
+        assert headers["x-should-retry"] == "false"
+
+
+async def test_an_answer_that_cannot_be_written_is_a_fault_of_the_dialect(
+    script: Script, client: httpx.AsyncClient
+) -> None:
+    script.default = Reply.model_construct(text=object(), reasoning="", tool_calls=(), is_cut=False)
+    for stream in (False, True):
+        told = await client.post("/v1/chat/completions", json={**ASK, "stream": stream})
+        assert told.status_code == 500
+        assert told.json()["error"]["type"] == "server_error"
+        told = await client.post("/v1/messages", json={**ASK, "stream": stream})
+        assert told.status_code == 500
+        assert told.json()["error"]["type"] == "api_error"
+    assert script.told == []
+
+
+async def test_codex_knows_a_full_context() -> None:
+    """By an event: a 400 tells it nothing."""
+    script = Script()
+    script.replies.extend([PromptTooLong(9000, 8192), PromptTooLong(9, 8)])
     async with clients(script) as (client, _, _):
-        with pytest.raises(openai.BadRequestError) as told:
-            await client.responses.create(model="m", input="Fix it.", stream=True)
-        assert told.value.code == "session_over"
         stream = await client.responses.create(model="m", input="Fix it.", stream=True)
         (event,) = [event async for event in stream]
         assert event.type == "response.failed"

@@ -240,6 +240,24 @@ async def test_connections_that_end_make_room() -> None:
     assert len(script.asked) == 10
 
 
+async def test_small_writes_are_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each answer takes 40 ms, until the client acknowledges its headers."""
+    options: list[int] = []
+
+    def connection_made(self: Connection, transport: asyncio.Transport) -> None:
+        made(self, transport)
+        options.append(
+            transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        )
+
+    made = Connection.connection_made
+    monkeypatch.setattr(Connection, "connection_made", connection_made)
+    async with serving(Script()) as address, connected(address) as raw:
+        await raw.send(preamble(KEY) + post())
+        assert (await raw.answer())[0] == 200
+    assert options == [1]
+
+
 async def test_a_port_in_use_is_told() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -1,6 +1,9 @@
 """Waiting for a reply: comments meanwhile, a client that leaves, and what counts as delivered."""
 
 import asyncio
+import json
+import re
+from collections import deque
 from contextlib import AsyncExitStack
 
 import anthropic
@@ -12,6 +15,7 @@ from starlette.types import Message
 
 from gateway.app import make_app
 from gateway.protocol import PromptTooLong, RequestRefused, SessionOver
+from mainspring.errors import DatabaseError
 from mainspring.programs.reply import Reply
 from tests.waiting import until
 
@@ -33,6 +37,28 @@ async def test_a_stream_gets_comments_while_it_waits() -> None:
         whole = await raw.until(b"data: [DONE]\n\n")
         assert b"Done." in whole
         await until(lambda: script.told == [1])
+
+
+@pytest.mark.parametrize("reply", [Reply(text="Done."), SessionOver("over")], ids=["text", "over"])
+async def test_gemini_waits_without_comments(reply: Reply | Exception) -> None:
+    """Seen: its SDK for JavaScript reads events by this expression, and errors as bare JSON."""
+    script = Script(replies=deque([reply]))
+    script.may_answer.clear()
+    path = "/v1beta/models/m:streamGenerateContent?alt=sse"
+    ask = post(path, {"contents": [{"parts": [{"text": "Fix it."}]}]}, {"x-goog-api-key": KEY})
+    async with serving(script, keep_alive_s=0.02) as address, connected(address) as raw:
+        await raw.send(ask)
+        await raw.until(b"\r\n\r\n1\r\n\n\r\n1\r\n\n\r\n")
+        script.may_answer.set()
+        chunks = (await raw.until(b"\r\n0\r\n\r\n")).decode().split("\r\n")[1::2]
+    *waiting, last = [chunk for chunk in chunks if chunk]
+    assert set(waiting) <= {"\n"}
+    if isinstance(reply, Reply):
+        match = re.match(r"^\s*data: (.*)(?:\n\n|\r\r|\r\n\r\n)", "\n" + last)
+        assert match is not None
+        assert json.loads(match[1])["candidates"][0]["finishReason"] == "STOP"
+    else:
+        assert json.loads(last)["error"]["status"] == "PERMISSION_DENIED"
 
 
 async def test_clients_read_a_stream_that_began_with_comments() -> None:
@@ -132,6 +158,30 @@ async def test_the_next_request_waits_until_the_answer_before_it_is_noted() -> N
         script.may_note.set()
         assert (await second.answer())[0] == 200
         await until(lambda: script.told == [1, 2])
+
+
+async def test_an_answer_that_cannot_be_noted_was_still_told() -> None:
+    script = Script(note_fault=DatabaseError("down for the moment"))
+    async with serving(script) as address, connected(address) as raw:
+        for number in (1, 2):
+            await raw.send(post(headers=HEADERS))
+            assert (await raw.answer())[0] == 200
+            await until(lambda number=number: len(script.told) == number)
+
+
+async def test_clients_that_come_and_leave_leave_nothing_behind() -> None:
+    script = Script()
+    async with serving(script, keep_alive_s=0.01) as address:
+        num_tasks = len(asyncio.all_tasks())
+        for index in range(60):
+            script.may_answer.clear()
+            async with connected(address) as raw:
+                await raw.send(post(body={**ASK, "stream": index % 2 == 0}, headers=HEADERS))
+                await until(lambda index=index: len(script.asked) == index + 1)
+                if index % 3 == 0:
+                    script.may_answer.set()
+                    await raw.until(b"\r\n\r\n")
+        await until(lambda: len(asyncio.all_tasks()) == num_tasks)
 
 
 async def test_a_server_that_ends_asks_clients_to_come_again() -> None:

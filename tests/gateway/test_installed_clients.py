@@ -7,6 +7,7 @@ a script that calls what each client offers as its shell.
 import dataclasses
 import json
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,16 @@ from infra.bundles.store import BundleMissing, mounts_for
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable, Limits, SandboxSpec
 from mainspring.config.agent import AgentConfig
+from mainspring.environments.protocol import CommandResult
 from mainspring.ids import SandboxId
+from mainspring.programs.matching import Noise, key_of
 from mainspring.programs.profile import Ask
 from mainspring.programs.profiles.choice import PROFILES, profile_for
 from mainspring.programs.reply import Answer, Reply
 from mainspring.programs.request import ModelRequest, Role, ToolSpec
 from mainspring.programs.starting import script
 
+WORKDIR = "/testbed"
 FILES = {"pkg/calc.py": "def add(a, b):\n    return a - b\n", "pkg/__init__.py": ""}
 INSTRUCTION = "add(1, 2) must be 3.\nQuotes ' \" ` $(touch /tmp/fooled) and a % do no harm."
 FIX = "sed -i 's/a - b/a + b/' pkg/calc.py"
@@ -96,32 +100,53 @@ async def backend(tmp_path: Path) -> AsyncIterator[BwrapBackend]:
         await backend.remove(left)
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", [*KINDS, "claude-code short"])
-async def test_an_installed_client_fixes_the_bug(backend: BwrapBackend, name: str) -> None:
-    agent = AgentConfig.model_validate(CONFIGS.get(name, {"kind": name}))
+@dataclass(frozen=True, slots=True)
+class Played:
+    ended: CommandResult
+    patch: bytes
+    policy: Policy
+    was_fooled: bool
+
+    def keys(self, noise: Noise) -> list[str]:
+        return sorted(key_of(request, noise) for _, request, _ in self.policy.asked)
+
+
+async def played(backend: BwrapBackend, agent: AgentConfig, life: int) -> Played:
     try:
         mounts = mounts_for(agent)
     except BundleMissing as missing:
         pytest.skip(missing.message)
-    workdir = "/testbed"
-    ask = Ask(INSTRUCTION, workdir, max_context=32_768, max_new_tokens=4096)
+    ask = Ask(INSTRUCTION, WORKDIR, max_context=32_768, max_new_tokens=4096)
     launch = profile_for(agent).launch(ask)
     policy = Policy()
-    spec = SandboxSpec(SandboxId("client"), workdir, files=FILES, limits=LIMITS)
+    spec = SandboxSpec(SandboxId(f"client.{life}"), WORKDIR, files=FILES, limits=LIMITS)
     sandbox = await backend.open(dataclasses.replace(spec, mounts=mounts))
     async with serving(policy) as address:
         await sandbox.open_model_port(lambda: [f"{address.host}:{address.port}"], KEY)
         ended = await sandbox.run("agent.1", script(launch), 500)
         await sandbox.stop("agent.1")
         patch = await sandbox.diff()
-        left = await sandbox.run("look", "ls /tmp/fooled", 60)
+        was_fooled = (await sandbox.run("look", "ls /tmp/fooled", 60)).returncode == 0
         await sandbox.close()
-    said = ended.output.decode(errors="replace")[-3000:]
-    assert b"+    return a + b" in patch, (name, ended.returncode, said)
-    assert ended.returncode == 0, said
-    assert left.returncode != 0
-    assert b"mainspring" not in patch and patch.count(b"diff --git") == 1, patch.decode()
-    assert INSTRUCTION.splitlines()[1] in policy.seen
-    if profile_for(agent).offers_tools:
-        assert "passed 42" in policy.seen
+    return Played(ended, patch, policy, was_fooled)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", [*KINDS, "claude-code short"])
+async def test_an_installed_client_fixes_the_bug(backend: BwrapBackend, name: str) -> None:
+    agent = AgentConfig.model_validate(CONFIGS.get(name, {"kind": name}))
+    profile = profile_for(agent)
+    first = await played(backend, agent, 1)
+    said = first.ended.output.decode(errors="replace")[-3000:]
+    assert b"+    return a + b" in first.patch, (name, first.ended.returncode, said)
+    assert first.ended.returncode == 0, said
+    assert not first.was_fooled
+    assert b"mainspring" not in first.patch, first.patch.decode()
+    assert first.patch.count(b"diff --git") == 1, first.patch.decode()
+    assert INSTRUCTION.splitlines()[1] in first.policy.seen
+    if profile.offers_tools:
+        assert "passed 42" in first.policy.seen
+    # Run again from the start it asks the same, so that it is answered from the record.
+    again = await played(backend, agent, 2)
+    assert again.patch == first.patch
+    assert again.keys(profile.noise) == first.keys(profile.noise)

@@ -201,10 +201,11 @@ CLIENTS = {
     "gemini": GeminiClient(),
     "gemini without ids": NamelessGeminiClient(),
 }
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
 OBJECTS = st.dictionaries(
     st.text(max_size=5),
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10),
+        st.none() | st.booleans() | st.integers() | FINITE | st.text(max_size=10),
         lambda inner: (
             st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
         ),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from cluster import Cluster, Host, bwrap_or_skip, cluster_of
 from guessing import EXAMPLE
+from program_cluster import ProgramCluster, program_cluster
 
 from cli.operations.embedded_stack import StackInfo
 from mainspring.ids import NodeId
@@ -49,3 +50,20 @@ def guess_importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     yield
     sys.modules.pop("guess", None)
+
+
+@pytest.fixture(scope="module")
+async def program_workers(
+    stack: StackInfo, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[ProgramCluster]:
+    backends = await bwrap_or_skip(tmp_path_factory.mktemp("sandboxes"))
+    hosts = {NODE: Host(backends, capacity=8)}
+    async with program_cluster(stack, hosts, tmp_path_factory.mktemp("model")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def programs(program_workers: ProgramCluster) -> ProgramCluster:
+    """The shared workers and gateway, with an engine that has said nothing yet."""
+    program_workers.engine.forget()
+    return program_workers

@@ -14,7 +14,7 @@ from cluster import Cluster, Host, cluster_of
 from cli.operations.embedded_stack import StackInfo
 from gateway.app import make_app
 from gateway.durable import DurableAnswers
-from gateway.server import serve
+from gateway.server import Bounds, serve
 from infra import gateway_addresses
 from infra.db import campaigns
 from infra.db.cache import Known
@@ -53,6 +53,10 @@ class ScriptedEngine:
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
         self._tokenizer = tokenizer
+        self.forget()
+
+    def forget(self) -> None:
+        """As new: between tests."""
         self.say: Callable[[str, int], str] = lambda prompt, turn: "done"
         self.asked: list[tuple[int, ...]] = []
         """Prompts, each once: those of replies that were given."""
@@ -112,6 +116,17 @@ class ProgramCluster:
 async def program_cluster(
     stack: StackInfo, hosts: Mapping[NodeId, Host], directory: Path
 ) -> AsyncIterator[ProgramCluster]:
+    async with (
+        without_gateway(stack, hosts, directory) as cluster,
+        gateway_of(stack, cluster.workers),
+    ):
+        yield cluster
+
+
+@asynccontextmanager
+async def without_gateway(
+    stack: StackInfo, hosts: Mapping[NodeId, Host], directory: Path
+) -> AsyncIterator[ProgramCluster]:
     tokenizer_of("qwen_like").save_pretrained(directory)
     tokenizer = ChatTokenizer(directory)
     engine = ScriptedEngine(tokenizer)
@@ -120,19 +135,17 @@ async def program_cluster(
         config = (await campaigns.get(db, campaign)).config
         return in_tokens(db, campaign, config, engine, tokenizer)
 
-    async with (
-        cluster_of(stack, hosts, serve_with=serve_scripted) as workers,
-        gateway_of(stack, workers),
-    ):
+    async with cluster_of(stack, hosts, serve_with=serve_scripted) as workers:
         yield ProgramCluster(workers, engine)
 
 
 @asynccontextmanager
 async def gateway_of(stack: StackInfo, workers: Cluster, name: int = 1) -> AsyncIterator[str]:
-    """One gateway, found by the nodes as `name`."""
+    """One gateway, found by the nodes as `name`. At its end what waits is cut."""
     notices = Notices(stack.database_url, CHANNEL)
     answers = DurableAnswers(workers.db, workers.client, Known(workers.db), notices, workers.served)
-    async with notices.listening(), serve(make_app(answers)) as at:
+    bounds = Bounds(shutdown_timeout_s=0)
+    async with notices.listening(), serve(make_app(answers), bounds=bounds) as at:
         address = f"{at.host}:{at.port}"
         with gateway_addresses.announced(load_settings(stack.home).home, name, address):
             yield at.url

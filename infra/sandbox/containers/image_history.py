@@ -184,7 +184,7 @@ class Seals:
             try:
                 return work(container)
             except APIError as error:
-                if _runs(container):
+                if error.status_code not in REMOVED_ALREADY and _runs(container):
                     raise
                 raise _cut_off(container, text_of(error)) from None
         finally:
@@ -199,6 +199,9 @@ class Seals:
         for word in (CLEAN, DIRTY, ABSENT):
             if said.endswith(word):
                 return word
+        if not complaints:
+            # On a busy machine the daemon ends a killed command's output before it tells its end.
+            raise _cut_off(container, "it said nothing")
         raise ImageUnfit(
             f"image {image}: its git history cannot be looked at: {complaints[-500:]}",
             remedy=FIT_REMEDY,

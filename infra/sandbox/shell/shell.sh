@@ -7,6 +7,11 @@
 # its namespace this shell cannot be killed from inside, so a command can end everything else only.
 
 exec 2>/dev/null
+# bwrap 0.11 leaves the pipe by which it was told that ids are mapped.
+for fd in /proc/self/fd/*; do
+  fd=${fd##*/}
+  ((fd <= 2)) || eval "exec $fd>&-"
+done
 umask 022
 LC_ALL=C
 spool=/dev/null

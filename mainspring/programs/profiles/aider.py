@@ -6,6 +6,8 @@ from mainspring.programs.profile import KEY, MODEL_NAME, MODEL_URL, Ask, Launch
 from mainspring.programs.profiles.client import PLACE, TASK, Client
 
 _MODEL = f"openai/{MODEL_NAME}"
+_TIDY = "trap 'rm -rf .aider.tags.cache.v*' EXIT"
+"""It keeps a cache in the working tree, which is no part of its patch."""
 _METADATA = f"{PLACE}/aider-model.json"
 
 
@@ -31,4 +33,6 @@ class Aider(Client):
         command += ["--edit-format", *(self.words("edit_format") or ["diff"])]
         environment = {"OPENAI_API_BASE": f"{MODEL_URL}/v1", "OPENAI_API_KEY": KEY}
         files = {_METADATA: json.dumps({_MODEL: known})}
-        return self.start(ask, [*command, *self.words("files")], environment, files, told_by="")
+        return self.start(
+            ask, [*command, *self.words("files")], environment, files, told_by="", before=[_TIDY]
+        )

@@ -25,6 +25,7 @@ class CommandProfile:
             command=self._command,
             environment={
                 "TASK": ask.instruction,
+                "ISSUE": ask.issue,
                 "MODEL_URL": MODEL_URL,
                 "MODEL_NAME": MODEL_NAME,
                 "MAX_CONTEXT": str(ask.max_context),

@@ -3,7 +3,7 @@
 import json
 
 from mainspring.programs.profile import KEY, MODEL_NAME, MODEL_URL, Ask, Launch
-from mainspring.programs.profiles.client import BY_ARGUMENT, PLACE, Client
+from mainspring.programs.profiles.client import BY_INPUT, PLACE, Client
 
 _CONFIG = f"{PLACE}/opencode.json"
 
@@ -35,7 +35,7 @@ class OpenCode(Client):
         }
         command = [self.program("opencode"), "run", "--model", f"gateway/{MODEL_NAME}"]
         files = {_CONFIG: json.dumps(config)}
-        return self.start(ask, command, environment, files, told_by=BY_ARGUMENT)
+        return self.start(ask, command, environment, files, told_by=BY_INPUT)
 
 
 _KINDS = ("CACHE", "CONFIG", "DATA", "STATE")

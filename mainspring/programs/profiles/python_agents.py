@@ -1,0 +1,47 @@
+"""Agents on a Python package: the bundle has the package, a script is the agent.
+
+By default the script is a small agent with a shell, a file beside this one; `options.script` names
+another.
+"""
+
+from typing import ClassVar
+
+from mainspring.program_files import program
+from mainspring.programs.profile import KEY, MODEL_NAME, MODEL_URL, Ask, Launch
+from mainspring.programs.profiles.client import PLACE, TASK, Client
+
+_DRIVER = f"{PLACE}/agent.py"
+
+
+class _PythonAgents(Client):
+    options = ("script",)
+    """`script`: path of a Python program in the sandbox."""
+    driver: ClassVar[str]
+    """File beside this one."""
+
+    def launch(self, ask: Ask) -> Launch:
+        own = self.words("script")
+        files = {} if own else {_DRIVER: program(__file__, self.driver)}
+        environment = {
+            "TASK_FILE": TASK,
+            "MODEL_NAME": MODEL_NAME,
+            "MODEL_URL": MODEL_URL,
+            "MAX_CONTEXT": str(ask.max_context),
+            "MAX_NEW_TOKENS": str(ask.max_new_tokens),
+            "OPENAI_BASE_URL": f"{MODEL_URL}/v1",
+            "OPENAI_API_KEY": KEY,
+            "OPENAI_AGENTS_DISABLE_TRACING": "1",
+            "LANGSMITH_TRACING": "false",
+        }
+        command = [self.program("python-agents"), *(own or [_DRIVER])]
+        return self.start(ask, command, environment, files, told_by="")
+
+
+class OpenAiAgents(_PythonAgents):
+    name = "openai-agents"
+    driver = "openai_agents_driver.py"
+
+
+class LangGraph(_PythonAgents):
+    name = "langgraph"
+    driver = "langgraph_driver.py"

@@ -1,0 +1,47 @@
+"""What a program cannot play is refused before anything is stored, with what to change."""
+
+import pytest
+from pydantic import ValidationError
+
+from cli.operations.named_parts import check_named
+from mainspring.algorithms.schedule import Schedule
+from mainspring.config.agent import AgentConfig
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.parallel import Device
+from mainspring.config.policy import PolicyConfig
+from mainspring.config.trainer import TrainerConfig
+from mainspring.errors import UsageError
+from mainspring.status import PolicyApi
+
+PROGRAM = AgentConfig(kind="command", options={"command": "true"})
+
+
+def campaign(agent: AgentConfig, **policy: PolicyApi) -> CampaignConfig:
+    return CampaignConfig(name="t", agent=agent, policy=PolicyConfig(model="m", **policy))
+
+
+def test_an_endpoint_in_text_cannot_answer_a_program() -> None:
+    check_named(campaign(PROGRAM))
+    with pytest.raises(UsageError, match="gives replies in text") as refused:
+        check_named(campaign(PROGRAM, api=PolicyApi.OPENAI))
+    assert "policy.api" in refused.value.remedy
+
+
+def test_a_command_that_is_missing_and_an_unknown_client_are_named() -> None:
+    with pytest.raises(UsageError, match="has no command"):
+        check_named(campaign(AgentConfig(kind="command")))
+    with pytest.raises(UsageError, match="no agent is called 'codx'") as unknown:
+        check_named(campaign(AgentConfig(kind="codx")))
+    assert "codex" in unknown.value.remedy and "bash" in unknown.value.remedy
+    with pytest.raises(UsageError, match="no reply parser is called 'yaml'"):
+        check_named(campaign(PROGRAM.model_copy(update={"tool_parser": "yaml"})))
+
+
+def test_a_reproducible_campaign_has_no_program() -> None:
+    with pytest.raises(ValidationError, match=r"agent\.kind = an agent such as"):
+        CampaignConfig(
+            name="t",
+            agent=PROGRAM,
+            trainer=TrainerConfig(device=Device.CPU),
+            schedule=Schedule.REPRODUCIBLE,
+        )

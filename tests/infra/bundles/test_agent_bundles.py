@@ -1,0 +1,117 @@
+"""Bundles of a package that a test makes: made once, whole or not at all, found and removed."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from infra.bundles.build import BundleBroken, add
+from infra.bundles.store import BundleMissing, BundleStore, digest
+from mainspring.errors import ConfigError
+from mainspring.programs.recipes import Recipe, recipe_of, recipes
+
+MODULE = "import sys\nprint('tool 1.0', *sys.argv[1:])\n"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BundleStore:
+    return BundleStore(tmp_path / "agents")
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    """Of a wheel, which pip installs without a network."""
+    wheel = tmp_path / "tool-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as made:
+        made.writestr("tool.py", MODULE)
+        made.writestr(
+            "tool-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tool\nVersion: 1.0\n"
+        )
+        made.writestr(
+            "tool-1.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        made.writestr("tool-1.0.dist-info/RECORD", "tool.py,,\ntool-1.0.dist-info/METADATA,,\n")
+    return Recipe(name="tool", version="1.0", pip=(str(wheel),), programs={"tool": "python:tool"})
+
+
+def test_a_bundle_is_made_once_and_runs(store: BundleStore, recipe: Recipe) -> None:
+    made, is_new = add(store, recipe)
+    assert (made.name, is_new) == ("tool-1.0", True)
+    ran = subprocess.run([made.folder / "bin/tool", "a b"], capture_output=True, text=True)
+    assert (ran.stdout, ran.returncode) == ("tool 1.0 a b\n", 0), ran
+    assert add(store, recipe) == (made, False)
+    assert [bundle.name for bundle in store.list()] == ["tool-1.0"]
+    assert made.manifest.sha256 == digest(made.folder)
+    assert made.manifest.python == f"{sys.version_info.major}.{sys.version_info.minor}"
+    (made.folder / "site/tool.py").write_text("print('another')\n")
+    assert made.manifest.sha256 != digest(made.folder)
+    store.remove("tool-1.0")
+    assert not store.list()
+    with pytest.raises(BundleMissing, match="not on this machine"):
+        store.find("tool-1.0")
+
+
+async def test_of_two_at_once_one_makes_it(store: BundleStore, recipe: Recipe) -> None:
+    both = await asyncio.gather(*(asyncio.to_thread(add, store, recipe) for _ in range(2)))
+    assert sorted(is_new for _, is_new in both) == [False, True]
+    assert both[0][0] == both[1][0]
+
+
+def test_what_a_killed_process_left_is_no_bundle(store: BundleStore, recipe: Recipe) -> None:
+    for left in (".tool-1.0.new", "tool-1.0"):
+        (store.folder / left / "site").mkdir(parents=True)
+        (store.folder / left / "site/half.py").write_text("")
+    assert store.list() == []
+    made, is_new = add(store, recipe)
+    assert is_new and not (made.folder / "site/half.py").exists()
+    assert not (store.folder / ".tool-1.0.new").exists()
+
+
+def test_what_cannot_be_installed_leaves_nothing(store: BundleStore, recipe: Recipe) -> None:
+    broken = recipe.model_copy(update={"pip": ("/nowhere/tool-1.0-py3-none-any.whl",)})
+    with pytest.raises(BundleBroken, match=r"tool-1\.0: .* ended with 1"):
+        add(store, broken)
+    lacking = recipe.model_copy(update={"programs": {"tool": "file:site/no-such-*"}})
+    with pytest.raises(BundleBroken, match="0 files match site/no-such-"):
+        add(store, lacking)
+    newer = recipe.model_copy(update={"min_python": "3.90"})
+    with pytest.raises(ConfigError, match=r"needs Python 3\.90 or newer"):
+        add(store, newer)
+    assert store.list() == []
+    assert [path.name for path in store.folder.iterdir()] == [".tool-1.0.lock"]
+
+
+def test_recipes_and_their_versions() -> None:
+    assert recipe_of("codex").bundle == f"codex-{recipes()['codex'].version}"
+    assert recipe_of("codex", "9.9.9").bundle == "codex-9.9.9"
+    assert recipe_of("codex", "9.9.9").npm == recipe_of("codex").npm
+    for version in ("../x", "", "a b", "-rf"):
+        with pytest.raises(ConfigError, match="is no version of codex"):
+            recipe_of("codex", version)
+    with pytest.raises(ConfigError, match="no client is called 'codecks'"):
+        recipe_of("codecks")
+
+
+def test_the_command_lists_and_refuses(tmp_path: Path) -> None:
+    def ask(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "cli.main", "agents", *words],
+            capture_output=True,
+            text=True,
+            env={"PATH": "/usr/bin:/bin", "MAINSPRING_AGENTS_DIR": str(tmp_path / "none")},
+            cwd=Path(__file__).parents[3],
+        )
+
+    listed = ask("list", "--json")
+    rows = json.loads(listed.stdout)
+    assert {row["name"] for row in rows} == set(recipes())
+    assert not any(row["is_here"] for row in rows)
+    for words in (("add", "codecks"), ("check", "codex"), ("remove", "codex@1.0")):
+        refused = ask(*words)
+        assert refused.returncode == 2, refused
+        assert "Traceback" not in refused.stderr and "\n  " in refused.stderr

@@ -1,0 +1,118 @@
+"""What holds of every rollout that a program played, whatever was killed under it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from cluster import Cluster
+from program_cluster import ProgramCluster, calling
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.worker import Replayer
+
+from infra.db import model_requests, sandboxes, turns
+from infra.db.batches import load_groups
+from infra.sandbox.protocol import BackendUnavailable
+from mainspring.ids import RolloutId, SandboxId, rollout_workflow
+from mainspring.sandbox_choice import BWRAP
+from mainspring.status import SandboxStatus
+from mainspring.trajectories.samples import samples_of
+from reports import one_rollout
+from reports.program_view import ProgramView
+from tests.sandboxed import SANDBOXED
+from tests.waiting import until
+from workflows.rollout import RolloutWorkflow
+
+EDIT = "sed -i 's/a - b/a + b/' calc.py"
+FIX = calling(EDIT)
+THREE = (calling("cat calc.py"), FIX, "It is fixed.")
+"""Replies of a whole rollout."""
+
+
+def sandbox_of(rollout: RolloutId, life: int, epoch: int = 0) -> SandboxId:
+    return SandboxId(f"{rollout.replace('/', '.')}.e{epoch}.s{life}")
+
+
+async def kill_sandbox(cluster: Cluster, sandbox: SandboxId) -> None:
+    """From outside: its node does not know."""
+    backend = cluster.backends[BWRAP]
+    assert not isinstance(backend, BackendUnavailable)
+    await backend.remove(sandbox)
+
+
+async def sandboxes_of(cluster: Cluster, rollout: RolloutId) -> list[str]:
+    name = rollout.replace("/", ".")
+    return [each for each in await cluster.open_sandboxes() if name in each]
+
+
+async def until_asked_in(
+    cluster: Cluster, rollout: RolloutId, number: int, life: int, epoch: int = 0
+) -> None:
+    """Until this life asks request `number`."""
+
+    async def is_so() -> bool:
+        known = await model_requests.history(cluster.db, rollout, epoch)
+        return any((each.number, each.life) == (number, life) for each in known)
+
+    await until(is_so)
+
+
+class Held:
+    """Holds the engine at the first reply of a turn until it is let go."""
+
+    def __init__(self, turn: int) -> None:
+        self.reached = asyncio.Event()
+        self.let_go = asyncio.Event()
+        self._turn = turn
+
+    async def __call__(self, turn: int) -> None:
+        if turn == self._turn and not self.let_go.is_set():
+            self.reached.set()
+            await self.let_go.wait()
+
+
+def once(work: Callable[[], Awaitable[None]], turn: int) -> Callable[[int], Awaitable[None]]:
+    """An engine that does `work` before its first reply of this turn."""
+    done: list[int] = []
+
+    async def hold(now: int) -> None:
+        if now == turn and not done:
+            done.append(now)
+            await work()
+
+    return hold
+
+
+async def check_answered_once(
+    cluster: ProgramCluster, rollout: RolloutId, *, num_calls: int, num_lives: int
+) -> ProgramView:
+    """No prompt went to the engine twice, and every token that it gave is trained once."""
+    asked = cluster.engine.asked
+    assert len(asked) == len(set(asked)) == num_calls
+    db = cluster.workers.db
+    row = await cluster.workers.row(rollout)
+    calls, executions = await turns.history(db, rollout, row.epoch)
+    assert [call.number for call in calls] == list(range(num_calls)) and executions == []
+    [group] = await load_groups(db, [row.group])
+    [played] = group.rollouts
+    samples = samples_of(rollout, played.calls, trained=played.trained)
+    trained = sum(sample.num_action_tokens for sample in samples)
+    assert trained == sum(len(call.completion_ids) for call in calls)
+    program = (await one_rollout.read(db, rollout)).program
+    assert program is not None and program.num_calls == num_calls and not program.num_abandoned
+    assert len(program.lives) == num_lives
+    leases = await sandboxes.rollout_leases(db, rollout)
+    assert {lease.status for lease in leases} <= {SandboxStatus.CLOSED, SandboxStatus.LOST}
+    if cluster.workers.nodes:  # else they are processes of their own
+        assert await sandboxes_of(cluster.workers, rollout) == []
+    return program
+
+
+async def replays(cluster: Cluster, rollout: RolloutId) -> None:
+    """The history of its newest run, with the workflow as it is now."""
+    handle = cluster.client.get_workflow_handle(rollout_workflow(rollout))
+    replayer = Replayer(
+        workflows=[RolloutWorkflow],
+        data_converter=pydantic_data_converter,
+        workflow_runner=SANDBOXED,
+    )
+    replayed = await replayer.replay_workflow(await handle.fetch_history())
+    assert replayed.replay_failure is None

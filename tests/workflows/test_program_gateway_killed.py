@@ -1,0 +1,143 @@
+"""Gateways and engines that die under a program: it asks again, and gets the reply that stands."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from cluster import Host, bwrap_or_skip
+from conftest import NODE
+from program_checks import THREE, Held, check_answered_once, sandboxes_of
+from program_cluster import NoAnswer, ProgramCluster, gateway_of, own_program, without_gateway
+
+from cli.operations.embedded_stack import StackInfo
+from gateway.durable import DurableAnswers
+from mainspring.errors import EngineError
+from mainspring.status import FaultKind, StopReason
+from tests.waiting import until
+
+
+@pytest.fixture(scope="module")
+async def program_workers(
+    stack: StackInfo, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[ProgramCluster]:
+    """Without a gateway: each test starts its own."""
+    backends = await bwrap_or_skip(tmp_path_factory.mktemp("sandboxes"))
+    hosts = {NODE: Host(backends, capacity=8)}
+    async with without_gateway(stack, hosts, tmp_path_factory.mktemp("model")) as cluster:
+        yield cluster
+
+
+class Stuck:
+    """Stops a gateway where it calls `name` for request 1, until that gateway is killed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, number_at: int) -> None:
+        self.reached = asyncio.Event()
+        self.passed = 0
+        """Calls for request 1 that were let through."""
+        work: Callable[..., Awaitable[object]] = getattr(DurableAnswers, name)
+
+        async def stop(*about: object) -> object:
+            if about[number_at] == 1:
+                if not self.reached.is_set():
+                    self.reached.set()
+                    await asyncio.Event().wait()
+                self.passed += 1
+            return await work(*about)
+
+        monkeypatch.setattr(DurableAnswers, name, stop)
+
+
+async def play_past(
+    stack: StackInfo, programs: ProgramCluster, reached: asyncio.Event, then: Callable[[], object]
+) -> None:
+    """Play; kill the gateway when `reached` is set, and call `then` when there is another one."""
+    programs.engine.say = lambda prompt, turn: THREE[turn]
+    async with gateway_of(stack, programs.workers):
+        campaign, group, [rollout] = await programs.workers.make_rollouts(program=own_program())
+        handle = await programs.workers.start(rollout, campaign, group)
+        await reached.wait()
+    async with gateway_of(stack, programs.workers):
+        waited = then()
+        if asyncio.iscoroutine(waited):
+            await waited
+        result = await handle.result()
+    assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.EXITED, 1.0, 3)
+    await check_answered_once(programs, rollout, num_calls=3, num_lives=1)
+
+
+async def test_a_gateway_that_dies_before_it_tells_the_workflow(
+    stack: StackInfo, programs: ProgramCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = Stuck(monkeypatch, "_signal", number_at=2)
+    await play_past(stack, programs, stuck.reached, lambda: None)
+    assert stuck.passed == 1
+
+
+async def test_a_gateway_that_dies_while_a_reply_is_made(
+    stack: StackInfo, programs: ProgramCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs.engine.hold = held = Held(1)
+    told: list[int] = []
+    signal = DurableAnswers._signal  # pyright: ignore[reportPrivateUsage]
+
+    async def note(*about) -> None:
+        await signal(*about)
+        told.append(about[2])
+
+    monkeypatch.setattr(DurableAnswers, "_signal", note)
+
+    async def let_go() -> None:
+        await until(lambda: told.count(1) == 2)  # the client asked again
+        held.let_go.set()
+
+    await play_past(stack, programs, held.reached, let_go)
+
+
+async def test_a_gateway_that_dies_before_it_sends_the_reply(
+    stack: StackInfo, programs: ProgramCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = Stuck(monkeypatch, "_answer", number_at=3)
+    await play_past(stack, programs, stuck.reached, lambda: None)
+    assert stuck.passed == 1
+
+
+async def test_a_gateway_that_dies_when_the_reply_was_sent(
+    stack: StackInfo, programs: ProgramCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And before it is noted: the client, which has it, does not ask again."""
+    stuck = Stuck(monkeypatch, "delivered", number_at=2)
+    await play_past(stack, programs, stuck.reached, lambda: None)
+    assert stuck.passed == 0
+
+
+async def test_two_gateways_answer_one_program(stack: StackInfo, programs: ProgramCluster) -> None:
+    programs.engine.say = lambda prompt, turn: THREE[turn]
+    async with gateway_of(stack, programs.workers), gateway_of(stack, programs.workers):
+        rollout, result = await programs.play()
+    assert result.reward == 1.0
+    await check_answered_once(programs, rollout, num_calls=3, num_lives=1)
+
+
+async def test_a_request_waits_for_engines_that_come_back(
+    stack: StackInfo, programs: ProgramCluster
+) -> None:
+    programs.engine.say = lambda prompt, turn: THREE[turn]
+    programs.engine.faults = [NoAnswer("no engine is up"), NoAnswer("no engine is up")]
+    async with gateway_of(stack, programs.workers):
+        rollout, result = await programs.play()
+    assert programs.engine.faults == []
+    assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.EXITED, 1.0, 3)
+    await check_answered_once(programs, rollout, num_calls=3, num_lives=1)
+
+
+async def test_a_request_that_the_engine_refuses_masks_the_rollout(
+    stack: StackInfo, programs: ProgramCluster
+) -> None:
+    programs.engine.faults = [EngineError("the engine refuses prompts of this kind")]
+    async with gateway_of(stack, programs.workers):
+        rollout, result = await programs.play()
+    assert (result.stop_reason, result.reward) == (StopReason.INFRA_FAULT, None)
+    fault = (await programs.workers.row(rollout)).fault
+    assert "the engine refuses prompts of this kind" in fault
+    assert FaultKind.POLICY_REFUSED in fault and "policy.*" in fault
+    assert await sandboxes_of(programs.workers, rollout) == []

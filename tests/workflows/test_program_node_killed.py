@@ -1,0 +1,135 @@
+"""A node's process ends under a program: killed and replaced, or gone as the program is stopped."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from cluster import Host, bwrap_or_skip
+from program_checks import FIX, THREE, Held, check_answered_once, once
+from program_cluster import (
+    ProgramCluster,
+    calling,
+    gateway_of,
+    own_program,
+    program_cluster,
+    without_gateway,
+)
+from sqlalchemy import select
+
+from cli.operations.embedded_stack import StackInfo
+from gateway.durable import DurableAnswers
+from infra.db import nodes
+from infra.db.program_rows import ProgramLifeRow
+from mainspring.ids import NodeId, RolloutId
+from mainspring.status import StopReason
+from tests.waiting import until
+from workers import sandbox as sandbox_worker
+from workflows import activity_calls
+
+NODE = NodeId("program-node-process")
+NODES = (NodeId("program-lost-a"), NodeId("program-lost-b"))
+
+
+@asynccontextmanager
+async def node_process(
+    stack: StackInfo, home: Path, gateway: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Killed at the end of the block; its sandboxes are left to the next one."""
+    environment = {
+        **os.environ,
+        "MAINSPRING_HOME": str(home),
+        "MAINSPRING_NODE_ID": NODE,
+        "MAINSPRING_DATABASE_URL": stack.database_url,
+        "MAINSPRING_TEMPORAL_ADDRESS": stack.temporal_address,
+        "MAINSPRING_GATEWAY_ADDRESSES": gateway,
+        "MAINSPRING_NODE_MIN_FREE_MEMORY_MB": "0",
+    }
+    words = ("-m", "mainspring", "worker", "sandbox", "--capacity", "2", "--leave-sandboxes")
+    with (home / "node.log").open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *words, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def key_hashes(cluster: ProgramCluster, rollout: RolloutId) -> list[str]:
+    statement = select(ProgramLifeRow.key_hash).where(ProgramLifeRow.rollout_id == rollout)
+    async with cluster.workers.db.statement() as connection:
+        return list(await connection.scalars(statement))
+
+
+async def test_the_next_process_of_a_node_opens_the_models_port_again(
+    stack: StackInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the same sandbox, with another key; the program runs on, and its client asks again."""
+    await bwrap_or_skip(tmp_path / "probe")
+    told: list[int] = []
+    signal = DurableAnswers._signal  # pyright: ignore[reportPrivateUsage]
+
+    async def note(*about) -> None:
+        await signal(*about)
+        told.append(about[2])
+
+    monkeypatch.setattr(DurableAnswers, "_signal", note)
+    home = tmp_path / "node"
+    home.mkdir()
+    async with (
+        without_gateway(stack, {}, tmp_path / "model") as cluster,
+        gateway_of(stack, cluster.workers) as url,
+    ):
+        address = url.removeprefix("http://")
+        cluster.engine.say = lambda prompt, turn: THREE[turn]
+        cluster.engine.hold = held = Held(1)
+        campaign, group, [rollout] = await cluster.workers.make_rollouts(program=own_program())
+        async with node_process(stack, home, address) as process:
+            handle = await cluster.workers.start(rollout, campaign, group)
+            await held.reached.wait()
+            process.kill()
+            await process.wait()
+        [first_key] = await key_hashes(cluster, rollout)
+        async with node_process(stack, home, address):
+            await until(lambda: told.count(1) == 2)
+            held.let_go.set()
+            result = await handle.result()
+            assert (result.stop_reason, result.reward) == (StopReason.EXITED, 1.0)
+            [second_key] = await key_hashes(cluster, rollout)
+            assert second_key != first_key
+        await check_answered_once(cluster, rollout, num_calls=3, num_lives=1)
+
+
+async def test_a_program_whose_stop_no_process_takes_on_is_run_again(
+    stack: StackInfo, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its node drains when the step limit is reached: its tree may still change."""
+    monkeypatch.setattr(activity_calls, "DEAD_NODE_TIMEOUT", timedelta(seconds=5))
+    monkeypatch.setattr(sandbox_worker, "GRACE", timedelta(seconds=0))
+    hosts = {
+        name: Host(await bwrap_or_skip(tmp_path_factory.mktemp(name)), capacity=1) for name in NODES
+    }
+    async with program_cluster(stack, hosts, tmp_path_factory.mktemp("model")) as cluster:
+        lost: list[NodeId] = []
+
+        async def drain() -> None:
+            [holder] = [name for name, node in cluster.workers.nodes.items() if node.held.ids()]
+            lost.append(holder)
+            await nodes.set_draining(cluster.workers.db, holder, True)
+            node = cluster.workers.nodes[holder]
+            await until(lambda: node.admission.refusal() is not None)
+            await node.own.shutdown()
+
+        cluster.engine.say = lambda prompt, turn: FIX if turn == 0 else calling(f"echo {turn}")
+        cluster.engine.hold = once(drain, turn=1)
+        rollout, result = await cluster.play(step_limit=2)
+        assert len(lost) == 1
+        assert (result.stop_reason, result.reward) == (StopReason.STEP_LIMIT, 1.0)
+        assert result.num_turns == len(cluster.engine.asked) == len(set(cluster.engine.asked)) == 2
