@@ -11,10 +11,11 @@ from temporalio import activity
 
 from activities.implements import implements
 from activities.partial_replies import PartialReplies
-from infra.db import model_requests, turns
+from infra.db import model_requests
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.partial_calls import Kept
+from infra.db.program_calls import ProgramCalls
 from infra.policy.program_policy import ProgramReply, ProgramRequest, StoredCall
 from infra.policy.protocol import NoEngineAnswered, PromptTooLong, RequestRefused, Versions
 from infra.policy.serving import Served, ServedCampaigns
@@ -45,6 +46,7 @@ class AnswerActivities:
         self._known = known
         self._served = served
         self._partials = PartialReplies(db)
+        self._calls_of = ProgramCalls(db)
 
     @implements(ANSWER_CALL)
     async def answer_call(self, ask: AnswerInput) -> AnswerResult:
@@ -52,11 +54,11 @@ class AnswerActivities:
             about = await self._known.rollout(ask.rollout)
             served = await self._served.of(about.campaign)
             policy = served.program_policy()
-            asked = await model_requests.look(self._db, ask.rollout, ask.epoch, ask.number)
-            if asked is not None and asked.state is RequestState.REFUSED:
+            state, request, stored = await model_requests.read(
+                self._db, ask.rollout, ask.epoch, ask.number
+            )
+            if state is RequestState.REFUSED:
                 return AnswerResult(state=RequestState.REFUSED)
-            request = await model_requests.body(self._db, ask.rollout, ask.epoch, ask.number)
-            stored = await turns.get_call(self._db, ask.rollout, ask.epoch, ask.number)
             if stored is not None:
                 return _result(stored, policy.reply_of(stored, request))
             try:
@@ -113,13 +115,8 @@ class AnswerActivities:
 
     async def _calls(self, rollout: RolloutId, epoch: int) -> list[StoredCall]:
         """Those that a request can continue."""
-        histories = {
-            known.number: known.history
-            for known in await model_requests.history(self._db, rollout, epoch)
-            if known.history is not None
-        }
-        calls, _ = await turns.history(self._db, rollout, epoch)
-        return [StoredCall(call, histories[call.number]) for call in calls]
+        settled = await self._calls_of.read(rollout, epoch)
+        return [StoredCall(each.call, each.history) for each in settled]
 
     async def _refused(self, ask: AnswerInput, refusal: Refusal) -> AnswerResult:
         await model_requests.refuse(

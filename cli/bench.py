@@ -130,6 +130,47 @@ def register(app: typer.Typer) -> None:
                 (print_scale if soak_s is None else print_soak)(figures)
 
     @bench.command()
+    def gateway(
+        sessions: Annotated[
+            str, typer.Option(help="Numbers of sessions at once, ascending.")
+        ] = "1,32,200",
+        num_calls: Annotated[
+            int,
+            typer.Option(
+                "--calls",
+                min=1,
+                max=2000,
+                help="Number of calls of one session; many sessions ask four times as many "
+                "together.",
+            ),
+        ] = 200,
+        prompt_tokens: Annotated[
+            str, typer.Option(help="Numbers of tokens of the first prompt, ascending.")
+        ] = "1000,8000,20000",
+        as_json: Json = False,
+    ) -> None:
+        """Measure what a request of a program costs beyond the engine, and requests per second.
+
+        Gateway, rollout worker, workflow, Temporal, Postgres and tokenizer are real; the engine
+        answers at once, and sandboxes are clients of the bench. Histories grow call by call.
+        """
+        from cli.operations import bench_gateway
+
+        numbers = bench_gateway.read_numbers("--sessions", sessions, bench_gateway.MAX_SESSIONS)
+        sizes = bench_gateway.read_numbers("--prompt-tokens", prompt_tokens, 200_000)
+        figures: dict[str, dict[str, Any]] = {}
+        try:
+            _run(bench_gateway.measure(numbers, num_calls, sizes, figures))
+        finally:
+            # Also of what came before the load that failed.
+            if as_json:
+                typer.echo(json.dumps(figures))
+            elif figures:
+                from cli.bench_screen import print_gateway
+
+                print_gateway(figures)
+
+    @bench.command()
     def grade(
         num_tasks: Annotated[
             int, typer.Option("--tasks", min=1, help="Number of patches to grade.")

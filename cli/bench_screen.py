@@ -1,4 +1,5 @@
-"""The tables of `mainspring bench scale`, within 80 columns. Imported when they are printed."""
+"""The tables of `mainspring bench scale` and `bench gateway`, within 80 columns. Imported when they
+are printed."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -85,6 +86,22 @@ def print_soak(figures: Mapping[str, Mapping[str, Any]]) -> None:
             f"{row['num_ended']} rollouts ended, {row['unexpected_ends']} otherwise than expected",
             highlight=False,
         )
+
+
+def print_gateway(figures: Mapping[str, Mapping[str, Any]]) -> None:
+    table = Table("sessions", "prompt", "p50", "p99", "first", "last", "requests/s", "KiB each")
+    table.title = "overhead of a request; p50 of the first and last calls; the gateway's memory"
+    for number, row in figures.items():
+        for size, each in {"": row, **row.get("by_prompt_tokens", {})}.items():
+            table.add_row(
+                number,
+                size,
+                *(_ms(each["overhead_p50_ms"]), _ms(each["overhead_p99_ms"])),
+                *(_ms(each["first_calls_p50_ms"]), _ms(each["last_calls_p50_ms"])),
+                _figure(each["requests_per_s"]),
+                _figure(each["kib_per_session_of"]["gateway"]),
+            )
+    Console().print(table)
 
 
 def _table(title: str, *columns: str) -> Table:

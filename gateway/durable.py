@@ -7,6 +7,7 @@ once: all they share is in Postgres. Implements `protocol.Answers`.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -34,6 +35,7 @@ from mainspring.programs.refusal import Refusal, RefusalKind
 from mainspring.programs.reply import Answer
 from mainspring.programs.request import ModelRequest
 from mainspring.protocol.program import ASK_SIGNAL
+from mainspring.trajectories.turns import Call
 
 T = TypeVar("T")
 LOOK_EVERY_S = 2.0
@@ -89,11 +91,11 @@ class DurableAnswers:
             asked = await self._lasting(stored)
         except Fenced as error:
             raise _over(session) from error
-        if asked.state is RequestState.ASKED:
-            asked = await self._told(session, asked)
+        asked = await self._told(session, asked)
         if asked.state is RequestState.REFUSED:
             raise _refusal(Refusal.model_validate(asked.refusal))
-        return await self._answer(session, request, asked.number, agent)
+        assert asked.call, f"{session.rollout}, call {asked.number}: its reply is missing"
+        return _answer(request, asked.call, agent)
 
     async def delivered(self, session: Session, number: int) -> None:
         await model_requests.delivered(
@@ -109,10 +111,13 @@ class DurableAnswers:
         return prompt.num_tokens
 
     async def _told(self, session: Session, asked: Asked) -> Asked:
-        """Once the request is answered or refused."""
+        """Once the request is answered or refused; its workflow is told unless it is."""
         told = f"{session.rollout} {session.epoch} {asked.number}"
         with self._notices.of(told) as notice:
-            await self._signal(session, asked.number)
+            if asked.state is RequestState.ASKED:
+                await self._signal(session, asked.number)
+            if asked.is_new:  # what answers it was told after its notice is waited for
+                await _wait(notice)
             while True:
                 notice.clear()
                 found = await self._lasting(
@@ -124,10 +129,7 @@ class DurableAnswers:
                     raise _over(session)
                 if found.state is not RequestState.ASKED:
                     return found
-                try:
-                    await asyncio.wait_for(notice.wait(), LOOK_EVERY_S)
-                except TimeoutError:
-                    continue
+                await _wait(notice)
 
     async def _signal(self, session: Session, number: int) -> None:
         handle = self._client.get_workflow_handle(rollout_workflow(session.rollout))
@@ -145,22 +147,6 @@ class DurableAnswers:
                     ) from error
             await asyncio.sleep(RETRY_S)
 
-    async def _answer(
-        self, session: Session, request: ModelRequest, number: int, agent: AgentConfig
-    ) -> Answer:
-        call, num_prompt_tokens = await self._lasting(
-            lambda: model_requests.num_prompt_tokens(
-                self._db, session.rollout, session.epoch, number
-            )
-        )
-        parse = parser_of(agent.tool_parser)
-        return Answer(
-            number=number,
-            reply=parse(call.text, request.tools, call.finish_reason == "length"),
-            num_prompt_tokens=num_prompt_tokens,
-            num_completion_tokens=call.num_completion_tokens or len(call.completion_ids),
-        )
-
     async def _agent(self, session: Session) -> AgentConfig:
         facts = await self._lasting(lambda: self._known.rollout(session.rollout))
         return (await self._lasting(lambda: self._known.config(facts.campaign))).agent
@@ -175,6 +161,25 @@ class DurableAnswers:
                 if time.monotonic() > until:
                     raise
             await asyncio.sleep(RETRY_S)
+
+
+async def _wait(notice: asyncio.Event) -> None:
+    """For a notice, or as long as one may be missed."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(notice.wait(), LOOK_EVERY_S)
+
+
+def _answer(request: ModelRequest, call: Call, agent: AgentConfig) -> Answer:
+    num_prompt_tokens = call.num_prompt_tokens
+    if num_prompt_tokens is None:
+        num_prompt_tokens = call.prompt_start + len(call.prompt_ids)
+    parse = parser_of(agent.tool_parser)
+    return Answer(
+        number=call.number,
+        reply=parse(call.text, request.tools, call.finish_reason == "length"),
+        num_prompt_tokens=num_prompt_tokens,
+        num_completion_tokens=call.num_completion_tokens or len(call.completion_ids),
+    )
 
 
 def _over(session: Session) -> SessionOver:

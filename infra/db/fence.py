@@ -40,23 +40,27 @@ def fenced_insert(
     *,
     on_conflict: str = "DO NOTHING",
     returning: Sequence[str],
+    around: str = "{insert}",
 ) -> TextualSelect:
     """INSERT of one row, a parameter per column, that finds nothing to insert from when the rollout
-    has moved on. `columns` include rollout_id and epoch. Build it once.
+    has moved on. `columns` include rollout_id and epoch. `around`: a statement with more to do,
+    whose result begins with the columns `returning`. Build it once.
 
     Written as text because SQLAlchemy compiles its own ON CONFLICT anew at every execution, which
     takes ten times as long as Postgres does.
     """
     known = table.__table__.c
-    statement = text(
+    insert = (
         f"INSERT INTO {table.__tablename__} ({', '.join(columns)}) "
         f"SELECT {', '.join(f':{name}' for name in columns)} FROM rollouts "
         f"WHERE id = :rollout_id AND epoch = :epoch AND phase <> '{RolloutPhase.DONE}' FOR SHARE "
         f"ON CONFLICT {on_conflict} RETURNING {', '.join(returning)}"
     )
-    return statement.bindparams(
-        *(bindparam(name, type_=known[name].type) for name in columns)
-    ).columns(*(known[name] for name in returning))
+    return (
+        text(around.replace("{insert}", insert))
+        .bindparams(*(bindparam(name, type_=known[name].type) for name in columns))
+        .columns(*(known[name] for name in returning))
+    )
 
 
 async def current_epoch(connection: AsyncConnection, rollout: RolloutId) -> int:

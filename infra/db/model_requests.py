@@ -10,12 +10,23 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, insert, select, text, update
+from sqlalchemy import (
+    Integer,
+    Select,
+    and_,
+    bindparam,
+    func,
+    insert,
+    select,
+    text,
+    true,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db import turns
 from infra.db.database import Database
-from infra.db.fence import refuse_finished, refuse_older
+from infra.db.fence import fenced_insert, refuse_finished, refuse_older
 from infra.db.models import CallRow, RolloutRow
 from infra.db.program_rows import ModelRequestRow
 from mainspring.ids import RolloutId
@@ -27,7 +38,72 @@ from mainspring.trajectories.turns import Call
 CHANNEL = "model_requests"
 """Of Postgres' NOTIFY: a rollout's id, a space, an epoch, a space, a number."""
 _ROW = ModelRequestRow
-_ONE_AT_A_TIME = text("SELECT pg_advisory_xact_lock(hashtext(:id))")
+_THIS = (
+    _ROW.rollout_id == bindparam("rollout"),
+    _ROW.epoch == bindparam("epoch"),
+    _ROW.number == bindparam("number"),
+)
+_ITS_CALL = and_(
+    CallRow.rollout_id == _ROW.rollout_id,
+    CallRow.epoch == _ROW.epoch,
+    CallRow.number == _ROW.number,
+)
+_READ = select(_ROW.state, _ROW.body, *turns.CALL).outerjoin(CallRow, _ITS_CALL).where(*_THIS)
+_LOOK = (
+    select(_ROW.state, _ROW.refusal, *turns.CALL)
+    .join(RolloutRow, RolloutRow.id == _ROW.rollout_id)
+    .outerjoin(CallRow, _ITS_CALL)
+    .where(*_THIS, RolloutRow.epoch == _ROW.epoch, RolloutRow.phase != RolloutPhase.DONE)
+)
+_REPLY = [column.key for column in turns.CALL]
+_PUT_REPLY = fenced_insert(
+    CallRow,
+    ["rollout_id", "epoch", *_REPLY],
+    returning=_REPLY,
+    # Statement, and so round trip, one: a reply waits for nothing else. Notices are delivered when
+    # it commits.
+    around=(
+        "WITH stored AS ({insert}), settled AS ("
+        f"UPDATE model_requests SET state = '{RequestState.STORED}', history = :history, "
+        "answered_at = now() FROM stored WHERE model_requests.rollout_id = :rollout_id AND "
+        "model_requests.epoch = :epoch AND model_requests.number = stored.number AND "
+        f"model_requests.state = '{RequestState.ASKED}') "
+        f"SELECT {', '.join(_REPLY)}, pg_notify('{CHANNEL}', :told) FROM stored"
+    ),
+)
+
+
+def _place() -> Select[Any]:
+    """Which occurrence of its key a request is, and the row of that one, now of this life; the
+    newest number and the setting of the first request of the kind MAIN. Build it once."""
+    # Parameters named as columns would be taken for values of the UPDATE.
+    of_rollout = (_ROW.rollout_id == bindparam("rollout"), _ROW.epoch == bindparam("of_epoch"))
+    of_key = (*of_rollout, _ROW.key == bindparam("of_key"))
+    life = bindparam("of_life", type_=Integer)
+    had = select(func.count()).where(*of_key, _ROW.delivered_life == life).scalar_subquery()
+    retried = bindparam("retried", type_=Integer)
+    facts = select(
+        func.greatest(0, had - retried).label("occurrence"),
+        select(func.max(_ROW.number)).where(*of_rollout).scalar_subquery().label("newest"),
+        select(_ROW.setting)
+        .where(*of_rollout, _ROW.kind == BranchKind.MAIN)
+        .order_by(_ROW.number)
+        .limit(1)
+        .scalar_subquery()
+        .label("own"),
+    ).cte("facts")
+    again = (
+        update(_ROW)
+        .where(*of_key, _ROW.occurrence == select(facts.c.occurrence).scalar_subquery())
+        # One of an earlier life may come late: the row is the later one's.
+        .values(life=func.greatest(_ROW.life, life))
+        .returning(_ROW.number, _ROW.state, _ROW.refusal)
+        .cte("again")
+    )
+    return select(facts, again).outerjoin(again, true())
+
+
+_PLACE = _place()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +113,10 @@ class Asked:
     number: int
     state: RequestState
     refusal: dict[str, Any] | None
+    is_new: bool = False
+    """Its row was made just now: no workflow knows of it."""
+    call: Call | None = None
+    """Its reply, where it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,35 +147,19 @@ async def ask(
     kind MAIN is a sub-agent's. Raises Fenced."""
     async with database.transaction() as connection:
         # Numbers and occurrences are counted: one at a time for a rollout.
-        await connection.execute(
-            text("SELECT pg_advisory_xact_lock(hashtext(:id))"), {"id": rollout}
-        )
-        await _refuse_over(connection, rollout, epoch)
-        of_rollout = (_ROW.rollout_id == rollout, _ROW.epoch == epoch)
-        delivered = await connection.scalar(
-            select(func.count()).where(*of_rollout, _ROW.key == key, _ROW.delivered_life == life)
-        )
-        occurrence = max(0, (delivered or 0) - (1 if is_retry else 0))
-        row = (
-            await connection.execute(
-                update(_ROW)
-                .where(*of_rollout, _ROW.key == key, _ROW.occurrence == occurrence)
-                # One of an earlier life may come late: the row is the later one's.
-                .values(life=func.greatest(_ROW.life, life))
-                .returning(_ROW.number, _ROW.state, _ROW.refusal)
-            )
-        ).one_or_none()
-        if row is not None:
-            return Asked(*row)
+        await _refuse_over(connection, rollout, epoch, alone=True)
+        facts = {
+            "rollout": rollout,
+            "of_epoch": epoch,
+            "of_life": life,
+            "of_key": key,
+            "retried": 1 if is_retry else 0,
+        }
+        occurrence, newest, own, *again = (await connection.execute(_PLACE, facts)).one()
+        if again[0] is not None:
+            return Asked(*again)
         if kind is BranchKind.MAIN:
-            own = await connection.scalar(
-                select(_ROW.setting)
-                .where(*of_rollout, _ROW.kind == BranchKind.MAIN)
-                .order_by(_ROW.number)
-                .limit(1)
-            )
             kind = kind if own in (None, setting) else BranchKind.AGENT
-        newest = await connection.scalar(select(func.max(_ROW.number)).where(*of_rollout))
         number = 0 if newest is None else newest + 1
         await connection.execute(
             insert(_ROW).values(
@@ -113,35 +177,29 @@ async def ask(
                 setting=setting,
             )
         )
-        return Asked(number, RequestState.ASKED, None)
+        return Asked(number, RequestState.ASKED, None, is_new=True)
 
 
 async def look(database: Database, rollout: RolloutId, epoch: int, number: int) -> Asked | None:
-    """Where it stands now; None once the rollout has ended or another epoch has begun."""
-    statement = (
-        select(_ROW.number, _ROW.state, _ROW.refusal)
-        .join(RolloutRow, RolloutRow.id == _ROW.rollout_id)
-        .where(
-            _ROW.rollout_id == rollout,
-            _ROW.epoch == epoch,
-            _ROW.number == number,
-            RolloutRow.epoch == epoch,
-            RolloutRow.phase != RolloutPhase.DONE,
-        )
-    )
+    """Where it stands now, with its reply; None once the rollout has ended or another epoch has
+    begun."""
+    which = {"rollout": rollout, "epoch": epoch, "number": number}
     async with database.statement() as connection:
-        row = (await connection.execute(statement)).one_or_none()
-    return None if row is None else Asked(*row)
+        row = (await connection.execute(_LOOK, which)).one_or_none()
+    if row is None:
+        return None
+    state, refusal, *call = row
+    return Asked(number, state, refusal, call=None if call[0] is None else Call(*call))
 
 
-async def body(database: Database, rollout: RolloutId, epoch: int, number: int) -> ModelRequest:
-    """What was asked."""
-    statement = select(_ROW.body).where(
-        _ROW.rollout_id == rollout, _ROW.epoch == epoch, _ROW.number == number
-    )
+async def read(
+    database: Database, rollout: RolloutId, epoch: int, number: int
+) -> tuple[RequestState, ModelRequest, Call | None]:
+    """What was asked, and the reply if it is stored."""
+    which = {"rollout": rollout, "epoch": epoch, "number": number}
     async with database.statement() as connection:
-        packed = (await connection.execute(statement)).scalar_one()
-    return _unpacked(packed)
+        state, packed, *call = (await connection.execute(_READ, which)).one()
+    return state, _unpacked(packed), None if call[0] is None else Call(*call)
 
 
 async def bodies(
@@ -178,18 +236,18 @@ async def put_reply(
 ) -> Call:
     """Store the reply and tell who waits; the reply that stands, this or an earlier attempt's.
     Raises Fenced."""
-    async with database.transaction() as connection:
-        stored = await turns.write_call(connection, rollout, epoch, call)
-        if stored is None:
+    values = {name: getattr(call, name) for name in _REPLY}
+    values |= {
+        "rollout_id": rollout,
+        "epoch": epoch,
+        "history": history,
+        "told": _told(rollout, epoch, call.number),
+    }
+    async with database.statement() as connection:
+        row = (await connection.execute(_PUT_REPLY, values)).one_or_none()
+        if row is None:
             return await turns.standing_call(connection, rollout, epoch, call.number)
-        await _settle(
-            connection,
-            rollout,
-            epoch,
-            call.number,
-            {"state": RequestState.STORED, "history": history},
-        )
-        return stored
+        return Call(*row[: len(_REPLY)])
 
 
 async def refuse(
@@ -217,17 +275,6 @@ async def delivered(
             .where(_ROW.rollout_id == rollout, _ROW.epoch == epoch, _ROW.number == number)
             .values(delivered_life=func.greatest(_ROW.delivered_life, life))
         )
-
-
-async def num_prompt_tokens(
-    database: Database, rollout: RolloutId, epoch: int, number: int
-) -> tuple[Call, int]:
-    """A stored reply, and the number of tokens before it on its branch."""
-    call = await turns.get_call(database, rollout, epoch, number)
-    assert call is not None, f"rollout {rollout}, call {number}: answered, and its reply is missing"
-    if call.num_prompt_tokens is not None:
-        return call, call.num_prompt_tokens
-    return call, call.prompt_start + len(call.prompt_ids)
 
 
 async def answered(database: Database, rollout: RolloutId, epoch: int) -> int:
@@ -261,12 +308,19 @@ async def _settle(
     # Delivered when the transaction commits.
     await connection.execute(
         text("SELECT pg_notify(:channel, :told)"),
-        {"channel": CHANNEL, "told": f"{rollout} {epoch} {number}"},
+        {"channel": CHANNEL, "told": _told(rollout, epoch, number)},
     )
 
 
-async def _refuse_over(connection: AsyncConnection, rollout: RolloutId, epoch: int) -> None:
-    """Raises Fenced unless the rollout lives in this epoch; what is written with it counts."""
+def _told(rollout: RolloutId, epoch: int, number: int) -> str:
+    return f"{rollout} {epoch} {number}"
+
+
+async def _refuse_over(
+    connection: AsyncConnection, rollout: RolloutId, epoch: int, *, alone: bool = False
+) -> None:
+    """Raises Fenced unless the rollout lives in this epoch; what is written with it counts.
+    `alone`: no other transaction that asks for this passes until this one has ended."""
     found = await connection.scalar(
         select(RolloutRow.id)
         .where(
@@ -274,7 +328,7 @@ async def _refuse_over(connection: AsyncConnection, rollout: RolloutId, epoch: i
             RolloutRow.epoch == epoch,
             RolloutRow.phase != RolloutPhase.DONE,
         )
-        .with_for_update(read=True)
+        .with_for_update(read=not alone, key_share=alone)
     )
     if found is None:
         await refuse_older(connection, rollout, epoch)

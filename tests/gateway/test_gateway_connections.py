@@ -47,6 +47,24 @@ async def test_a_bound_connection_is_its_sessions() -> None:
     assert rollouts(script) == ["one"] * 6
 
 
+async def test_pieces_of_an_answer_do_not_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nagle's algorithm is off: a client's kernel acknowledges a piece 40 ms late."""
+    made: list[asyncio.Transport] = []
+    usual = Connection.connection_made
+
+    def connection_made(self: Connection, transport: asyncio.Transport) -> None:
+        made.append(transport)
+        usual(self, transport)
+
+    monkeypatch.setattr(Connection, "connection_made", connection_made)
+    async with serving(Script()) as address, connected(address):
+        await until(lambda: len(made) == 1)
+        accepted = made[0].get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 async def test_a_preamble_may_come_in_pieces() -> None:
     script = Script()
     async with serving(script) as address, connected(address) as raw:

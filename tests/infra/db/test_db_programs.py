@@ -90,7 +90,9 @@ async def test_the_first_reply_stands_and_is_told(db: Database) -> None:
     await model_requests.refuse(db, rollout, 0, 0, {"why": "late"})
     looked = await model_requests.look(db, rollout, 0, 0)
     assert looked is not None and looked.state is RequestState.STORED
-    assert await model_requests.body(db, rollout, 0, 0) == request("a")
+    assert looked.call == first
+    found = await model_requests.read(db, rollout, 0, 0)
+    assert found == (RequestState.STORED, request("a"), first)
 
 
 async def test_a_key_opens_the_newest_life_of_a_rollout_that_runs(db: Database) -> None:
