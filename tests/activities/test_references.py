@@ -7,10 +7,12 @@ from types import ModuleType
 from temporalio import activity
 
 from activities import (
+    answers,
     campaigns,
     extensions,
     grading,
     playing,
+    programs,
     publishing,
     replies,
     rollouts,
@@ -24,10 +26,12 @@ from mainspring.protocol import activities
 from mainspring.protocol.activities import ActivityRef
 
 MODULES = (
+    answers,
     campaigns,
     extensions,
     grading,
     playing,
+    programs,
     publishing,
     replies,
     rollouts,

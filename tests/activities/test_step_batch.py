@@ -102,7 +102,12 @@ def test_what_a_limit_cut_off_is_masked_and_still_moves_its_group(ended: StopRea
     group_of = group(rollout(0, 1.0, 1), rollout(1, 0.0, 1), rollout(2, 0.5, 1, ended=ended))
     kept = step_batch([group_of], TrainerConfig(), version=1)
     masked = step_batch([group_of], TrainerConfig(overlong=Overlong.MASK), version=1)
-    cut = ended in (StopReason.STEP_LIMIT, StopReason.CONTEXT_FULL, StopReason.WALL_TIME)
+    cut = ended in (
+        StopReason.STEP_LIMIT,
+        StopReason.CONTEXT_FULL,
+        StopReason.WALL_TIME,
+        StopReason.REQUEST_RATE,
+    )
     whole = group(rollout(0, 1.0, 1), rollout(1, 0.0, 1))
     assert "num_overlong_masked" not in kept.figures
     assert masked.figures["num_overlong_masked"] == cut
