@@ -29,8 +29,9 @@ def config(placement_timeout_s: float) -> CampaignConfig:
 
 
 def hosts_of(driver: TrainerDriver) -> list[str]:
-    assert driver._placement is not None
-    table = placement_group_table(driver._placement._group)
+    placement = driver._processes._placement
+    assert placement is not None
+    table = placement_group_table(placement._group)
     return sorted(table["bundles_to_node_id"].values())
 
 

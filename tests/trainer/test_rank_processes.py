@@ -27,6 +27,19 @@ def model(make_model: MakeModel) -> Path:
     return make_model()[1]
 
 
+@pytest.fixture
+def others() -> set[int]:
+    """Processes for ranks of tests before, which share this process's Ray."""
+    return set(rank_processes())
+
+
+async def made_ahead(others: set[int]) -> int:
+    """The one process for a rank that is started now."""
+    await until(lambda: len(set(rank_processes()) - others) == 1)
+    [ahead] = set(rank_processes()) - others
+    return ahead
+
+
 def rank_processes() -> list[int]:
     """Of the Ray that this process started."""
     found = []
@@ -40,12 +53,14 @@ def rank_processes() -> list[int]:
 
 
 async def test_ranks_start_in_the_processes_that_were_made_ahead(
-    driver: TrainerDriver, make_config: Callable[..., CampaignConfig], model: Path
+    driver: TrainerDriver,
+    others: set[int],
+    make_config: Callable[..., CampaignConfig],
+    model: Path,
 ) -> None:
     config = make_config()
     driver.warm(config)
-    await until(lambda: len(rank_processes()) == 1)
-    [ahead] = rank_processes()
+    ahead = await made_ahead(others)
     await until(driver.is_warm)
     assert not driver.has_ranks(), "none has weights yet"
     driver.start(config, model)
@@ -57,23 +72,27 @@ async def test_ranks_start_in_the_processes_that_were_made_ahead(
 
 
 async def test_of_another_configuration_they_are_not_taken(
-    driver: TrainerDriver, make_config: Callable[..., CampaignConfig], model: Path
+    driver: TrainerDriver,
+    others: set[int],
+    make_config: Callable[..., CampaignConfig],
+    model: Path,
 ) -> None:
     driver.warm(make_config())
-    await until(lambda: len(rank_processes()) == 1)
-    [ahead] = rank_processes()
+    ahead = await made_ahead(others)
     driver.start(make_config(threads_per_rank=2), model)
     assert driver._pids != [ahead] and driver.stamp.threads_per_rank == 2
     await until(lambda: not runs(ahead))
 
 
 async def test_dead_ones_are_not_taken(
-    driver: TrainerDriver, make_config: Callable[..., CampaignConfig], model: Path
+    driver: TrainerDriver,
+    others: set[int],
+    make_config: Callable[..., CampaignConfig],
+    model: Path,
 ) -> None:
     config = make_config()
     driver.warm(config)
-    await until(lambda: len(rank_processes()) == 1)
-    [ahead] = rank_processes()
+    ahead = await made_ahead(others)
     os.kill(ahead, signal.SIGKILL)
     await until(lambda: not runs(ahead))
     driver.start(config, model)

@@ -11,6 +11,8 @@ from program_cluster import NoAnswer, ProgramCluster, gateway_of, own_program, w
 
 from cli.operations.embedded_stack import StackInfo
 from gateway.durable import DurableAnswers
+from gateway.protocol import Session
+from infra.db.model_requests import Asked
 from mainspring.errors import EngineError
 from mainspring.status import FaultKind, StopReason
 from tests.waiting import until
@@ -96,9 +98,21 @@ async def test_a_gateway_that_dies_while_a_reply_is_made(
 async def test_a_gateway_that_dies_before_it_sends_the_reply(
     stack: StackInfo, programs: ProgramCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stuck = Stuck(monkeypatch, "_answer", number_at=3)
-    await play_past(stack, programs, stuck.reached, lambda: None)
-    assert stuck.passed == 1
+    stored = DurableAnswers._told  # pyright: ignore[reportPrivateUsage]
+    reached = asyncio.Event()
+    numbers: list[int] = []
+
+    async def stop(gateway: DurableAnswers, session: Session, asked: Asked) -> Asked:
+        found = await stored(gateway, session, asked)
+        numbers.append(asked.number)
+        if asked.number == 1 and not reached.is_set():
+            reached.set()
+            await asyncio.Event().wait()
+        return found
+
+    monkeypatch.setattr(DurableAnswers, "_told", stop)
+    await play_past(stack, programs, reached, lambda: None)
+    assert numbers == [0, 1, 1, 2]
 
 
 async def test_a_gateway_that_dies_when_the_reply_was_sent(

@@ -52,7 +52,7 @@ def test_a_task_never_names_a_path() -> None:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("codex", "no agent is called 'codex'"),
+        ("codx", "no agent is called 'codx'"),
         ("nowhere_at_all:Agent", "cannot be imported: ModuleNotFoundError"),
         (f"{HERE}:Absent", "cannot be imported: AttributeError"),
         (f"{HERE}:not_a_class", "is a int, expected a class"),
