@@ -1,4 +1,4 @@
-"""Requests and lives of programs in the store: one row, one number, one reply, whoever asks."""
+"""Requests and lives of programs in the store: one row, one number, one reply."""
 
 import asyncio
 

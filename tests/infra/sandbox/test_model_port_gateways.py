@@ -62,7 +62,7 @@ async def test_a_certificate_is_checked(certified: Path) -> None:
         secret = f"tls://localhost:{server.sockets[0].getsockname()[1]}"
         async with port_to([secret], trusted) as port:
             assert await said(port) == b"MAINSPRING key\r\nhello\n"
-        # Nobody trusts it: the key is not sent there, and the other one answers.
+        # Its certificate is not trusted: no key is sent to it, and the other one answers.
         other = f"127.0.0.1:{plain.sockets[0].getsockname()[1]}"
         async with port_to([secret, other]) as port:
             assert await said(port) == b"MAINSPRING key\r\nhello\n"
