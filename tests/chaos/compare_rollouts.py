@@ -27,7 +27,7 @@ from mainspring.status import GroupKind, RolloutPhase
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One entry for each scored training rollout."""
+    """One entry for each scored rollout."""
 
     num_tokens: list[int]
     """Generated, over all its replies."""
@@ -36,18 +36,18 @@ class Figures:
     num_unscored: int
 
 
-async def read(home: Path, campaign: CampaignId) -> Figures:
+async def read(home: Path, campaign: CampaignId, kind: GroupKind) -> Figures:
     async with open_database(load_settings(home)) as db, db.transaction() as connection:
-        of_training = (
+        of_kind = (
             (RolloutRow.campaign_id == campaign)
             & (RolloutRow.phase == RolloutPhase.DONE)
-            & (GroupRow.kind == GroupKind.TRAIN)
+            & (GroupRow.kind == kind)
         )
         rows = (
             await connection.execute(
                 select(RolloutRow.id, RolloutRow.epoch, RolloutRow.num_turns, RolloutRow.reward)
                 .join(GroupRow, GroupRow.id == RolloutRow.group_id)
-                .where(of_training)
+                .where(of_kind)
                 .order_by(RolloutRow.id)
             )
         ).all()
@@ -55,7 +55,7 @@ async def read(home: Path, campaign: CampaignId) -> Figures:
             select(CallRow.rollout_id, CallRow.epoch, CallRow.completion_ids)
             .join(RolloutRow, RolloutRow.id == CallRow.rollout_id)
             .join(GroupRow, GroupRow.id == RolloutRow.group_id)
-            .where(of_training)
+            .where(of_kind)
         )
         num_tokens: defaultdict[tuple[str, int], int] = defaultdict(int)
         for reply in replies:
@@ -90,9 +90,10 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("home", "campaign", "other_home", "other_campaign"):
         parser.add_argument(name, type=Path if name.endswith("home") else CampaignId)
+    parser.add_argument("--kind", type=GroupKind, choices=list(GroupKind), default=GroupKind.TRAIN)
     given = parser.parse_args()
-    one = await read(given.home.absolute(), given.campaign)
-    other = await read(given.other_home.absolute(), given.other_campaign)
+    one = await read(given.home.absolute(), given.campaign, given.kind)
+    other = await read(given.other_home.absolute(), given.other_campaign, given.kind)
     print(json.dumps(compare(one, other)))
 
 
