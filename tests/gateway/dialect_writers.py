@@ -5,6 +5,7 @@ message in the middle of a history, for Gemini) it writes as clients do.
 """
 
 import json
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from gateway.app import CHAT, GEMINI, MESSAGES, RESPONSES
@@ -112,7 +113,7 @@ class MessagesWriter:
         return {
             "model": "any",
             "system": [{"type": "text", "text": first.text}],
-            "messages": [*map(self._message, rest)],
+            "messages": [self._message(message, _ids(rest)) for message in rest],
             "tools": tools,
             "max_tokens": request.max_tokens or 4096,
         }
@@ -121,11 +122,11 @@ class MessagesWriter:
         user = {"role": "user", "content": "?"}
         return {"messages": [user, {"role": "assistant", "content": answer["content"]}, user]}
 
-    def _message(self, message: ChatMessage) -> Body:
+    def _message(self, message: ChatMessage, ids: Mapping[str, str]) -> Body:
         said = [{"type": "text", "text": message.text}]
         match message.role:
             case Role.TOOL:
-                result = {"tool_use_id": message.call_id, "content": said}
+                result = {"tool_use_id": ids[message.call_id], "content": said}
                 return {"role": "user", "content": [{"type": "tool_result", **result}]}
             case Role.ASSISTANT:
                 calls = []
@@ -154,7 +155,7 @@ class GeminiWriter:
         ]
         return {
             "systemInstruction": {"parts": [{"text": first.text}]},
-            "contents": [*map(self._content, rest)],
+            "contents": [self._content(message, _ids(rest)) for message in rest],
             "tools": [{"functionDeclarations": functions}],
             "generationConfig": _bounded({}, request, "maxOutputTokens"),
         }
@@ -163,12 +164,15 @@ class GeminiWriter:
         user = {"role": "user", "parts": [{"text": "?"}]}
         return {"contents": [user, answer["candidates"][0]["content"], user]}
 
-    def _content(self, message: ChatMessage) -> Body:
+    def _content(self, message: ChatMessage, ids: Mapping[str, str]) -> Body:
         said = [{"text": message.text}]
         match message.role:
             case Role.TOOL:
-                name, response = message.call_id, {"output": message.text}
-                told = {"id": message.call_id, "name": name, "response": response}
+                told = {
+                    "id": ids[message.call_id],
+                    "name": "any",
+                    "response": {"output": message.text},
+                }
                 return {"role": "user", "parts": [{"functionResponse": told}]}
             case Role.ASSISTANT:
                 calls = []
@@ -187,6 +191,12 @@ WRITERS: dict[str, Writer] = {
     "messages": MessagesWriter(),
     "gemini": GeminiWriter(),
 }
+
+
+def _ids(messages: Iterable[ChatMessage]) -> dict[str, str]:
+    """Of calls, as a dialect whose arguments are objects writes them."""
+    calls = [call for message in messages for call in message.tool_calls]
+    return {call.id: to_object(call.id, call.arguments)[0] for call in calls}
 
 
 def _declared(tool: ToolSpec) -> Body:
