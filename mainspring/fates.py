@@ -128,6 +128,10 @@ RULES: Mapping[FaultKind, Rule] = {
         "run `mainspring agents check NAME`, or the command by hand in the task's image: it ended "
         "before it asked the model",
     ),
+    FaultKind.FUNCTION_FAILED: Rule(
+        Fate.MASK,
+        "correct the function of agent.options; what the policy may cause, let it catch and score",
+    ),
     FaultKind.SANDBOX_DIVERGED: Rule(
         Fate.MASK, "commands of this task give other results each time they run"
     ),

@@ -187,6 +187,8 @@ class FaultKind(StrEnum):
     """The policy engine or endpoint sent a reply of another shape than its API has."""
     PROGRAM_SILENT = "ProgramSilent"
     """The program that should play ended without a request that was answered."""
+    FUNCTION_FAILED = "FunctionFailed"
+    """The Python function that should play raised, or returned what cannot be used."""
     SANDBOX_DIVERGED = "SandboxDiverged"
     """A replayed command gave another return code or output; a new epoch starts."""
     FENCED = "Fenced"

@@ -7,6 +7,7 @@ its images. That queue's name is the node's stable id, so a restarted process he
 its predecessor left.
 """
 
+import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities.extensions import ExtensionActivities
+from activities.function_lives import FunctionLives
 from activities.grading import GradingActivities
 from activities.playing import PlayingActivities
 from activities.programs import ProgramActivities
@@ -30,6 +32,7 @@ from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.db.sandboxes import between_sandboxes, open_leases
 from infra.environments.hosted import Environments
+from infra.functions.labelled import kill_left
 from infra.log_setup import set_up
 from infra.policy.serving import Serve, ServedCampaigns, serve_over_http
 from infra.sandbox.backends import Backends, available_backends
@@ -136,7 +139,9 @@ def make_node(
     grading = GradingActivities(db, known, node, environments)
     over_http = partial(serve_over_http, api_key=settings.policy_api_key)
     served = ServedCampaigns(db, serve or over_http)
-    programs = ProgramActivities(db, known, held, partial(gateway_addresses.found, settings))
+    gateways = partial(gateway_addresses.found, settings)
+    functions = FunctionLives(db, node, settings.home / "functions" / node, gateways)
+    programs = ProgramActivities(db, known, held, gateways, functions)
     playing = PlayingActivities(known, node, held, ReplyActivities(db, known, served), sandboxes)
     make = partial(
         Worker,
@@ -228,6 +233,7 @@ async def _run(
         left = {lease.rollout for lease in await open_leases(db, name)}
         left |= set(await between_sandboxes(db, MAX_TAKEN_OVER))
         adopted = await node.held.adopt()
+        await asyncio.to_thread(kill_left, name)
         retried = await end_attempts(
             link.client, name, [rollout_workflow(rollout) for rollout in left]
         )

@@ -9,7 +9,7 @@ from infra.db import selections, tasks
 from infra.db.database import Database
 from mainspring.agents.choice import AGENTS, agent_for
 from mainspring.config.run import RunConfig
-from mainspring.environments.choice import environment_of
+from mainspring.environments.choice import environment_of, is_world
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId
 from mainspring.programs.profiles.choice import is_program
@@ -31,7 +31,7 @@ async def check_tasks(db: Database, config: RunConfig, used: Sequence[TaskId]) -
     for kind, found in (await selections.kinds(db, used)).items():
         environment_of(config, kind)
         if kind != SWE:
-            if is_program(config.agent):
+            if is_program(config.agent) and not is_world(config, kind):
                 raise UsageError(
                     f"run {config.name}: {found.num_tasks} tasks are of the kind {kind!r}, the "
                     f"first is {found.example}; the program {config.agent.kind!r} needs a sandbox",

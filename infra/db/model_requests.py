@@ -31,6 +31,7 @@ from infra.db.models import CallRow, RolloutRow
 from infra.db.program_rows import ModelRequestRow
 from mainspring.ids import RolloutId
 from mainspring.programs.record import BranchKind, RequestState
+from mainspring.programs.refusal import Refusal, RefusalKind
 from mainspring.programs.request import ModelRequest
 from mainspring.status import RolloutPhase
 from mainspring.trajectories.turns import Call
@@ -275,6 +276,21 @@ async def delivered(
             .where(_ROW.rollout_id == rollout, _ROW.epoch == epoch, _ROW.number == number)
             .values(delivered_life=func.greatest(_ROW.delivered_life, life))
         )
+
+
+async def ended_too_long(database: Database, rollout: RolloutId, epoch: int, life: int) -> bool:
+    """Whether the last request of a life was refused because its prompt was too long."""
+    statement = (
+        select(_ROW.state, _ROW.refusal)
+        .where(_ROW.rollout_id == rollout, _ROW.epoch == epoch, _ROW.life == life)
+        .order_by(_ROW.number.desc())
+        .limit(1)
+    )
+    async with database.statement() as connection:
+        row = (await connection.execute(statement)).one_or_none()
+    if row is None or row.state is not RequestState.REFUSED:
+        return False
+    return Refusal.model_validate(row.refusal).kind is RefusalKind.PROMPT_TOO_LONG
 
 
 async def answered(database: Database, rollout: RolloutId, epoch: int) -> int:

@@ -23,12 +23,14 @@ KEY_PREFIX = "mss_"
 KEY_BYTES = 32
 OUTPUT_CHARS = 8000
 """Of what a program printed, its end."""
+_COLUMNS = ["rollout_id", "epoch", "life", "key_hash"]
 _BEGIN = fenced_insert(
     ProgramLifeRow,
-    ["rollout_id", "epoch", "life", "key_hash"],
+    _COLUMNS,
     on_conflict="(rollout_id, epoch, life) DO UPDATE SET key_hash = excluded.key_hash",
     returning=["life"],
 )
+_BEGIN_ONCE = fenced_insert(ProgramLifeRow, _COLUMNS, returning=["life"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,23 @@ async def begin(database: Database, rollout: RolloutId, epoch: int, life: int) -
             await refuse_older(connection, rollout, epoch)
             refuse_finished(rollout)
     return key
+
+
+async def begin_once(
+    database: Database, rollout: RolloutId, epoch: int, life: int
+) -> str | ProgramLife:
+    """The key of a life that begins now, or the life when it has begun before, which no attempt may
+    take over. Raises Fenced."""
+    key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    values = {"rollout_id": rollout, "epoch": epoch, "life": life, "key_hash": _digest(key)}
+    async with database.statement() as connection:
+        if await connection.scalar(_BEGIN_ONCE, values) is not None:
+            return key
+        await refuse_older(connection, rollout, epoch)
+    begun = [each for each in await of_rollout(database, rollout, epoch) if each.life == life]
+    if not begun:
+        refuse_finished(rollout)
+    return begun[0]
 
 
 async def holder(database: Database, key: str) -> KeyHolder | None:

@@ -14,7 +14,7 @@ from functools import cache
 from numbers import Real
 from typing import Any
 
-from mainspring.config.reward import RewardPart
+from mainspring.config.reward import SCORE, RewardPart
 from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError, WorkFailed
 from mainspring.named import find
@@ -83,6 +83,12 @@ def _tests_passed(outcome: Outcome) -> float:
     return min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0
 
 
+def _score(outcome: Outcome) -> float:
+    """The number that judged the rollout, as it is. Without one: 1 when resolved, else 0."""
+    number = None if outcome.report is None else outcome.report.score
+    return float(outcome.verdict is Verdict.RESOLVED) if number is None else number
+
+
 def _length(
     outcome: Outcome, *, free_tokens: float | None = None, free_turns: float | None = None
 ) -> float | None:
@@ -111,6 +117,7 @@ def _format(outcome: Outcome) -> float:
 
 PARTS: dict[str, Part] = {
     "outcome": _outcome,
+    SCORE: _score,
     "tests_passed": _tests_passed,
     "length": _length,
     "format": _format,

@@ -7,19 +7,22 @@ from collections.abc import Callable, Mapping
 
 from mainspring.config.agent import AgentConfig
 from mainspring.named import find, make
+from mainspring.programs.functions import FUNCTION
 from mainspring.programs.profile import Profile
 from mainspring.programs.profiles.aider import Aider
 from mainspring.programs.profiles.claude_code import ClaudeCode
 from mainspring.programs.profiles.codex import Codex
 from mainspring.programs.profiles.command import CommandProfile
+from mainspring.programs.profiles.function import FunctionProfile
 from mainspring.programs.profiles.gemini_cli import GeminiCli
 from mainspring.programs.profiles.mini_swe_agent import MiniSweAgent
 from mainspring.programs.profiles.opencode import OpenCode
 from mainspring.programs.profiles.python_agents import LangGraph, OpenAiAgents
 from mainspring.programs.profiles.qwen_code import QwenCode
 
-PROFILES: Mapping[str, Callable[[AgentConfig], Profile]] = {
+PROFILES: Mapping[str, Callable[[AgentConfig], Profile | FunctionProfile]] = {
     "command": CommandProfile,
+    FUNCTION: FunctionProfile,
     **{
         each.name: each
         for each in (
@@ -34,6 +37,6 @@ def is_program(config: AgentConfig) -> bool:
     return config.kind in PROFILES
 
 
-def profile_for(config: AgentConfig) -> Profile:
+def profile_for(config: AgentConfig) -> Profile | FunctionProfile:
     """Raises ConfigError."""
     return make("program", config.kind, find("program", config.kind, PROFILES), config)
