@@ -188,17 +188,20 @@ class _Commands:
         self._name = program_id(ask.rollout, ask.epoch, ask.life)
         self._timeout_s = config.agent.command_timeout_s
         self._world = world
-        self._running: set[str] = set()
+        self._one_runs = asyncio.Lock()
+        self._running: str | None = None
 
     async def run(self, number: int, command: str, timeout_s: float | None) -> CommandResult:
         step = f"{self._name}.c{number}"
         bound = self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s)
-        self._running.add(step)
-        result = await self._world.step(step, command, bound)
-        self._running.discard(step)
-        return result
+        # One at a time reaches the sandbox: what waits there could not be taken back.
+        async with self._one_runs:
+            self._running = step
+            result = await self._world.step(step, command, bound)
+            self._running = None
+            return result
 
     async def stop(self) -> None:
-        """Those that the function did not wait for."""
-        for step in self._running:
-            await self._world.stop(step)
+        """The one that the function did not wait for."""
+        if self._running is not None:
+            await self._world.stop(self._running)
