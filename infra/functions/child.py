@@ -16,6 +16,7 @@ import resource
 import signal
 import socket
 import sys
+import sysconfig
 import threading
 import traceback
 from typing import Any, NoReturn
@@ -84,44 +85,62 @@ def main() -> None:
     start = channel.first()
     threading.Thread(target=channel.listen, daemon=True).start()
     _limit(start.memory_mb)
-    try:
-        end = asyncio.run(_play(start, channel))
-    except BaseException as error:  # also SystemExit: only a return ends a function well
-        end = _raised(error)
+    asyncio.run(_play(start, channel))
+
+
+async def _play(start: Start, channel: Channel) -> NoReturn:
+    end = await _end_of(start, channel)
+    # Here, as the end of the loop waits for what the function left running.
     _leave(channel, end)
 
 
-async def _play(start: Start, channel: Channel) -> dict[str, Any]:
+async def _end_of(start: Start, channel: Channel) -> dict[str, Any]:
+    values = {
+        "task": read_task(start.task),
+        "model_url": start.model_url,
+        "key": start.key,
+        "sandbox": ChannelSandbox(channel) if start.has_sandbox else None,
+        "options": start.options,
+        "rollout": start.rollout,
+        "life": start.life,
+    }
     try:
         function = find_function(start.path)
-        values = {
-            "task": read_task(start.task),
-            "model_url": start.model_url,
-            "key": start.key,
-            "sandbox": ChannelSandbox(channel) if start.has_sandbox else None,
-            "options": start.options,
-            "rollout": start.rollout,
-            "life": start.life,
-        }
+    except ConfigError as error:  # it is another one than was checked
+        return {"failed": f"cannot be called: {error.message}"}
+    try:
         value = await function(**arguments(function, values))
+    except BaseException as error:  # also SystemExit: only a return ends a function well
+        traceback.print_exception(error)
+        cause = _single(error)
+        if isinstance(cause, WorldLost):
+            return {"lost": cause.message}
+        return {"failed": f"raised {type(cause).__name__}: {cause}{_place(cause)}"}
+    try:
         # A task with a repository is judged by that: what the function returns has no meaning.
-        end = of_result(Returned(b"", "") if start.has_sandbox else returned(value))
-    except WorldLost as lost:
-        end = {"lost": lost.message}
-    except BaseException as error:
-        end = _raised(error)
-    # Not after the loop: its own end waits for what the function left running.
-    _leave(channel, end)
+        return of_result(Returned(b"", "") if start.has_sandbox else returned(value))
+    except ValueError as error:
+        return {"failed": str(error)}
 
 
-def _raised(error: BaseException) -> dict[str, Any]:
-    traceback.print_exception(error)
-    frames = traceback.extract_tb(error.__traceback__)
-    last = next((each for each in reversed(frames) if each.filename != __file__), None)
-    where = f" (at {last.filename}:{last.lineno})" if last else ""
-    if isinstance(error, ConfigError):  # the function is another one than was checked
-        return {"raised": error.message}
-    return {"raised": f"{type(error).__name__}: {error}{where}"}
+def _single(error: BaseException) -> BaseException:
+    """The one error in a group, as task groups raise it."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        [error] = error.exceptions
+    return error
+
+
+def _place(error: BaseException) -> str:
+    """Where in code that is no library's."""
+    library = sysconfig.get_path("stdlib")
+    own = [
+        each
+        for each in traceback.extract_tb(error.__traceback__)
+        if "site-packages" not in each.filename
+        and not each.filename.startswith(library)
+        and each.filename != __file__
+    ]
+    return f" (at {own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
 def _leave(channel: Channel, end: dict[str, Any]) -> NoReturn:

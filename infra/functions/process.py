@@ -129,8 +129,8 @@ class FunctionProcess:
                 await self._process.wait()
         if "lost" in fields:
             raise WorldLost(fields["lost"])
-        if "raised" in fields:
-            return FunctionEnd(1, error=f"raised {fields['raised']}")
+        if "failed" in fields:
+            return FunctionEnd(1, error=fields["failed"])
         return FunctionEnd(0, result_in(fields))
 
     async def _run(self, fields: Mapping[str, Any]) -> None:

@@ -2,10 +2,10 @@
 
 import asyncio
 import os
-import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 from mainspring.environments.protocol import WorldLost
 
@@ -80,8 +80,7 @@ async def prints_without_end() -> None:
 
 async def blocks() -> None:
     print("blocking", flush=True)
-    while True:
-        time.sleep(3600)
+    threading.Event().wait()
 
 
 async def leaves_a_thread() -> int:
@@ -92,9 +91,8 @@ async def leaves_a_thread() -> int:
 
 async def leaves_processes() -> dict:
     """One in its own group, and one that left it; both hold the output open."""
-    sleep = ["sleep", "3600"]
-    beside = subprocess.Popen(sleep)
-    apart = subprocess.Popen(sleep, start_new_session=True)
+    beside = await asyncio.create_subprocess_exec("sleep", "3600")
+    apart = await asyncio.create_subprocess_exec("sleep", "3600", start_new_session=True)
     return {"pids": [beside.pid, apart.pid]}
 
 
@@ -104,8 +102,7 @@ async def asks_for_commands(sandbox) -> list:
 
 
 async def writes_a_file() -> str:
-    with open("here", "w") as file:
-        file.write("x")
+    Path("here").write_text("x")
     return os.getcwd()
 
 

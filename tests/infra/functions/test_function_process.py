@@ -116,13 +116,13 @@ async def test_secrets_of_its_node_are_not_in_its_environment(
         ("exits", 1, "raised SystemExit: 3 (at "),
         ("ends_its_process", 3, "ended its process with exit code 3 before it returned"),
         ("kills_itself", -9, "was ended by signal 9"),
-        ("forgets_to_return", 1, "raised ValueError: returned None"),
-        ("gives_an_object", 1, "raised ValueError: returned a object that is neither"),
-        ("gives_nan", 1, "raised ValueError: returned a float that is neither"),
+        ("forgets_to_return", 1, "returned None"),
+        ("gives_an_object", 1, "returned a object that is neither"),
+        ("gives_nan", 1, "returned a float that is neither"),
         ("gives_too_much", 1, "at most 16777216 are stored"),
         ("leaks", 1, "raised MemoryError"),
-        ("plain", 1, "raised function 'acting:plain' is not async"),
-        ("absent", 1, "raised function 'acting:absent' cannot be imported"),
+        ("plain", 1, "cannot be called: function 'acting:plain' is not async"),
+        ("absent", 1, "cannot be called: function 'acting:absent' cannot be imported"),
     ],
 )
 async def test_one_that_does_not_return_tells_why(

@@ -7,6 +7,7 @@ import pytest
 
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.parallel import Device
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.reward import RewardConfig, RewardPart
 from mainspring.config.trainer import TrainerConfig
@@ -114,7 +115,7 @@ def test_its_score_is_the_reward_unless_parts_are_named() -> None:
         config = CampaignConfig(
             name="t",
             policy=PolicyConfig(model="m"),
-            trainer=TrainerConfig(device="cpu"),
+            trainer=TrainerConfig(device=Device.CPU),
             **sections,
         )
         again = CampaignConfig.model_validate(config.model_dump(mode="json"))
