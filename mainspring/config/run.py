@@ -45,7 +45,8 @@ class RunConfig(NamedConfig):
     sandbox: SandboxConfig = SandboxConfig()
     environments: dict[str, str] = Field(default_factory=dict)
     """Environments of your own, as "package.module:Class" by kind of task. Tasks of the kind "swe"
-    need none: they have a sandbox, a patch and hidden tests."""
+    need none: they have a sandbox, a patch and hidden tests. Nor do tasks that a function plays and
+    scores."""
     reward: RewardConfig = RewardConfig()
 
     @model_validator(mode="before")

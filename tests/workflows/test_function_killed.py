@@ -245,9 +245,9 @@ async def test_a_workflow_that_is_terminated_leaves_no_function(programs: Progra
     await until(lambda: not processes_of(rollout))
 
 
-@pytest.mark.parametrize("name", ["count", "fix"])
+@pytest.mark.parametrize(("name", "reward"), [("count", 3.0), ("fix", 1.0)])
 async def test_the_next_process_of_a_node_begins_another_life(
-    stack: StackInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    stack: StackInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, reward: float
 ) -> None:
     """Of a game and of a repository, whose sandbox lives on and is not used again."""
     root = Path(__file__).parents[2]
