@@ -7,6 +7,7 @@ runs programs.
 """
 
 import asyncio
+import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,7 +20,7 @@ from infra.db.database import Database
 from infra.db.program_lives import ProgramLife
 from infra.environments.swe import SweWorld
 from infra.functions import process
-from infra.functions.labelled import label_of
+from infra.functions.labelled import kill_left, label_of
 from infra.functions.messages import Start
 from infra.functions.process import FunctionEnd, FunctionProcess
 from infra.sandbox.model_port import MAX_CONNECTIONS, Gateways, ModelPort, Route
@@ -46,6 +47,11 @@ class FunctionLives:
         self._node = node
         self._folder = folder
         self._gateways = gateways
+
+    async def clear_left(self) -> None:
+        """What a process of this node left that could not end its functions."""
+        await asyncio.to_thread(kill_left, self._node)
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     async def play(
         self,

@@ -7,7 +7,6 @@ its images. That queue's name is the node's stable id, so a restarted process he
 its predecessor left.
 """
 
-import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +31,6 @@ from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.db.sandboxes import between_sandboxes, open_leases
 from infra.environments.hosted import Environments
-from infra.functions.labelled import kill_left
 from infra.log_setup import set_up
 from infra.policy.serving import Serve, ServedCampaigns, serve_over_http
 from infra.sandbox.backends import Backends, available_backends
@@ -108,6 +106,7 @@ class SandboxNode:
     readiness: Readiness
     served: ServedCampaigns
     """For campaigns whose nodes ask the engines themselves."""
+    functions: FunctionLives
 
 
 def make_node(
@@ -201,6 +200,7 @@ def make_node(
             settings.node_min_free_disk_mb,
         ),
         served,
+        functions,
     )
 
 
@@ -233,7 +233,7 @@ async def _run(
         left = {lease.rollout for lease in await open_leases(db, name)}
         left |= set(await between_sandboxes(db, MAX_TAKEN_OVER))
         adopted = await node.held.adopt()
-        await asyncio.to_thread(kill_left, name)
+        await node.functions.clear_left()
         retried = await end_attempts(
             link.client, name, [rollout_workflow(rollout) for rollout in left]
         )

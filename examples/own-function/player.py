@@ -1,5 +1,7 @@
 """A function that plays rollouts: it drives an HTTP environment, and asks the model what to do."""
 
+from contextlib import asynccontextmanager
+
 import httpx
 from openai import AsyncOpenAI
 
@@ -10,49 +12,57 @@ HOUR_S = 3600.0
 """For one reply: a campaign may be paused, or wait for an engine."""
 
 
-class Game:
-    def __init__(self, service: httpx.AsyncClient, ident: str) -> None:
-        self._service = service
-        self._ident = ident
-
-    async def ask(self, route: str, **fields: object) -> dict:
-        answer = await self._service.post(route, json={"id": self._ident, **fields})
-        if answer.status_code == 404:
-            raise WorldLost(answer.text)  # the service was restarted: play again from the start
-        return answer.raise_for_status().json()
-
-
 async def solve(task, model_url, key, options, rollout, life) -> float:
     """The reward: what the game gave."""
-    service = httpx.AsyncClient(
-        base_url=options["service"], transport=httpx.AsyncHTTPTransport(retries=3)
-    )
+    transport = httpx.AsyncHTTPTransport(retries=3)
+    service = httpx.AsyncClient(base_url=options["service"], transport=transport, timeout=60)
     model = AsyncOpenAI(base_url=model_url, api_key=key, timeout=HOUR_S, max_retries=8)
     async with service, model:
         if life:  # the life before was killed, and could not close its game
-            await Game(service, f"{rollout}.{life - 1}").ask("/close")
-        game = Game(service, f"{rollout}.{life}")
-        await game.ask("/create")
-        try:
-            return await play(game, model, task)
-        finally:
-            await game.ask("/close")
+            await close(service, f"{rollout}.{life - 1}")
+        async with game_of(service, f"{rollout}.{life}") as ident:
+            return await play(service, ident, model, task)
 
 
-async def play(game: Game, model: AsyncOpenAI, task) -> float:
-    seen = await game.ask("/reset", data_idx=task.data["data_idx"])
+@asynccontextmanager
+async def game_of(service: httpx.AsyncClient, name: str):
+    """A new game, while the block runs. The service may choose another id than `name`."""
+    ident = (await ask(service, "/create", id=name))["id"]
+    try:
+        yield ident
+    finally:
+        await close(service, ident)
+
+
+async def play(service: httpx.AsyncClient, ident: object, model: AsyncOpenAI, task) -> float:
+    seen = await ask(service, "/reset", id=ident, data_idx=task.data["data_idx"])
     messages = [
         {"role": "system", "content": RULES},
         {"role": "user", "content": f"{task.issue}\n{seen['observation']}"},
     ]
-    reward = 0.0
-    while not seen["done"]:
+    reward, is_over = 0.0, False
+    while not is_over:
         reply = await model.chat.completions.create(model="any", messages=messages)
         action = reply.choices[0].message.content or ""
-        seen = await game.ask("/step", action=action)
-        reward += seen["reward"]
+        seen = await ask(service, "/step", id=ident, action=action)
+        reward, is_over = reward + seen["reward"], seen["done"]
         messages += [
             {"role": "assistant", "content": action},
             {"role": "user", "content": seen["observation"]},
         ]
     return reward
+
+
+async def ask(service: httpx.AsyncClient, route: str, **fields: object) -> dict:
+    answer = await service.post(route, json=fields)
+    if answer.status_code == 404:
+        raise WorldLost(answer.text)  # the service was restarted: play again from the start
+    return answer.raise_for_status().json()
+
+
+async def close(service: httpx.AsyncClient, ident: object) -> None:
+    """What cannot be closed is left to the service, which closes what is not used."""
+    try:
+        await service.post("/close", json={"id": ident})
+    except httpx.HTTPError as error:
+        print("the game is left to the service:", error)

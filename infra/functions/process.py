@@ -103,6 +103,8 @@ class FunctionProcess:
     async def close(self, label: str) -> None:
         for command in self._commands:
             command.cancel()
+        if not self._broken.cancel():
+            self._broken.exception()  # whether or not it was looked at
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         await asyncio.to_thread(kill_labelled, label)
