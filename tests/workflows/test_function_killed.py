@@ -4,9 +4,11 @@ from its start, and nothing of an earlier life is left."""
 import os
 import signal
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from cluster import Host, bwrap_or_skip
 from function_rollouts import (
     EXAMPLE,
     begin,
@@ -27,18 +29,21 @@ from program_checks import (
     sandboxes_of,
     until_asked_in,
 )
-from program_cluster import ProgramCluster, gateway_of, without_gateway
+from program_cluster import ProgramCluster, gateway_of, program_cluster, without_gateway
 from temporalio.client import WorkflowFailureError
 from test_function_rollout import walks
 from test_program_node_killed import node_process
 
 from activities.function_lives import FunctionLives
 from cli.operations.embedded_stack import StackInfo
-from infra.db import program_lives, sandboxes
+from infra.db import nodes, program_lives, sandboxes
 from mainspring.environments.protocol import WorldLost
-from mainspring.ids import RolloutId
+from mainspring.ids import NodeId, RolloutId
 from mainspring.status import StopReason, Verdict
+from tests.processes import runs
 from tests.waiting import until
+from workers import sandbox as sandbox_worker
+from workflows import activity_calls
 from workflows.program import MAX_KILLED
 
 COUNTED = ("1", "2", "3")
@@ -243,6 +248,36 @@ async def test_a_workflow_that_is_terminated_leaves_no_function(programs: Progra
     await until(lambda: len(processes_of(rollout)) == 2)
     await handle.terminate()
     await until(lambda: not processes_of(rollout))
+
+
+async def test_a_node_that_ends_in_order_ends_its_functions(
+    stack: StackInfo, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activity_calls, "DEAD_NODE_TIMEOUT", timedelta(seconds=5))
+    monkeypatch.setattr(sandbox_worker, "GRACE", timedelta(seconds=0))
+    hosts = {
+        NodeId(name): Host(await bwrap_or_skip(tmp_path_factory.mktemp(name)), capacity=1)
+        for name in ("function-a", "function-b")
+    }
+    async with program_cluster(stack, hosts, tmp_path_factory.mktemp("model")) as cluster:
+        campaign, group, rollout = await begin(cluster, function("count"))
+        ended: list[int] = []
+
+        async def end() -> None:
+            [called] = processes_of(rollout)
+            [holder] = [name for name, node in cluster.workers.nodes.items() if node.held.ids()]
+            await nodes.set_draining(cluster.workers.db, holder, True)
+            node = cluster.workers.nodes[holder]
+            await until(lambda: node.admission.refusal() is not None)
+            await node.own.shutdown()
+            assert not runs(called.pid)
+            ended.append(called.pid)
+
+        cluster.engine.say = lambda prompt, turn: COUNTED[turn]
+        cluster.engine.hold = once(end, turn=1)
+        result = await (await cluster.workers.start(rollout, campaign, group)).result()
+        assert len(ended) == 1 and result.reward == 3.0
+        await check_answered_once(cluster, rollout, num_calls=3, num_lives=2)
 
 
 @pytest.mark.parametrize(("name", "reward"), [("count", 3.0), ("fix", 1.0)])
