@@ -33,6 +33,7 @@ from mainspring.programs.functions import FunctionFailed, require_number, visibl
 from mainspring.programs.profiles.function import FunctionProfile
 from mainspring.protocol.program import RunProgramInput, RunProgramResult
 from mainspring.tasks.any_task import AnyTask
+from node.held_sandboxes import HeldSandboxes
 
 STOPPED = 124
 """In the place of an exit code: the workflow or the last bound ended it."""
@@ -41,9 +42,12 @@ ERROR_CHARS = 500
 
 
 class FunctionLives:
-    def __init__(self, db: Database, node: NodeId, folder: Path, gateways: Gateways) -> None:
+    def __init__(
+        self, db: Database, node: NodeId, held: HeldSandboxes, folder: Path, gateways: Gateways
+    ) -> None:
         """`folder`: for what functions write while they run."""
         self._db = db
+        self._held = held
         self._node = node
         self._folder = folder
         self._gateways = gateways
@@ -112,7 +116,10 @@ class FunctionLives:
                 self._folder,
                 sandbox.run if sandbox else None,
             ) as function:
-                end = await _ended(function, ask.timeout_s)
+                with self._held.beside(ask.sandbox, function.close):
+                    end = await _ended(function, ask.timeout_s)
+                if ask.sandbox not in self._held:
+                    raise WorldLost(f"sandbox {ask.sandbox} was closed under its function")
             # What it left running in the sandbox would change the tree.
             if sandbox is not None:
                 await sandbox.stop()

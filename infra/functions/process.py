@@ -70,9 +70,11 @@ class FunctionProcess:
         self,
         process: asyncio.subprocess.Process,
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        label: str,
         run_command: RunCommand | None,
     ) -> None:
         self._process = process
+        self._label = label
         self._reader, self._writer = streams
         self._run_command = run_command
         self._commands: set[asyncio.Task[None]] = set()
@@ -100,14 +102,15 @@ class FunctionProcess:
         await asyncio.wait((self._draining,), timeout=REST_S)
         return self._kept.decode(errors="replace")
 
-    async def close(self, label: str) -> None:
+    async def close(self) -> None:
+        """End it, with all that it started. Closing twice is fine."""
         for command in self._commands:
             command.cancel()
-        if not self._broken.cancel():
+        if self._broken.done():
             self._broken.exception()  # whether or not it was looked at
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        await asyncio.to_thread(kill_labelled, label)
+        await asyncio.to_thread(kill_labelled, self._label)
         await self._process.wait()
         self._writer.transport.abort()
 
@@ -187,7 +190,7 @@ async def running(
                 env=_environment(variables) | {LABEL: label, "TMPDIR": str(scratch)},
             )
         streams = await asyncio.open_connection(sock=ours, limit=LINE_BYTES)
-        function = FunctionProcess(process, streams, run_command)
+        function = FunctionProcess(process, streams, label, run_command)
         try:
             # One that died at once is noticed when its end is read.
             with contextlib.suppress(ConnectionError):
@@ -195,7 +198,7 @@ async def running(
                 await function._writer.drain()
             yield function
         finally:
-            await asyncio.shield(function.close(label))
+            await asyncio.shield(function.close())
     finally:
         ours.close()
         await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from cli.main import app
+from cli.operations.embedded_stack import StackInfo
 from cli.operations.named_parts import check_named, unusable
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
@@ -15,8 +14,25 @@ from mainspring.config.policy import PolicyConfig
 from mainspring.errors import UsageError
 from mainspring.extensions import Role, extensions_of
 from mainspring.status import PolicyApi
+from tests.cli.test_cli_errors import mainspring
 
 HERE = Path(__file__).parents[1] / "infra" / "functions"
+
+FILE = """
+name = "t"
+
+[agent]
+kind = "function"
+
+[agent.options]
+function = "acting:plain"
+
+[policy]
+model = "m"
+
+[trainer]
+device = "cpu"
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -62,16 +78,13 @@ def test_one_that_cannot_be_called_is_refused(function: str | None, problem: str
     assert [what for what, _ in unusable(config)] == ["agent"]
 
 
-def test_the_command_refuses_it_in_one_sentence(tmp_path: Path) -> None:
+def test_the_command_refuses_it_in_one_sentence(stack: StackInfo, tmp_path: Path) -> None:
     file = tmp_path / "campaign.toml"
-    text = (
-        'name = "t"\n[agent]\nkind = "function"\n[agent.options]\nfunction = "acting:plain"\n'
-        '[policy]\nmodel = "m"\n[trainer]\ndevice = "cpu"\n'
-    )
-    file.write_text(text)
-    told = CliRunner().invoke(app, ["campaign", "start", str(file), "--home", str(tmp_path)])
-    assert told.exit_code == 2 and "Traceback" not in told.output
-    assert "'acting:plain' is not async" in " ".join(told.output.split())
+    file.write_text(FILE)
+    ended = mainspring("campaign", "start", str(file), home=stack.home, PYTHONPATH=str(HERE))
+    assert ended.returncode == 2 and "Traceback" not in ended.stderr
+    told = " ".join(ended.stderr.split())
+    assert "'acting:plain' is not async" in told and "async def" in told
 
 
 def test_a_class_that_judges_needs_no_world() -> None:

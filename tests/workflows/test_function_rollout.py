@@ -10,7 +10,7 @@ from program_checks import check_answered_once, once
 from program_cluster import ProgramCluster
 
 from cli.operations import campaign_launch as launch
-from infra.db import model_requests, program_lives, rollouts, sandboxes, turns
+from infra.db import model_requests, program_lives, rollouts, sandboxes
 from infra.sandbox.backends import Backends
 from infra.sources.importing import import_rows
 from infra.sources.protocol import ImportOptions
@@ -151,8 +151,6 @@ async def test_a_prompt_that_grew_too_long_is_the_policys_end(programs: ProgramC
     assert result.reward == 0.0 and result.num_turns >= 1
     [life] = await program_lives.of_rollout(programs.workers.db, rollout, 0)
     assert life.returncode == 1 and "BadRequestError" in (life.output or "")
-    calls, _ = await turns.history(programs.workers.db, rollout, 0)
-    assert len(calls) == result.num_turns
 
 
 async def test_other_requests_at_its_port_need_its_key(programs: ProgramCluster) -> None:

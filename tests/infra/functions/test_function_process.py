@@ -92,11 +92,11 @@ async def test_secrets_of_its_node_are_not_in_its_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secrets = {
-        "MAINSPRING_DATABASE_URL": "postgresql://u:secret@h/d",
-        "MAINSPRING_POLICY_API_KEY": "secret",
-        "OPENAI_API_KEY": "secret",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "HTTPS_PROXY": "http://u:secret@h",
+        "MAINSPRING_DATABASE_URL": "postgresql://u:hunter2@h/d",
+        "MAINSPRING_POLICY_API_KEY": "hunter2",
+        "OPENAI_API_KEY": "hunter2",
+        "AWS_SECRET_ACCESS_KEY": "hunter2",
+        "HTTPS_PROXY": "http://u:hunter2@h",
         "GAME_URL": "http://game",
     }
     for name, value in secrets.items():
@@ -104,7 +104,7 @@ async def test_secrets_of_its_node_are_not_in_its_environment(
     end = await end_of("environment", tmp_path, "GAME_URL", "NOT_SET")
     assert end.result is not None
     seen = json.loads(end.result.data)
-    assert "secret" not in "".join(seen.values()) and "NOT_SET" not in seen
+    assert "hunter2" not in "".join(seen.values()) and "NOT_SET" not in seen
     assert seen["GAME_URL"] == "http://game" and seen["PATH"] == os.environ["PATH"]
     assert "127.0.0.1" in seen["NO_PROXY"]
 
@@ -128,7 +128,7 @@ async def test_secrets_of_its_node_are_not_in_its_environment(
 async def test_one_that_does_not_return_tells_why(
     tmp_path: Path, name: str, code: int, error: str
 ) -> None:
-    end = await end_of(name, tmp_path)
+    end = await end_of(name, tmp_path, memory_mb=256)
     assert (end.returncode, end.result) == (code, None)
     assert error in end.error
 
@@ -150,7 +150,7 @@ async def test_output_without_end_is_bounded_and_its_end_is_kept(tmp_path: Path)
     async with calling("prints_without_end", tmp_path) as function:
         end = await function.ended()
     output = await function.output()
-    assert "RuntimeError: enough" in end.error and "199999 x" in output
+    assert "RuntimeError: enough" in end.error and "19999 x" in output
     assert len(output) <= process.OUTPUT_BYTES
 
 
