@@ -260,24 +260,24 @@ async def test_a_node_that_ends_in_order_ends_its_functions(
         for name in ("function-a", "function-b")
     }
     async with program_cluster(stack, hosts, tmp_path_factory.mktemp("model")) as cluster:
-        campaign, group, rollout = await begin(cluster, function("count"))
-        ended: list[int] = []
-
-        async def end() -> None:
-            [called] = processes_of(rollout)
-            [holder] = [name for name, node in cluster.workers.nodes.items() if node.held.ids()]
-            await nodes.set_draining(cluster.workers.db, holder, True)
-            node = cluster.workers.nodes[holder]
-            await until(lambda: node.admission.refusal() is not None)
-            await node.own.shutdown()
-            assert not runs(called.pid)
-            ended.append(called.pid)
-
         cluster.engine.say = lambda prompt, turn: COUNTED[turn]
-        cluster.engine.hold = once(end, turn=1)
-        result = await (await cluster.workers.start(rollout, campaign, group)).result()
-        assert len(ended) == 1 and result.reward == 3.0
-        await check_answered_once(cluster, rollout, num_calls=3, num_lives=2)
+        cluster.engine.hold = held = Held(1)
+        campaign, group, rollout = await begin(cluster, function("count"))
+        handle = await cluster.workers.start(rollout, campaign, group)
+        await held.reached.wait()
+        [called] = processes_of(rollout)
+        [holder] = [name for name, node in cluster.workers.nodes.items() if node.held.ids()]
+        await nodes.set_draining(cluster.workers.db, holder, True)
+        node = cluster.workers.nodes[holder]
+        await until(lambda: node.admission.refusal() is not None)
+        await node.own.shutdown()
+        assert not runs(called.pid)
+        held.let_go.set()
+        assert (await handle.result()).reward == 3.0
+        # The sandbox of the node that ended is left to its next process.
+        assert len(cluster.engine.asked) == len(set(cluster.engine.asked)) == 3
+        lives = await program_lives.of_rollout(cluster.workers.db, rollout, 0)
+        assert [life.returncode for life in lives] == [None, 0]
 
 
 @pytest.mark.parametrize(("name", "reward"), [("count", 3.0), ("fix", 1.0)])
