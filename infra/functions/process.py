@@ -2,8 +2,8 @@
 
 Invariants: the process has none of the node's variables but those of VARIABLES and those that the
 campaign names; it ends with this process; when the block that started it is left, no process that
-carries its label is left. Commands of the function run once each, where the caller has them run. Used by
-the activity that runs programs.
+carries its label is left. Commands of the function run once each, where the caller has them run.
+Used by the activity that runs programs.
 """
 
 import asyncio
