@@ -6,11 +6,13 @@ and at no other time, also not when this process drains; its end is stored befor
 """
 
 import asyncio
+import contextlib
 
 import structlog
 from temporalio import activity
 
 from activities.implements import implements
+from infra.bundles.store import BundleMissing, bundle_of
 from infra.db import model_requests, program_lives
 from infra.db.cache import Known
 from infra.db.database import Database
@@ -66,6 +68,7 @@ class ProgramActivities:
                     remedy='choose tasks of the kind "swe", or an agent',
                 )
             key = await program_lives.begin(self._db, ask.rollout, ask.epoch, ask.life)
+            await self._note_bundle(ask, config)
             await world.open_model_port(self._gateways, key)
             name = program_id(ask.rollout, ask.epoch, ask.life)
             result, was_stopped = await self._ended(world, name, command, ask.timeout_s)
@@ -82,6 +85,13 @@ class ProgramActivities:
             return RunProgramResult(
                 returncode=result.returncode, was_killed=was_killed, was_stopped=was_stopped
             )
+
+    async def _note_bundle(self, ask: RunProgramInput, config: RunConfig) -> None:
+        # A bundle that was removed since is still mounted where this life's sandbox is.
+        with contextlib.suppress(BundleMissing):
+            if bundle := bundle_of(config.agent):
+                sha256 = bundle.manifest.sha256
+                await program_lives.ran_from(self._db, ask.rollout, ask.epoch, ask.life, sha256)
 
     async def _ended(
         self, world: SweWorld, name: str, command: str, timeout_s: float

@@ -220,7 +220,8 @@ def _say_program(say: Any, program: Any) -> None:
     say(f"program    {program.kind}: {', '.join(counts)}")
     for life in program.lives:
         ended = "no end seen" if life.returncode is None else f"exit code {life.returncode}"
-        say(f"  life {life.number}: {ended}", "dim")
+        bundle = f", bundle {life.bundle_sha256}" if life.bundle_sha256 else ""
+        say(f"  life {life.number}: {ended}{bundle}", "dim")
 
 
 def _say_turn(console: Any, say: Any, turn: Any) -> None:

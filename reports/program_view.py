@@ -20,6 +20,8 @@ class LifeView:
     """None: it runs, or was lost with its sandbox."""
     output: str
     """The end of what it printed."""
+    bundle_sha256: str | None
+    """Of the bundle that it ran from; None: of none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,10 @@ async def read(database: Database, rollout: RolloutId, epoch: int, kind: str) ->
     last = lives[-1].life
     return ProgramView(
         kind=kind,
-        lives=[LifeView(n + 1, each.returncode, each.output or "") for n, each in enumerate(lives)],
+        lives=[
+            LifeView(n + 1, each.returncode, each.output or "", each.bundle_sha256)
+            for n, each in enumerate(lives)
+        ],
         num_calls=len(stored),
         num_replayed=sum(each.life > each.first_life for each in stored),
         num_abandoned=sum(each.life < last for each in stored),

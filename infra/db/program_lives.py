@@ -47,6 +47,8 @@ class ProgramLife:
     returncode: int | None
     """None: it runs, or its end was not seen."""
     output: str | None
+    bundle_sha256: str | None
+    """None: it ran from none."""
 
 
 async def begin(database: Database, rollout: RolloutId, epoch: int, life: int) -> str:
@@ -83,6 +85,23 @@ async def holder(database: Database, key: str) -> KeyHolder | None:
     return None if row is None else KeyHolder(*row)
 
 
+async def ran_from(
+    database: Database, rollout: RolloutId, epoch: int, life: int, sha256: str
+) -> None:
+    """Record the bundle of a life; the first one stands."""
+    async with database.statement() as connection:
+        await connection.execute(
+            update(ProgramLifeRow)
+            .where(
+                ProgramLifeRow.rollout_id == rollout,
+                ProgramLifeRow.epoch == epoch,
+                ProgramLifeRow.life == life,
+                ProgramLifeRow.bundle_sha256.is_(None),
+            )
+            .values(bundle_sha256=sha256)
+        )
+
+
 async def end(
     database: Database, rollout: RolloutId, epoch: int, life: int, returncode: int, output: str
 ) -> None:
@@ -103,7 +122,12 @@ async def end(
 async def of_rollout(database: Database, rollout: RolloutId, epoch: int) -> list[ProgramLife]:
     """In their order."""
     statement = (
-        select(ProgramLifeRow.life, ProgramLifeRow.returncode, ProgramLifeRow.output)
+        select(
+            ProgramLifeRow.life,
+            ProgramLifeRow.returncode,
+            ProgramLifeRow.output,
+            ProgramLifeRow.bundle_sha256,
+        )
         .where(ProgramLifeRow.rollout_id == rollout, ProgramLifeRow.epoch == epoch)
         .order_by(ProgramLifeRow.life)
     )

@@ -26,6 +26,8 @@ class ProgramLifeRow(Base):
     life: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     key_hash: Mapped[str]
     """SHA-256 of the key that its requests come with."""
+    bundle_sha256: Mapped[str | None]
+    """Of the bundle that it ran from; null: of none, or of one that was gone by then."""
     returncode: Mapped[int | None]
     """Null: it runs, or its end was not seen."""
     output: Mapped[str | None] = mapped_column(PlainText)

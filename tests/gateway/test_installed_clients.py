@@ -33,7 +33,10 @@ FILES = {"pkg/calc.py": "def add(a, b):\n    return a - b\n", "pkg/__init__.py":
 INSTRUCTION = "add(1, 2) must be 3.\nQuotes ' \" ` $(touch /tmp/fooled) and a % do no harm."
 FIX = "sed -i 's/a - b/a + b/' pkg/calc.py"
 TEST = "python3 -c 'from pkg.calc import add; assert add(1, 2) == 3; print(\"passed\", 6 * 7)'"
-SHELLS = ("bash", "Bash", "exec_command", "shell", "shell_command", "run_shell_command")
+SHELLS = (
+    *("bash", "Bash", "exec_command", "shell", "shell_command", "run_shell_command"),
+    "terminal",
+)
 EDIT = """pkg/calc.py
 <<<<<<< SEARCH
     return a - b
@@ -83,6 +86,8 @@ def _arguments(tool: ToolSpec, command: str) -> dict[str, Any]:
         "cmd": command,
         "description": "Run it",
         "is_background": False,
+        "security_risk": "LOW",
+        "summary": "Run it",
     }
     wanted = tool.parameters.get("required") or ["command"]
     return {name: known[name] for name in wanted if name in known}

@@ -15,7 +15,7 @@ from mainspring.programs.profiles.command import CommandProfile
 from mainspring.programs.profiles.gemini_cli import GeminiCli
 from mainspring.programs.profiles.mini_swe_agent import MiniSweAgent
 from mainspring.programs.profiles.opencode import OpenCode
-from mainspring.programs.profiles.python_agents import LangGraph, OpenAiAgents
+from mainspring.programs.profiles.python_agents import LangGraph, OpenAiAgents, OpenHands
 from mainspring.programs.profiles.qwen_code import QwenCode
 
 PROFILES: Mapping[str, Callable[[AgentConfig], Profile]] = {
@@ -24,7 +24,7 @@ PROFILES: Mapping[str, Callable[[AgentConfig], Profile]] = {
         each.name: each
         for each in (
             *(MiniSweAgent, ClaudeCode, Codex, OpenCode, QwenCode, GeminiCli, Aider),
-            *(OpenAiAgents, LangGraph),
+            *(OpenAiAgents, LangGraph, OpenHands),
         )
     },
 }
