@@ -82,10 +82,15 @@ def _npm_text(recipe: Recipe, folder: Path) -> str:
     command = ["npm", "install", "--package-lock-only", "--ignore-scripts", *QUIET_NPM]
     subprocess.run(command, cwd=folder, check=True)
     lock = json.loads((folder / "package-lock.json").read_text())
-    lock["packages"] = {
-        name: {field: value for field, value in package.items() if field not in _UNUSED}
-        for name, package in lock["packages"].items()
-    }
+    found = {name.rpartition("node_modules/")[2] for name in lock["packages"]}
+    for package in lock["packages"].values():
+        for field in _UNUSED:
+            package.pop(field, None)
+        # Of other systems; `npm ci` refuses a lock that names what it does not hold.
+        if optional := package.get("optionalDependencies"):
+            package["optionalDependencies"] = {
+                name: version for name, version in optional.items() if name in found
+            }
     return json.dumps(lock, indent=1) + "\n"
 
 
