@@ -24,7 +24,8 @@ from mainspring.errors import ConfigError, ServiceError
 from mainspring.programs.recipes import Recipe
 
 TIMEOUT_S = 1800.0
-TAIL_CHARS = 500
+END_CHARS = 300
+"""Of what npm or pip said, from each end: npm tells first what is wrong, pip last."""
 _HERE = Path(__file__).parent
 
 
@@ -160,9 +161,10 @@ def _run(recipe: Recipe, command: list[str]) -> None:
     except subprocess.TimeoutExpired:
         code, said = 124, f"it took over {TIMEOUT_S:.0f} s"
     if code != 0:
+        if len(said) > 2 * END_CHARS:
+            said = f"{said[:END_CHARS]} ... {said[-END_CHARS:]}"
         raise BundleBroken(
-            f"bundle {recipe.bundle}: {Path(command[0]).name} ended with {code}: "
-            f"{said[-TAIL_CHARS:]}",
+            f"bundle {recipe.bundle}: {Path(command[0]).name} ended with {code}: {said}",
             remedy="install Node's npm and pip, and let them reach their registries; or make the "
             "bundle on another machine and copy its folder",
         )
