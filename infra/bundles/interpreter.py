@@ -123,16 +123,16 @@ def _said(command: list[str], library_path: Path | None = None) -> str:
         ran = subprocess.run(
             command, capture_output=True, text=True, env=environment, check=False, cwd="/"
         )
-        code, said = ran.returncode, f"{ran.stdout}{ran.stderr}"
+        code, output, said = ran.returncode, ran.stdout, f"{ran.stdout}{ran.stderr}"
     except FileNotFoundError:
-        code, said = 127, "it is not on this machine"
+        code, output, said = 127, "", "it is not on this machine"
     if code != 0:
         raise InterpreterBroken(
             f"Python cannot be copied into a bundle: {command[0]} ended with {code}: "
             f"{said.strip()[-300:]}",
             remedy="install a Python for Linux with glibc, from a package or built from source",
         )
-    return ran.stdout
+    return output
 
 
 def _runs(command: list[str]) -> bool:
