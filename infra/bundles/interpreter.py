@@ -84,6 +84,9 @@ def copy(interpreter: Interpreter, bundle: Path) -> str:
     )
     (top / "bin").mkdir()
     shutil.copy2(program, top / "bin" / name)
+    again = (Path(__file__).parent / "run_again.sh").read_text()
+    (top / "bin/again").write_text(again.replace("$VERSION", interpreter.version))
+    (top / "bin/again").chmod(0o755)
     for library in _libraries([program, *(top / "lib" / name).glob("lib-dynload/*.so")], libdir):
         shutil.copy2(library, top / "lib")
     # Compiled here, once: where the bundle is mounted nothing is written.

@@ -16,6 +16,9 @@ def main(libraries: str, packages: str, module: str, arguments: list) -> None:
     os.environ.pop("LD_LIBRARY_PATH", None)
     if libraries:
         os.environ["LD_LIBRARY_PATH"] = libraries
+    again = os.path.join(sys.prefix, "bin", "again")  # as bundles have it, and no other Python
+    if os.path.exists(again):
+        sys.executable = again
     site.addsitedir(packages)
     if module == "runpy":  # a script, which is the first argument
         sys.argv = arguments

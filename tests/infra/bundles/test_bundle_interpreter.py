@@ -20,6 +20,9 @@ import json, os, sqlite3, ssl, subprocess, sys
 import ctypes
 
 child = subprocess.run(["env"], capture_output=True, text=True).stdout
+again = subprocess.run([sys.executable, "-c", "import ssl, sys; print(sys.prefix)"], text=True,
+                       stdout=subprocess.PIPE).stdout.strip()
+assert again == sys.prefix, again
 seen = [line for line in child.splitlines() if line.startswith(("LD_", "PYTHON"))]
 print(json.dumps([sys.prefix, seen, ssl.OPENSSL_VERSION[:7]]))
 """
