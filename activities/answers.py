@@ -4,11 +4,9 @@ Safe to run twice: the first stored reply stands, and both attempts tell of it. 
 may ask is the workflow's to decide, which calls this once for each request.
 """
 
-import asyncio
-import time
-
 from temporalio import activity
 
+from activities import held_replies
 from activities.implements import implements
 from activities.partial_replies import PartialReplies
 from infra.db import model_requests
@@ -20,7 +18,6 @@ from infra.policy.program_policy import ProgramReply, ProgramRequest, StoredCall
 from infra.policy.protocol import NoEngineAnswered, PromptTooLong, RequestRefused, Versions
 from infra.policy.serving import Served, ServedCampaigns
 from infra.temporal.heartbeat import Beat, heartbeating
-from mainspring.errors import DatabaseError
 from mainspring.ids import RolloutId
 from mainspring.programs.record import RequestState
 from mainspring.programs.refusal import Refusal, RefusalKind
@@ -28,13 +25,9 @@ from mainspring.programs.reply import Reply
 from mainspring.programs.request import ModelRequest
 from mainspring.protocol.activities import ANSWER_CALL
 from mainspring.protocol.program import AnswerInput, AnswerResult
-from mainspring.timeouts import STORE_TIMEOUT_S
 from mainspring.trajectories.seeds import call_seed
 from mainspring.trajectories.turns import Call, PartialCall
 
-HOLD_S = STORE_TIMEOUT_S - 5.0
-"""How long a reply waits for the store: an attempt has STORE_TIMEOUT_S beside the reply's time."""
-HOLD_WAIT_S = 0.5
 SUMMARY_CHARS = 60
 """Of a tool call, for Temporal's UI (its limit is about 200 bytes)."""
 _CLOSED = "closed"
@@ -76,7 +69,13 @@ class AnswerActivities:
             except NoEngineAnswered as away:
                 beat.tell(_CLOSED, away.num_closed)
                 raise
-            call = await self._store(ask, made, beat)
+            call = await held_replies.stored(
+                lambda: model_requests.put_reply(
+                    self._db, ask.rollout, ask.epoch, made.call, made.history
+                ),
+                f"call {ask.number + 1}",
+                beat,
+            )
             return _result(call, policy.reply_of(call, request))
 
     async def _made(
@@ -123,21 +122,6 @@ class AnswerActivities:
             self._db, ask.rollout, ask.epoch, ask.number, refusal.model_dump(mode="json")
         )
         return AnswerResult(state=RequestState.REFUSED, summary=refusal.kind)
-
-    async def _store(self, ask: AnswerInput, made: ProgramReply, beat: Beat) -> Call:
-        """A reply is held while the store does not answer: another attempt would generate it
-        again. Raises DatabaseError when that lasts, Fenced."""
-        until = time.monotonic() + HOLD_S
-        while True:
-            try:
-                return await model_requests.put_reply(
-                    self._db, ask.rollout, ask.epoch, made.call, made.history
-                )
-            except DatabaseError as error:
-                if time.monotonic() + HOLD_WAIT_S > until:
-                    raise
-                beat.note = f"call {ask.number + 1}: holding its reply, {error.message}"
-                await asyncio.sleep(HOLD_WAIT_S)
 
 
 def _result(call: Call, reply: Reply) -> AnswerResult:

@@ -4,13 +4,12 @@ Safe to run twice: the first stored reply stands, and both attempts answer from 
 several turns asks through `ReplyActivities.reply` as well.
 """
 
-import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from temporalio import activity
 
+from activities import held_replies
 from activities.implements import implements
 from activities.partial_replies import PartialReplies
 from infra.db import turns
@@ -23,20 +22,14 @@ from infra.policy.serving import ServedCampaigns
 from infra.temporal.heartbeat import Beat, heartbeating
 from mainspring.agents.conversation import Conversation
 from mainspring.agents.protocol import Agent, Command, FormatError
-from mainspring.errors import DatabaseError
 from mainspring.protocol.activities import GENERATE
 from mainspring.protocol.rollout import GenerateInput, GenerateResult, ReplyKind
-from mainspring.timeouts import STORE_TIMEOUT_S
 from mainspring.trajectories.seeds import call_seed
 from mainspring.trajectories.tree import path_to
 from mainspring.trajectories.turns import Call, PartialCall
 
 SUMMARY_CHARS = 60
 """Commands are cut to this for Temporal's UI (its limit is about 200 bytes)."""
-HOLD_S = STORE_TIMEOUT_S - 5.0
-"""How long a reply waits for the store: an attempt has STORE_TIMEOUT_S beside the reply's time."""
-HOLD_WAIT_S = 0.5
-"""Between two tries to store a reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,22 +107,13 @@ class ReplyActivities:
             beat.tell(_closed(ask.turn), away.num_closed)
             raise
         self._partials.forget(ask.rollout)
-        stored = await self._store(ask, reply, beat)
+        stored = await held_replies.stored(
+            lambda: turns.put_call(self._db, ask.rollout, ask.epoch, reply),
+            f"turn {ask.turn + 1}",
+            beat,
+        )
         past.add_call(stored)
         return _reply(agent, (*path, stored))
-
-    async def _store(self, ask: GenerateInput, reply: Call, beat: Beat) -> Call:
-        """A reply is held while the store does not answer: another attempt would generate it
-        again. Raises DatabaseError when that lasts, Fenced."""
-        until = time.monotonic() + HOLD_S
-        while True:
-            try:
-                return await turns.put_call(self._db, ask.rollout, ask.epoch, reply)
-            except DatabaseError as error:
-                if time.monotonic() + HOLD_WAIT_S > until:
-                    raise
-                beat.note = f"turn {ask.turn + 1}: holding its reply, {error.message}"
-                await asyncio.sleep(HOLD_WAIT_S)
 
 
 def _closed(turn: int) -> str:

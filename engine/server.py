@@ -3,7 +3,6 @@
 Imported by `mainspring serve`; tests run it in a thread. `serve` returns after SIGINT or SIGTERM.
 """
 
-import socket
 from pathlib import Path
 
 import torch
@@ -16,7 +15,7 @@ from engine.scheduler import Scheduler
 from engine.served_model import PolicyModel
 from engine.slots import fitting_batch
 from engine.thread import EngineThread
-from mainspring.errors import EngineError
+from infra.listener import listen
 
 SHUTDOWN_TIMEOUT_S = 5
 """Requests still open then are cut; their clients go to another engine."""
@@ -45,7 +44,7 @@ class EngineOptions(BaseModel):
 
 
 class EngineServer:
-    """Raises ModelError or EngineError when made; serves until `should_exit`."""
+    """Raises ModelError or ServiceError when made; serves until `should_exit`."""
 
     def __init__(self, options: EngineOptions) -> None:
         model = PolicyModel(
@@ -59,7 +58,7 @@ class EngineServer:
         scheduler = Scheduler(
             model, weight_version=options.weight_version, max_batch=self.max_batch
         )
-        self._socket = _listen(options.host, options.port)
+        self._socket = listen(options.host, options.port)
         self.url = f"http://{options.host}:{self._socket.getsockname()[1]}"
         self._engine = EngineThread(
             scheduler, num_threads=options.threads, step_interval_s=options.step_interval_s
@@ -86,19 +85,3 @@ class EngineServer:
     def shut_down(self) -> None:
         """Ask `serve` to return, from any thread."""
         self._uvicorn.should_exit = True
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With its protocol named: asyncio sets TCP_NODELAY on the connections of no other socket.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise EngineError(
-            f"cannot listen on {host}:{port}: {error.strerror}",
-            remedy="choose another --port, or stop the server that has it",
-        ) from None
-    return listener

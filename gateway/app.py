@@ -26,7 +26,7 @@ from gateway.dialects.responses import Responses
 from gateway.exchange import KEEP_ALIVE_S, Exchange
 from gateway.keys import key_of
 from gateway.protocol import Answers, Session
-from gateway.refusals import problem_of, refuse
+from gateway.refusals import problem_of, refuse, unknown_key
 
 CHAT, RESPONSES, MESSAGES, GEMINI = Chat(), Responses(), Messages(), Gemini()
 _ENDING = Problem(ProblemKind.UNAVAILABLE, "this gateway ends: ask again")
@@ -184,7 +184,7 @@ class _Gateway:
             return session
         await channel.discard_body()
         message = "no key was sent" if not key else "this key belongs to no session that is open"
-        await refuse(channel, wire, session or Problem(ProblemKind.UNKNOWN_KEY, message))
+        await refuse(channel, wire, session or unknown_key(message))
         return None
 
 

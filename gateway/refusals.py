@@ -26,6 +26,15 @@ _BROKEN_HTTP = {
     BodyTooLarge: Problem(ProblemKind.BODY_TOO_LARGE, "the request body is larger than 32 MiB"),
     BodyTooSlow: Problem(ProblemKind.BODY_TOO_SLOW, "the request body did not arrive in time"),
 }
+_REMEDIES: dict[type[Exception], str] = {
+    BadRequest: "correct what the program sends: docs/gateway.md tells what each API takes",
+    BodyTooLarge: "let the program compact its history sooner",
+    BodyTooSlow: "look at what holds the program up",
+    SessionOver: "none is needed: the rollout has ended, or another life of its program has begun",
+    PromptTooLong: "raise policy.max_context, or let the program compact its history sooner",
+    RequestRefused: "correct what the program sends, or choose a model whose template takes it",
+}
+"""Where the error itself has none."""
 _INTERNAL = Problem(ProblemKind.INTERNAL, "the gateway failed at this request: ask again")
 _num_logged: OrderedDict[Session | None, int] = OrderedDict()
 
@@ -43,14 +52,16 @@ async def refuse(channel: Channel, wire: Wire, problem: Problem) -> None:
 def problem_of(error: Exception, session: Session | None = None) -> Problem:
     """What the client is told; the rest is logged."""
     if problem := _BROKEN_HTTP.get(type(error)):
-        _note(session, "warning", "refused a request", cause=problem.message)
+        remedy = _REMEDIES[type(error)]
+        _note(session, "warning", "refused a request", cause=problem.message, remedy=remedy)
         return problem
     if not isinstance(error, MainspringError):
         # As text: the renderers of structlog take a second to make a traceback beautiful.
         written = "".join(traceback.format_exception(error))
         _note(session, "error", "a request failed", cause=repr(error), traceback=written)
         return _INTERNAL
-    _note(session, "warning", "refused a request", cause=error.message, remedy=error.remedy)
+    remedy = error.remedy or _REMEDIES.get(type(error), "")
+    _note(session, "warning", "refused a request", cause=error.message, remedy=remedy)
     if isinstance(error, BadRequest):
         return Problem(ProblemKind.BAD_REQUEST, error.message, error.field)
     if isinstance(error, SessionOver):
@@ -64,6 +75,13 @@ def problem_of(error: Exception, session: Session | None = None) -> Problem:
         message = "a service behind the model is down for the moment: ask again"
         return Problem(ProblemKind.UNAVAILABLE, message)
     return _INTERNAL
+
+
+def unknown_key(message: str) -> Problem:
+    """Of a request whose key opens nothing."""
+    remedy = "none for a program whose rollout has ended; else look at who reaches this gateway"
+    _note(None, "warning", "refused a key", cause=message, remedy=remedy)
+    return Problem(ProblemKind.UNKNOWN_KEY, message)
 
 
 def _note(session: Session | None, level: str, event: str, **fields: object) -> None:

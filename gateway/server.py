@@ -6,7 +6,6 @@ asked again by clients, of any gateway: answers are stored.
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from gateway.connection import (
     BoundConnections,
     Connection,
 )
+from infra.listener import listen
 from mainspring.errors import ServiceError
 
 MAX_HEADERS_BYTES = 64 * 1024
@@ -67,7 +67,7 @@ async def serve(
 ) -> AsyncIterator[Address]:
     """Port 0 takes a free one. Raises ServiceError when it cannot listen."""
     bounds = bounds or Bounds()
-    listener = _listen(host, port)
+    listener = listen(host, port)
     server = _Server(_config(app, tls, bounds))
     running = asyncio.create_task(server.serve(sockets=[listener]))
     try:
@@ -111,20 +111,3 @@ async def _started(server: uvicorn.Server, running: asyncio.Task[None]) -> None:
             running.result()
             raise ServiceError("the gateway's server ended before it listened")
         await asyncio.sleep(0.01)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns Nagle's algorithm off when the protocol is named: an answer is several small
-    # writes, and each would wait 40 ms for the client's acknowledgement.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise ServiceError(
-            f"cannot listen on {host}:{port}: {error.strerror}",
-            remedy="choose another port, or stop the server that has it",
-        ) from None
-    return listener

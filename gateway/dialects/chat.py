@@ -9,6 +9,7 @@ from typing import Any
 from gateway.dialects import openai_errors, sse
 from gateway.dialects.conversation import Conversation, Text, Toolbox
 from gateway.dialects.json_value import BadRequest, JsonValue
+from gateway.dialects.openai_text import text_of
 from gateway.dialects.protocol import Asked, Envelope, Problem, ProblemKind
 from mainspring.programs.reply import Answer, Reply
 from mainspring.programs.request import Dialect, ModelRequest, ToolCall
@@ -35,6 +36,7 @@ _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
 }
 """Fields that are ignored, with the values that would have had no effect either."""
 _INSTEAD_OF_FUNCTIONS = "functions are an older form: send them as tools"
+_TEXTS = ("text",)
 _HIDDEN = ("image_url", "input_audio", "file", "video_url")
 
 
@@ -141,23 +143,7 @@ def _add(conversation: Conversation, message: JsonValue) -> None:
 
 
 def _text(content: JsonValue, separator: str = "\n") -> Text:
-    text = Text(separator)
-    if content.is_text:
-        text.add(content.text())
-        return text
-    if not content.is_list:
-        content.refuse("text or a list of parts")
-    for part in content.items():
-        kind = part.member("type").text()
-        if kind == "text":
-            text.add(part.member("text").text())
-        elif kind == "refusal":
-            text.add(part.member("refusal").text())
-        elif kind in _HIDDEN:
-            text.hide()
-        else:
-            part.member("type").refuse('"text"')
-    return text
+    return text_of(content, _TEXTS, _HIDDEN, separator)
 
 
 def _call(call: JsonValue) -> ToolCall:

@@ -13,6 +13,7 @@ from gateway.dialects import openai_errors, responses_stream, sse
 from gateway.dialects.arguments import FREEFORM_SCHEMA, from_freeform, to_freeform
 from gateway.dialects.conversation import Conversation, Text, Toolbox, as_json
 from gateway.dialects.json_value import BadRequest, JsonValue
+from gateway.dialects.openai_text import text_of
 from gateway.dialects.protocol import Asked, Envelope, Problem, ProblemKind
 from mainspring.programs.reply import Answer
 from mainspring.programs.request import Dialect, ModelRequest, ToolCall
@@ -132,23 +133,7 @@ def _add_message(conversation: Conversation, item: JsonValue) -> None:
 
 
 def _text(content: JsonValue, separator: str = "\n") -> Text:
-    text = Text(separator)
-    if content.is_text:
-        text.add(content.text())
-        return text
-    if not content.is_list:
-        content.refuse("text or a list of parts")
-    for part in content.items():
-        kind = part.member("type").text()
-        if kind in _TEXTS:
-            text.add(part.member("text").text())
-        elif kind == "refusal":
-            text.add(part.member("refusal").text())
-        elif kind in _HIDDEN:
-            text.hide()
-        else:
-            part.member("type").refuse("input_text or output_text")
-    return text
+    return text_of(content, _TEXTS, _HIDDEN, separator)
 
 
 def _call_id(item: JsonValue) -> str:

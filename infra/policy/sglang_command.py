@@ -6,15 +6,15 @@ UsageError or ServiceError for what cannot work. Used by the command alone.
 
 import importlib.util
 import os
-import socket
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from infra.listener import listen
 from infra.policy.engine_check import SGLANG_SPARE_TOKENS
 from infra.policy.model_files import check_servable, read_facts
 from infra.policy.sglang_launch import KEY_VARIABLE
-from mainspring.errors import EngineError, ServiceError, UsageError
+from mainspring.errors import ServiceError, UsageError
 
 STREAM_INTERVAL = 32
 """Tokens from one piece of a streamed reply to the next."""
@@ -87,16 +87,7 @@ def _check_port(host: str, port: int) -> None:
             "--port 0 (a free one) is for the CPU engine",
             remedy="give SGLang a port, such as 30000",
         )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise EngineError(
-                f"cannot listen on {host}:{port}: {error.strerror}",
-                remedy="choose another --port, or stop the server that has it",
-            ) from None
+    listen(host, port).close()
 
 
 def _has_gpu() -> bool:

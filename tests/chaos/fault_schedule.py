@@ -59,6 +59,10 @@ class Role(StrEnum):
     """A policy engine."""
     SANDBOX = "sandbox"
     """One sandbox with all that runs in it."""
+    PROGRAM = "program"
+    """A program that plays a rollout, in its sandbox, which lives on."""
+    GATEWAY = "gateway"
+    """A gateway."""
     POSTGRES = "postgres"
     """Postgres, all its processes."""
     TEMPORAL = "temporal"
@@ -144,6 +148,8 @@ def processes(home: Path) -> Iterator[tuple[Role, psutil.Process]]:
                 yield from children if works else ()
             elif role is not None:
                 yield role, process
+                if role is Role.SANDBOX:
+                    yield from _programs(process)
         except (psutil.NoSuchProcess, psutil.ZombieProcess):
             continue
 
@@ -164,6 +170,7 @@ def _role(line: list[str]) -> Role | None:
         ("rollout", Role.ROLLOUT),
         ("sandbox", Role.NODE),
         ("trainer", Role.TRAINER),
+        ("gateway", Role.GATEWAY),
     ):
         if "worker" in line and word in line:
             return role
@@ -180,6 +187,15 @@ def _ray(trainer: psutil.Process) -> Iterator[tuple[Role, psutil.Process]]:
             yield Role.RAYLET, child
         elif line and line[0].startswith("ray::RankActor"):
             yield Role.RANK, child
+
+
+def _programs(sandbox: psutil.Process) -> Iterator[tuple[Role, psutil.Process]]:
+    for child in sandbox.children(recursive=True):
+        try:
+            if Path(child.name()).name.startswith("python"):
+                yield Role.PROGRAM, child
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
 
 
 def _prints(rank: psutil.Process) -> bool:

@@ -18,7 +18,7 @@ from cli import serve
 from engine import slots
 from engine.slots import KvShape, SlotPool
 from infra.policy import sglang_command
-from mainspring.errors import EngineError, ModelError, ServiceError, UsageError
+from mainspring.errors import ModelError, ServiceError, UsageError
 from tests.infra.policy.engines import COMMAND, serving, serving_process
 from tests.infra.policy.tiny_model import save_tiny_model
 
@@ -60,7 +60,7 @@ def test_port_in_use_is_named(model: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         error = run("--model", str(model), "--port", str(port))
-    assert isinstance(error, EngineError) and error.exit_code == 3
+    assert isinstance(error, ServiceError) and error.exit_code == 3
     assert f"127.0.0.1:{port}" in str(error)
 
 
@@ -128,7 +128,7 @@ def test_sglang_is_not_started_with_what_it_cannot_serve(
     assert isinstance(error, ModelError) and "no such directory" in str(error)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         error = refused("--port", str(taken.getsockname()[1]))
-    assert isinstance(error, EngineError) and "cannot listen on" in str(error)
+    assert isinstance(error, ServiceError) and "cannot listen on" in str(error)
     error = refused("--port", "0")
     assert isinstance(error, UsageError) and "--port 0" in str(error)
     error = refused("--context-length", "4096")

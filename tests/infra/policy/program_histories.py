@@ -170,7 +170,7 @@ class History:
             max_tokens=self.rng.choice((None, None, None, 3, 12)),
         )
         # As it comes back from the store.
-        request = ModelRequest.model_validate_json(request.model_dump_json())
+        request = ModelRequest.model_validate_json(self._sent(request).model_dump_json())
         made = await self.policy.complete(
             ProgramRequest(
                 number=number,
@@ -190,6 +190,10 @@ class History:
         self.requests[number] = request
         talk.messages.append(self._echo(made))
         talk.expected = made
+
+    def _sent(self, request: ModelRequest) -> ModelRequest:
+        """As it arrives."""
+        return request
 
     def _echo(self, made: ProgramReply) -> ChatMessage:
         """As clients send it back."""
