@@ -58,7 +58,7 @@ agents: install ## install the coding agents that the tests run (about 1.5 GB in
 
 test-agents: agents ## every client in a sandbox, with a script as the policy
 	$(BIN)/mainspring agents add opencode qwen-code gemini-cli aider openai-agents langgraph openhands
-	TMPDIR=$$(.ci/memory-folder noexec) $(BIN)/python -m pytest tests/gateway/test_installed_clients.py
+	TMPDIR=$$(.ci/memory-folder noexec) $(BIN)/python -m pytest tests/gateway/test_installed_clients.py tests/gateway/test_client_habits.py
 
 locks: install ## write the lock files of the coding agents anew, with npm and uv
 	$(BIN)/python -m pip install --quiet uv==0.13.8
