@@ -213,6 +213,7 @@ def _say_program(say: Any, program: Any) -> None:
     for count, what in (
         (program.num_replayed, "answered again from the store"),
         (program.num_abandoned, "not asked again by the last life"),
+        (program.num_sent_again, "sent to the endpoint again"),
         (program.num_refused, "refused"),
     ):
         if count:

@@ -34,6 +34,9 @@ class ProgramView:
     """Of those, not asked by the last life: kept, and never trained."""
     num_refused: int
     """Requests that had no reply, as their prompts were too long or unfit."""
+    num_sent_again: int
+    """Times that an endpoint was asked again, as the reply under way was lost: it may have been
+    charged for. Engines resume replies, and have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,7 @@ async def read(database: Database, rollout: RolloutId, epoch: int, kind: str) ->
         num_replayed=sum(each.life > each.first_life for each in stored),
         num_abandoned=sum(each.life < last for each in stored),
         num_refused=sum(each.state is RequestState.REFUSED for each in requests),
+        num_sent_again=sum(max(0, each.num_sent - 1) for each in requests),
     )
 
 

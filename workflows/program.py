@@ -50,6 +50,10 @@ class ProgramPlay:
         """False from the end of the last life on: what is asked then has no asker any more."""
         self._answering: dict[int, asyncio.Task[None]] = {}
         self._answered: set[int] = set()
+        self._refused: set[int] = set()
+        """Of those, the ones that had no reply."""
+        self._num_refused_again = 0
+        """Times that these were asked again: each counts as a call."""
         self._times: deque[float] = deque()
         """Of the requests of the last minute."""
         self._stop: StopReason | None = None
@@ -77,20 +81,36 @@ class ProgramPlay:
         elif number not in self._answered and number not in self._answering:
             self._accept(number, self._begin, self._begin.program)
 
+    def ask_again(self, number: int, epoch: int | None) -> None:
+        """The same life asks `number` again. The gateway answers what is stored, and there is no
+        activity: without a bound a program could ask for it without end."""
+        begin = self._begin
+        known = number in self._answered or number in self._answering
+        if begin is None or begin.program is None or not known:
+            self.ask(number, epoch)
+        elif epoch in (None, self._epoch) and self._listens:
+            self._num_refused_again += number in self._refused
+            self._is_admitted(begin, begin.program, num_new=0)
+
     def _accept(self, number: int, begin: BeginResult, limits: ProgramLimits) -> None:
+        if self._is_admitted(begin, limits, num_new=1):
+            self._answering[number] = asyncio.create_task(self._answer(number, begin, limits))
+
+    def _is_admitted(self, begin: BeginResult, limits: ProgramLimits, *, num_new: int) -> bool:
+        """Count one request more, and `num_new` calls; past a limit this life is to end."""
         now = workflow.time()
         self._times.append(now)
         while self._times[0] < now - MINUTE_S:
             self._times.popleft()
         if self._limit is None:
-            if len(self._answered) + len(self._answering) >= begin.step_limit:
+            num_known = len(self._answered) + len(self._answering) + self._num_refused_again
+            if num_known + num_new > begin.step_limit:
                 self._limit = StopReason.STEP_LIMIT
             elif len(self._times) > limits.requests_per_minute:
                 self._limit = StopReason.REQUEST_RATE
         if self._limit is not None:
             self._stop = self._limit
-            return
-        self._answering[number] = asyncio.create_task(self._answer(number, begin, limits))
+        return self._limit is None
 
     async def play(self, begin: BeginResult, limits: ProgramLimits, epoch: int) -> StopReason:
         """Until the patch is stored. Raises ActivityError: what cannot be answered or opened, and
@@ -205,6 +225,8 @@ class ProgramPlay:
                 result = await self._reply(number, begin)  # also one that came after a cancel
             self._count(began, result.spent_s)
             self._answered.add(number)
+            if result.state is RequestState.REFUSED:
+                self._refused.add(number)
             if result.state is RequestState.STORED:
                 workflow.set_current_details(
                     f"call **{self.num_calls}** of {begin.step_limit}, "

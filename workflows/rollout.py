@@ -26,7 +26,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from mainspring.protocol.campaign import OutcomeInput
     from mainspring.protocol.names import Workflow
-    from mainspring.protocol.program import ASK_SIGNAL
+    from mainspring.protocol.program import ASK_AGAIN_SIGNAL, ASK_SIGNAL
     from mainspring.protocol.rollout import (
         BeginInput,
         BeginResult,
@@ -68,6 +68,11 @@ class RolloutWorkflow:
     def ask(self, number: int, epoch: int | None = None) -> None:
         """The program that plays asks the policy: its request is stored under this number."""
         self._program.ask(number, epoch)
+
+    @workflow.signal(name=ASK_AGAIN_SIGNAL)
+    def ask_again(self, number: int, epoch: int | None = None) -> None:
+        """It asks the same again in the same life."""
+        self._program.ask_again(number, epoch)
 
     @workflow.run
     async def run(self, start: RolloutInput) -> RolloutResult:

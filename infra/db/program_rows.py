@@ -6,7 +6,7 @@ Held by the schema: one row for each request of an epoch, one for each life. Imp
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, UniqueConstraint, func
+from sqlalchemy import ForeignKey, Index, UniqueConstraint, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from infra.db.base import Base
@@ -63,5 +63,7 @@ class ModelRequestRow(Base):
     """Digest of the request and its reply: what a request that continues them begins with."""
     delivered_life: Mapped[int | None]
     """The last life that had the reply whole."""
+    num_sent: Mapped[int] = mapped_column(server_default=text("0"))
+    """How often an endpoint took it: more than once where a reply was lost under way."""
     asked_at: Mapped[datetime] = mapped_column(server_default=func.now())
     answered_at: Mapped[datetime | None]
