@@ -3,10 +3,13 @@
 import pytest
 from pydantic import ValidationError
 
+from cli.operations import campaign_launch
 from cli.operations.named_parts import check_named
+from infra.db.database import Database
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.parallel import Device
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.trainer import TrainerConfig
@@ -20,11 +23,15 @@ def campaign(agent: AgentConfig, **policy: PolicyApi) -> CampaignConfig:
     return CampaignConfig(name="t", agent=agent, policy=PolicyConfig(model="m", **policy))
 
 
-def test_an_endpoint_in_text_cannot_answer_a_program() -> None:
+async def test_an_endpoint_in_text_answers_programs_of_evaluations_and_trains_none(
+    db: Database,
+) -> None:
+    at_endpoint = PolicyConfig(model="m", api=PolicyApi.OPENAI)
     check_named(campaign(PROGRAM))
-    with pytest.raises(UsageError, match="gives replies in text") as refused:
-        check_named(campaign(PROGRAM, api=PolicyApi.OPENAI))
-    assert "policy.api" in refused.value.remedy
+    check_named(EvaluationConfig(name="t", split="test", agent=PROGRAM, policy=at_endpoint))
+    with pytest.raises(UsageError, match="gives no tokens to train on") as refused:
+        await campaign_launch.create(db, campaign(PROGRAM, api=PolicyApi.OPENAI))
+    assert "mainspring eval run" in refused.value.remedy
 
 
 def test_a_command_that_is_missing_and_an_unknown_client_are_named() -> None:
