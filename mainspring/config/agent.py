@@ -35,11 +35,12 @@ class AgentConfig(Section):
     """What the client takes beside, by its own names; `command` for the kind "command"."""
     tool_parser: str = "hermes"
     """How a reply writes tool calls: "hermes", "qwen_xml", "llama_json", "none", or a function of
-    your own as "package.module:function"."""
+    your own as "package.module:function". An endpoint gives its tool calls apart: it needs none."""
     train: tuple[BranchKind, ...] = Field(default=(BranchKind.MAIN, BranchKind.AGENT), min_length=1)
     """Branches of a program's calls that are trained: "main", "agent" (sub-agents), "side" (titles
     and summaries)."""
     requests_per_minute: int = Field(default=120, ge=1)
-    """More requests of a program within a minute end the rollout."""
+    """More requests of a program within a minute end the rollout. Those count as well that repeat
+    earlier ones and are answered from the store."""
     parallel_requests: int = Field(default=8, ge=1, le=64)
     """Requests of a program that are answered at once; more wait."""
