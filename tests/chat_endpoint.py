@@ -3,7 +3,7 @@
 import json
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,8 +68,9 @@ def chat_endpoint() -> Iterator[Endpoint]:
             for name, value in {"Content-Length": str(len(data)), **headers}.items():
                 self.send_header(name, value)
             self.close_connection = "Content-Length" in headers
-            self.end_headers()
-            self.wfile.write(data)
+            with suppress(ConnectionError):  # who asked may have been killed
+                self.end_headers()
+                self.wfile.write(data)
 
     with serving(Handler) as address:
         endpoint.url = f"http://{address}/v1"
