@@ -21,6 +21,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 # Not used here: a table that is not imported is missing in the metadata.
 from infra.db import program_rows as program_rows
+from infra.db import session_rows as session_rows
 from infra.db.base import Base
 from infra.db.columns import PlainText, word
 from mainspring.status import (

@@ -2,7 +2,8 @@
 
 Invariants: a life is of one epoch and has one key at a time, of which only the digest is stored; a
 key opens nothing once a later life, another epoch or the rollout's end has come. A node that takes
-a life over gives it a new key. Written by the activity that runs programs, read by the gateway.
+a life over gives it a new key. Written by the activity that runs programs and, for agents outside,
+by `sessions`; read by the gateway.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import secrets
 from dataclasses import dataclass
 
 from sqlalchemy import func, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import aliased
 
 from infra.db.database import Database
@@ -52,12 +54,19 @@ class ProgramLife:
 async def begin(database: Database, rollout: RolloutId, epoch: int, life: int) -> str:
     """The key of this life, new each time. Raises Fenced."""
     key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
-    values = {"rollout_id": rollout, "epoch": epoch, "life": life, "key_hash": _digest(key)}
     async with database.statement() as connection:
-        if await connection.scalar(_BEGIN, values) is None:
-            await refuse_older(connection, rollout, epoch)
-            refuse_finished(rollout)
+        await begin_with(connection, rollout, epoch, life, key)
     return key
+
+
+async def begin_with(
+    connection: AsyncConnection, rollout: RolloutId, epoch: int, life: int, key: str
+) -> None:
+    """Begin the life with this key, or give it this key. Raises Fenced."""
+    values = {"rollout_id": rollout, "epoch": epoch, "life": life, "key_hash": digest(key)}
+    if await connection.scalar(_BEGIN, values) is None:
+        await refuse_older(connection, rollout, epoch)
+        refuse_finished(rollout)
 
 
 async def holder(database: Database, key: str) -> KeyHolder | None:
@@ -72,7 +81,7 @@ async def holder(database: Database, key: str) -> KeyHolder | None:
         select(RolloutRow.campaign_id, RolloutRow.id, RolloutRow.epoch, ProgramLifeRow.life)
         .join(ProgramLifeRow, ProgramLifeRow.rollout_id == RolloutRow.id)
         .where(
-            ProgramLifeRow.key_hash == _digest(key),
+            ProgramLifeRow.key_hash == digest(key),
             ProgramLifeRow.epoch == RolloutRow.epoch,
             ProgramLifeRow.life == later.scalar_subquery(),
             RolloutRow.phase != RolloutPhase.DONE,
@@ -111,5 +120,6 @@ async def of_rollout(database: Database, rollout: RolloutId, epoch: int) -> list
         return [ProgramLife(*row) for row in await connection.execute(statement)]
 
 
-def _digest(key: str) -> str:
+def digest(key: str) -> str:
+    """What is stored of a key."""
     return hashlib.sha256(key.encode(errors="replace")).hexdigest()
