@@ -14,7 +14,7 @@ from mainspring.config.agent import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.named import find, find_class, make
 from mainspring.programs.parsing.choice import parser_of
-from mainspring.programs.profiles.choice import PROFILES, is_program, profile_for
+from mainspring.programs.profiles.choice import KINDS, is_program, profile_for
 from mainspring.tasks.task import Task
 
 AGENTS: dict[str, Callable[[AgentConfig], Agent]] = {"bash": BashAgent, "bundled": BundledAgent}
@@ -39,7 +39,7 @@ def check_agent(config: AgentConfig) -> None:
         profile_for(config)
         parser_of(config.tool_parser)
         return
-    find_class("agent", config.kind, {**AGENTS, **PROFILES}, METHODS, "config")
+    find_class("agent", config.kind, {**AGENTS, **KINDS}, METHODS, "config")
     _made(config, config.kind)
 
 

@@ -19,7 +19,7 @@ from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError, WorkFailed
 from mainspring.named import find
 from mainspring.status import FaultKind, StopReason, Verdict, is_masked
-from mainspring.tasks.criterion import GradeReport
+from mainspring.tasks.criterion import HANDED_IN, GradeReport
 
 _CORRECT = "correct the function on every rollout worker, then start the campaign again"
 
@@ -118,9 +118,13 @@ PARTS: dict[str, Part] = {
 
 
 def score(parts: tuple[RewardPart, ...], outcome: Outcome) -> Scored:
-    """The weighted sum of the parts. Raises RewardBroken."""
+    """The weighted sum of the parts; a reward that an agent outside handed in stands as it is.
+    Raises RewardBroken."""
     if outcome.is_masked:
         return Scored(None)
+    report = outcome.report
+    if report is not None and report.judge == HANDED_IN and report.score is not None:
+        return Scored(report.score, {HANDED_IN: report.score})
     values = {part.name: _value(part, outcome) for part in parts}
     counted = [part.weight * value for part in parts if (value := values[part.name]) is not None]
     whose = f"the reward of rollout {outcome.rollout}"

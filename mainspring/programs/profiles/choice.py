@@ -17,6 +17,7 @@ from mainspring.programs.profiles.mini_swe_agent import MiniSweAgent
 from mainspring.programs.profiles.opencode import OpenCode
 from mainspring.programs.profiles.python_agents import LangGraph, OpenAiAgents
 from mainspring.programs.profiles.qwen_code import QwenCode
+from mainspring.programs.profiles.remote import REMOTE, RemoteProfile
 
 PROFILES: Mapping[str, Callable[[AgentConfig], Profile]] = {
     "command": CommandProfile,
@@ -28,12 +29,25 @@ PROFILES: Mapping[str, Callable[[AgentConfig], Profile]] = {
         )
     },
 }
+"""Programs that a sandbox starts."""
+KINDS: Mapping[str, Callable[[AgentConfig], Profile]] = {**PROFILES, REMOTE: RemoteProfile}
 
 
 def is_program(config: AgentConfig) -> bool:
-    return config.kind in PROFILES
+    """Whether it asks the policy through the gateway, in a sandbox or elsewhere."""
+    return config.kind in KINDS
+
+
+def is_remote(config: AgentConfig) -> bool:
+    """Whether it runs elsewhere."""
+    return config.kind == REMOTE
 
 
 def profile_for(config: AgentConfig) -> Profile:
     """Raises ConfigError."""
-    return make("program", config.kind, find("program", config.kind, PROFILES), config)
+    return make("program", config.kind, find("program", config.kind, KINDS), config)
+
+
+def remote_profile(config: AgentConfig) -> RemoteProfile | None:
+    """None where the agent does not run elsewhere. Raises ConfigError."""
+    return RemoteProfile(config) if is_remote(config) else None
