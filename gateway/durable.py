@@ -16,7 +16,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from gateway.protocol import PromptTooLong, RequestRefused, Session, SessionOver
-from infra.db import model_requests, program_lives
+from infra.db import model_requests, program_lives, sessions
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.fence import Fenced
@@ -25,11 +25,11 @@ from infra.db.model_requests import Asked
 from infra.policy.serving import ServedCampaigns
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import DatabaseError, TemporalError
-from mainspring.ids import rollout_workflow
+from mainspring.ids import rollout_workflow, session_id
 from mainspring.programs.kinds import kind_of, setting_of
 from mainspring.programs.matching import key_of
 from mainspring.programs.parsing.choice import parser_of
-from mainspring.programs.profiles.choice import profile_for
+from mainspring.programs.profiles.choice import is_remote, profile_for
 from mainspring.programs.record import RequestState
 from mainspring.programs.refusal import Refusal, RefusalKind
 from mainspring.programs.reply import Answer
@@ -66,7 +66,12 @@ class DurableAnswers:
         if held is None:
             return None
         config = await self._lasting(lambda: self._known.config(held.campaign))
-        return Session(held.rollout, held.epoch, held.life, config.policy.max_context)
+        session = Session(held.rollout, held.epoch, held.life, config.policy.max_context)
+        if is_remote(config.agent):
+            ident = session_id(held.rollout, held.epoch, held.life)
+            if not await self._lasting(lambda: sessions.heard(self._db, ident)):
+                raise _over(session)
+        return session
 
     async def ask(self, session: Session, request: ModelRequest, *, is_retry: bool) -> Answer:
         agent = await self._agent(session)
