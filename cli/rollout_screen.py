@@ -219,8 +219,15 @@ def _say_program(say: Any, program: Any) -> None:
             counts.append(f"{count} {what}")
     say(f"program    {program.kind}: {', '.join(counts)}")
     for life in program.lives:
-        ended = "no end seen" if life.returncode is None else f"exit code {life.returncode}"
-        say(f"  life {life.number}: {ended}", "dim")
+        say(f"  life {life.number}: {_life(life)}", "dim")
+
+
+def _life(life: Any) -> str:
+    if life.taken_by is None:
+        return "no end seen" if life.returncode is None else f"exit code {life.returncode}"
+    ended = f"ended by {life.ended_by}" if life.ended_by else "no end seen"
+    note = f": {life.note}" if life.note else ""
+    return f"taken by {life.taken_by or 'an agent without a name'}, {ended}{note}"
 
 
 def _say_turn(console: Any, say: Any, turn: Any) -> None:

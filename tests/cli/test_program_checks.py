@@ -45,3 +45,31 @@ def test_a_reproducible_campaign_has_no_program() -> None:
             trainer=TrainerConfig(device=Device.CPU),
             schedule=Schedule.REPRODUCIBLE,
         )
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"nonsense": 1}, "has no nonsense"),
+        ({"rewards": "yes"}, "rewards of 'remote' is 'yes'"),
+        ({"silence_s": 0}, "silence_s"),
+        ({"lives": True}, "lives"),
+        ({"noise": ["("]}, "regular expression"),
+    ],
+)
+def test_options_of_agents_outside_are_checked(options: dict[str, object], wrong: str) -> None:
+    check_named(campaign(AgentConfig(kind="remote")))
+    with pytest.raises(UsageError, match=wrong):
+        check_named(campaign(AgentConfig.model_validate({"kind": "remote", "options": options})))
+
+
+def test_agents_outside_need_engines_in_tokens() -> None:
+    with pytest.raises(UsageError, match=r"agent\.kind = 'remote'"):
+        check_named(campaign(AgentConfig(kind="remote"), api=PolicyApi.OPENAI))
+    with pytest.raises(ValidationError, match=r"agent\.kind = an agent such as"):
+        CampaignConfig(
+            name="t",
+            agent=AgentConfig(kind="remote"),
+            trainer=TrainerConfig(device=Device.CPU),
+            schedule=Schedule.REPRODUCIBLE,
+        )
