@@ -17,7 +17,7 @@ from typing import Any
 from gateway.channel import BodyTooLarge, BodyTooSlow, Channel, ClientGone
 from gateway.dialects.json_value import BadRequest, JsonValue, decoded
 from gateway.keys import BOUND, key_of
-from gateway.refusals import problem_of
+from gateway.refusals import problem_of, unknown_key
 from gateway.session_desk import Claim, SessionDesk, SessionRefused, Taken
 from gateway.session_views import told_session, told_taken
 from gateway.wrong_keys import WrongKeys
@@ -217,6 +217,7 @@ class SessionRoutes:
 
     async def _refuse_key(self, channel: Channel, message: str, remedy: str) -> None:
         self._wrong_keys.was_wrong((channel.scope.get("client") or ("", 0))[0])
+        unknown_key(message)  # for the log
         await channel.discard_body()
         raise _refused(401, "unknown_key", message, remedy=remedy)
 
