@@ -15,7 +15,7 @@ TORCH ?= torch==2.13.0
 # module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test test-model agents test-agents pytest chaos lint fmt clean distclean constraints
+.PHONY: help install quickstart test test-model agents test-agents locks pytest chaos lint fmt clean distclean constraints
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
@@ -57,8 +57,12 @@ agents: install ## install the coding agents that the tests run (about 1.5 GB in
 	$(BIN)/mainspring agents add mini-swe-agent claude-code codex
 
 test-agents: agents ## every client in a sandbox, with a script as the policy
-	$(BIN)/mainspring agents add opencode qwen-code gemini-cli aider openai-agents langgraph
-	TMPDIR=$$(.ci/memory-folder noexec) $(BIN)/python -m pytest tests/gateway/test_installed_clients.py
+	$(BIN)/mainspring agents add opencode qwen-code gemini-cli aider openai-agents langgraph openhands
+	TMPDIR=$$(.ci/memory-folder noexec) $(BIN)/python -m pytest tests/gateway/test_installed_clients.py tests/gateway/test_client_habits.py
+
+locks: install ## write the lock files of the coding agents anew, with npm and uv
+	$(BIN)/python -m pip install --quiet uv==0.13.8
+	$(BIN)/python -m infra.bundles.locks
 
 lint: install ## ruff and pyright
 	$(BIN)/ruff check .

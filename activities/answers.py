@@ -14,10 +14,11 @@ from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.partial_calls import Kept
 from infra.db.program_calls import ProgramCalls
-from infra.policy.program_policy import ProgramReply, ProgramRequest, StoredCall
+from infra.policy.program_protocol import ProgramReplies, ProgramReply, ProgramRequest, StoredCall
 from infra.policy.protocol import NoEngineAnswered, PromptTooLong, RequestRefused, Versions
 from infra.policy.serving import Served, ServedCampaigns
 from infra.temporal.heartbeat import Beat, heartbeating
+from mainspring.errors import EngineBusy
 from mainspring.ids import RolloutId
 from mainspring.programs.record import RequestState
 from mainspring.programs.refusal import Refusal, RefusalKind
@@ -94,23 +95,38 @@ class AnswerActivities:
         def keep(partial: PartialCall) -> None:
             self._partials.keep(Kept(ask.rollout, ask.epoch, ask.number, partial))
 
-        made = await served.program_policy().complete(
-            ProgramRequest(
-                number=ask.number,
-                request=request,
-                stored=await self._calls(ask.rollout, ask.epoch),
-                rollout=ask.rollout,
-                request_id=f"{ask.rollout}.e{ask.epoch}.c{ask.number}.{activity.info().attempt}",
-                temperature=about.temperature,
-                versions=Versions(ask.min_policy_version, only=served.is_reproducible),
-                seed=None if about.seed is None else call_seed(about.seed, ask.number),
-                begun=begun,
-                keep=keep,
-                num_closed=closed if isinstance(closed, int) else 0,
-            )
+        wanted = ProgramRequest(
+            number=ask.number,
+            request=request,
+            stored=await self._calls(ask.rollout, ask.epoch),
+            rollout=ask.rollout,
+            request_id=f"{ask.rollout}.e{ask.epoch}.c{ask.number}.{activity.info().attempt}",
+            temperature=about.temperature,
+            versions=Versions(ask.min_policy_version, only=served.is_reproducible),
+            seed=None if about.seed is None else call_seed(about.seed, ask.number),
+            begun=begun,
+            keep=keep,
+            num_closed=closed if isinstance(closed, int) else 0,
         )
-        self._partials.forget(ask.rollout)
+        policy = served.program_policy()
+        if not policy.resumes:
+            return await self._counted(ask, policy, wanted)
+        made = await policy.complete(wanted)
+        self._partials.forget(ask.rollout, ask.epoch, ask.number)
         return made
+
+    async def _counted(
+        self, ask: AnswerInput, policy: ProgramReplies, wanted: ProgramRequest
+    ) -> ProgramReply:
+        """Counted before it is sent: what was under way when this process died stays counted, as
+        an endpoint may have charged for it."""
+        about = (self._db, ask.rollout, ask.epoch, ask.number)
+        await model_requests.count_sent(*about, 1)
+        try:
+            return await policy.complete(wanted)
+        except EngineBusy:
+            await model_requests.count_sent(*about, -1)
+            raise
 
     async def _calls(self, rollout: RolloutId, epoch: int) -> list[StoredCall]:
         """Those that a request can continue."""
@@ -129,7 +145,7 @@ def _result(call: Call, reply: Reply) -> AnswerResult:
     return AnswerResult(
         state=RequestState.STORED,
         summary=" ".join(" ".join(asked).split())[:SUMMARY_CHARS],
-        num_prompt_tokens=call.prompt_start + len(call.prompt_ids),
-        num_completion_tokens=len(call.completion_ids),
+        num_prompt_tokens=call.num_prompt_tokens or call.prompt_start + len(call.prompt_ids),
+        num_completion_tokens=call.num_completion_tokens or len(call.completion_ids),
         spent_s=call.latency_s,
     )

@@ -24,6 +24,8 @@ from mainspring.protocol.campaign import (
 from mainspring.protocol.rollout import RolloutResult
 from mainspring.status import CampaignStatus, RolloutPhase, StopReason
 
+FAULT_CHARS = 300
+"""Of a fault in the survey, whose size is bounded."""
 _CUT = (StopReason.CANCELLED, StopReason.TERMINATED)
 
 
@@ -46,6 +48,7 @@ class CampaignActivities:
             running=found.running,
             num_ready=found.num_ready,
             num_masked_in_a_row=found.num_masked_in_a_row,
+            masked_by=None if found.masked_by is None else found.masked_by[:FAULT_CHARS],
             num_flat_in_a_row=found.num_flat_in_a_row,
             evaluated=found.evaluated,
             is_checked=found.is_checked,

@@ -6,9 +6,11 @@ Importing runs the module's code, as the run itself would.
 import asyncio
 
 from activities.implements import implements
+from infra.functions.process import problem_of
 from mainspring.errors import ConfigError
 from mainspring.extensions import Extension
 from mainspring.named import find
+from mainspring.programs.functions import FUNCTION
 from mainspring.protocol.activities import CHECK_EXTENSIONS
 from mainspring.protocol.extensions import ExtensionsInput, ExtensionsResult
 
@@ -16,14 +18,16 @@ from mainspring.protocol.extensions import ExtensionsInput, ExtensionsResult
 class ExtensionActivities:
     @implements(CHECK_EXTENSIONS)
     async def check_extensions(self, ask: ExtensionsInput) -> ExtensionsResult:
-        # In a thread: a module that loads for seconds must not hold up heartbeats.
-        problems = await asyncio.to_thread(lambda: [*map(_problem, ask.extensions)])
+        problems = [await _problem(each) for each in ask.extensions]
         return ExtensionsResult(problems=[each for each in problems if each])
 
 
-def _problem(extension: Extension) -> str:
+async def _problem(extension: Extension) -> str:
+    if extension.what == FUNCTION:
+        return await problem_of(extension.path)  # it will run in a process of its own, too
     try:
-        find(extension.what, extension.path, {})
+        # In a thread: a module that loads for seconds must not hold up heartbeats.
+        await asyncio.to_thread(find, extension.what, extension.path, {})
     except ConfigError as error:
         return error.message
     return ""

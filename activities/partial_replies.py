@@ -13,7 +13,7 @@ import structlog
 
 from infra.db import partial_calls
 from infra.db.database import Database
-from infra.db.partial_calls import Kept
+from infra.db.partial_calls import CallKey, Kept
 from mainspring.errors import DatabaseError
 from mainspring.ids import RolloutId
 from mainspring.trajectories.turns import PartialCall
@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 class PartialReplies:
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._due: dict[RolloutId, Kept] = {}
+        self._due: dict[CallKey, Kept] = {}
         self._writing: asyncio.Task[None] | None = None
 
     async def get(self, rollout: RolloutId, epoch: int, number: int) -> PartialCall | None:
@@ -37,12 +37,12 @@ class PartialReplies:
 
     def keep(self, kept: Kept) -> None:
         """Write it soon. Returns at once: tokens do not wait for the store."""
-        self._due[kept.rollout] = kept
+        self._due[kept.key] = kept
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write())
 
-    def forget(self, rollout: RolloutId) -> None:
-        self._due.pop(rollout, None)
+    def forget(self, rollout: RolloutId, epoch: int, number: int) -> None:
+        self._due.pop((rollout, epoch, number), None)
 
     async def _write(self) -> None:
         while self._due:

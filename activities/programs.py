@@ -6,11 +6,14 @@ and at no other time, also not when this process drains; its end is stored befor
 """
 
 import asyncio
+import contextlib
 
 import structlog
 from temporalio import activity
 
+from activities.function_lives import FunctionLives
 from activities.implements import implements
+from infra.bundles.store import BundleMissing, bundle_of
 from infra.db import model_requests, program_lives
 from infra.db.cache import Known
 from infra.db.database import Database
@@ -20,14 +23,15 @@ from mainspring.config.run import RunConfig
 from mainspring.environments.protocol import CommandResult
 from mainspring.errors import ConfigError, MainspringError, SandboxError
 from mainspring.ids import program_id
-from mainspring.programs.profile import Ask
+from mainspring.programs.profile import Ask, Profile
 from mainspring.programs.profiles.choice import profile_for
+from mainspring.programs.profiles.function import FunctionProfile
 from mainspring.programs.starting import instruction, script
 from mainspring.protocol.activities import RUN_PROGRAM
 from mainspring.protocol.program import RunProgramInput, RunProgramResult
 from mainspring.status import FaultKind
 from mainspring.tasks.any_task import AnyTask
-from mainspring.tasks.swe_task import SweTask
+from mainspring.tasks.swe_task import SWE, SweTask
 from node.held_sandboxes import HeldSandboxes
 
 KILLED = (137, -9)
@@ -45,11 +49,19 @@ class ProgramSilent(MainspringError):
 
 
 class ProgramActivities:
-    def __init__(self, db: Database, known: Known, held: HeldSandboxes, gateways: Gateways) -> None:
+    def __init__(
+        self,
+        db: Database,
+        known: Known,
+        held: HeldSandboxes,
+        gateways: Gateways,
+        functions: FunctionLives,
+    ) -> None:
         self._db = db
         self._known = known
         self._held = held
         self._gateways = gateways
+        self._functions = functions
 
     @implements(RUN_PROGRAM)
     async def run_program(self, ask: RunProgramInput) -> RunProgramResult:
@@ -57,15 +69,21 @@ class ProgramActivities:
             facts = await self._known.rollout(ask.rollout)
             config = await self._known.config(facts.campaign)
             task = await self._known.task(facts.task)
-            command = _command(config, task)
+            profile = profile_for(config.agent)
             world = self._held.get(ask.sandbox)
+            if isinstance(profile, FunctionProfile) and task.kind != SWE:
+                return await self._functions.play(ask, config, task, profile, None)
             if not isinstance(world, SweWorld):
                 raise ConfigError(
                     f"task {task.id} has no sandbox, and the program {config.agent.kind!r} needs "
                     "one",
                     remedy='choose tasks of the kind "swe", or an agent',
                 )
+            if isinstance(profile, FunctionProfile):
+                return await self._functions.play(ask, config, task, profile, world)
+            command = _command(profile, config, task)
             key = await program_lives.begin(self._db, ask.rollout, ask.epoch, ask.life)
+            await self._note_bundle(ask, config)
             await world.open_model_port(self._gateways, key)
             name = program_id(ask.rollout, ask.epoch, ask.life)
             result, was_stopped = await self._ended(world, name, command, ask.timeout_s)
@@ -82,6 +100,13 @@ class ProgramActivities:
             return RunProgramResult(
                 returncode=result.returncode, was_killed=was_killed, was_stopped=was_stopped
             )
+
+    async def _note_bundle(self, ask: RunProgramInput, config: RunConfig) -> None:
+        # A bundle that was removed since is still mounted where this life's sandbox is.
+        with contextlib.suppress(BundleMissing):
+            if bundle := bundle_of(config.agent):
+                sha256 = bundle.manifest.sha256
+                await program_lives.ran_from(self._db, ask.rollout, ask.epoch, ask.life, sha256)
 
     async def _ended(
         self, world: SweWorld, name: str, command: str, timeout_s: float
@@ -118,9 +143,9 @@ class ProgramActivities:
         )
 
 
-def _command(config: RunConfig, task: AnyTask) -> str:
+def _command(profile: Profile, config: RunConfig, task: AnyTask) -> str:
     workdir = task.workdir if isinstance(task, SweTask) else "/"
-    launch = profile_for(config.agent).launch(
+    launch = profile.launch(
         Ask(
             instruction=instruction(task.issue, workdir),
             issue=task.issue,

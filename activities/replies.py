@@ -106,7 +106,7 @@ class ReplyActivities:
         except NoEngineAnswered as away:
             beat.tell(_closed(ask.turn), away.num_closed)
             raise
-        self._partials.forget(ask.rollout)
+        self._partials.forget(ask.rollout, ask.epoch, ask.turn)
         stored = await held_replies.stored(
             lambda: turns.put_call(self._db, ask.rollout, ask.epoch, reply),
             f"turn {ask.turn + 1}",

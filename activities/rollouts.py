@@ -12,7 +12,7 @@ from mainspring.config.curriculum import SHUFFLED
 from mainspring.curricula.choice import next_task
 from mainspring.curricula.shuffled import task_position
 from mainspring.ids import CampaignId, TaskId, group_id, rollout_id
-from mainspring.programs.profiles.choice import is_program
+from mainspring.programs.profiles.choice import is_program, remote_profile
 from mainspring.protocol.activities import (
     BEGIN_ROLLOUT,
     CREATE_GROUP,
@@ -41,6 +41,7 @@ from mainspring.protocol.rollout import (
     NewEpochInput,
     RolloutRef,
 )
+from mainspring.protocol.session import RemoteLimits
 from mainspring.status import GroupKind, Player
 from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.seeds import draw_seed
@@ -97,7 +98,9 @@ class RolloutActivities:
         task = await self._known.task(claim.task)
         plays = claim.player is Player.POLICY
         image = task.image if isinstance(task, SweTask) else None
-        prefer = await nodes.with_image(self._db, image) if plays and image else None
+        remote = remote_profile(config.agent) if plays else None
+        opens = plays and remote is None
+        prefer = await nodes.with_image(self._db, image) if opens and image else None
         return BeginResult(
             epoch=claim.epoch,
             task=claim.task,
@@ -116,6 +119,7 @@ class RolloutActivities:
             )
             if is_program(config.agent)
             else None,
+            remote=RemoteLimits(silence_s=remote.silence_s, lives=remote.lives) if remote else None,
         )
 
     @implements(NEW_EPOCH)

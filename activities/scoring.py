@@ -6,11 +6,11 @@ are about policies and exploits only, and no reward depends on them.
 """
 
 import asyncio
-from collections.abc import Sequence
 
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.outcomes import Played, played
+from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Command, FormatError
 from mainspring.config.run import RunConfig
 from mainspring.ids import RolloutId
@@ -42,7 +42,7 @@ async def score_rollout(
     num_turns = max(num_turns, len(did.replies))
     config = await known.config(did.campaign)
     # A verification has none, and may be of tasks whose agent does not exist.
-    actions = await _actions(known, rollout, did.replies) if did.replies else []
+    actions = await _actions(known, rollout, did) if did.replies else []
     errors = [each for each in actions if isinstance(each, FormatError)]
     commands = [
         each.command for asked in actions if not isinstance(asked, FormatError) for each in asked
@@ -66,10 +66,12 @@ async def score_rollout(
 
 
 async def _actions(
-    known: Known, rollout: RolloutId, replies: Sequence[str]
+    known: Known, rollout: RolloutId, did: Played
 ) -> list[tuple[Command, ...] | FormatError]:
     agent = await known.agent(rollout)
-    return [agent.parse(reply) for reply in replies]
+    return [
+        asked_by(agent, reply, parts) for reply, parts in zip(did.replies, did.parts, strict=True)
+    ]
 
 
 async def _score(config: RunConfig, outcome: Outcome) -> Scored:

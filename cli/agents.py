@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
         ],
         as_json: Json = False,
     ) -> None:
-        """Make the bundle of a client with npm or pip, once.
+        """Make the bundle of a client with npm or pip, once, by the lock file of the known version.
 
         Run it on every sandbox node. Nodes mount bundles read-only; nothing is installed in a
         rollout.
@@ -40,7 +40,12 @@ def register(app: typer.Typer) -> None:
             typer.echo(
                 json.dumps(
                     [
-                        {"bundle": bundle.name, "folder": str(bundle.folder), "is_new": is_new}
+                        {
+                            "bundle": bundle.name,
+                            "folder": str(bundle.folder),
+                            "is_new": is_new,
+                            "is_locked": bundle.manifest.is_locked,
+                        }
                         for bundle, is_new in made
                     ]
                 )
@@ -48,6 +53,8 @@ def register(app: typer.Typer) -> None:
             return
         for bundle, is_new in made:
             typer.echo(f"{bundle.name}: {'made' if is_new else 'present'} in {bundle.folder}")
+            if not bundle.manifest.is_locked:
+                typer.echo("  no lock file is of this version: npm or pip chose what it brings")
 
     @agents.command("list")
     def list_(as_json: Json = False) -> None:
@@ -67,11 +74,11 @@ def register(app: typer.Typer) -> None:
         table = Table("client", "version", "installed", "needs of an image")
         for row in rows:
             needs = [
-                *([f"Python {row.python}"] if row.python else []),
                 *([f"glibc {row.min_glibc}"] if row.min_glibc else []),
+                *([f"Python {row.python}"] if row.python else []),
             ]
             installed = "yes" if row.is_here else "no"
-            table.add_row(row.name, row.version, installed, ", ".join(needs))
+            table.add_row(row.name, row.version, installed, " or ".join(needs))
         Console().print(table)
 
     @agents.command("check")

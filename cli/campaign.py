@@ -1,5 +1,5 @@
-"""`mainspring campaign ...`: start, plan, list, show, watch, pause, resume, cancel, fingerprint,
-drop-batch, rollback, report."""
+"""`mainspring campaign ...`: start, plan, list, show, watch, pause, resume, cancel, key,
+fingerprint, drop-batch, rollback, report."""
 
 import json
 from pathlib import Path
@@ -114,6 +114,28 @@ def register(app: typer.Typer) -> None:
 
         with_database(home, lambda db: campaign_control.refuse_ended(db, name, "cancel"))
         typer.echo(f"campaign {with_services(home, go)} is being cancelled")
+
+    @campaign.command()
+    def key(
+        name: RunName,
+        revoke: Annotated[
+            bool,
+            typer.Option("--revoke", help="Revoke the key. Sessions taken with it continue."),
+        ] = False,
+        home: Home = None,
+        as_json: Json = False,
+    ) -> None:
+        """Make the key with which agents outside take sessions of a run, and print it once."""
+        from cli.operations import session_keys
+
+        if revoke:
+            revoked = with_database(home, lambda db: session_keys.revoke(db, name))
+            told = {"name": revoked, "revoked": True}
+            typer.echo(json.dumps(told) if as_json else f"the key of {revoked} is revoked")
+            return
+        run, made = with_database(home, lambda db: session_keys.make(db, name))
+        typer.echo(json.dumps({"name": run, "key": made}) if as_json else made)
+        hint(session_keys.next_step(home))
 
     @campaign.command()
     def fingerprint(

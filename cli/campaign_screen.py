@@ -78,6 +78,8 @@ def print_one(seen: Any) -> None:
         if counts:
             told = ", ".join(f"{num} {word.replace('_', ' ')}" for word, num in counts.items())
             say(f"{label:10} {told}")
+    for sha256, num in data.bundles.items():
+        say(f"bundle     {sha256}: {num:,} rollouts")
     if totals.num_groups_flat or totals.num_groups_masked:
         flat, masked = totals.num_groups_flat, totals.num_groups_masked
         share = totals.replaced_turns_share

@@ -213,14 +213,23 @@ def _say_program(say: Any, program: Any) -> None:
     for count, what in (
         (program.num_replayed, "answered again from the store"),
         (program.num_abandoned, "not asked again by the last life"),
+        (program.num_sent_again, "sent to the endpoint again"),
         (program.num_refused, "refused"),
     ):
         if count:
             counts.append(f"{count} {what}")
     say(f"program    {program.kind}: {', '.join(counts)}")
     for life in program.lives:
+        say(f"  life {life.number}: {_life(life)}", "dim")
+
+
+def _life(life: Any) -> str:
+    if life.taken_by is None:
         ended = "no end seen" if life.returncode is None else f"exit code {life.returncode}"
-        say(f"  life {life.number}: {ended}", "dim")
+        return ended + (f", bundle {life.bundle_sha256}" if life.bundle_sha256 else "")
+    ended = f"ended by {life.ended_by}" if life.ended_by else "no end seen"
+    note = f": {life.note}" if life.note else ""
+    return f"taken by {life.taken_by or 'an agent without a name'}, {ended}{note}"
 
 
 def _say_turn(console: Any, say: Any, turn: Any) -> None:

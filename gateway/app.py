@@ -2,7 +2,7 @@
 
 Invariants: every answer, also to an unknown route, is in the form that clients of that route read;
 the key is looked at before the body; a connection that a node has bound to a session takes no other
-key. Every route exists below `/s/KEY` as well, for clients whose only setting is a URL.
+key. Every model route exists below `/s/KEY` as well, for clients whose only setting is a URL.
 """
 
 import asyncio
@@ -27,13 +27,18 @@ from gateway.exchange import KEEP_ALIVE_S, Exchange
 from gateway.keys import key_of
 from gateway.protocol import Answers, Session
 from gateway.refusals import problem_of, refuse, unknown_key
+from gateway.session_desk import SessionDesk
+from gateway.sessions import SessionRoutes
 
 CHAT, RESPONSES, MESSAGES, GEMINI = Chat(), Responses(), Messages(), Gemini()
 _ENDING = Problem(ProblemKind.UNAVAILABLE, "this gateway ends: ask again")
 _GEMINI_METHODS = ("generateContent", "streamGenerateContent", "countTokens")
 
 
-def make_app(answers: Answers, *, keep_alive_s: float = KEEP_ALIVE_S) -> Starlette:
+def make_app(
+    answers: Answers, desk: SessionDesk | None = None, *, keep_alive_s: float = KEEP_ALIVE_S
+) -> Starlette:
+    """`desk`: where agents outside take sessions; None: they do not."""
     gateway = _Gateway(answers, keep_alive_s)
     endpoints = {
         "": gateway.greet,
@@ -54,6 +59,9 @@ def make_app(answers: Answers, *, keep_alive_s: float = KEEP_ALIVE_S) -> Starlet
         for path, handler in endpoints.items()
         if prefix + path
     ]
+    if desk is not None:
+        sessions = SessionRoutes(desk, gateway.unknown).endpoints()
+        routes = [*(Route(path, _Endpoint(each)) for path, each in sessions.items()), *routes]
     return Starlette(routes=routes)
 
 

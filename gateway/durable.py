@@ -16,25 +16,29 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from gateway.protocol import PromptTooLong, RequestRefused, Session, SessionOver
-from infra.db import model_requests, program_lives
+from infra.db import model_requests, program_lives, sessions
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.fence import Fenced
 from infra.db.listening import Notices
 from infra.db.model_requests import Asked
+from infra.db.program_calls import ProgramCalls
+from infra.policy.program_protocol import StoredCall
 from infra.policy.serving import ServedCampaigns
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import DatabaseError, TemporalError
-from mainspring.ids import rollout_workflow
+from mainspring.ids import rollout_workflow, session_id
+from mainspring.programs.estimate import tokens_of_reply, tokens_of_request
 from mainspring.programs.kinds import kind_of, setting_of
 from mainspring.programs.matching import key_of
 from mainspring.programs.parsing.choice import parser_of
-from mainspring.programs.profiles.choice import profile_for
+from mainspring.programs.parsing.stored import reply_of
+from mainspring.programs.profiles.choice import is_remote, profile_for
 from mainspring.programs.record import RequestState
 from mainspring.programs.refusal import Refusal, RefusalKind
 from mainspring.programs.reply import Answer
 from mainspring.programs.request import ModelRequest
-from mainspring.protocol.program import ASK_SIGNAL
+from mainspring.protocol.program import ASK_AGAIN_SIGNAL, ASK_SIGNAL
 from mainspring.trajectories.turns import Call
 
 T = TypeVar("T")
@@ -60,13 +64,19 @@ class DurableAnswers:
         self._known = known
         self._notices = notices
         self._served = served
+        self._calls_of = ProgramCalls(db)
 
     async def session(self, key: str) -> Session | None:
         held = await self._lasting(lambda: program_lives.holder(self._db, key))
         if held is None:
             return None
         config = await self._lasting(lambda: self._known.config(held.campaign))
-        return Session(held.rollout, held.epoch, held.life, config.policy.max_context)
+        session = Session(held.rollout, held.epoch, held.life, config.policy.max_context)
+        if is_remote(config.agent):
+            ident = session_id(held.rollout, held.epoch, held.life)
+            if not await self._lasting(lambda: sessions.heard(self._db, ident)):
+                raise _over(session)
+        return session
 
     async def ask(self, session: Session, request: ModelRequest, *, is_retry: bool) -> Answer:
         agent = await self._agent(session)
@@ -103,19 +113,26 @@ class DurableAnswers:
         )
 
     async def count_tokens(self, session: Session, request: ModelRequest) -> int:
-        """Of the request rendered whole; of one that continues a stored history it may differ from
-        what its reply's usage tells, as tokens that were served stand."""
+        """See ProgramReplies.count: it may differ from what the reply's usage tells."""
         facts = await self._lasting(lambda: self._known.rollout(session.rollout))
         served = await self._lasting(lambda: self._served.of(facts.campaign))
-        prompt = await served.program_policy().prompt(0, request, ())
-        return prompt.num_tokens
+
+        async def stored() -> list[StoredCall]:
+            calls = self._calls_of.read(session.rollout, session.epoch)
+            return [StoredCall(each.call, each.history) for each in await calls]
+
+        policy = served.program_policy()
+        return await policy.count(request, lambda: self._lasting(stored))
 
     async def _told(self, session: Session, asked: Asked) -> Asked:
-        """Once the request is answered or refused; its workflow is told unless it is."""
+        """Once the request is answered or refused; its workflow is told unless it is, and of each
+        time that the same life asks it again."""
         told = f"{session.rollout} {session.epoch} {asked.number}"
         with self._notices.of(told) as notice:
-            if asked.state is RequestState.ASKED:
-                await self._signal(session, asked.number)
+            if asked.is_repeat:
+                await self._signal(session, asked.number, ASK_AGAIN_SIGNAL)
+            elif asked.state is RequestState.ASKED:
+                await self._signal(session, asked.number, ASK_SIGNAL)
             if asked.is_new:  # what answers it was told after its notice is waited for
                 await _wait(notice)
             while True:
@@ -131,12 +148,12 @@ class DurableAnswers:
                     return found
                 await _wait(notice)
 
-    async def _signal(self, session: Session, number: int) -> None:
+    async def _signal(self, session: Session, number: int, name: str) -> None:
         handle = self._client.get_workflow_handle(rollout_workflow(session.rollout))
         until = time.monotonic() + OUTAGE_S
         while True:
             try:
-                return await handle.signal(ASK_SIGNAL, args=[number, session.epoch])
+                return await handle.signal(name, args=[number, session.epoch])
             except RPCError as error:
                 if error.status in _GONE:
                     raise _over(session) from error
@@ -170,15 +187,21 @@ async def _wait(notice: asyncio.Event) -> None:
 
 
 def _answer(request: ModelRequest, call: Call, agent: AgentConfig) -> Answer:
-    num_prompt_tokens = call.num_prompt_tokens
-    if num_prompt_tokens is None:
+    reply = reply_of(call, request.tools, parser_of(agent.tool_parser))
+    if call.parts is None:
         num_prompt_tokens = call.prompt_start + len(call.prompt_ids)
-    parse = parser_of(agent.tool_parser)
+        return Answer(
+            number=call.number,
+            reply=reply,
+            num_prompt_tokens=num_prompt_tokens,
+            num_completion_tokens=len(call.completion_ids),
+        )
+    # Clients compact their history by these: where the endpoint counts nothing, about as many.
     return Answer(
         number=call.number,
-        reply=parse(call.text, request.tools, call.finish_reason == "length"),
-        num_prompt_tokens=num_prompt_tokens,
-        num_completion_tokens=call.num_completion_tokens or len(call.completion_ids),
+        reply=reply,
+        num_prompt_tokens=call.num_prompt_tokens or tokens_of_request(request),
+        num_completion_tokens=call.num_completion_tokens or tokens_of_reply(reply),
     )
 
 

@@ -14,6 +14,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.sft import SftConfig
 from mainspring.config.tracking import TrackingConfig
 from mainspring.named import is_path
+from mainspring.programs.functions import FUNCTION
 from mainspring.tracking import TRACKERS, chosen
 
 
@@ -48,6 +49,8 @@ def _named(config: AnyRun) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
         yield from _trackers(config.tracking)
         return
     yield "agent", config.agent.kind, (Role.ROLLOUT_WORKER, Role.NODE)
+    if config.agent.kind == FUNCTION:
+        yield FUNCTION, str(config.agent.options.get("function")), (Role.NODE,)
     for part in config.reward.parts:
         yield "reward", part.name, (Role.ROLLOUT_WORKER,)
     for path in config.environments.values():

@@ -128,6 +128,15 @@ RULES: Mapping[FaultKind, Rule] = {
         "run `mainspring agents check NAME`, or the command by hand in the task's image: it ended "
         "before it asked the model",
     ),
+    FaultKind.FUNCTION_FAILED: Rule(
+        Fate.MASK,
+        "correct the function of agent.options; what the policy may cause, let it catch and score",
+    ),
+    FaultKind.SESSION_ABANDONED: Rule(
+        Fate.MASK,
+        "look at the log of the agent that took the session; raise agent.options.silence_s if it "
+        "works for long without a request",
+    ),
     FaultKind.SANDBOX_DIVERGED: Rule(
         Fate.MASK, "commands of this task give other results each time they run"
     ),

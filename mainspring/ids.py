@@ -106,3 +106,8 @@ def command_id(rollout: RolloutId, epoch: int, call: int, index: int) -> str:
 def program_id(rollout: RolloutId, epoch: int, life: int) -> str:
     """Names the command that is a program's life, as `command_id`."""
     return f"{rollout.replace('/', '.')}.e{epoch}.p{life}"
+
+
+def session_id(rollout: RolloutId, epoch: int, life: int) -> str:
+    """Names a session that an agent outside takes: one life of a rollout."""
+    return f"{rollout.replace('/', '.')}.e{epoch}.l{life}"

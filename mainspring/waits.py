@@ -117,6 +117,9 @@ class Scene:
     pollers: dict[str, tuple[Poller, ...]] | None = None
     """By queue, of the queues that are asked for something."""
     hosts: tuple[Host, ...] = ()
+    num_offered: int = 0
+    """Sessions that no agent outside has taken."""
+    offered_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,9 @@ def waits(scene: Scene) -> list[Wait]:
         *(each for stuck in scene.stuck for each in _of_stuck(scene, stuck)),
         *(each for pending in scene.pending for each in _of_pending(scene, pending)),
     ]
+    # Agents that are all busy take the next one sooner.
+    if scene.num_offered and scene.at - (scene.offered_since or scene.at) > GRACE:
+        found.append(_of_offered(scene))
     if scene.status is CampaignStatus.PAUSED:
         # A pause is why nothing new starts, whatever else is missing.
         resume = f"run `mainspring campaign resume {scene.campaign}`"
@@ -182,6 +188,16 @@ def doing(scene: Scene) -> list[str]:
         for each in scene.pending
         if each.of == own and each.state is PendingState.STARTED
     ]
+
+
+def _of_offered(scene: Scene) -> Wait:
+    noun = "session" if scene.num_offered == 1 else "sessions"
+    return Wait(
+        f"{scene.num_offered} {noun} not taken by an agent outside",
+        f"start your agents; `mainspring campaign key {scene.campaign}` makes their key",
+        scene.offered_since,
+        rank=2,
+    )
 
 
 def _of_stuck(scene: Scene, stuck: Stuck) -> Iterator[Wait]:

@@ -7,8 +7,8 @@ takes over (`adopt`) those whose rollouts continue. Used by the sandbox activiti
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import structlog
@@ -43,6 +43,8 @@ class HeldSandboxes:
         self._environments = environments
         self._held: dict[SandboxId, HostedWorld] = {}
         self._num_closing = 0
+        self._beside: dict[SandboxId, Callable[[], Awaitable[None]]] = {}
+        """By sandbox, what ends that which works beside it."""
 
     def __len__(self) -> int:
         """Those being closed included: they still use the node."""
@@ -60,6 +62,16 @@ class HeldSandboxes:
         if held is None:
             raise SandboxLost(f"sandbox {sandbox} is not on node {self._node} any more")
         return held
+
+    @contextmanager
+    def beside(self, sandbox: SandboxId, end: Callable[[], Awaitable[None]]) -> Iterator[None]:
+        """While the block runs, `end` is called before the sandbox is removed: what works beside it
+        must not outlive it."""
+        self._beside[sandbox] = end
+        try:
+            yield
+        finally:
+            del self._beside[sandbox]
 
     @asynccontextmanager
     async def working(
@@ -117,6 +129,8 @@ class HeldSandboxes:
             return False
         self._num_closing += 1
         try:
+            if (end := self._beside.get(sandbox)) is not None:
+                await asyncio.shield(end())
             await asyncio.shield(held.close())
         finally:
             self._num_closing -= 1

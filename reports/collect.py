@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from infra.db import campaigns, policies, sft
 from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
-from infra.db.reading import endings, evaluations, fingerprints, timings, trained_steps
+from infra.db.reading import bundles, endings, evaluations, fingerprints, timings, trained_steps
 from infra.db.reading.endings import Endings
 from infra.db.reading.evaluations import CheckedGap
 from infra.db.reading.trained_steps import Step
@@ -51,6 +51,7 @@ async def collect(
         ended = await endings.read(connection, campaign)
         groups = await endings.group_counts(connection, campaign)
         replaced = await endings.replaced_turns(connection, campaign)
+        ran_from = await bundles.read(connection, campaign)
         suspects = await endings.suspects(connection, campaign, SUSPECTS_SHOWN)
     reproducible = isinstance(config, CampaignConfig) and config.batches is not None
     chosen = worth_reading(played)
@@ -75,6 +76,7 @@ async def collect(
         verdicts=ended.verdicts,
         checked_gaps=gaps,
         suspicions=ended.suspicions,
+        bundles=ran_from,
         fingerprint=await fingerprints.read(database, record) if reproducible else None,
         supervised=await _supervised(database, record),
         trajectories=tuple([await trajectory(database, *each) for each in chosen]),

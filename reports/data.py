@@ -102,6 +102,8 @@ class ReportData:
     checked_gaps: tuple[CheckedGap, ...] = ()
     suspicions: dict[str, int] = field(default_factory=dict)
     """Rollouts by kind; one rollout may be of several."""
+    bundles: dict[str, int] = field(default_factory=dict)
+    """Rollouts by the SHA-256 of the bundle that their program ran from."""
     trajectories: tuple[Trajectory, ...] = ()
     fingerprint: CampaignFingerprint | None = None
     """Of a reproducible campaign."""

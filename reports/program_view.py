@@ -5,8 +5,10 @@ Read only. Used by `one_rollout` and the exports of trajectories.
 
 from dataclasses import dataclass
 
-from infra.db import model_requests, program_lives
+from infra.db import model_requests, program_lives, sessions
 from infra.db.database import Database
+from infra.db.program_lives import ProgramLife
+from infra.db.sessions import SessionRecord
 from mainspring.ids import RolloutId
 from mainspring.programs.record import RequestState
 from mainspring.programs.request import ChatMessage, ModelRequest, Role
@@ -20,6 +22,14 @@ class LifeView:
     """None: it runs, or was lost with its sandbox."""
     output: str
     """The end of what it printed."""
+    bundle_sha256: str | None = None
+    """Of the bundle that it ran from; None: of none."""
+    taken_by: str | None = None
+    """The name of the agent outside that took it; None: it ran in a sandbox."""
+    ended_by: str | None = None
+    """Of an agent outside: how its session ended."""
+    note: str = ""
+    """What it told of its error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,9 @@ class ProgramView:
     """Of those, not asked by the last life: kept, and never trained."""
     num_refused: int
     """Requests that had no reply, as their prompts were too long or unfit."""
+    num_sent_again: int
+    """Times that an endpoint was asked again, as the reply under way was lost: it may have been
+    charged for. Engines resume replies, and have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +70,31 @@ async def read(database: Database, rollout: RolloutId, epoch: int, kind: str) ->
     lives = await program_lives.of_rollout(database, rollout, epoch)
     if not lives:
         return None
+    outside = {each.life: each for each in await sessions.of_rollout(database, rollout, epoch)}
     requests = await model_requests.history(database, rollout, epoch)
     stored = [each for each in requests if each.state is RequestState.STORED]
     last = lives[-1].life
     return ProgramView(
         kind=kind,
-        lives=[LifeView(n + 1, each.returncode, each.output or "") for n, each in enumerate(lives)],
+        lives=[_life(n + 1, each, outside.get(each.life)) for n, each in enumerate(lives)],
         num_calls=len(stored),
         num_replayed=sum(each.life > each.first_life for each in stored),
         num_abandoned=sum(each.life < last for each in stored),
         num_refused=sum(each.state is RequestState.REFUSED for each in requests),
+        num_sent_again=sum(max(0, each.num_sent - 1) for each in requests),
+    )
+
+
+def _life(number: int, life: ProgramLife, session: SessionRecord | None) -> LifeView:
+    if session is None:
+        return LifeView(number, life.returncode, life.output or "", life.bundle_sha256)
+    return LifeView(
+        number,
+        None,
+        "",
+        taken_by=session.taken_by or "",
+        ended_by=session.ending,
+        note=session.note or "",
     )
 
 

@@ -42,6 +42,7 @@ def summary(data: ReportData, report: Path | None = None) -> dict[str, Any]:
         "replaced_turns_share": data.totals.replaced_turns_share,
         "num_suspicious": data.totals.num_suspicious,
         "suspicions": data.suspicions,
+        "bundles": data.bundles,
         "reward_parts": data.compositions[-1].parts if data.compositions else {},
         "wall_s": data.totals.wall_s,
         "max_logprob_gap": data.totals.max_logprob_gap,

@@ -3,7 +3,7 @@
 import json
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +15,24 @@ CONTEXT_FULL = {
         "code": "context_length_exceeded",
     }
 }
-Messages = list[dict[str, str]]
+Messages = list[dict[str, Any]]
+Said = str | dict[str, Any]
+"""A reply's text, or its message."""
+
+
+def calling(name: str, arguments: str, **beside: Any) -> dict[str, Any]:
+    """A message that calls a tool."""
+    call = {"id": "x", "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call], **beside}
+
+
+def completion(message: dict[str, Any], finish_reason: str = "stop", **beside: Any) -> object:
+    return {"choices": [{"message": message, "finish_reason": finish_reason}], **beside}
 
 
 @dataclass(slots=True)
 class Endpoint:
-    reply: Callable[[Messages], str] = lambda messages: "ok"
+    reply: Callable[[Messages], Said] = lambda messages: "ok"
     script: deque[tuple[int, dict[str, str], object]] = field(default_factory=deque)
     """Status, headers and JSON body of the next answers. A Content-Length of its own cuts one."""
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -35,11 +47,12 @@ class Endpoint:
             return 404, {}, {"detail": "Not Found"}
         if self.script:
             return self.script.popleft()
-        text = self.reply(body["messages"])
-        num_prompt = sum(len(message["content"].split()) for message in body["messages"])
-        usage = {"prompt_tokens": num_prompt, "completion_tokens": len(text.split())}
-        choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-        return 200, {}, {"choices": [choice], "usage": usage}
+        said = self.reply(body["messages"])
+        message = {"role": "assistant", "content": said} if isinstance(said, str) else said
+        num_prompt = sum(len((each["content"] or "").split()) for each in body["messages"])
+        num_reply = len((message["content"] or "").split())
+        usage = {"prompt_tokens": num_prompt, "completion_tokens": num_reply}
+        return 200, {}, completion(message, usage=usage)
 
 
 @contextmanager
@@ -55,8 +68,9 @@ def chat_endpoint() -> Iterator[Endpoint]:
             for name, value in {"Content-Length": str(len(data)), **headers}.items():
                 self.send_header(name, value)
             self.close_connection = "Content-Length" in headers
-            self.end_headers()
-            self.wfile.write(data)
+            with suppress(ConnectionError):  # who asked may have been killed
+                self.end_headers()
+                self.wfile.write(data)
 
     with serving(Handler) as address:
         endpoint.url = f"http://{address}/v1"

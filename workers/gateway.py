@@ -1,4 +1,5 @@
-"""The gateway's process: HTTP for programs, in front of Postgres and Temporal. Run any number.
+"""The gateway's process: HTTP for programs and for agents outside, in front of Postgres and
+Temporal. Run any number.
 
 It holds nothing: a gateway that dies leaves requests that clients ask again, of any other.
 """
@@ -14,6 +15,7 @@ import structlog
 from gateway.app import make_app
 from gateway.durable import DurableAnswers
 from gateway.server import Tls, serve
+from gateway.session_desk import SessionDesk
 from infra.db.cache import Known
 from infra.db.connect import open_database
 from infra.db.listening import Notices
@@ -40,14 +42,18 @@ async def _run(settings: Settings, host: str, port: int, tls: Tls | None) -> Non
         over_http = partial(serve_over_http, api_key=settings.policy_api_key)
         served = ServedCampaigns(db, over_http)
         notices = Notices(settings.database_url, CHANNEL)
-        answers = DurableAnswers(db, link.client, Known(db), notices, served)
+        known = Known(db)
+        app = make_app(
+            DurableAnswers(db, link.client, known, notices, served),
+            SessionDesk(db, link.client, known),
+        )
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         linked = asyncio.create_task(link.run_forever())
         stopped = asyncio.create_task(stop.wait())
         try:
-            async with notices.listening(), serve(make_app(answers), host, port, tls=tls) as at:
+            async with notices.listening(), serve(app, host, port, tls=tls) as at:
                 told = f"tls://{at.host}:{at.port}" if tls else f"{at.host}:{at.port}"
                 with announced(settings.home, os.getpid(), told):
                     link.announce("gateway", at.url)

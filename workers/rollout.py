@@ -14,6 +14,7 @@ from activities.publishing import PublishingActivities
 from activities.replies import ReplyActivities
 from activities.rollouts import RolloutActivities
 from activities.runs import RunActivities
+from activities.sessions import SessionActivities
 from activities.sft import SftActivities
 from infra.db.cache import Known
 from infra.db.connect import open_database
@@ -65,6 +66,7 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
         served = ServedCampaigns(db, serve or over_http)
         bookkeeping = RolloutActivities(db, known)
         standing = CampaignActivities(db, known)
+        offering = SessionActivities(db, known)
         worker = Worker(
             client,
             task_queue=ROLLOUT_QUEUE,
@@ -89,6 +91,10 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
                 bookkeeping.finish_group,
                 bookkeeping.set_campaign_status,
                 bookkeeping.plan_step,
+                offering.offer_session,
+                offering.read_session,
+                offering.end_session,
+                offering.refuse_requests,
                 standing.survey_campaign,
                 standing.admit_groups,
                 standing.read_outcome,

@@ -18,6 +18,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities.extensions import ExtensionActivities
+from activities.function_lives import FunctionLives
 from activities.grading import GradingActivities
 from activities.playing import PlayingActivities
 from activities.programs import ProgramActivities
@@ -105,6 +106,7 @@ class SandboxNode:
     readiness: Readiness
     served: ServedCampaigns
     """For campaigns whose nodes ask the engines themselves."""
+    functions: FunctionLives
 
 
 def make_node(
@@ -136,7 +138,9 @@ def make_node(
     grading = GradingActivities(db, known, node, environments)
     over_http = partial(serve_over_http, api_key=settings.policy_api_key)
     served = ServedCampaigns(db, serve or over_http)
-    programs = ProgramActivities(db, known, held, partial(gateway_addresses.found, settings))
+    gateways = partial(gateway_addresses.found, settings)
+    functions = FunctionLives(db, node, held, settings.home / "functions" / node, gateways)
+    programs = ProgramActivities(db, known, held, gateways, functions)
     playing = PlayingActivities(known, node, held, ReplyActivities(db, known, served), sandboxes)
     make = partial(
         Worker,
@@ -196,6 +200,7 @@ def make_node(
             settings.node_min_free_disk_mb,
         ),
         served,
+        functions,
     )
 
 
@@ -228,6 +233,7 @@ async def _run(
         left = {lease.rollout for lease in await open_leases(db, name)}
         left |= set(await between_sandboxes(db, MAX_TAKEN_OVER))
         adopted = await node.held.adopt()
+        await node.functions.clear_left()
         retried = await end_attempts(
             link.client, name, [rollout_workflow(rollout) for rollout in left]
         )

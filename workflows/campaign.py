@@ -140,9 +140,10 @@ class CampaignWorkflow:
         activity_calls.raise_if_broken([state.broken])
         bound = MASKED_ROUNDS * (plan.max_staleness + 1) * plan.groups_per_step
         if seen.num_masked_in_a_row >= bound:
+            newest = f"; the newest fault is: {seen.masked_by}\n  " if seen.masked_by else ": "
             raise ApplicationError(
                 f"in {seen.num_masked_in_a_row} groups in a row too few rollouts could be scored "
-                "(trainer.min_scored): see the `fault` of their rollouts "
+                f"(trainer.min_scored){newest}see the `fault` of their rollouts "
                 "(`mainspring rollout list`), then start the campaign again",
                 type="AllMasked",
                 non_retryable=True,

@@ -26,7 +26,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from mainspring.protocol.campaign import OutcomeInput
     from mainspring.protocol.names import Workflow
-    from mainspring.protocol.program import ASK_SIGNAL
+    from mainspring.protocol.program import ASK_AGAIN_SIGNAL, ASK_SIGNAL
     from mainspring.protocol.rollout import (
         BeginInput,
         BeginResult,
@@ -40,10 +40,13 @@ with workflow.unsafe.imports_passed_through():
         RolloutRef,
         RolloutResult,
     )
+    from mainspring.protocol.session import SESSION_SIGNAL
     from mainspring.status import FaultKind, Player, RolloutPhase, StopReason, Verdict
     from mainspring.tally import Tally, TurnLimits
     from workflows import activity_calls, search
+    from workflows.answering import Answering
     from workflows.program import ProgramPlay
+    from workflows.remote import RemotePlay
     from workflows.sandbox_life import SandboxLife
 
 MAX_EPOCHS = 3
@@ -56,7 +59,9 @@ class RolloutWorkflow:
     def __init__(self, start: RolloutInput) -> None:
         self._start = start
         self._sandbox = SandboxLife(start)
-        self._program = ProgramPlay(start, self._sandbox)
+        self._asked = Answering(start)
+        self._program = ProgramPlay(start, self._sandbox, self._asked)
+        self._remote = RemotePlay(start, self._asked)
         self._epoch = 0
         self._turns = 0
         self._num_closed = 0
@@ -67,7 +72,17 @@ class RolloutWorkflow:
     @workflow.signal(name=ASK_SIGNAL)
     def ask(self, number: int, epoch: int | None = None) -> None:
         """The program that plays asks the policy: its request is stored under this number."""
-        self._program.ask(number, epoch)
+        self._asked.ask(number, epoch)
+
+    @workflow.signal(name=SESSION_SIGNAL)
+    def look_at_session(self) -> None:
+        """The session that an agent outside takes was taken, or has ended."""
+        self._remote.tell()
+
+    @workflow.signal(name=ASK_AGAIN_SIGNAL)
+    def ask_again(self, number: int, epoch: int | None = None) -> None:
+        """It asks the same again in the same life."""
+        self._asked.ask_again(number, epoch)
 
     @workflow.run
     async def run(self, start: RolloutInput) -> RolloutResult:
@@ -112,11 +127,19 @@ class RolloutWorkflow:
         return stands
 
     async def _play_and_grade(self, begin: BeginResult) -> RolloutResult:
-        if begin.player is Player.POLICY and begin.program is not None:
+        if begin.player is Player.POLICY and begin.remote is not None and begin.program is not None:
+            handed_in = await self._remote.play(begin, begin.program, begin.remote, self._epoch)
+            activity_calls.raise_if_cancelled()
+            self._turns = self._asked.num_calls
+            self._generate_s = self._asked.generate_s
+            stop_reason = handed_in.stop_reason
+            if handed_in.verdict is not None:
+                return await self._finish(stop_reason, verdict=handed_in.verdict)
+        elif begin.player is Player.POLICY and begin.program is not None:
             stop_reason = await self._program.play(begin, begin.program, self._epoch)
             activity_calls.raise_if_cancelled()
-            self._turns = self._program.num_calls
-            self._generate_s = self._program.generate_s
+            self._turns = self._asked.num_calls
+            self._generate_s = self._asked.generate_s
         elif begin.player is Player.POLICY:
             stop_reason = await self._play(begin)
             activity_calls.raise_if_cancelled()

@@ -30,8 +30,9 @@ class Listed:
     sha256: str
     machine: str
     python: str
-    """Minor version that an image must have; empty: none."""
+    """Minor version that an image must have where its glibc is older; empty: none helps."""
     min_glibc: str
+    is_locked: bool
 
 
 def asked(text: str) -> Recipe:
@@ -57,7 +58,7 @@ def list_bundles() -> list[Listed]:
     rows = [_row(bundle) for bundle in here]
     names = {bundle.name for bundle in here}
     rows += [
-        Listed(recipe.name, recipe.version, False, "", "", "", "", recipe.min_glibc or "")
+        Listed(recipe.name, recipe.version, False, "", "", "", "", recipe.min_glibc or "", False)
         for recipe in recipes().values()
         if recipe.bundle not in names
     ]
@@ -128,4 +129,5 @@ def _row(bundle: Bundle) -> Listed:
         made.machine,
         made.python or "",
         made.min_glibc or "",
+        made.is_locked,
     )

@@ -13,14 +13,11 @@ from mainspring.agents.choice import check_agent
 from mainspring.algorithms.choice import check_algorithms
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.run import RunConfig
 from mainspring.config.sft import SftConfig
 from mainspring.curricula.choice import check_curriculum
 from mainspring.environments.choice import check_environments
-from mainspring.errors import ConfigError, UsageError
-from mainspring.programs.profiles.choice import is_program
+from mainspring.errors import UsageError
 from mainspring.rewards.scoring import check_parts
-from mainspring.status import PolicyApi
 
 
 def check_named(config: AnyRun) -> None:
@@ -46,20 +43,10 @@ def _checks(config: AnyRun) -> Iterator[tuple[str, Callable[[], None]]]:
         yield "tracker", lambda: check_tracking(config.tracking)
         return
     yield "reward", lambda: check_parts(config)
-    yield "agent", lambda: _check_agent(config)
+    yield "agent", lambda: check_agent(config.agent)
     yield "environment", lambda: check_environments(config)
     yield "sandbox backend", lambda: check_backend(config.sandbox.backend)
     if isinstance(config, CampaignConfig):
         yield "algorithm", lambda: check_algorithms(config.trainer)
         yield "curriculum", lambda: check_curriculum(config)
         yield "tracker", lambda: check_tracking(config.tracking)
-
-
-def _check_agent(config: RunConfig) -> None:
-    check_agent(config.agent)
-    if is_program(config.agent) and config.policy.api is not PolicyApi.SGLANG:
-        raise ConfigError(
-            f"agent.kind = {config.agent.kind!r} is a program, and policy.api = "
-            f"{config.policy.api.value!r} gives replies in text",
-            remedy='set policy.api = "sglang" and name its engines, or use an agent such as "bash"',
-        )

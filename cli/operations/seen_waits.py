@@ -17,7 +17,7 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from infra.db import nodes
+from infra.db import nodes, sessions
 from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
 from infra.db.reading import rollout_search
@@ -59,6 +59,7 @@ async def look(db: Database, client: Client, record: CampaignRecord) -> Scene:
         pollers[ROLLOUT_QUEUE] = await _pollers(
             client, ROLLOUT_QUEUE, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
         )
+    num_offered, offered_since = await sessions.waiting(db, record.id)
     return Scene(
         campaign=record.id,
         kind=record.kind,
@@ -80,6 +81,8 @@ async def look(db: Database, client: Client, record: CampaignRecord) -> Scene:
             )
             for node in await nodes.list_nodes(db)
         ),
+        num_offered=num_offered,
+        offered_since=offered_since,
     )
 
 

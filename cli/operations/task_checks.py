@@ -9,10 +9,10 @@ from infra.db import selections, tasks
 from infra.db.database import Database
 from mainspring.agents.choice import AGENTS, agent_for
 from mainspring.config.run import RunConfig
-from mainspring.environments.choice import environment_of
+from mainspring.environments.choice import environment_of, is_world
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId
-from mainspring.programs.profiles.choice import is_program
+from mainspring.programs.profiles.choice import is_program, remote_profile
 from mainspring.sandbox_choice import BWRAP
 from mainspring.tasks.swe_task import SWE
 
@@ -28,10 +28,13 @@ async def check_tasks(db: Database, config: RunConfig, used: Sequence[TaskId]) -
             remedy=f"the agents are {', '.join(AGENTS)}: change agent_name of the rows, or leave "
             "it empty, and import them again",
         )
+    if remote := remote_profile(config.agent):
+        await _check_for_outside(db, config, used, takes_rewards=remote.takes_rewards)
+        return
     for kind, found in (await selections.kinds(db, used)).items():
         environment_of(config, kind)
         if kind != SWE:
-            if is_program(config.agent):
+            if is_program(config.agent) and not is_world(config, kind):
                 raise UsageError(
                     f"run {config.name}: {found.num_tasks} tasks are of the kind {kind!r}, the "
                     f"first is {found.example}; the program {config.agent.kind!r} needs a sandbox",
@@ -40,6 +43,26 @@ async def check_tasks(db: Database, config: RunConfig, used: Sequence[TaskId]) -
             # The agent must know what to tell the policy about such a task.
             example = await tasks.get_task(db, found.example)
             agent_for(config.agent, example).opening(example)
+
+
+async def _check_for_outside(
+    db: Database, config: RunConfig, used: Sequence[TaskId], *, takes_rewards: bool
+) -> None:
+    """Raises UsageError for tasks that an agent outside cannot play, or should not see."""
+    for kind, found in (await selections.kinds(db, used)).items():
+        if kind != SWE and not takes_rewards:
+            raise UsageError(
+                f"run {config.name}: {found.num_tasks} tasks are of the kind {kind!r}, the first "
+                f"is {found.example}; an agent outside has no patch for them",
+                remedy=f"choose tasks of the kind {SWE!r}, or set agent.options.rewards = true",
+            )
+    if hiding := await selections.with_hidden_past(db, used):
+        task, number = hiding
+        raise UsageError(
+            f"run {config.name}: {number} tasks hide something in their sandbox (base_patch, "
+            f"hidden_files), the first is {task}; an agent outside would see it",
+            remedy="choose other tasks, or an agent that plays in the sandbox",
+        )
 
 
 async def check_can_be_verified(db: Database, config: RunConfig, used: Sequence[TaskId]) -> None:

@@ -2,28 +2,30 @@
 
 Invariants: one process makes a bundle at a time, others wait and find it; it is made aside and
 renamed when it is whole, and what a killed process left aside is removed by the next one; no
-package's own scripts are run by npm. Imported by `mainspring agents add`.
+package's own scripts are run by npm; where the recipe has a lock file, nothing is installed that is
+not in it. Imported by `mainspring agents add`.
 """
 
 import fcntl
+import json
 import os
 import platform
 import shutil
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from infra.bundles import interpreter
+from infra.bundles.locks import CPUS, QUIET_NPM, npm_lock, packages, pip_lock
 from infra.bundles.store import MANIFEST, Bundle, BundleMissing, BundleStore, Manifest, digest
 from mainspring.errors import ConfigError, ServiceError
 from mainspring.programs.recipes import Recipe
 
 TIMEOUT_S = 1800.0
-TAIL_CHARS = 500
-CPUS = {"x86_64": "x64", "aarch64": "arm64"}
-"""As npm names them."""
+END_CHARS = 300
+"""Of what npm or pip said, from each end: npm tells first what is wrong, pip last."""
 _HERE = Path(__file__).parent
 
 
@@ -68,15 +70,17 @@ def _fill(folder: Path, recipe: Recipe) -> None:
             remedy=f"make it on one of {', '.join(CPUS)}",
         )
     words = {"version": recipe.version, "cpu": CPUS[machine], "machine": machine}
-    python = None
-    npm = tuple(each.format(**words) for each in recipe.npm)
-    pip = tuple(each.format(**words) for each in recipe.pip)
+    python, min_glibc = None, recipe.min_glibc
+    npm = packages(recipe.npm, recipe, machine)
+    pip = packages(recipe.pip, recipe, machine)
     if npm:
-        _run(recipe, _npm(folder, npm))
+        _run(recipe, _npm(folder, npm, npm_lock(recipe)))
     if pip:
-        interpreter, python = _interpreter(recipe)
-        _run(recipe, _pip(folder / "site", interpreter, pip))
+        found = interpreter.find(recipe)
+        python = found.version
+        _run(recipe, _pip(folder / "site", found.path, pip, pip_lock(recipe)))
         shutil.copyfile(_HERE / "run_python.py", folder / "run_python.py")
+        min_glibc = interpreter.copy(found, folder)
     (folder / "bin").mkdir()
     for name, start in recipe.programs.items():
         kind, _, what = start.format(**words).partition(":")
@@ -89,7 +93,7 @@ def _fill(folder: Path, recipe: Recipe) -> None:
             values = {"NODE": node, "SCRIPT": _only(folder, what, recipe)}
             text = (_HERE / "run_node.sh").read_text()
         else:
-            values = {"VERSION": str(python), "MODULE": what}
+            values = {"VERSION": str(python), "GLIBC": str(min_glibc), "MODULE": what}
             text = (_HERE / "run_python.sh").read_text()
         for word, value in values.items():
             text = text.replace(f"${word}", str(value))
@@ -104,20 +108,36 @@ def _fill(folder: Path, recipe: Recipe) -> None:
         sha256=digest(folder),
         machine=machine,
         python=python,
-        min_glibc=recipe.min_glibc,
+        min_glibc=min_glibc,
+        is_locked=_is_locked(recipe),
     )
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n")
 
 
-def _npm(folder: Path, packages: tuple[str, ...]) -> list[str]:
-    quiet = ["--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
-    return ["npm", "install", "--ignore-scripts", *quiet, "--prefix", str(folder), *packages]
+def _npm(folder: Path, wanted: tuple[str, ...], lock: Path | None) -> list[str]:
+    common = ["--ignore-scripts", *QUIET_NPM, "--prefix", str(folder)]
+    if lock is None:
+        return ["npm", "install", *common, *wanted]
+    text = lock.read_text()
+    project = json.loads(text)["packages"][""]
+    (folder / "package.json").write_text(json.dumps(project))
+    (folder / "package-lock.json").write_text(text)
+    return ["npm", "ci", *common]
 
 
-def _pip(folder: Path, interpreter: str, packages: tuple[str, ...]) -> list[str]:
+def _pip(folder: Path, python: str, wanted: tuple[str, ...], lock: Path | None) -> list[str]:
     quiet = ["--quiet", "--disable-pip-version-check", "--no-input", "--no-warn-conflicts"]
-    install = [interpreter, "-m", "pip", "install", *quiet, "--compile"]
-    return [*install, "--target", str(folder), *packages]
+    install = [python, "-m", "pip", "install", *quiet, "--compile", "--target", str(folder)]
+    if lock is None:
+        return [*install, *wanted]
+    return [*install, "--require-hashes", "--no-deps", "--requirement", str(lock)]
+
+
+def _is_locked(recipe: Recipe) -> bool:
+    """All that npm and pip installed."""
+    return (not recipe.npm or npm_lock(recipe) is not None) and (
+        not recipe.pip or pip_lock(recipe) is not None
+    )
 
 
 def _run(recipe: Recipe, command: list[str]) -> None:
@@ -141,39 +161,13 @@ def _run(recipe: Recipe, command: list[str]) -> None:
     except subprocess.TimeoutExpired:
         code, said = 124, f"it took over {TIMEOUT_S:.0f} s"
     if code != 0:
+        if len(said) > 2 * END_CHARS:
+            said = f"{said[:END_CHARS]} ... {said[-END_CHARS:]}"
         raise BundleBroken(
-            f"bundle {recipe.bundle}: {Path(command[0]).name} ended with {code}: "
-            f"{said[-TAIL_CHARS:]}",
+            f"bundle {recipe.bundle}: {Path(command[0]).name} ended with {code}: {said}",
             remedy="install Node's npm and pip, and let them reach their registries; or make the "
             "bundle on another machine and copy its folder",
         )
-
-
-def _interpreter(recipe: Recipe) -> tuple[str, str]:
-    """A Python that the recipe can use, this one if it fits, and its minor version."""
-    least = _number(recipe.min_python or "3.10")
-    most = _number(recipe.max_python or "3.99")
-    own = sys.version_info[:2]
-    if least <= own <= most:
-        return sys.executable, f"{own[0]}.{own[1]}"
-    for minor in range(least[1], min(most[1], least[1] + 4) + 1):
-        found = shutil.which(f"python3.{minor}")
-        if found and _runs([found, "-m", "pip", "--version"]):
-            return found, f"3.{minor}"
-    raise ConfigError(
-        f"bundle {recipe.bundle} needs Python {recipe.min_python}"
-        + (f" to {recipe.max_python}" if recipe.max_python else " or newer"),
-        remedy=f"install python{recipe.min_python} with pip beside the one that runs Mainspring",
-    )
-
-
-def _runs(command: list[str]) -> bool:
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
-def _number(version: str) -> tuple[int, int]:
-    major, minor = version.split(".")
-    return int(major), int(minor)
 
 
 def _only(folder: Path, pattern: str, recipe: Recipe) -> Path:

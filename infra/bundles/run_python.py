@@ -1,15 +1,24 @@
-"""Runs a module of a bundle's packages: arguments are their folder, the module, and its own.
+"""Runs a module of a bundle's packages: arguments are the LD_LIBRARY_PATH of the programs that it
+starts (empty: none), the packages' folder, the module, and its own.
 
-Nothing of it reaches the programs that the module starts: no variable, no path. Runs alone, with
-the standard library only; imported by no module.
+Nothing of it reaches those programs: no variable, no path. Runs alone, with the standard library
+only; imported by no module.
 """
 
+import os
 import runpy
 import site
 import sys
 
 
-def main(packages: str, module: str, arguments: list) -> None:
+def main(libraries: str, packages: str, module: str, arguments: list) -> None:
+    # The loader has read it: this process keeps the libraries of the bundle's Python.
+    os.environ.pop("LD_LIBRARY_PATH", None)
+    if libraries:
+        os.environ["LD_LIBRARY_PATH"] = libraries
+    again = os.path.join(sys.prefix, "bin", "again")  # as bundles have it, and no other Python
+    if os.path.exists(again):
+        sys.executable = again
     site.addsitedir(packages)
     if module == "runpy":  # a script, which is the first argument
         sys.argv = arguments
@@ -20,4 +29,4 @@ def main(packages: str, module: str, arguments: list) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3:])
+    main(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:])

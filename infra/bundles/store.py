@@ -44,8 +44,11 @@ class Manifest(BaseModel):
     machine: str
     """Architecture that its programs are for."""
     python: str | None = None
-    """Minor version that the image must have."""
+    """Minor version of its own Python; the image must have one where its glibc is older."""
     min_glibc: str | None = None
+    """Of the image; None: it needs none."""
+    is_locked: bool = False
+    """Every package was one of the lock file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +114,16 @@ def digest(folder: Path) -> str:
     return found.hexdigest()
 
 
+def bundle_of(agent: AgentConfig) -> Bundle | None:
+    """Of this machine; None: the agent needs none. Raises BundleMissing."""
+    name = profile_for(agent).bundle if is_program(agent) else None
+    return None if name is None else BundleStore(configured_settings().agents_dir).find(name)
+
+
 def mounts_for(agent: AgentConfig) -> Mapping[str, Path]:
     """What an agent's sandbox needs of this machine. Raises BundleMissing."""
-    bundle = profile_for(agent).bundle if is_program(agent) else None
-    if bundle is None:
-        return {}
-    store = BundleStore(configured_settings().agents_dir)
-    return {f"{BUNDLES}/{bundle}": store.find(bundle).folder}
+    bundle = bundle_of(agent)
+    return {} if bundle is None else {f"{BUNDLES}/{bundle.name}": bundle.folder}
 
 
 def _files(folder: Path) -> list[Path]:

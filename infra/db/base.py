@@ -7,7 +7,8 @@ from sqlalchemy import ARRAY, TIMESTAMP, Double, LargeBinary, MetaData, Text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase
 
-from infra.db.columns import Numbers, PackedFloats, PackedInts, Spans
+from infra.db.columns import Numbers, PackedFloats, PackedInts, ReplyParts, Spans
+from mainspring.programs.reply import Reply
 from mainspring.trajectories.turns import VersionSpan
 
 
@@ -32,4 +33,5 @@ class Base(DeclarativeBase):
         tuple[int, ...]: PackedInts,
         tuple[float, ...]: PackedFloats,
         tuple[VersionSpan, ...]: Spans,
+        Reply: ReplyParts,
     }

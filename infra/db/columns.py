@@ -18,6 +18,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import InstrumentedAttribute, MappedColumn, mapped_column
 from sqlalchemy.types import TypeDecorator
 
+from mainspring.programs.reply import Reply
 from mainspring.trajectories.turns import VersionSpan
 
 _VALUE_BYTES = 4
@@ -107,6 +108,19 @@ class PlainText(TypeDecorator[str]):
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
         return value
+
+
+class ReplyParts(TypeDecorator[Reply]):
+    """A reply as JSON in text: JSONB refuses NUL, which a model may write."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Reply | None, dialect: Dialect) -> str | None:
+        return None if value is None else value.model_dump_json()
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Reply | None:
+        return None if value is None else Reply.model_validate_json(value)
 
 
 class Numbers(TypeDecorator[dict[str, float | None]]):

@@ -31,6 +31,7 @@ from infra.db.models import CallRow, RolloutRow
 from infra.db.program_rows import ModelRequestRow
 from mainspring.ids import RolloutId
 from mainspring.programs.record import BranchKind, RequestState
+from mainspring.programs.refusal import Refusal, RefusalKind
 from mainspring.programs.request import ModelRequest
 from mainspring.status import RolloutPhase
 from mainspring.trajectories.turns import Call
@@ -38,6 +39,9 @@ from mainspring.trajectories.turns import Call
 CHANNEL = "model_requests"
 """Of Postgres' NOTIFY: a rollout's id, a space, an epoch, a space, a number."""
 _ROW = ModelRequestRow
+_KNOWN = (
+    *(_ROW.number, _ROW.state, _ROW.life, _ROW.first_life, _ROW.kind, _ROW.history, _ROW.num_sent),
+)
 _THIS = (
     _ROW.rollout_id == bindparam("rollout"),
     _ROW.epoch == bindparam("epoch"),
@@ -74,8 +78,9 @@ _PUT_REPLY = fenced_insert(
 
 
 def _place() -> Select[Any]:
-    """Which occurrence of its key a request is, and the row of that one, now of this life; the
-    newest number and the setting of the first request of the kind MAIN. Build it once."""
+    """Which occurrence of its key a request is, and the row of that one, now of this life, with the
+    life that asked it before; the newest number and the setting of the first request of the kind
+    MAIN. Build it once."""
     # Parameters named as columns would be taken for values of the UPDATE.
     of_rollout = (_ROW.rollout_id == bindparam("rollout"), _ROW.epoch == bindparam("of_epoch"))
     of_key = (*of_rollout, _ROW.key == bindparam("of_key"))
@@ -92,15 +97,18 @@ def _place() -> Select[Any]:
         .scalar_subquery()
         .label("own"),
     ).cte("facts")
+    this = (*of_key, _ROW.occurrence == select(facts.c.occurrence).scalar_subquery())
+    # The rest of a statement does not see what its UPDATE changes.
+    before = select(_ROW.life).where(*this).scalar_subquery().label("before")
     again = (
         update(_ROW)
-        .where(*of_key, _ROW.occurrence == select(facts.c.occurrence).scalar_subquery())
+        .where(*this)
         # One of an earlier life may come late: the row is the later one's.
         .values(life=func.greatest(_ROW.life, life))
         .returning(_ROW.number, _ROW.state, _ROW.refusal)
         .cte("again")
     )
-    return select(facts, again).outerjoin(again, true())
+    return select(facts, before, again).outerjoin(again, true())
 
 
 _PLACE = _place()
@@ -115,6 +123,8 @@ class Asked:
     refusal: dict[str, Any] | None
     is_new: bool = False
     """Its row was made just now: no workflow knows of it."""
+    is_repeat: bool = False
+    """The same life has asked it before."""
     call: Call | None = None
     """Its reply, where it was read."""
 
@@ -129,6 +139,7 @@ class Known:
     first_life: int
     kind: BranchKind
     history: str | None
+    num_sent: int
 
 
 async def ask(
@@ -155,9 +166,10 @@ async def ask(
             "of_key": key,
             "retried": 1 if is_retry else 0,
         }
-        occurrence, newest, own, *again = (await connection.execute(_PLACE, facts)).one()
+        found = (await connection.execute(_PLACE, facts)).one()
+        occurrence, newest, own, before, *again = found
         if again[0] is not None:
-            return Asked(*again)
+            return Asked(*again, is_repeat=before == life)
         if kind is BranchKind.MAIN:
             kind = kind if own in (None, setting) else BranchKind.AGENT
         number = 0 if newest is None else newest + 1
@@ -219,9 +231,7 @@ async def bodies(
 async def history(database: Database, rollout: RolloutId, epoch: int) -> list[Known]:
     """Every request of the epoch, by number."""
     statement = (
-        select(_ROW.number, _ROW.state, _ROW.life, _ROW.first_life, _ROW.kind, _ROW.history)
-        .where(_ROW.rollout_id == rollout, _ROW.epoch == epoch)
-        .order_by(_ROW.number)
+        select(*_KNOWN).where(_ROW.rollout_id == rollout, _ROW.epoch == epoch).order_by(_ROW.number)
     )
     async with database.statement() as connection:
         return [Known(*row) for row in await connection.execute(statement)]
@@ -274,6 +284,33 @@ async def delivered(
             update(_ROW)
             .where(_ROW.rollout_id == rollout, _ROW.epoch == epoch, _ROW.number == number)
             .values(delivered_life=func.greatest(_ROW.delivered_life, life))
+        )
+
+
+async def ended_too_long(database: Database, rollout: RolloutId, epoch: int, life: int) -> bool:
+    """Whether the last request of a life was refused because its prompt was too long."""
+    statement = (
+        select(_ROW.state, _ROW.refusal)
+        .where(_ROW.rollout_id == rollout, _ROW.epoch == epoch, _ROW.life == life)
+        .order_by(_ROW.number.desc())
+        .limit(1)
+    )
+    async with database.statement() as connection:
+        row = (await connection.execute(statement)).one_or_none()
+    if row is None or row.state is not RequestState.REFUSED:
+        return False
+    return Refusal.model_validate(row.refusal).kind is RefusalKind.PROMPT_TOO_LONG
+
+
+async def count_sent(
+    database: Database, rollout: RolloutId, epoch: int, number: int, change: int
+) -> None:
+    """An endpoint is about to take the request (1), or has not taken it (-1)."""
+    async with database.statement() as connection:
+        await connection.execute(
+            update(_ROW)
+            .where(_ROW.rollout_id == rollout, _ROW.epoch == epoch, _ROW.number == number)
+            .values(num_sent=_ROW.num_sent + change)
         )
 
 

@@ -21,8 +21,10 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 # Not used here: a table that is not imported is missing in the metadata.
 from infra.db import program_rows as program_rows
+from infra.db import session_rows as session_rows
 from infra.db.base import Base
 from infra.db.columns import PlainText, word
+from mainspring.programs.reply import Reply
 from mainspring.status import (
     CampaignKind,
     CampaignStatus,
@@ -230,6 +232,8 @@ class CallRow(Base):
     latency_s: Mapped[float]
     num_prompt_tokens: Mapped[int | None]
     num_completion_tokens: Mapped[int | None]
+    parts: Mapped[Reply | None]
+    """Of an endpoint's reply to a program."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
@@ -239,8 +243,8 @@ class PartialCallRow(Base):
     __tablename__ = "partial_calls"
 
     rollout_id: Mapped[str] = mapped_column(ForeignKey("rollouts.id"), primary_key=True)
-    epoch: Mapped[int]
-    number: Mapped[int]
+    epoch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     completion_ids: Mapped[tuple[int, ...]]
     logprobs: Mapped[tuple[float, ...]]
     spans: Mapped[tuple[VersionSpan, ...]]

@@ -8,11 +8,13 @@ from typing import Any
 
 from sqlalchemy import ARRAY, Text, bindparam, case, func, null, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
+from sqlalchemy.types import TypeEngine
 
-from infra.db.columns import num_packed
+from infra.db.columns import ReplyParts, num_packed
 from infra.db.database import Database
 from infra.db.models import CallRow, RolloutRow
 from mainspring.ids import CampaignId, RolloutId, TaskId
+from mainspring.programs.reply import Reply
 from mainspring.status import Player
 from mainspring.tasks.criterion import GradeReport
 
@@ -25,6 +27,8 @@ class Played:
     patch: bytes
     report: GradeReport | None
     replies: tuple[str, ...]
+    parts: tuple[Reply | None, ...]
+    """Of each reply, as `Call.parts`."""
     num_completion_tokens: int | None
     """Of all replies; None when an endpoint did not count those of one."""
     num_tokens: int | None
@@ -36,6 +40,12 @@ def _unless_unknown(total: Any, counted: Any) -> Any:
     is_reply = CallRow.number.is_not(None)  # else the outer join's row of none
     unknown = func.bool_or(counted.is_(None)).filter(is_reply)
     return case((unknown, null()), else_=func.coalesce(total(counted), 0))
+
+
+def _of_replies(column: Any, kind: TypeEngine[Any]) -> Any:
+    """In their order."""
+    ordered = aggregate_order_by(column, CallRow.number)
+    return func.array_agg(ordered, type_=ARRAY(kind)).filter(CallRow.number.is_not(None))
 
 
 # Replies in text have no tokens of their own, only the endpoint's count, where it counts.
@@ -55,9 +65,8 @@ _READ = (
         RolloutRow.player,
         RolloutRow.patch,
         RolloutRow.grade_report,
-        func.array_agg(aggregate_order_by(CallRow.text, CallRow.number), type_=ARRAY(Text)).filter(
-            CallRow.number.is_not(None)
-        ),
+        _of_replies(CallRow.text, Text()),
+        _of_replies(CallRow.parts, ReplyParts()),
         _unless_unknown(func.sum, _COMPLETION),
         _unless_unknown(func.max, _PROMPT + _COMPLETION),
     )
@@ -76,7 +85,8 @@ async def played(database: Database, rollout: RolloutId, epoch: int) -> Played |
         row = (await connection.execute(_READ, {"rollout": rollout, "epoch": epoch})).one_or_none()
     if row is None:
         return None
-    campaign, task, player, patch, report, replies, num_completion_tokens, num_tokens = row
+    campaign, task, player, patch, report, replies, parts, *counts = row
+    num_completion_tokens, num_tokens = counts
     return Played(
         campaign=campaign,
         task=task,
@@ -84,6 +94,7 @@ async def played(database: Database, rollout: RolloutId, epoch: int) -> Played |
         patch=patch or b"",
         report=None if report is None else GradeReport.model_validate(report),
         replies=tuple(replies or ()),
+        parts=tuple(parts or ()),
         num_completion_tokens=num_completion_tokens,
         num_tokens=num_tokens,
     )

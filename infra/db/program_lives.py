@@ -2,7 +2,8 @@
 
 Invariants: a life is of one epoch and has one key at a time, of which only the digest is stored; a
 key opens nothing once a later life, another epoch or the rollout's end has come. A node that takes
-a life over gives it a new key. Written by the activity that runs programs, read by the gateway.
+a life over gives it a new key. Written by the activity that runs programs and, for agents outside,
+by `sessions`; read by the gateway.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import secrets
 from dataclasses import dataclass
 
 from sqlalchemy import func, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import aliased
 
 from infra.db.database import Database
@@ -23,12 +25,14 @@ KEY_PREFIX = "mss_"
 KEY_BYTES = 32
 OUTPUT_CHARS = 8000
 """Of what a program printed, its end."""
+_COLUMNS = ["rollout_id", "epoch", "life", "key_hash"]
 _BEGIN = fenced_insert(
     ProgramLifeRow,
-    ["rollout_id", "epoch", "life", "key_hash"],
+    _COLUMNS,
     on_conflict="(rollout_id, epoch, life) DO UPDATE SET key_hash = excluded.key_hash",
     returning=["life"],
 )
+_BEGIN_ONCE = fenced_insert(ProgramLifeRow, _COLUMNS, returning=["life"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +51,43 @@ class ProgramLife:
     returncode: int | None
     """None: it runs, or its end was not seen."""
     output: str | None
+    bundle_sha256: str | None
+    """None: it ran from none."""
 
 
 async def begin(database: Database, rollout: RolloutId, epoch: int, life: int) -> str:
     """The key of this life, new each time. Raises Fenced."""
     key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
-    values = {"rollout_id": rollout, "epoch": epoch, "life": life, "key_hash": _digest(key)}
     async with database.statement() as connection:
-        if await connection.scalar(_BEGIN, values) is None:
-            await refuse_older(connection, rollout, epoch)
-            refuse_finished(rollout)
+        await begin_with(connection, rollout, epoch, life, key)
     return key
+
+
+async def begin_once(
+    database: Database, rollout: RolloutId, epoch: int, life: int
+) -> str | ProgramLife:
+    """The key of a life that begins now, or the life when it has begun before, which no attempt may
+    take over. Raises Fenced."""
+    key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    values = {"rollout_id": rollout, "epoch": epoch, "life": life, "key_hash": digest(key)}
+    async with database.statement() as connection:
+        if await connection.scalar(_BEGIN_ONCE, values) is not None:
+            return key
+        await refuse_older(connection, rollout, epoch)
+    begun = [each for each in await of_rollout(database, rollout, epoch) if each.life == life]
+    if not begun:
+        refuse_finished(rollout)
+    return begun[0]
+
+
+async def begin_with(
+    connection: AsyncConnection, rollout: RolloutId, epoch: int, life: int, key: str
+) -> None:
+    """Begin the life with this key, or give it this key. Raises Fenced."""
+    values = {"rollout_id": rollout, "epoch": epoch, "life": life, "key_hash": digest(key)}
+    if await connection.scalar(_BEGIN, values) is None:
+        await refuse_older(connection, rollout, epoch)
+        refuse_finished(rollout)
 
 
 async def holder(database: Database, key: str) -> KeyHolder | None:
@@ -72,7 +102,7 @@ async def holder(database: Database, key: str) -> KeyHolder | None:
         select(RolloutRow.campaign_id, RolloutRow.id, RolloutRow.epoch, ProgramLifeRow.life)
         .join(ProgramLifeRow, ProgramLifeRow.rollout_id == RolloutRow.id)
         .where(
-            ProgramLifeRow.key_hash == _digest(key),
+            ProgramLifeRow.key_hash == digest(key),
             ProgramLifeRow.epoch == RolloutRow.epoch,
             ProgramLifeRow.life == later.scalar_subquery(),
             RolloutRow.phase != RolloutPhase.DONE,
@@ -81,6 +111,23 @@ async def holder(database: Database, key: str) -> KeyHolder | None:
     async with database.statement() as connection:
         row = (await connection.execute(statement)).one_or_none()
     return None if row is None else KeyHolder(*row)
+
+
+async def ran_from(
+    database: Database, rollout: RolloutId, epoch: int, life: int, sha256: str
+) -> None:
+    """Record the bundle of a life; the first one stands."""
+    async with database.statement() as connection:
+        await connection.execute(
+            update(ProgramLifeRow)
+            .where(
+                ProgramLifeRow.rollout_id == rollout,
+                ProgramLifeRow.epoch == epoch,
+                ProgramLifeRow.life == life,
+                ProgramLifeRow.bundle_sha256.is_(None),
+            )
+            .values(bundle_sha256=sha256)
+        )
 
 
 async def end(
@@ -103,7 +150,12 @@ async def end(
 async def of_rollout(database: Database, rollout: RolloutId, epoch: int) -> list[ProgramLife]:
     """In their order."""
     statement = (
-        select(ProgramLifeRow.life, ProgramLifeRow.returncode, ProgramLifeRow.output)
+        select(
+            ProgramLifeRow.life,
+            ProgramLifeRow.returncode,
+            ProgramLifeRow.output,
+            ProgramLifeRow.bundle_sha256,
+        )
         .where(ProgramLifeRow.rollout_id == rollout, ProgramLifeRow.epoch == epoch)
         .order_by(ProgramLifeRow.life)
     )
@@ -111,5 +163,6 @@ async def of_rollout(database: Database, rollout: RolloutId, epoch: int) -> list
         return [ProgramLife(*row) for row in await connection.execute(statement)]
 
 
-def _digest(key: str) -> str:
+def digest(key: str) -> str:
+    """What is stored of a key."""
     return hashlib.sha256(key.encode(errors="replace")).hexdigest()

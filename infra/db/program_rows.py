@@ -6,7 +6,7 @@ Held by the schema: one row for each request of an epoch, one for each life. Imp
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, UniqueConstraint, func
+from sqlalchemy import ForeignKey, Index, UniqueConstraint, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from infra.db.base import Base
@@ -26,6 +26,8 @@ class ProgramLifeRow(Base):
     life: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     key_hash: Mapped[str]
     """SHA-256 of the key that its requests come with."""
+    bundle_sha256: Mapped[str | None]
+    """Of the bundle that it ran from; null: of none, or of one that was gone by then."""
     returncode: Mapped[int | None]
     """Null: it runs, or its end was not seen."""
     output: Mapped[str | None] = mapped_column(PlainText)
@@ -63,5 +65,7 @@ class ModelRequestRow(Base):
     """Digest of the request and its reply: what a request that continues them begins with."""
     delivered_life: Mapped[int | None]
     """The last life that had the reply whole."""
+    num_sent: Mapped[int] = mapped_column(server_default=text("0"))
+    """How often an endpoint took it: more than once where a reply was lost under way."""
     asked_at: Mapped[datetime] = mapped_column(server_default=func.now())
     answered_at: Mapped[datetime | None]

@@ -21,6 +21,7 @@ from sqlalchemy import (
     func,
     literal,
     literal_column,
+    or_,
     select,
     union_all,
 )
@@ -88,6 +89,18 @@ async def kinds(database: Database, ids: Sequence[TaskId]) -> dict[str, OfKind]:
     async with database.transaction() as connection:
         rows = await connection.execute(counted)
         return {kind: OfKind(number, TaskId(example)) for kind, number, example in rows}
+
+
+async def with_hidden_past(database: Database, ids: Sequence[TaskId]) -> tuple[TaskId, int] | None:
+    """A task whose sandbox hides what its image or its patch would tell, and how many there are."""
+    base_patch, hidden = TaskRow.spec["base_patch"].astext, TaskRow.spec["hidden_files"].astext
+    statement = select(func.min(TaskRow.id), func.count()).where(
+        TaskRow.id == any_(literal(list(ids), ARRAY(Text))),
+        or_(func.coalesce(base_patch, "") != "", func.coalesce(hidden, "[]") != "[]"),
+    )
+    async with database.statement() as connection:
+        example, number = (await connection.execute(statement)).one()
+    return (TaskId(example), number) if number else None
 
 
 async def num_with_image(database: Database, ids: Sequence[TaskId]) -> int:

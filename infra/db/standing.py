@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db import draws
 from infra.db.database import Database
-from infra.db.models import GroupRow, PolicyVersionRow, StepRow
+from infra.db.models import GroupRow, PolicyVersionRow, RolloutRow, StepRow
 from mainspring.algorithms.schedule import Batches
 from mainspring.ids import CampaignId, GroupId
 from mainspring.status import GroupKind, GroupStatus, StepStatus
@@ -35,6 +35,8 @@ class Standing:
     num_masked_in_a_row: int
     """Newest groups of which too few rollouts were scored, without one in between that had enough.
     Those that an operator discarded do not count."""
+    masked_by: str | None
+    """The newest fault of the rollouts of those; None when there is none."""
     num_flat_in_a_row: int
     """Newest groups with equal rewards, without one in between that a step could use."""
     evaluated: list[GroupId]
@@ -87,6 +89,7 @@ async def read(
             )
         ).one()
         masked, flat = await _in_a_row(connection, campaign, datetime.fromtimestamp(since, UTC))
+        masked_by = await _newest_fault(connection, campaign) if masked else None
         evaluated = await connection.scalars(
             select(GroupRow.id)
             .where(
@@ -105,12 +108,30 @@ async def read(
             num_ready=num_ready,
             next_index=0 if highest is None else highest + 1,
             num_masked_in_a_row=masked,
+            masked_by=masked_by,
             num_flat_in_a_row=flat,
             evaluated=[GroupId(id) for id in evaluated],
             is_checked=gap_tokens is not None,
             served=served,
             due=due,
         )
+
+
+async def _newest_fault(connection: AsyncConnection, campaign: CampaignId) -> str | None:
+    """Of the rollouts of the newest masked training group."""
+    return await connection.scalar(
+        select(RolloutRow.fault)
+        .join(GroupRow, GroupRow.id == RolloutRow.group_id)
+        .where(
+            GroupRow.campaign_id == campaign,
+            GroupRow.kind == GroupKind.TRAIN,
+            GroupRow.status == GroupStatus.MASKED,
+            GroupRow.note.is_(None),
+            RolloutRow.fault.is_not(None),
+        )
+        .order_by(GroupRow.finished_at.desc(), RolloutRow.id)
+        .limit(1)
+    )
 
 
 async def _in_a_row(

@@ -32,6 +32,7 @@ CALL = (
     CallRow.latency_s,
     CallRow.num_prompt_tokens,
     CallRow.num_completion_tokens,
+    CallRow.parts,
 )
 """The fields of a Call, in their order."""
 _EXECUTION = (

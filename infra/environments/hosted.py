@@ -5,12 +5,19 @@ Invariant: what cannot be made is refused by name, and no other environment take
 
 from typing import Any, Protocol
 
+from infra.environments.function import FunctionEnvironment
 from infra.environments.own import OwnEnvironment, OwnWorld
 from infra.environments.swe import SweEnvironment, SweWorld
 from infra.sandbox.backends import Backends
 from infra.sandbox.protocol import SandboxBackend
 from mainspring.config.run import RunConfig
-from mainspring.environments.choice import ENVIRONMENTS, check_environments, environment_of
+from mainspring.environments.choice import (
+    ENVIRONMENTS,
+    OF_FUNCTIONS,
+    check_environments,
+    environment_of,
+    is_world,
+)
 from mainspring.environments.protocol import Environment, Place
 from mainspring.named import find, make
 from mainspring.tasks.any_task import AnyTask
@@ -31,16 +38,22 @@ class Environments:
     def __init__(self, backends: Backends) -> None:
         self.backends = backends
         self.swe = SweEnvironment(backends)
-        self._made: dict[str, Hosted] = {ENVIRONMENTS[SWE]: self.swe}
+        self._made: dict[tuple[str, bool], Hosted] = {(ENVIRONMENTS[SWE], False): self.swe}
+        """By name, and whether a function is the world."""
 
     def of(self, config: RunConfig, task: AnyTask) -> Hosted:
         """Raises ConfigError."""
         name = environment_of(config, task.kind)
-        if name not in self._made:
+        which = name, is_world(config, task.kind)
+        if which not in self._made:
             check_environments(config)
-            self._made[name] = self._make(name)
-        return self._made[name]
+            self._made[which] = self._make(*which)
+        return self._made[which]
 
-    def _make(self, name: str) -> Hosted:
+    def _make(self, name: str, of_function: bool) -> Hosted:
+        if name == OF_FUNCTIONS:
+            return OwnEnvironment(name, FunctionEnvironment(None))
         made = make("environment", name, find("environment", name, {}), self.backends)
+        if of_function:
+            return OwnEnvironment(name, FunctionEnvironment(OwnEnvironment(name, made)))
         return made if isinstance(made, SweEnvironment) else OwnEnvironment(name, made)

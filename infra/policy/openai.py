@@ -1,16 +1,15 @@
-"""A client of OpenAI-compatible chat completions: messages in, one reply's text out.
+"""A client of OpenAI-compatible chat completions: messages in, one reply out.
 
 For evaluations: such endpoints give neither tokens nor weight versions, so nothing of theirs can be
 trained on. One call asks each endpoint at most once, and none after a reply, whatever its shape:
 replies are paid for. Waiting and asking again is the caller's, who does it durably and with a
-bound. Invariant: the API key stands in no error. Used by `text_policy`, and to check an endpoint
-before a run.
+bound. Invariant: the API key stands in no error. Used by `text_policy` and `program_text_policy`,
+and to check an endpoint before a run.
 """
 
-import re
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -18,30 +17,43 @@ from typing import Any
 import httpx
 from pydantic import SecretStr
 
+from infra.policy import chat_refusal, chat_reply
 from infra.policy.balancer import Balancer
+from infra.policy.chat_reply import ChatReply
 from infra.policy.protocol import ContextFull, MalformedReply
 from infra.policy.wire import CONNECT_TIMEOUT_S
-from mainspring.agents.protocol import Message
 from mainspring.config.policy import PolicyConfig
 from mainspring.errors import EngineBusy, EngineError, EngineFailing
 from mainspring.status import FaultKind
 
-MAX_COUNT = 2**31 - 1
-"""Of tokens, as the store keeps them."""
 MAX_RETRY_AFTER_S = 3600.0
 """Longer waits that an endpoint asks for are cut to this."""
 SAID_CHARS = 200
 """Characters kept of an endpoint's error text."""
-_OTHER_SHAPE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
+_OF_THE_REQUEST = (400, 413, 422)
+"""Statuses of what is wrong with one request: another one may be answered."""
 _NOT_REACHED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)
-_CONTEXT_FULL = re.compile(
-    r"context.?(length|window|size)|(prompt|input) is too long|token count.*exceeds", re.IGNORECASE
-)
-"""In the message of a 400: OpenAI's code for it is not what the others send."""
 
 
 class PolicyRefused(EngineError):
     """The endpoint refuses the request for good."""
+
+
+class RequestNotTaken(PolicyRefused):
+    """It refuses what this request holds."""
+
+    def __init__(self, message: str, said: str, *, remedy: str) -> None:
+        super().__init__(message, remedy=remedy)
+        self.said = said
+        """The endpoint's own words."""
+
+
+class PromptNotTaken(ContextFull):
+    """It tells that the prompt is too long, or leaves no room for `max_tokens`."""
+
+    def __init__(self, message: str, said: str) -> None:
+        super().__init__(message, remedy="is policy.max_new_tokens below the model's context?")
+        self.said = said
 
 
 class EndpointFailing(EngineFailing):
@@ -63,16 +75,6 @@ class EndpointUnreachable(EndpointBusy):
     fault = FaultKind.ENGINE_UNREACHABLE
 
 
-@dataclass(frozen=True, slots=True)
-class ChatReply:
-    text: str
-    finish_reason: str
-    latency_s: float
-    num_prompt_tokens: int | None
-    """As the endpoint counts them; None when it does not report them."""
-    num_completion_tokens: int | None
-
-
 class OpenAIClient:
     """One per process and campaign; safe for concurrent calls on one event loop."""
 
@@ -91,12 +93,24 @@ class OpenAIClient:
         await self._http.aclose()
 
     async def complete(
-        self, messages: Sequence[Message], *, max_tokens: int, temperature: float, sticky: str
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        max_tokens: int,
+        temperature: float,
+        sticky: str,
+        tools: Sequence[Mapping[str, Any]] = (),
+        seed: int | None = None,
     ) -> ChatReply:
         """The reply of the first endpoint that gives one; `sticky` prefers the one that has the
-        conversation cached. Raises EndpointBusy, EndpointFailing, MalformedReply, ContextFull,
+        conversation cached. Raises EndpointBusy, EndpointFailing, MalformedReply, PromptNotTaken,
         PolicyRefused."""
-        body = {"model": self._model, "messages": list(messages), "temperature": temperature}
+        body: dict[str, Any] = {"model": self._model, "messages": list(messages)}
+        body["temperature"] = temperature
+        if tools:
+            body["tools"] = list(tools)
+        if seed is not None:
+            body["seed"] = seed
         failures: list[EndpointBusy | EndpointFailing] = []
         for endpoint in self._balancer.candidates(sticky):
             with self._balancer.sending(endpoint, sticky):
@@ -138,8 +152,11 @@ class OpenAIClient:
         answer = await self._post(endpoint, body | {self._limit_name: max_tokens})
         if answer.status_code == 400 and "max_completion_tokens" in answer.text:
             # OpenAI's newer models know the limit by another name, other servers by the old one.
-            self._limit_name = "max_completion_tokens"
-            answer = await self._post(endpoint, body | {self._limit_name: max_tokens})
+            # An error may repeat words of the prompt: only a reply shows that the name is right.
+            other = "max_completion_tokens"
+            answer = await self._post(endpoint, body | {other: max_tokens})
+            if answer.status_code == 200:
+                self._limit_name = other
         if answer.status_code != 200:
             raise self._failure(endpoint, answer)
         reply = self._read(endpoint, answer)
@@ -148,17 +165,8 @@ class OpenAIClient:
     def _read(self, endpoint: str, answer: httpx.Response) -> ChatReply:
         """Raises MalformedReply: a proxy's page, a reply cut on its way, or no such API."""
         try:
-            body: Any = answer.json()
-            choice = body["choices"][0]
-            ended, usage = choice.get("finish_reason"), body.get("usage")
-            return ChatReply(
-                text=_text(choice["message"].get("content")),
-                finish_reason=ended if isinstance(ended, str) and ended.isprintable() else "stop",
-                latency_s=0.0,
-                num_prompt_tokens=_count(usage, "prompt_tokens"),
-                num_completion_tokens=_count(usage, "completion_tokens"),
-            )
-        except _OTHER_SHAPE as error:
+            return chat_reply.read(answer.json())
+        except chat_reply.OTHER_SHAPE as error:
             raise MalformedReply(
                 f"endpoint {endpoint}, model {self._model}: HTTP 200 that is not a chat completion "
                 f"({type(error).__name__}: {str(error)[:SAID_CHARS]}): {self._said(answer)}",
@@ -181,6 +189,7 @@ class OpenAIClient:
 
     def _failure(self, endpoint: str, answer: httpx.Response) -> Exception:
         status, said = answer.status_code, self._said(answer)
+        words = chat_refusal.words_of(self._without_key(answer))
         where = f"endpoint {endpoint}, model {self._model}: HTTP {status} {said}"
         if status == 429 and "insufficient_quota" in said:
             return PolicyRefused(where, remedy="the account's quota is used up: raise it")
@@ -188,8 +197,8 @@ class OpenAIClient:
             return _failing(where)
         if status in (408, 409, 429) or status > 500:
             return EndpointBusy(where, _retry_after_s(answer))
-        if status in (400, 413, 422) and _CONTEXT_FULL.search(said):
-            return ContextFull(where, remedy="is policy.max_new_tokens below the model's context?")
+        if status in _OF_THE_REQUEST and chat_refusal.is_context_full(said):
+            return PromptNotTaken(where, words)
         remedy = {
             401: "put the endpoint's key into MAINSPRING_POLICY_API_KEY of the rollout workers "
             "(and of the nodes, where rollout.turns_per_activity is above 1)",
@@ -197,33 +206,19 @@ class OpenAIClient:
             404: "is policy.model the endpoint's name for it, and does the base URL end as the "
             "endpoint's documentation shows (most often in /v1)?",
         }.get(status, "does the endpoint take these policy.temperature and max_new_tokens?")
+        if status in _OF_THE_REQUEST:
+            return RequestNotTaken(where, words, remedy=remedy)
         return PolicyRefused(where, remedy=remedy)
 
     def _said(self, answer: httpx.Response) -> str:
-        text = answer.text.replace(self._key, "***") if self._key else answer.text
-        return " ".join(text.split())[:SAID_CHARS]
+        return " ".join(self._without_key(answer).split())[:SAID_CHARS]
+
+    def _without_key(self, answer: httpx.Response) -> str:
+        return answer.text.replace(self._key, "***") if self._key else answer.text
 
 
 def _failing(message: str) -> EndpointFailing:
     return EndpointFailing(message, remedy="look at the endpoint's log; is it overloaded?")
-
-
-def _text(content: object) -> str:
-    """Of a message: its string, or the text among its parts. None: a model that only thought."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, list):
-        raise TypeError(f"content is of type {type(content).__name__}")
-    texts = [part["text"] for part in content if part.get("type", "text") == "text"]
-    return "".join(texts)
-
-
-def _count(usage: object, name: str) -> int | None:
-    """A wrong count is none: the reply beside it was paid for and can be used."""
-    count = usage.get(name) if isinstance(usage, dict) else None
-    if not isinstance(count, int) or isinstance(count, bool):
-        return None
-    return count if 0 <= count <= MAX_COUNT else None
 
 
 def _retry_after_s(answer: httpx.Response) -> float | None:

@@ -1,4 +1,5 @@
-"""Replies to programs: where a request continues what was served, and how the policy replies.
+"""Replies to programs in tokens: where a request continues what was served, and how the policy
+replies. Implements `program_protocol.ProgramReplies`.
 
 Invariant 4: a prompt is the tokens of the branch that the request continues, as they were served,
 plus the tokens of what is new in it. A request continues the longest stored history that it begins
@@ -7,57 +8,26 @@ with; one that continues none is a branch of its own. What a program changed of 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from infra.policy.protocol import Engines, Keep, PromptTooLong, RequestRefused, Versions
+from infra.policy.program_protocol import (
+    ProgramReply,
+    ProgramRequest,
+    StoredCall,
+    continued_call,
+)
+from infra.policy.protocol import Engines, PromptTooLong, RequestRefused
 from infra.policy.request_text import RequestText
 from infra.policy.sampling import MIN_REPLY_TOKENS, WeightsOf, sample
 from mainspring.config.policy import PolicyConfig
-from mainspring.ids import RolloutId
 from mainspring.programs.matching import SILENT, Noise, chain, continued
 from mainspring.programs.parsing.protocol import Parser
+from mainspring.programs.parsing.stored import reply_of
 from mainspring.programs.reply import Reply
-from mainspring.programs.request import ModelRequest, Role
+from mainspring.programs.request import ModelRequest
 from mainspring.trajectories.tree import path_to
-from mainspring.trajectories.turns import Call, PartialCall
-
-
-@dataclass(frozen=True, slots=True)
-class StoredCall:
-    call: Call
-    history: str
-    """As `ProgramReply.history` was when it was made."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramRequest:
-    """The reply to one request of a program; see protocol.ReplyRequest for the other fields."""
-
-    number: int
-    """Of the call, among those of its epoch; a call continues only calls of lower numbers."""
-    request: ModelRequest
-    stored: Sequence[StoredCall]
-    """The epoch's calls by number: those that were stored when this one was asked. `begun` was
-    sampled after the prompt that follows from them, so they are the same in each attempt."""
-    rollout: RolloutId
-    request_id: str
-    temperature: float
-    versions: Versions
-    seed: int | None = None
-    begun: PartialCall | None = None
-    keep: Keep | None = None
-    num_closed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramReply:
-    call: Call
-    """Not stored yet."""
-    reply: Reply
-    """What the program is told."""
-    history: str
-    """The digest of the request and the reply, to be stored with the call."""
+from mainspring.trajectories.turns import Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +54,9 @@ class Prompt:
 
 
 class ProgramPolicy:
-    """One per process and campaign, safe for concurrent calls on one event loop."""
+    """See program_protocol.ProgramReplies."""
+
+    resumes = True
 
     def __init__(
         self,
@@ -106,7 +78,6 @@ class ProgramPolicy:
         await self._engines.aclose()
 
     async def complete(self, ask: ProgramRequest) -> ProgramReply:
-        """Raises PromptTooLong, RequestRefused, and what protocol.Policy.complete raises."""
         prompt = await self.prompt(ask.number, ask.request, ask.stored)
         room = self._config.max_context - prompt.num_tokens
         if room < MIN_REPLY_TOKENS:
@@ -138,8 +109,14 @@ class ProgramPolicy:
         return ProgramReply(call, reply, continued(prompt.chain_end, reply))
 
     def reply_of(self, call: Call, request: ModelRequest) -> Reply:
-        """What the program is told of a stored call: the same each time."""
-        return self._parser(call.text, request.tools, call.finish_reason == "length")
+        return reply_of(call, request.tools, self._parser)
+
+    async def count(
+        self, request: ModelRequest, stored: Callable[[], Awaitable[Sequence[StoredCall]]]
+    ) -> int:
+        """Of the request rendered whole; of one that continues a stored history it may differ from
+        what its reply's usage tells, as tokens that were served stand."""
+        return (await self.prompt(0, request, ())).num_tokens
 
     async def prompt(
         self, number: int, request: ModelRequest, stored: Sequence[StoredCall]
@@ -157,19 +134,16 @@ class ProgramPolicy:
         self, number: int, request: ModelRequest, stored: Sequence[StoredCall]
     ) -> Prompt:
         digests = chain(request, self._noise)
-        # Of calls with the same history the newest: a program that asked again uses that answer.
-        served = {each.history: each.call for each in stored if each.call.number < number}
-        for place in range(len(digests) - 1, -1, -1):
-            parent = served.get(digests[place])
-            if parent is None or request.messages[place].role is not Role.ASSISTANT:
-                continue
-            path = path_to([each.call for each in stored], parent.number)
-            last = parent.completion_ids[-1:]
-            new_ids = await asyncio.to_thread(
-                self._text.next_ids,
-                request.messages[place + 1 :],
-                closed=bool(last) and last[0] in self._text.stop_token_ids,
-            )
-            return Prompt(path, new_ids, digests[-1])
-        new_ids = await asyncio.to_thread(self._text.first_ids, request.messages, request.tools)
-        return Prompt((), new_ids, digests[-1])
+        found = continued_call(request, digests, stored, number)
+        if found is None:
+            new_ids = await asyncio.to_thread(self._text.first_ids, request.messages, request.tools)
+            return Prompt((), new_ids, digests[-1])
+        place, parent = found
+        path = path_to([each.call for each in stored], parent.number)
+        last = parent.completion_ids[-1:]
+        new_ids = await asyncio.to_thread(
+            self._text.next_ids,
+            request.messages[place + 1 :],
+            closed=bool(last) and last[0] in self._text.stop_token_ids,
+        )
+        return Prompt(path, new_ids, digests[-1])

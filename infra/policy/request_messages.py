@@ -34,7 +34,7 @@ For each function call, return a json object with function name and arguments wi
 
 
 def template_tools(facts: TemplateFacts, tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
-    return [_described(tool) for tool in tools] if facts.tools else []
+    return [described(tool) for tool in tools] if facts.tools else []
 
 
 def first_messages(
@@ -46,7 +46,7 @@ def first_messages(
     while rest and rest[0].role is Role.SYSTEM:
         rules.append(rest.pop(0).text)
     if tools and not facts.tools:
-        lines = (json.dumps(_described(tool), ensure_ascii=False) for tool in tools)
+        lines = (json.dumps(described(tool), ensure_ascii=False) for tool in tools)
         rules.append(TOOLS.format(tools="\n".join(lines)))
     made = later_messages(facts, rest)
     system = BETWEEN.join(rule for rule in rules if rule)
@@ -89,7 +89,7 @@ def _message(facts: TemplateFacts, message: ChatMessage) -> Message:
 def _invented(facts: TemplateFacts, message: ChatMessage) -> Message:
     """Of the assistant, as the program claims it."""
     calls = message.tool_calls
-    arguments = [_object(call.arguments) for call in calls]
+    arguments = [as_object(call.arguments) for call in calls]
     fits = len(calls) <= facts.num_calls and (facts.calls_with_text or not message.text)
     if calls and fits and None not in arguments:
         made = [
@@ -97,7 +97,7 @@ def _invented(facts: TemplateFacts, message: ChatMessage) -> Message:
             for call, given in zip(calls, arguments, strict=True)
         ]
         return {"role": "assistant", "content": message.text, "tool_calls": made}
-    written = "\n".join([message.text.strip(), *map(_written, calls)]).strip()
+    written = "\n".join([message.text.strip(), *map(call_as_text, calls)]).strip()
     return {"role": "assistant", "content": written if calls else message.text}
 
 
@@ -113,7 +113,7 @@ def _joined(messages: Sequence[Message]) -> list[Message]:
     return made
 
 
-def _described(tool: ToolSpec) -> dict[str, Any]:
+def described(tool: ToolSpec) -> dict[str, Any]:
     about = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     return {"type": "function", "function": about}
 
@@ -122,14 +122,14 @@ def _response(text: str) -> str:
     return f"<tool_response>\n{text}\n</tool_response>"
 
 
-def _written(call: ToolCall) -> str:
-    arguments = _object(call.arguments)
+def call_as_text(call: ToolCall) -> str:
+    arguments = as_object(call.arguments)
     given: object = call.arguments if arguments is None else arguments
     body = json.dumps({"name": call.name, "arguments": given}, ensure_ascii=False)
     return f"<tool_call>\n{body}\n</tool_call>"
 
 
-def _object(text: str) -> dict[str, Any] | None:
+def as_object(text: str) -> dict[str, Any] | None:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -22,6 +22,8 @@ from infra.policy.client import SGLangClient
 from infra.policy.model_files import read_facts
 from infra.policy.openai import OpenAIClient
 from infra.policy.program_policy import ProgramPolicy
+from infra.policy.program_protocol import ProgramReplies
+from infra.policy.program_text_policy import ProgramTextPolicy
 from infra.policy.protocol import ChatText, Engines, Policy, Publisher
 from infra.policy.request_text import RequestText
 from infra.policy.text_policy import TextPolicy
@@ -46,16 +48,16 @@ class Served:
     policy: Policy
     publisher: Publisher | None
     """None: an endpoint whose weights are not ours."""
-    program: ProgramPolicy | None = None
+    program: ProgramReplies | None = None
     """Where a program plays."""
 
-    def program_policy(self) -> ProgramPolicy:
-        """Raises ConfigError where no program can play."""
+    def program_policy(self) -> ProgramReplies:
+        """Raises ConfigError where no program plays."""
         if self.program is None:
             raise ConfigError(
-                f"the program {self.config.agent.kind!r} of {self.config.name} cannot be answered "
-                f"by policy.api = {self.config.policy.api.value!r}",
-                remedy='programs need engines of policy.api = "sglang"',
+                f"{self.config.name}: a program asks, and agent.kind = {self.config.agent.kind!r} "
+                "is none",
+                remedy="name the program in agent.kind: see docs/agents.md",
             )
         return self.program
 
@@ -110,6 +112,14 @@ def in_tokens(
     return Served(config, policy, engines, program)
 
 
+def in_text(config: RunConfig, client: OpenAIClient) -> Served:
+    """From an endpoint whose weights are not ours."""
+    program = None
+    if is_program(config.agent):
+        program = ProgramTextPolicy(config.policy, client, profile_for(config.agent).noise)
+    return Served(config, TextPolicy(config.policy, client), None, program)
+
+
 def label_of(policy: PolicyRecord) -> WeightLabel:
     return WeightLabel(policy.version, policy.uid)
 
@@ -123,7 +133,7 @@ async def serve_over_http(
     record = await campaigns.get(db, campaign)
     policy = record.config.policy
     if policy.api is PolicyApi.OPENAI:
-        return Served(record.config, TextPolicy(policy, OpenAIClient(policy, api_key)), None)
+        return in_text(record.config, OpenAIClient(policy, api_key))
     is_eval = isinstance(record.config, EvaluationConfig)
     model = Path(policy.model if is_eval else (await policies.get_policy(db, campaign, 0)).path)
     tokenizer = await asyncio.to_thread(ChatTokenizer, model)

@@ -49,6 +49,8 @@ class Route:
     """Which one is asked first depends on the key; the others when it does not answer."""
     key: str
     """What the gateway knows the rollout by; one word of ASCII."""
+    is_told: bool = True
+    """To the gateway, by a line of this process; else clients send it in path or header."""
 
     def __post_init__(self) -> None:
         if not self.key.isascii() or not self.key.isprintable() or len(self.key.split()) != 1:
@@ -102,7 +104,8 @@ class ModelPort:
         if gateway is None:
             return
         try:
-            gateway.writer.write(PREAMBLE.format(key=route.key).encode() + first)
+            preamble = PREAMBLE.format(key=route.key).encode() if route.is_told else b""
+            gateway.writer.write(preamble + first)
             await gateway.writer.drain()
             await splice(client, gateway, IDLE_S)
         finally:

@@ -13,8 +13,10 @@ from mainspring.agents.protocol import Agent
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.named import find, find_class, make
+from mainspring.programs.functions import find_function
 from mainspring.programs.parsing.choice import parser_of
-from mainspring.programs.profiles.choice import PROFILES, is_program, profile_for
+from mainspring.programs.profiles.choice import KINDS, is_program, profile_for
+from mainspring.programs.profiles.function import FunctionProfile
 from mainspring.tasks.task import Task
 
 AGENTS: dict[str, Callable[[AgentConfig], Agent]] = {"bash": BashAgent, "bundled": BundledAgent}
@@ -36,10 +38,12 @@ def agent_for(config: AgentConfig, task: Task) -> Agent:
 def check_agent(config: AgentConfig) -> None:
     """Raises ConfigError when `agent.kind` cannot be made, or lacks a method."""
     if is_program(config):
-        profile_for(config)
+        profile = profile_for(config)
+        if isinstance(profile, FunctionProfile):
+            find_function(profile.path)
         parser_of(config.tool_parser)
         return
-    find_class("agent", config.kind, {**AGENTS, **PROFILES}, METHODS, "config")
+    find_class("agent", config.kind, {**AGENTS, **KINDS}, METHODS, "config")
     _made(config, config.kind)
 
 

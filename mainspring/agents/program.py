@@ -1,15 +1,16 @@
 """A program as those see it who read a rollout afterwards: its replies' tool calls as commands.
 
 Invariant: it plays nothing; what it was told is in its stored requests. Made by `choice` where
-`agent.kind` is a program.
+`agent.kind` is a program; `asked_by` is for every reader of stored replies.
 """
 
 import json
 from collections.abc import Sequence
 
-from mainspring.agents.protocol import Command, FormatError, Message
+from mainspring.agents.protocol import Agent, Command, FormatError, Message
 from mainspring.config.agent import AgentConfig
 from mainspring.programs.parsing.choice import parser_of
+from mainspring.programs.reply import Reply
 from mainspring.programs.request import ToolCall, ToolSpec
 from mainspring.programs.starting import instruction
 from mainspring.tasks.swe_task import SweTask
@@ -33,13 +34,22 @@ class ProgramAgent:
 
     def parse(self, reply: str) -> tuple[Command, ...] | FormatError:
         """None where the reply calls no tool: that ends a program's work, and breaks no rule."""
-        return tuple(map(_command, self._parse(reply, _SOME_TOOL, False).tool_calls))
+        return commands_of(self._parse(reply, _SOME_TOOL, False))
 
     def after(self, reply: Call, executions: Sequence[Execution]) -> str:
         return ""
 
     def is_done(self, execution: Execution) -> bool:
         return False
+
+
+def asked_by(agent: Agent, text: str, parts: Reply | None) -> tuple[Command, ...] | FormatError:
+    """What a stored reply asks for: `parts`, which an endpoint gave a program, need no parser."""
+    return agent.parse(text) if parts is None else commands_of(parts)
+
+
+def commands_of(reply: Reply) -> tuple[Command, ...]:
+    return tuple(map(_command, reply.tool_calls))
 
 
 def _command(call: ToolCall) -> Command:

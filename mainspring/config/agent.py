@@ -26,20 +26,23 @@ class AgentConfig(Section):
     kind: str = "bash"
     """The agent: "bash", "bundled" (its prompts are short, for the bundled model), or a class of
     your own as "package.module:Class". Or a program that runs by itself in the sandbox and asks the
-    policy over HTTP: the name of a client (docs/agents.md), or "command". A task's own `agent_name`
-    overrides an agent, not a program."""
+    policy over HTTP: the name of a client (docs/agents.md), or "command"; or "function", a Python
+    function of your own; or "remote": agents that run elsewhere take its rollouts at a gateway. A
+    task's own `agent_name` overrides an agent, not a program."""
     version: str | None = None
     """Version of the client's bundle; None: the one that `mainspring agents add` installs. This
     field and those below are for programs."""
     options: dict[str, str | int | float | bool | list[str]] = Field(default_factory=dict)
-    """What the client takes beside, by its own names; `command` for the kind "command"."""
+    """What the client takes beside, by its own names; `command` for the kind "command", `function`
+    for the kind "function"; for "remote" those of docs/agents.md."""
     tool_parser: str = "hermes"
     """How a reply writes tool calls: "hermes", "qwen_xml", "llama_json", "none", or a function of
-    your own as "package.module:function"."""
+    your own as "package.module:function". An endpoint gives its tool calls apart: it needs none."""
     train: tuple[BranchKind, ...] = Field(default=(BranchKind.MAIN, BranchKind.AGENT), min_length=1)
     """Branches of a program's calls that are trained: "main", "agent" (sub-agents), "side" (titles
     and summaries)."""
     requests_per_minute: int = Field(default=120, ge=1)
-    """More requests of a program within a minute end the rollout."""
+    """More requests of a program within a minute end the rollout. Those count as well that repeat
+    earlier ones and are answered from the store."""
     parallel_requests: int = Field(default=8, ge=1, le=64)
     """Requests of a program that are answered at once; more wait."""

@@ -4,6 +4,9 @@ from pydantic import Field
 
 from mainspring.config.section import Section
 
+SCORE = "score"
+"""The part that is the number of a rollout's judge, as it is."""
+
 
 class RewardPart(Section):
     name: str
@@ -16,4 +19,5 @@ class RewardPart(Section):
 
 class RewardConfig(Section):
     parts: tuple[RewardPart, ...] = Field(default=(RewardPart(name="outcome"),), min_length=1)
-    """Parts of a rollout's reward; each part's value is stored with the rollout."""
+    """Parts of a rollout's reward; each part's value is stored with the rollout. Unset where a
+    function plays (`agent.kind = "function"`): "score"."""

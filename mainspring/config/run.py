@@ -4,19 +4,20 @@ Invariants: unknown keys are refused; every bound stands on its field. The check
 (`any_run`) is stored as JSON with the run, so one that is resumed never depends on its file again.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from mainspring.config.agent import AgentConfig
 from mainspring.config.policy import PolicyConfig
-from mainspring.config.reward import RewardConfig
+from mainspring.config.reward import SCORE, RewardConfig
 from mainspring.config.rollout import RolloutConfig
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.config.section import BUNDLED, Section
 from mainspring.config.tasks import TasksConfig
 from mainspring.errors import UsageError
 from mainspring.ids import campaign_id
+from mainspring.programs.functions import FUNCTION
 
 
 class NamedConfig(Section):
@@ -44,8 +45,21 @@ class RunConfig(NamedConfig):
     sandbox: SandboxConfig = SandboxConfig()
     environments: dict[str, str] = Field(default_factory=dict)
     """Environments of your own, as "package.module:Class" by kind of task. Tasks of the kind "swe"
-    need none: they have a sandbox, a patch and hidden tests."""
+    need none: they have a sandbox, a patch and hidden tests. Nor do tasks that a function plays and
+    scores."""
     reward: RewardConfig = RewardConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _functions_give_scores(cls, given: Any) -> Any:
+        """What a function returned is its rollout's reward, unless the file names others."""
+        if not isinstance(given, dict):
+            return given
+        agent, reward = given.get("agent"), given.get("reward", {})
+        kind = agent.get("kind") if isinstance(agent, dict) else getattr(agent, "kind", None)
+        if kind != FUNCTION or not isinstance(reward, dict) or "parts" in reward:
+            return given
+        return {**given, "reward": {**reward, "parts": [{"name": SCORE}]}}
 
     @property
     def repeats(self) -> bool:

@@ -7,11 +7,21 @@ names code. Pure. Imported by nodes, which make environments, and by commands, w
 from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError
 from mainspring.named import find_class
+from mainspring.programs.functions import FUNCTION
 from mainspring.tasks.swe_task import SWE
 
 ENVIRONMENTS = {SWE: "infra.environments.swe:SweEnvironment"}
 """Those of Mainspring by kind of task, as paths: only sandbox nodes import them."""
+OF_FUNCTIONS = "infra.environments.function:FunctionEnvironment"
+"""Where a function plays tasks of another kind, and no class is named for the kind."""
 METHODS = ("open", "grade")
+_GRADING = ("grade",)
+"""What a class has to do where a function is the world."""
+
+
+def is_world(config: RunConfig, kind: str) -> bool:
+    """Whether a function is the whole world of such tasks: it drives what it acts on itself."""
+    return config.agent.kind == FUNCTION and kind != SWE
 
 
 def environment_of(config: RunConfig, kind: str) -> str:
@@ -19,6 +29,8 @@ def environment_of(config: RunConfig, kind: str) -> str:
     known = ENVIRONMENTS | config.environments
     if kind in known:
         return known[kind]
+    if is_world(config, kind):
+        return OF_FUNCTIONS
     raise ConfigError(
         f"no environment is named for tasks of the kind {kind!r}; there are: {', '.join(known)}",
         remedy=f'add to the campaign file: [environments] {kind} = "package.module:Class"',
@@ -27,5 +39,6 @@ def environment_of(config: RunConfig, kind: str) -> str:
 
 def check_environments(config: RunConfig) -> None:
     """Raises ConfigError when a class of [environments] cannot be imported or lacks a method."""
-    for path in config.environments.values():
-        find_class("environment", path, {}, METHODS, "backends")
+    for kind, path in config.environments.items():
+        methods = _GRADING if is_world(config, kind) else METHODS
+        find_class("environment", path, {}, methods, "backends")

@@ -28,10 +28,10 @@ class Recipe(BaseModel):
     programs: Mapping[str, str]
     """Name in the bundle's bin, to what it starts."""
     min_python: str | None = None
-    """Of the image; the bundle is made for one minor version."""
+    """Of the Python that the bundle is made with, and brings."""
     max_python: str | None = None
     min_glibc: str | None = None
-    """Of the image; None: it needs none."""
+    """Of the image; None: it needs none, or what the bundle's Python needs."""
     version_argument: str = "--version"
     """What `mainspring agents check` runs it with."""
 

@@ -60,6 +60,13 @@ from mainspring.protocol.rollout import (
     SandboxRef,
 )
 from mainspring.protocol.run import RunGroupInput, RunGroupResult
+from mainspring.protocol.session import (
+    EndSessionInput,
+    EndSessionResult,
+    RefuseInput,
+    SessionRef,
+    SessionState,
+)
 from mainspring.protocol.sft import SftStepsInput, SftStepsResult, SftSurvey, SftSurveyInput
 from mainspring.timeouts import (
     COLLECT_TIMEOUT_S,
@@ -169,6 +176,16 @@ ANSWER_CALL = QueueCall(
     "answer_call", AnswerInput, AnswerResult, STORE_TIMEOUT_S, queue=_rollout_queue
 )
 """Ask the policy what the program asked, and store the reply. Own share: the request."""
+
+# An agent outside that plays it.
+OFFER_SESSION = StoreCall("offer_session", SessionRef, SessionState)
+"""Offer the rollout's session to agents outside, once for each life."""
+READ_SESSION = StoreCall("read_session", SessionRef, SessionState)
+"""Read whether the session was taken or has ended."""
+END_SESSION = StoreCall("end_session", EndSessionInput, EndSessionResult)
+"""End the session unless it has ended; tells what stands."""
+REFUSE_REQUESTS = StoreCall("refuse_requests", RefuseInput, RolloutRef)
+"""Tell the agent that requests beyond a limit have no reply."""
 
 # Its reward. Own share: the tests.
 GIVE_PATCH = QueueCall("give_patch", RolloutRef, PatchResult, GRADE_GRACE_S, queue=_grade_queue)

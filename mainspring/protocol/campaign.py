@@ -152,6 +152,8 @@ class Survey(BaseModel):
     num_ready: int = 0
     """Training groups that wait for a step, those of the planned one among them."""
     num_masked_in_a_row: int = 0
+    masked_by: str | None = None
+    """The newest fault of the rollouts of those."""
     num_flat_in_a_row: int = 0
     evaluated: list[GroupId] = []
     """Evaluations of the served version that are complete."""

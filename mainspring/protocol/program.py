@@ -7,6 +7,8 @@ from mainspring.programs.record import RequestState
 
 ASK_SIGNAL = "ask"
 """Of the rollout's workflow, with number and epoch: a request of its program is stored."""
+ASK_AGAIN_SIGNAL = "ask_again"
+"""The same, of a request that its life has asked before, whether it was answered or not."""
 
 
 class ProgramLimits(BaseModel):

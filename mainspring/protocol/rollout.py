@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from mainspring.ids import CampaignId, GroupId, NodeId, RolloutId, SandboxId, TaskId
 from mainspring.protocol.program import ProgramLimits
+from mainspring.protocol.session import RemoteLimits
 from mainspring.status import Player, StopReason, Verdict
 from mainspring.tally import Tally
 
@@ -58,6 +59,8 @@ class BeginResult(BaseModel):
     turns_per_activity: int = 1
     program: ProgramLimits | None = None
     """A program plays; None: an agent whose turns the workflow takes."""
+    remote: RemoteLimits | None = None
+    """It runs elsewhere; None: in the rollout's sandbox."""
 
 
 class NewEpochInput(BaseModel):

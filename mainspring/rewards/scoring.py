@@ -14,12 +14,12 @@ from functools import cache
 from numbers import Real
 from typing import Any
 
-from mainspring.config.reward import RewardPart
+from mainspring.config.reward import SCORE, RewardPart
 from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError, WorkFailed
 from mainspring.named import find
 from mainspring.status import FaultKind, StopReason, Verdict, is_masked
-from mainspring.tasks.criterion import GradeReport
+from mainspring.tasks.criterion import HANDED_IN, GradeReport
 
 _CORRECT = "correct the function on every rollout worker, then start the campaign again"
 
@@ -83,6 +83,12 @@ def _tests_passed(outcome: Outcome) -> float:
     return min(max(share, 0.0), 1.0) if math.isfinite(share) else 0.0
 
 
+def _score(outcome: Outcome) -> float:
+    """The number that judged the rollout, as it is. Without one: 1 when resolved, else 0."""
+    number = None if outcome.report is None else outcome.report.score
+    return float(outcome.verdict is Verdict.RESOLVED) if number is None else number
+
+
 def _length(
     outcome: Outcome, *, free_tokens: float | None = None, free_turns: float | None = None
 ) -> float | None:
@@ -111,6 +117,7 @@ def _format(outcome: Outcome) -> float:
 
 PARTS: dict[str, Part] = {
     "outcome": _outcome,
+    SCORE: _score,
     "tests_passed": _tests_passed,
     "length": _length,
     "format": _format,
@@ -118,9 +125,13 @@ PARTS: dict[str, Part] = {
 
 
 def score(parts: tuple[RewardPart, ...], outcome: Outcome) -> Scored:
-    """The weighted sum of the parts. Raises RewardBroken."""
+    """The weighted sum of the parts; a reward that an agent outside handed in stands as it is.
+    Raises RewardBroken."""
     if outcome.is_masked:
         return Scored(None)
+    report = outcome.report
+    if report is not None and report.judge == HANDED_IN and report.score is not None:
+        return Scored(report.score, {HANDED_IN: report.score})
     values = {part.name: _value(part, outcome) for part in parts}
     counted = [part.weight * value for part in parts if (value := values[part.name]) is not None]
     whose = f"the reward of rollout {outcome.rollout}"

@@ -56,6 +56,10 @@ class RewardFile(_Judge):
 Judge = Annotated[ExitCode | TestLog | RewardFile, Field(discriminator="kind")]
 
 
+HANDED_IN = "handed_in"
+"""A report's judge where an agent outside handed in its reward; `score` is that."""
+
+
 class GradeReport(BaseModel):
     """What a verdict was made of; stored with it."""
 

@@ -35,8 +35,8 @@ START_FILE = re.compile(
 )
 """Python runs them by itself, before any test, wherever they are found."""
 
-_GIT = b"diff --git "
-_HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+GIT = b"diff --git "
+HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _ESCAPE = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
 _ESCAPED = dict(zip(b"abfnrtv", b"\a\b\f\n\r\t\v", strict=True))
 
@@ -122,7 +122,7 @@ def _at_or_below(path: str, tops: Iterable[str]) -> bool:
 
 def _in_script(task: SweTask) -> set[str]:
     headers = re.findall(r"^diff --git .*$", task.test_command, re.MULTILINE)
-    named = (_header_paths(header.encode()) for header in headers)
+    named = (header_paths(header.encode()) for header in headers)
     return {path for pair in named for path in pair}
 
 
@@ -140,7 +140,7 @@ def _starts(lines: list[bytes]) -> list[int]:
                 new -= kind not in (b"-", b"\\")
                 continue
             old = new = 0  # shorter than its header claims
-        if line.startswith(_GIT):
+        if line.startswith(GIT):
             starts.append(index)
             in_header = True
         elif line.startswith(b"--- ") and [each[:4] for each in lines[index + 1 : index + 3]] == [
@@ -150,7 +150,7 @@ def _starts(lines: list[bytes]) -> list[int]:
             if not in_header:
                 starts.append(index)
             in_header = False
-        elif starts and (hunk := _HUNK.match(line)):
+        elif starts and (hunk := HUNK.match(line)):
             old, new = (int(1 if size is None else size) for size in hunk.groups())
             in_header = False
         elif line.startswith(b"GIT binary patch"):
@@ -161,23 +161,23 @@ def _starts(lines: list[bytes]) -> list[int]:
 def _paths(part: list[bytes]) -> tuple[str, str]:
     """After and before the change."""
     old = new = None
-    if part[0].startswith(_GIT):
-        new, old = _header_paths(part[0])
+    if part[0].startswith(GIT):
+        new, old = header_paths(part[0])
     for line in part:
         if line.startswith((b"@@ ", b"GIT binary patch")):
             break
         for prefix in (b"--- ", b"rename from ", b"copy from "):
             if line.startswith(prefix):
-                old = _name(line[len(prefix) :], prefix == b"--- ", old)
+                old = name_in(line[len(prefix) :], prefix == b"--- ", old)
         for prefix in (b"+++ ", b"rename to ", b"copy to "):
             if line.startswith(prefix):
-                new = _name(line[len(prefix) :], prefix == b"+++ ", new)
+                new = name_in(line[len(prefix) :], prefix == b"+++ ", new)
     return new or old or "", old or new or ""
 
 
-def _header_paths(line: bytes) -> tuple[str, str]:
+def header_paths(line: bytes) -> tuple[str, str]:
     """Of `diff --git a/x b/x`, after and before. Where no other line tells them they are equal."""
-    names = line.removeprefix(_GIT).rstrip(b"\r\n")
+    names = line.removeprefix(GIT).rstrip(b"\r\n")
     quoted = re.fullmatch(rb'("(?:[^"\\]|\\.)*"|\S+) ("(?:[^"\\]|\\.)*"|\S+)', names)
     half = len(names) // 2
     if quoted:
@@ -187,11 +187,11 @@ def _header_paths(line: bytes) -> tuple[str, str]:
     else:
         old, _, new = names.partition(b" b/")
         new = b"b/" + new
-    return _name(new, True, None) or "", _name(old, True, None) or ""
+    return name_in(new, True, None) or "", name_in(old, True, None) or ""
 
 
-def _name(raw: bytes, prefixed: bool, otherwise: str | None) -> str | None:
-    """`otherwise` for the file that does not exist on one side."""
+def name_in(raw: bytes, prefixed: bool, otherwise: str | None) -> str | None:
+    """The path that a line names; `otherwise` for the file that does not exist on one side."""
     raw = raw.rstrip(b"\r\n")
     if raw.startswith(b'"'):
         raw = _ESCAPE.sub(_unescaped, raw[1:].rpartition(b'"')[0])

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mainspring.errors import MainspringError
+from mainspring.programs.reply import Reply
 from mainspring.status import FaultKind
 
 
@@ -55,6 +56,9 @@ class Call:
     """Of the whole prompt, as counted by an endpoint that gives text and no tokens."""
     num_completion_tokens: int | None = None
     """Of the reply, likewise."""
+    parts: Reply | None = None
+    """Text, reasoning and tool calls apart, as an endpoint gave them to a program; None: they are
+    read from `text`."""
 
     @property
     def end(self) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mainspring import __version__
+from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import FormatError
 from mainspring.trajectories.turns import Call
 from reports.export.trajectory import Trajectory, num_completion_tokens, num_prompt_tokens
@@ -71,7 +72,7 @@ def _step(trajectory: Trajectory, reply: Call) -> dict[str, Any]:
             },
         }
     step: dict[str, Any] = {"source": "agent", "message": reply.text, "metrics": metrics}
-    asked = trajectory.agent.parse(reply.text)
+    asked = asked_by(trajectory.agent, reply.text, reply.parts)
     if isinstance(asked, FormatError):
         told = trajectory.agent.after(reply, ())
         step["observation"] = {"results": [{"content": told}]}

@@ -49,6 +49,8 @@ def _step(trajectory: Trajectory, reply: Call) -> dict[str, Any]:
         "n_prompt_tokens": num_prompt_tokens(reply),
         "n_completion_tokens": num_completion_tokens(reply),
         "policy_versions": reply.versions,
+        # Of an endpoint's reply to a program; otherwise it is read from the text.
+        "parts": None if reply.parts is None else reply.parts.model_dump(mode="json"),
         "commands": [
             {
                 "command": ran.command,

@@ -57,7 +57,7 @@ async def test_what_comes_during_a_write_is_one_write(
     for length in (8, 12):
         for name in ("a", "b", "c"):
             partials.keep(part(name, length))
-    partials.forget(RolloutId("c"))
+    partials.forget(RolloutId("c"), 0, 3)
     assert written.batches == [{"a": 4}], "two writes at once"
     written.free.set()
     await until(lambda: len(written.batches) == 2)

@@ -3,10 +3,13 @@
 import pytest
 from pydantic import ValidationError
 
+from cli.operations import campaign_launch
 from cli.operations.named_parts import check_named
+from infra.db.database import Database
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.parallel import Device
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.trainer import TrainerConfig
@@ -20,11 +23,15 @@ def campaign(agent: AgentConfig, **policy: PolicyApi) -> CampaignConfig:
     return CampaignConfig(name="t", agent=agent, policy=PolicyConfig(model="m", **policy))
 
 
-def test_an_endpoint_in_text_cannot_answer_a_program() -> None:
+async def test_an_endpoint_in_text_answers_programs_of_evaluations_and_trains_none(
+    db: Database,
+) -> None:
+    at_endpoint = PolicyConfig(model="m", api=PolicyApi.OPENAI)
     check_named(campaign(PROGRAM))
-    with pytest.raises(UsageError, match="gives replies in text") as refused:
-        check_named(campaign(PROGRAM, api=PolicyApi.OPENAI))
-    assert "policy.api" in refused.value.remedy
+    check_named(EvaluationConfig(name="t", split="test", agent=PROGRAM, policy=at_endpoint))
+    with pytest.raises(UsageError, match="gives no tokens to train on") as refused:
+        await campaign_launch.create(db, campaign(PROGRAM, api=PolicyApi.OPENAI))
+    assert "mainspring eval run" in refused.value.remedy
 
 
 def test_a_command_that_is_missing_and_an_unknown_client_are_named() -> None:
@@ -42,6 +49,34 @@ def test_a_reproducible_campaign_has_no_program() -> None:
         CampaignConfig(
             name="t",
             agent=PROGRAM,
+            trainer=TrainerConfig(device=Device.CPU),
+            schedule=Schedule.REPRODUCIBLE,
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"nonsense": 1}, "has no nonsense"),
+        ({"rewards": "yes"}, "rewards of 'remote' is 'yes'"),
+        ({"silence_s": 0}, "silence_s"),
+        ({"lives": True}, "lives"),
+        ({"noise": ["("]}, "regular expression"),
+    ],
+)
+def test_options_of_agents_outside_are_checked(options: dict[str, object], wrong: str) -> None:
+    check_named(campaign(AgentConfig(kind="remote")))
+    with pytest.raises(UsageError, match=wrong):
+        check_named(campaign(AgentConfig.model_validate({"kind": "remote", "options": options})))
+
+
+def test_agents_outside_need_engines_in_tokens() -> None:
+    with pytest.raises(UsageError, match=r"agent\.kind = 'remote'"):
+        check_named(campaign(AgentConfig(kind="remote"), api=PolicyApi.OPENAI))
+    with pytest.raises(ValidationError, match=r"agent\.kind = an agent such as"):
+        CampaignConfig(
+            name="t",
+            agent=AgentConfig(kind="remote"),
             trainer=TrainerConfig(device=Device.CPU),
             schedule=Schedule.REPRODUCIBLE,
         )

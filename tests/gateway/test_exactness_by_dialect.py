@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.dialects import json_value
 from gateway.dialects.protocol import Asked, Envelope
-from infra.policy.program_policy import ProgramReply
+from infra.policy.program_protocol import ProgramReply
 from mainspring.programs.reply import Answer
 from mainspring.programs.request import ChatMessage, ModelRequest, ToolSpec
 from tests.gateway.dialect_writers import WRITERS, Body, Writer, as_sent

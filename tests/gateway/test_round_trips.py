@@ -247,14 +247,14 @@ def replies(arguments: st.SearchStrategy[str]) -> st.SearchStrategy[Reply]:
 @settings(max_examples=40, deadline=None)
 @given(reply=replies(VALID | TRICKY | st.text(max_size=20)), number=st.integers(1, 10**6))
 def test_an_echo_continues_the_reply(name: str, reply: Reply, number: int) -> None:
-    _check(CLIENTS[name], reply, number)
+    check_echo(CLIENTS[name], reply, number)
 
 
 @settings(max_examples=40, deadline=None)
 @given(reply=replies(VALID), number=st.integers(1, 10**6))
 def test_an_echo_without_ids_continues_the_reply(reply: Reply, number: int) -> None:
     """Without the id it is not known that arguments were wrapped: valid ones only."""
-    _check(CLIENTS["gemini without ids"], reply, number)
+    check_echo(CLIENTS["gemini without ids"], reply, number)
 
 
 @pytest.mark.parametrize("name", CLIENTS)
@@ -280,7 +280,7 @@ def test_a_client_that_writes_arguments_anew_continues_the_reply() -> None:
     assert continued(chain(first)[-1], reply) == chain(second)[2]
 
 
-def _check(client: Any, reply: Reply, number: int) -> None:
+def check_echo(client: Any, reply: Reply, number: int) -> None:
     for first, second in _turns(client, reply, number):
         links = chain(second)
         assert links[: len(first.messages)] == chain(first)

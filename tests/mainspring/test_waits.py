@@ -125,3 +125,13 @@ def test_a_workflow_that_no_worker_runs() -> None:
 def test_a_pause_comes_first() -> None:
     seen = scene(pending(), status=CampaignStatus.PAUSED)
     assert next(wait.what for wait in waits(seen)) == "paused by a person"
+
+
+def test_sessions_that_no_agent_outside_takes_are_counted() -> None:
+    since = AT - timedelta(minutes=10)
+    assert told(scene(num_offered=3, offered_since=since)) == [
+        "3 sessions not taken by an agent outside (for 10 min 00 s); start your agents; "
+        "`mainspring campaign key x5` makes their key"
+    ]
+    assert told(scene(num_offered=1, offered_since=since))[0].startswith("1 session not taken")
+    assert told(scene(num_offered=3, offered_since=AT)) == []

@@ -177,6 +177,7 @@ def test_summary_has_exactly_its_keys() -> None:
         "replaced_turns_share": None,
         "num_suspicious": 31,
         "suspicions": {"searched_history": 30, "edited_tests": 2},
+        "bundles": {},
         "reward_parts": report_data().compositions[-1].parts,
         "wall_s": 611.4,
         "max_logprob_gap": 4.3e-5,

@@ -19,6 +19,7 @@ from activities.publishing import PublishingActivities
 from activities.replies import ReplyActivities
 from activities.rollouts import RolloutActivities
 from activities.runs import RunActivities
+from activities.sessions import SessionActivities
 from activities.sft import SftActivities
 from cli.operations.embedded_stack import StackInfo
 from infra.db import campaigns, groups, policies, rollouts, tasks
@@ -245,6 +246,7 @@ async def cluster_of(
 
         bookkeeping = RolloutActivities(db, known)
         standing = CampaignActivities(db, known)
+        offering = SessionActivities(db, known)
         served = ServedCampaigns(db, serve_with or serve)
         replies = ReplyActivities(db, known, served)
         nodes = {name: await node(name, host) for name, host in hosts.items()}
@@ -271,6 +273,10 @@ async def cluster_of(
                 bookkeeping.finish_group,
                 bookkeeping.set_campaign_status,
                 bookkeeping.plan_step,
+                offering.offer_session,
+                offering.read_session,
+                offering.end_session,
+                offering.refuse_requests,
                 standing.survey_campaign,
                 standing.admit_groups,
                 standing.read_outcome,

@@ -15,6 +15,7 @@ from cli.operations.embedded_stack import StackInfo
 from gateway.app import make_app
 from gateway.durable import DurableAnswers
 from gateway.server import Bounds, serve
+from gateway.session_desk import SessionDesk
 from infra import gateway_addresses
 from infra.db import campaigns
 from infra.db.cache import Known
@@ -107,6 +108,8 @@ class ScriptedEngine:
 class ProgramCluster:
     workers: Cluster
     engine: ScriptedEngine
+    url: str = ""
+    """Of its gateway."""
 
     async def play(self, program: Mapping[str, Any] | None = None, **options: Any) -> Any:
         return await self.workers.play(program=program or own_program(), **options)
@@ -118,7 +121,7 @@ async def program_cluster(
 ) -> AsyncIterator[ProgramCluster]:
     async with (
         without_gateway(stack, hosts, directory) as cluster,
-        gateway_of(stack, cluster.workers),
+        gateway_of(stack, cluster.workers) as cluster.url,
     ):
         yield cluster
 
@@ -143,9 +146,11 @@ async def without_gateway(
 async def gateway_of(stack: StackInfo, workers: Cluster, name: int = 1) -> AsyncIterator[str]:
     """One gateway, found by the nodes as `name`. At its end what waits is cut."""
     notices = Notices(stack.database_url, CHANNEL)
-    answers = DurableAnswers(workers.db, workers.client, Known(workers.db), notices, workers.served)
+    known = Known(workers.db)
+    answers = DurableAnswers(workers.db, workers.client, known, notices, workers.served)
+    app = make_app(answers, SessionDesk(workers.db, workers.client, known))
     bounds = Bounds(shutdown_timeout_s=0)
-    async with notices.listening(), serve(make_app(answers), bounds=bounds) as at:
+    async with notices.listening(), serve(app, bounds=bounds) as at:
         address = f"{at.host}:{at.port}"
         with gateway_addresses.announced(load_settings(stack.home).home, name, address):
             yield at.url

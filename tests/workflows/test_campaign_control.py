@@ -241,6 +241,7 @@ async def test_too_few_scored_rollouts_end_the_campaign(cluster, fault, epochs) 
             await handle.result()
     record = await campaigns.get(cluster.db, campaign)
     assert (record.error or "").startswith("in 2 groups in a row too few rollouts")
+    assert fault.message in (record.error or "")
     assert await ends_of_groups(cluster, campaign, 2) == {GroupStatus.MASKED}
     played = await rollouts.list_rollouts(cluster.db, group=group_id(campaign, 0))
     assert [each.epoch for each in played] == epochs

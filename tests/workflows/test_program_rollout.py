@@ -1,19 +1,24 @@
 """A program plays a rollout; only the replies are scripted, at the engine's seam."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from cluster import Host, bwrap_or_skip
-from program_cluster import ProgramCluster, calling, own_program, program_cluster
+from program_cluster import AGENT, ProgramCluster, calling, own_program, program_cluster
 
 from cli.operations.embedded_stack import StackInfo
+from infra.bundles.store import MANIFEST, Manifest, digest
 from infra.db import model_requests, turns
 from infra.db.batches import load_groups
 from mainspring.ids import NodeId
+from mainspring.programs.recipes import recipe_of
 from mainspring.programs.record import BranchKind
 from mainspring.status import StopReason, Verdict
 from mainspring.trajectories.samples import samples_of
 from reports import one_rollout
+from reports.collect import collect
+from reports.summary import summary
 
 FIX = calling("sed -i 's/a - b/a + b/' calc.py")
 
@@ -83,6 +88,54 @@ async def test_a_program_that_never_asks_is_masked_with_what_it_printed(
     fault = (await cluster.workers.row(rollout)).fault
     for word in ("exit code 3", "no such model", rollout, "agents check"):
         assert word in fault
+
+
+def make_bundle(folder: Path, program: str) -> Manifest:
+    """Of the kind "langgraph", whose program is this shell script."""
+    recipe = recipe_of("langgraph")
+    inside = folder / recipe.bundle / "bin"
+    inside.mkdir(parents=True)
+    (inside / "agent.py").write_text(AGENT.read_text())
+    (inside / "python-agents").write_text(f"#!/bin/sh\n{program}\n")
+    (inside / "python-agents").chmod(0o755)
+    manifest = Manifest(
+        name=recipe.name,
+        version=recipe.version,
+        packages=(),
+        programs=("python-agents",),
+        sha256=digest(inside.parent),
+        machine="any",
+    )
+    (inside.parent / MANIFEST).write_text(manifest.model_dump_json())
+    return manifest
+
+
+async def test_the_hash_of_a_programs_bundle_is_in_the_campaigns_record(
+    cluster: ProgramCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAINSPRING_AGENTS_DIR", str(tmp_path))
+    made = make_bundle(tmp_path, 'exec python3 "$(dirname "$0")/agent.py" "$(cat "$TASK_FILE")"')
+    cluster.engine.say = lambda prompt, turn: [FIX, "done"][turn]
+    rollout, result = await cluster.play({"kind": "langgraph"})
+    assert (result.stop_reason, result.reward) == (StopReason.EXITED, 1.0)
+    view = await one_rollout.read(cluster.workers.db, rollout)
+    assert view.program is not None
+    assert [life.bundle_sha256 for life in view.program.lives] == [made.sha256]
+    campaign = (await cluster.workers.row(rollout)).campaign
+    data = await collect(cluster.workers.db, campaign)
+    assert summary(data)["bundles"] == {made.sha256: 1}
+
+
+async def test_a_bundle_that_an_image_cannot_run_masks_the_rollout_with_its_sentence(
+    cluster: ProgramCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAINSPRING_AGENTS_DIR", str(tmp_path))
+    sentence = "needs glibc 2.90 or Python 3.90, and this image has neither"
+    make_bundle(tmp_path, f'echo "$0 {sentence}" >&2; exit 127')
+    rollout, result = await cluster.play({"kind": "langgraph"})
+    assert (result.stop_reason, result.reward) == (StopReason.INFRA_FAULT, None)
+    fault = (await cluster.workers.row(rollout)).fault
+    assert "exit code 127" in fault and sentence in fault
 
 
 async def test_an_exit_code_decides_no_reward(cluster: ProgramCluster) -> None:

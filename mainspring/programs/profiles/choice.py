@@ -7,33 +7,53 @@ from collections.abc import Callable, Mapping
 
 from mainspring.config.agent import AgentConfig
 from mainspring.named import find, make
+from mainspring.programs.functions import FUNCTION
 from mainspring.programs.profile import Profile
 from mainspring.programs.profiles.aider import Aider
 from mainspring.programs.profiles.claude_code import ClaudeCode
 from mainspring.programs.profiles.codex import Codex
 from mainspring.programs.profiles.command import CommandProfile
+from mainspring.programs.profiles.function import FunctionProfile
 from mainspring.programs.profiles.gemini_cli import GeminiCli
 from mainspring.programs.profiles.mini_swe_agent import MiniSweAgent
 from mainspring.programs.profiles.opencode import OpenCode
-from mainspring.programs.profiles.python_agents import LangGraph, OpenAiAgents
+from mainspring.programs.profiles.python_agents import LangGraph, OpenAiAgents, OpenHands
 from mainspring.programs.profiles.qwen_code import QwenCode
+from mainspring.programs.profiles.remote import REMOTE, RemoteProfile
 
-PROFILES: Mapping[str, Callable[[AgentConfig], Profile]] = {
+PROFILES: Mapping[str, Callable[[AgentConfig], Profile | FunctionProfile]] = {
     "command": CommandProfile,
+    FUNCTION: FunctionProfile,
     **{
         each.name: each
         for each in (
             *(MiniSweAgent, ClaudeCode, Codex, OpenCode, QwenCode, GeminiCli, Aider),
-            *(OpenAiAgents, LangGraph),
+            *(OpenAiAgents, LangGraph, OpenHands),
         )
     },
+}
+"""Programs that a sandbox starts."""
+KINDS: Mapping[str, Callable[[AgentConfig], Profile | FunctionProfile]] = {
+    **PROFILES,
+    REMOTE: RemoteProfile,
 }
 
 
 def is_program(config: AgentConfig) -> bool:
-    return config.kind in PROFILES
+    """Whether it asks the policy through the gateway, in a sandbox or elsewhere."""
+    return config.kind in KINDS
 
 
-def profile_for(config: AgentConfig) -> Profile:
+def is_remote(config: AgentConfig) -> bool:
+    """Whether it runs elsewhere."""
+    return config.kind == REMOTE
+
+
+def profile_for(config: AgentConfig) -> Profile | FunctionProfile:
     """Raises ConfigError."""
-    return make("program", config.kind, find("program", config.kind, PROFILES), config)
+    return make("program", config.kind, find("program", config.kind, KINDS), config)
+
+
+def remote_profile(config: AgentConfig) -> RemoteProfile | None:
+    """None where the agent does not run elsewhere. Raises ConfigError."""
+    return RemoteProfile(config) if is_remote(config) else None

@@ -32,6 +32,9 @@ class _PythonAgents(Client):
             "OPENAI_API_KEY": KEY,
             "OPENAI_AGENTS_DISABLE_TRACING": "1",
             "LANGSMITH_TRACING": "false",
+            "OPENHANDS_SUPPRESS_BANNER": "1",
+            # Below 16,384 tokens OpenHands would not start.
+            "ALLOW_SHORT_CONTEXT_WINDOWS": "true",
         }
         command = [self.program("python-agents"), *(own or [_DRIVER])]
         return self.start(ask, command, environment, files, told_by="")
@@ -45,3 +48,8 @@ class OpenAiAgents(_PythonAgents):
 class LangGraph(_PythonAgents):
     name = "langgraph"
     driver = "langgraph_driver.py"
+
+
+class OpenHands(_PythonAgents):
+    name = "openhands"
+    driver = "openhands_driver.py"

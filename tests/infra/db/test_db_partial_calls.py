@@ -1,10 +1,10 @@
-"""The reply under way: it grows, belongs to one epoch, and ends with its rollout."""
+"""Replies under way: each grows, belongs to one epoch, and ends with its call or its rollout."""
 
 import asyncio
 
-from store_records import RUN, add_claimed_rollout, add_group, begin_campaign, finish
+from store_records import RUN, add_claimed_rollout, add_group, begin_campaign, call, finish
 
-from infra.db import partial_calls, rollouts
+from infra.db import partial_calls, rollouts, turns
 from infra.db.database import Database
 from infra.db.partial_calls import Kept
 from mainspring.ids import RolloutId
@@ -26,10 +26,19 @@ async def test_the_longest_stands_whoever_comes_last(db: Database) -> None:
     assert await partial_calls.get(db, rollout, 0, 0) is None
     await asyncio.gather(*(put(db, rollout, 0, 0, length) for length in (32, 96, 64)))
     assert await partial_calls.get(db, rollout, 0, 0) == partial(96)
-    await put(db, rollout, 0, 1, 8)
+
+
+async def test_calls_at_once_are_kept_each_until_it_is_stored(db: Database) -> None:
+    rollout = await add_claimed_rollout(db)
+    await asyncio.gather(*(put(db, rollout, 0, number, 8 + number) for number in range(4)))
+    for number in range(4):
+        assert await partial_calls.get(db, rollout, 0, number) == partial(8 + number)
+    await turns.put_call(db, rollout, 0, call(0, 0))
+    await put(db, rollout, 0, 2, 64)
+    found = [await partial_calls.get(db, rollout, 0, number) for number in range(4)]
+    assert found == [None, partial(9), partial(64), partial(11)]
     await put(db, rollout, 0, 0, 128)
-    assert await partial_calls.get(db, rollout, 0, 0) is None
-    assert await partial_calls.get(db, rollout, 0, 1) == partial(8)
+    assert await partial_calls.get(db, rollout, 0, 0) is None, "written after its call was stored"
 
 
 async def test_an_older_epoch_changes_nothing_and_the_end_drops_it(db: Database) -> None:

@@ -8,6 +8,7 @@ from store_records import add_claimed_rollout
 from infra.db import model_requests, program_lives, rollouts
 from infra.db.database import Database
 from infra.db.fence import Fenced
+from infra.db.reading import bundles
 from mainspring.ids import RolloutId
 from mainspring.programs.matching import key_of
 from mainspring.programs.record import BranchKind, RequestState
@@ -106,11 +107,16 @@ async def test_a_key_opens_the_newest_life_of_a_rollout_that_runs(db: Database) 
     assert await program_lives.holder(db, renewed) is None
     await program_lives.end(db, rollout, 0, 1, 3, "the end\0")
     await program_lives.end(db, rollout, 0, 1, 4, "too late")
+    await program_lives.ran_from(db, rollout, 0, 1, "one")
+    await program_lives.ran_from(db, rollout, 0, 1, "another")
     lives = await program_lives.of_rollout(db, rollout, 0)
-    assert [(life.returncode, life.output) for life in lives] == [
-        (None, None),
-        (3, "the end\ufffd"),
+    assert [(life.returncode, life.output, life.bundle_sha256) for life in lives] == [
+        (None, None, None),
+        (3, "the end\ufffd", "one"),
     ]
+    async with db.snapshot() as connection:
+        campaign = (await rollouts.get(db, rollout)).campaign
+        assert await bundles.read(connection, campaign) == {"one": 1}
     assert await program_lives.holder(db, later) is not None
     record = await rollouts.get(db, rollout)
     await rollouts.new_epoch(db, rollout, 0, record.run_id or "")

@@ -13,7 +13,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from infra.policy.program_policy import ProgramPolicy, ProgramReply, ProgramRequest, StoredCall
+from infra.policy.program_policy import ProgramPolicy
+from infra.policy.program_protocol import ProgramReply, ProgramRequest, StoredCall
 from infra.policy.protocol import ANY
 from infra.policy.request_text import RequestText
 from mainspring.config.policy import PolicyConfig

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from infra.policy.partial import UnknownWeights
-from infra.policy.program_policy import ProgramPolicy, ProgramReply, ProgramRequest, StoredCall
+from infra.policy.program_policy import ProgramPolicy
+from infra.policy.program_protocol import ProgramReply, ProgramRequest, StoredCall
 from infra.policy.protocol import ANY, PromptTooLong, RequestRefused, Versions
 from infra.policy.request_text import RequestText
 from infra.policy.weight_label import WeightLabel

@@ -1,0 +1,50 @@
+"""The key with which agents outside take sessions of a run: made and shown once, or revoked."""
+
+from pathlib import Path
+
+from infra import gateway_addresses
+from infra.db import campaign_keys
+from infra.db.database import Database
+from infra.db.naming import campaign_named
+from mainspring.config.run import RunConfig
+from mainspring.errors import UsageError
+from mainspring.ids import CampaignId
+from mainspring.programs.profiles.choice import is_remote
+from mainspring.settings import load_settings
+
+
+async def make(db: Database, name: str) -> tuple[CampaignId, str]:
+    """Raises UsageError when it has one, or offers no sessions."""
+    record = await campaign_named(db, name)
+    if not isinstance(record.config, RunConfig) or not is_remote(record.config.agent):
+        raise UsageError(
+            f"{record.id} offers no sessions: its agent does not run elsewhere",
+            remedy='set agent.kind = "remote" in a new run',
+        )
+    key = await campaign_keys.make(db, record.id)
+    if key is None:
+        made_at = await campaign_keys.made_at(db, record.id)
+        since = "" if made_at is None else f", made at {made_at:%Y-%m-%d %H:%M} UTC"
+        raise UsageError(
+            f"{record.id} has a key{since}; a key is shown once",
+            remedy=f"run `mainspring campaign key {record.id} --revoke`, then again for a new one",
+        )
+    return record.id, key
+
+
+async def revoke(db: Database, name: str) -> CampaignId:
+    """Raises UsageError when it has none."""
+    record = await campaign_named(db, name)
+    if not await campaign_keys.revoke(db, record.id):
+        raise UsageError(
+            f"{record.id} has no key to revoke",
+            remedy=f"run `mainspring campaign key {record.id}` to make one",
+        )
+    return record.id
+
+
+def next_step(home: Path | None) -> str:
+    """Where agents show the key."""
+    known = gateway_addresses.found(load_settings(home))
+    at = ", ".join(known) or "none is up: start `mainspring worker gateway --port 8400`"
+    return f"give the key to your agents: POST /sessions at a gateway ({at})"

@@ -1,0 +1,1 @@
+"""Python functions that play rollouts, each in a process of its own beside its node's."""

@@ -1,0 +1,64 @@
+"""Processes by the label in their environment: what a function started, and what that started.
+
+Invariant: a process keeps the label unless it was started without its parent's variables; so what
+left the function's process group, or outlived its node's process, is found by it. Used at the end
+of each function, and when a node starts.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+LABEL = "MAINSPRING_FUNCTION"
+PASSES = 20
+"""Looks at most: what is killed may have started others before."""
+PASS_S = 0.01
+_PROC = Path("/proc")
+
+
+def label_of(node: str, name: str) -> str:
+    """Of what this process of the node starts as `name`."""
+    return f"{node}/{os.getpid()}/{name}"
+
+
+def kill_labelled(label: str) -> int:
+    """End every process with this label; how many there were."""
+    return _kill(lambda found: found == label)
+
+
+def kill_left(node: str) -> int:
+    """End what earlier processes of the node left; how many there were."""
+    ours = label_of(node, "")
+    return _kill(lambda found: found.startswith(f"{node}/") and not found.startswith(ours))
+
+
+def _kill(is_meant: Callable[[str], bool]) -> int:
+    killed: set[int] = set()
+    for _ in range(PASSES):
+        found = [pid for pid, label in _labels() if is_meant(label)]
+        if not found:
+            break
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        killed.update(found)
+        time.sleep(PASS_S)
+    return len(killed)
+
+
+def _labels() -> Iterator[tuple[int, str]]:
+    """Of all processes that this account may look at. Those that have ended have none."""
+    prefix = f"{LABEL}=".encode()
+    for folder in _PROC.iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            variables = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it ended, or is another account's
+        for each in variables:
+            if each.startswith(prefix):
+                yield int(folder.name), each.removeprefix(prefix).decode(errors="replace")

@@ -1,0 +1,76 @@
+"""A chat completion as endpoints write it, read into what it holds. Pure; used by `openai`.
+
+What is not told (counts, reasoning) is none; what has another shape raises one of OTHER_SHAPE.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from mainspring.programs.request import ToolCall
+
+MAX_COUNT = 2**31 - 1
+"""Of tokens, as the store keeps them."""
+OTHER_SHAPE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
+_REASONING = ("reasoning_content", "reasoning")
+"""Of a message: servers have two names for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    text: str
+    finish_reason: str
+    latency_s: float
+    num_prompt_tokens: int | None
+    """As the endpoint counts them; None when it does not report them."""
+    num_completion_tokens: int | None
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+def read(body: Any) -> ChatReply:
+    choice = body["choices"][0]
+    message, ended, usage = choice["message"], choice.get("finish_reason"), body.get("usage")
+    return ChatReply(
+        text=_text(message.get("content")),
+        finish_reason=ended if isinstance(ended, str) and ended.isprintable() else "stop",
+        latency_s=0.0,
+        num_prompt_tokens=_count(usage, "prompt_tokens"),
+        num_completion_tokens=_count(usage, "completion_tokens"),
+        reasoning=_reasoning(message),
+        tool_calls=tuple(_call(each) for each in message.get("tool_calls") or ()),
+    )
+
+
+def _reasoning(message: dict[str, Any]) -> str:
+    for name in _REASONING:
+        if isinstance(said := message.get(name), str):
+            return said
+    return ""
+
+
+def _text(content: object) -> str:
+    """Of a message: its string, or the text among its parts. None: a model that only thought."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list):
+        raise TypeError(f"content is of type {type(content).__name__}")
+    texts = [part["text"] for part in content if part.get("type", "text") == "text"]
+    return "".join(texts)
+
+
+def _call(call: dict[str, Any]) -> ToolCall:
+    name, arguments = call["function"]["name"], call["function"].get("arguments")
+    if not isinstance(name, str) or not name:
+        raise ValueError("a tool call has no name")
+    if not isinstance(arguments, str):  # some servers give the object itself
+        arguments = json.dumps({} if arguments is None else arguments)
+    return ToolCall(name=name, arguments=arguments)
+
+
+def _count(usage: object, name: str) -> int | None:
+    """A wrong count is none: the reply beside it was paid for and can be used."""
+    count = usage.get(name) if isinstance(usage, dict) else None
+    if not isinstance(count, int) or isinstance(count, bool):
+        return None
+    return count if 0 <= count <= MAX_COUNT else None

@@ -1,0 +1,136 @@
+"""Replies to programs from an OpenAI-compatible endpoint: for evaluations, never trained on.
+
+Invariants: a reply is kept as the endpoint gave it, tool calls and reasoning apart, so that no
+parser and no template stands between the endpoint and the program; its counts are the endpoint's,
+and an estimate refuses nothing. Such a reply cannot be resumed: what was under way when its process
+died is asked for again. Implements `program_protocol.ProgramReplies`.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from infra.policy.chat_refusal import token_counts
+from infra.policy.chat_reply import ChatReply
+from infra.policy.chat_request import messages_of, tools_of
+from infra.policy.openai import OpenAIClient, PromptNotTaken, RequestNotTaken
+from infra.policy.program_protocol import (
+    ProgramReply,
+    ProgramRequest,
+    StoredCall,
+    continued_call,
+)
+from infra.policy.protocol import PromptTooLong, RequestRefused
+from infra.policy.request_messages import call_as_text
+from infra.policy.sampling import MIN_REPLY_TOKENS
+from mainspring.config.policy import PolicyConfig
+from mainspring.programs import estimate
+from mainspring.programs.matching import SILENT, Noise, chain, continued
+from mainspring.programs.parsing.json_call import encodable
+from mainspring.programs.reply import Reply
+from mainspring.programs.request import ModelRequest, ToolCall
+from mainspring.trajectories.turns import Call
+
+
+class ProgramTextPolicy:
+    """See program_protocol.ProgramReplies."""
+
+    resumes = False
+
+    def __init__(self, config: PolicyConfig, client: OpenAIClient, noise: Noise = SILENT) -> None:
+        self._config = config
+        self._client = client
+        self._noise = noise
+
+    async def complete(self, ask: ProgramRequest) -> ProgramReply:
+        request, limit = ask.request, self._config.max_context
+        digests = chain(request, self._noise)
+        found = continued_call(request, digests, ask.stored, ask.number)
+        parent = None if found is None else found[1]
+        counted = _counted(parent)
+        estimated = _prompt_tokens(request, found)
+        room = limit - counted
+        if room < MIN_REPLY_TOKENS:
+            raise PromptTooLong(max(estimated, counted), limit)
+        if limit - estimated >= MIN_REPLY_TOKENS:
+            room = limit - estimated
+        bounds = [room, self._config.max_new_tokens]
+        if request.max_tokens is not None:
+            bounds.append(max(1, request.max_tokens))
+        try:
+            said = await self._client.complete(
+                messages_of(request),
+                tools=tools_of(request.tools),
+                max_tokens=min(bounds),
+                temperature=ask.temperature,
+                sticky=ask.rollout,
+                seed=ask.seed,
+            )
+        except PromptNotTaken as refused:
+            num_tokens, told_limit = token_counts(refused.said)
+            limit = told_limit or limit
+            raise PromptTooLong(num_tokens or max(estimated, limit + 1), limit) from refused
+        except RequestNotTaken as refused:
+            raise RequestRefused(
+                f"the model's endpoint refuses the request: {refused.said}", remedy=refused.remedy
+            ) from refused
+        reply = _reply(said)
+        call = Call(
+            number=ask.number,
+            parent=None if parent is None else parent.number,
+            prompt_start=0,
+            prompt_ids=(),
+            completion_ids=(),
+            logprobs=(),
+            spans=(),
+            text=_for_people(reply),
+            finish_reason=said.finish_reason,
+            latency_s=said.latency_s,
+            num_prompt_tokens=said.num_prompt_tokens,
+            num_completion_tokens=said.num_completion_tokens,
+            parts=reply,
+        )
+        return ProgramReply(call, reply, continued(digests[-1], reply))
+
+    def reply_of(self, call: Call, request: ModelRequest) -> Reply:
+        assert call.parts is not None, f"call {call.number} is not of an endpoint"
+        return call.parts
+
+    async def count(
+        self, request: ModelRequest, stored: Callable[[], Awaitable[Sequence[StoredCall]]]
+    ) -> int:
+        """What the endpoint counted of the history that the request continues; of the rest an
+        estimate."""
+        calls = await stored()
+        below = max((each.call.number for each in calls), default=-1) + 1
+        found = continued_call(request, chain(request, self._noise), calls, below)
+        return _prompt_tokens(request, found)
+
+
+def _counted(call: Call | None) -> int:
+    """Tokens of a prompt and its reply, as far as the endpoint told them."""
+    return 0 if call is None else (call.num_prompt_tokens or 0) + (call.num_completion_tokens or 0)
+
+
+def _prompt_tokens(request: ModelRequest, found: tuple[int, Call] | None) -> int:
+    if found is None or not _counted(found[1]):
+        return estimate.tokens_of_request(request)
+    place, call = found
+    return _counted(call) + estimate.tokens_of_messages(request.messages[place + 1 :])
+
+
+def _reply(said: ChatReply) -> Reply:
+    """Without halves of characters, which no client and no store takes."""
+    return Reply(
+        text=encodable(said.text),
+        reasoning=encodable(said.reasoning),
+        tool_calls=tuple(
+            ToolCall(name=encodable(call.name), arguments=encodable(call.arguments))
+            for call in said.tool_calls
+        ),
+        is_cut=said.finish_reason == "length",
+    )
+
+
+def _for_people(reply: Reply) -> str:
+    """As models write it that are asked in tokens."""
+    thought = f"<think>\n{reply.reasoning}\n</think>\n\n" if reply.reasoning else ""
+    return thought + "\n".join(filter(None, [reply.text, *map(call_as_text, reply.tool_calls)]))

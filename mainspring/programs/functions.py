@@ -1,0 +1,154 @@
+"""A Python function of one's own that plays rollouts: what it is called with and may return.
+
+Invariants: the function is code of the campaign's user and is called by keyword, so it takes any
+part of PARAMETERS; of a task it sees what an agent may see and nothing that judges it. Pure, but
+that finding a function imports its module. Imported by commands, which check it, and by the process
+that calls it.
+"""
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from mainspring.errors import ConfigError, WorkFailed
+from mainspring.named import find
+from mainspring.status import FaultKind
+from mainspring.tasks.any_task import AnyTask
+from mainspring.tasks.swe_task import SweTask
+
+FUNCTION = "function"
+"""The `agent.kind` of a function."""
+PARAMETERS = ("task", "model_url", "key", "sandbox", "options", "rollout", "life")
+RESULT_BYTES = 16 << 20
+_SHAPE = "write it as `async def name(task, model_url, key)`"
+
+
+class FunctionFailed(WorkFailed):
+    """The function raised, ended its process, or returned what cannot be used: its rollout tells
+    nothing about the policy."""
+
+    fault = FaultKind.FUNCTION_FAILED
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a command in the rollout's sandbox did."""
+
+    returncode: int
+    """-1 when it was killed at its timeout."""
+    output: str
+    """stdout and stderr as they were written."""
+    timed_out: bool = False
+    truncated: bool = False
+    """The middle of the output is left out."""
+
+
+class FunctionSandbox(Protocol):
+    """What a function gets as `sandbox`, for tasks with a repository."""
+
+    async def run(self, command: str, *, timeout_s: float | None = None) -> Ran:
+        """Run bash in the repository, once; commands that are asked for together run one after the
+        other. `timeout_s`: at most `agent.command_timeout_s`, which is the default."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What a function returned, as it is stored."""
+
+    data: bytes
+    type: str
+    """Name of its Python type."""
+    is_number: bool = False
+
+
+def find_function(path: str) -> Callable[..., Any]:
+    """Raises ConfigError when there is none that can be called."""
+    found = find("function", path, {})
+    if not inspect.iscoroutinefunction(found):
+        is_plain = inspect.isfunction(found)
+        what = "not async" if is_plain else f"a {type(found).__name__}"
+        raise ConfigError(f"function {path!r} is {what}, expected an async function", remedy=_SHAPE)
+    unknown = [
+        each.name
+        for each in inspect.signature(found).parameters.values()
+        if each.default is each.empty
+        and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
+        and (each.name not in PARAMETERS or each.kind is each.POSITIONAL_ONLY)
+    ]
+    if unknown:
+        raise ConfigError(
+            f"function {path!r} needs {', '.join(unknown)}, which it is not given by name",
+            remedy=f"its parameters are {', '.join(PARAMETERS)}: take those that it needs, or give "
+            "others a default",
+        )
+    return found
+
+
+def arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `values` that it takes."""
+    parameters = inspect.signature(function).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        return dict(values)
+    return {name: value for name, value in values.items() if name in parameters}
+
+
+def visible(task: AnyTask) -> AnyTask:
+    """The task without its hidden tests, its true fix, and what tells of them."""
+    if not isinstance(task, SweTask):
+        return task
+    # What may be seen is listed, so that a field that is added later is hidden.
+    return SweTask(
+        id=task.id,
+        source=task.source,
+        split=task.split,
+        issue=task.issue,
+        image=task.image,
+        workdir=task.workdir,
+        files=task.files,
+        allow_hosts=task.allow_hosts,
+        clock=task.clock,
+        test_command="",
+    )
+
+
+def returned(value: Any) -> Returned:
+    """Bytes as they are, text as UTF-8, everything else as JSON. Raises ValueError."""
+    name = type(value).__name__
+    if value is None:
+        raise ValueError("returned None: has it forgotten its `return`?")
+    if isinstance(value, bytes | bytearray):
+        data = bytes(value)
+    elif isinstance(value, str):
+        data = value.encode(errors="surrogatepass")
+    else:
+        try:
+            data = json.dumps(value, allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(
+                f"returned a {name} that is neither bytes, text nor JSON: {error}"
+            ) from None
+    if len(data) > RESULT_BYTES:
+        raise ValueError(f"returned {len(data)} bytes, at most {RESULT_BYTES} are stored")
+    return Returned(data, name, isinstance(value, int | float))
+
+
+def require_number(result: Returned) -> None:
+    """Where no class judges it. Raises ValueError."""
+    if not result.is_number:
+        raise ValueError(f"returned a {result.type}, expected a number")
+    stored_score(result.data)
+
+
+def stored_score(data: bytes) -> float:
+    """The number that a function returned, as stored. Raises ValueError."""
+    try:
+        score = float(json.loads(data))
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"returned {data[:80]!r}, expected a number of usual size") from None
+    if not math.isfinite(score):
+        raise ValueError(f"returned {score}, expected a finite number")
+    return score
