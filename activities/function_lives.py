@@ -147,12 +147,15 @@ class FunctionLives:
         self, ask: RunProgramInput, profile: FunctionProfile, code: int, output: str
     ) -> RunProgramResult:
         """Raises FunctionFailed."""
-        if code == STOPPED:
+        if code == STOPPED and await model_requests.asked(self._db, ask.rollout, ask.epoch):
             return RunProgramResult(returncode=code, was_stopped=True)
         if code == KILLED and not ask.is_last:
             return RunProgramResult(returncode=code, was_killed=True)
         remedy = ""
-        if code == 0:
+        if code == STOPPED:
+            how = "was stopped at a limit before it asked anything"
+            remedy = "let it ask the model at `model_url`, and look at what it printed"
+        elif code == 0:
             if await model_requests.answered(self._db, ask.rollout, ask.epoch):
                 return RunProgramResult(returncode=code)
             # A reward for what the policy had no part in would be noise.

@@ -95,7 +95,9 @@ class ProgramActivities:
                 self._db, ask.rollout, ask.epoch, ask.life, result.returncode, output
             )
             was_killed = not was_stopped and result.returncode in KILLED
-            if not was_stopped and (ask.is_last or not was_killed):
+            if was_stopped:
+                await self._refuse_idle(ask, config, output)
+            elif ask.is_last or not was_killed:
                 await self._refuse_silent(ask, config, result.returncode, output)
             return RunProgramResult(
                 returncode=result.returncode, was_killed=was_killed, was_stopped=was_stopped
@@ -136,11 +138,24 @@ class ProgramActivities:
         """Raises ProgramSilent: a reward for what the policy had no part in would be noise."""
         if await model_requests.answered(self._db, ask.rollout, ask.epoch):
             return
-        tail = " ".join(output.split())[-TAIL_CHARS:]
         raise ProgramSilent(
             f"rollout {ask.rollout}: the program {config.agent.kind!r} ended with exit code "
-            f"{returncode} before a request of it was answered; it printed: {tail or 'nothing'}"
+            f"{returncode} before a request of it was answered; it printed: {_tail(output)}"
         )
+
+    async def _refuse_idle(self, ask: RunProgramInput, config: RunConfig, output: str) -> None:
+        """Raises ProgramSilent for one that was stopped and had asked nothing; what had, may have
+        been stopped before its first reply was stored."""
+        if await model_requests.asked(self._db, ask.rollout, ask.epoch):
+            return
+        raise ProgramSilent(
+            f"rollout {ask.rollout}: the program {config.agent.kind!r} was stopped at a limit "
+            f"before it asked anything; it printed: {_tail(output)}"
+        )
+
+
+def _tail(output: str) -> str:
+    return " ".join(output.split())[-TAIL_CHARS:] or "nothing"
 
 
 def _command(profile: Profile, config: RunConfig, task: AnyTask) -> str:

@@ -321,6 +321,13 @@ async def answered(database: Database, rollout: RolloutId, epoch: int) -> int:
         return (await connection.execute(statement)).scalar_one()
 
 
+async def asked(database: Database, rollout: RolloutId, epoch: int) -> int:
+    """Number of requests of the epoch, answered or not."""
+    statement = select(func.count()).where(_ROW.rollout_id == rollout, _ROW.epoch == epoch)
+    async with database.statement() as connection:
+        return (await connection.execute(statement)).scalar_one()
+
+
 def _unpacked(body: bytes) -> ModelRequest:
     return ModelRequest.model_validate_json(zlib.decompress(body))
 

@@ -79,6 +79,15 @@ async def test_a_program_that_hangs_is_ended_at_its_time_limit(cluster: ProgramC
     assert (result.stop_reason, result.reward) == (StopReason.WALL_TIME, 1.0)
 
 
+async def test_a_program_that_hangs_before_it_asks_is_masked(cluster: ProgramCluster) -> None:
+    program = {"kind": "command", "options": {"command": "echo looking; sleep 600"}}
+    rollout, result = await cluster.play(program, rollout_timeout_s=3.0)
+    assert (result.stop_reason, result.reward) == (StopReason.INFRA_FAULT, None)
+    fault = (await cluster.workers.row(rollout)).fault
+    for word in ("before it asked anything", "looking", rollout, "agents check"):
+        assert word in fault
+
+
 async def test_a_program_that_never_asks_is_masked_with_what_it_printed(
     cluster: ProgramCluster,
 ) -> None:
