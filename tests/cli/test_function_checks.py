@@ -13,7 +13,6 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.errors import UsageError
 from mainspring.extensions import Role, extensions_of
-from mainspring.status import PolicyApi
 from tests.cli.test_cli_errors import mainspring
 
 HERE = Path(__file__).parents[1] / "infra" / "functions"
@@ -100,13 +99,6 @@ def test_nodes_are_asked_whether_they_can_call_it() -> None:
     [extension] = extensions_of(config, Role.NODE)
     assert (extension.what, extension.path) == ("function", "acting:half")
     assert extensions_of(config, Role.ROLLOUT_WORKER) == []
-
-
-def test_an_endpoint_in_text_cannot_answer_it() -> None:
-    config = campaign("acting:half")
-    text = config.policy.model_copy(update={"api": PolicyApi.OPENAI})
-    with pytest.raises(UsageError, match="gives replies in text"):
-        check_named(config.model_copy(update={"policy": text}))
 
 
 class Judge:

@@ -70,9 +70,7 @@ def test_options_of_agents_outside_are_checked(options: dict[str, object], wrong
         check_named(campaign(AgentConfig.model_validate({"kind": "remote", "options": options})))
 
 
-def test_agents_outside_need_engines_in_tokens() -> None:
-    with pytest.raises(UsageError, match=r"agent\.kind = 'remote'"):
-        check_named(campaign(AgentConfig(kind="remote"), api=PolicyApi.OPENAI))
+def test_a_reproducible_campaign_has_no_agents_outside() -> None:
     with pytest.raises(ValidationError, match=r"agent\.kind = an agent such as"):
         CampaignConfig(
             name="t",

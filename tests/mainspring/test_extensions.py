@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.extensions import Role, extensions_of
 
@@ -12,7 +13,7 @@ WORDS = {
     Role.NODE: "sandbox nodes",
     Role.TRAINER: "trainer",
 }
-ROWS = {"group filter": "filter", "step engine": "engine"}
+ROWS = {"group filter": "filter", "step engine": "engine", "program in Python": "function"}
 """Where the page's word is longer than the message's."""
 CONFIG = CampaignConfig.model_validate(
     {
@@ -35,6 +36,10 @@ CONFIG = CampaignConfig.model_validate(
     }
 )
 
+PLAYED = CONFIG.model_copy(
+    update={"agent": AgentConfig(kind="function", options={"function": "own:function"})}
+)
+
 
 def documented() -> dict[str, set[Role]]:
     """By extension point, the roles in the table's last column."""
@@ -50,7 +55,7 @@ def documented() -> dict[str, set[Role]]:
 def test_the_processes_asked_are_those_of_the_page() -> None:
     asked: dict[str, set[Role]] = {}
     for role in Role:
-        for extension in extensions_of(CONFIG, role):
+        for extension in (*extensions_of(CONFIG, role), *extensions_of(PLAYED, role)):
             asked.setdefault(extension.what, set()).add(role)
     listed = documented()
     assert listed.pop(IN_COMMANDS_ONLY) == set()
