@@ -42,6 +42,10 @@ async def offer(
         "life": life,
     }
     async with database.transaction() as connection:
+        # Two offers at once would both share the row, and each wait for the other to write it.
+        await connection.execute(
+            select(RolloutRow.id).where(RolloutRow.id == rollout).with_for_update()
+        )
         if await connection.scalar(_OFFER, values) is not None:
             await _set_phase(connection, rollout, epoch, RolloutPhase.OPENING)
         found = (await connection.execute(selected(_ROW.id == ident))).one_or_none()
