@@ -10,7 +10,7 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import aliased
 
@@ -120,12 +120,7 @@ async def ran_from(
     async with database.statement() as connection:
         await connection.execute(
             update(ProgramLifeRow)
-            .where(
-                ProgramLifeRow.rollout_id == rollout,
-                ProgramLifeRow.epoch == epoch,
-                ProgramLifeRow.life == life,
-                ProgramLifeRow.bundle_sha256.is_(None),
-            )
+            .where(*_is(rollout, epoch, life), ProgramLifeRow.bundle_sha256.is_(None))
             .values(bundle_sha256=sha256)
         )
 
@@ -137,12 +132,7 @@ async def end(
     async with database.statement() as connection:
         await connection.execute(
             update(ProgramLifeRow)
-            .where(
-                ProgramLifeRow.rollout_id == rollout,
-                ProgramLifeRow.epoch == epoch,
-                ProgramLifeRow.life == life,
-                ProgramLifeRow.ended_at.is_(None),
-            )
+            .where(*_is(rollout, epoch, life), ProgramLifeRow.ended_at.is_(None))
             .values(returncode=returncode, output=output[-OUTPUT_CHARS:], ended_at=func.now())
         )
 
@@ -161,6 +151,11 @@ async def of_rollout(database: Database, rollout: RolloutId, epoch: int) -> list
     )
     async with database.statement() as connection:
         return [ProgramLife(*row) for row in await connection.execute(statement)]
+
+
+def _is(rollout: RolloutId, epoch: int, life: int) -> tuple[ColumnElement[bool], ...]:
+    row = ProgramLifeRow
+    return row.rollout_id == rollout, row.epoch == epoch, row.life == life
 
 
 def digest(key: str) -> str:

@@ -83,7 +83,7 @@ def client_of(session: Mapping[str, Any], **more: Any) -> AsyncOpenAI:
 
 
 async def work(session: Mapping[str, Any], *, calls: int = 50) -> str:
-    """The patch after the policy has called no tool any more, or after so many calls."""
+    """The patch, once a reply calls no tool or after this number of calls."""
     messages: list[Any] = [{"role": "user", "content": session["instruction"]}]
     with tempfile.TemporaryDirectory() as folder:
         for path, text in session["task"]["files"].items():

@@ -87,7 +87,7 @@ async def test_games_of_a_function_that_is_killed_are_closed(programs: ProgramCl
     await check_answered_once(programs, rollout, num_calls=result.num_turns, num_lives=2)
 
 
-async def test_a_service_forgets_a_game_that_nobody_plays(programs: ProgramCluster) -> None:
+async def test_a_service_forgets_a_game_that_is_not_played(programs: ProgramCluster) -> None:
     """Its last life was killed: the next request after `--idle-s` finds no game."""
     programs.engine.say = walks
     async with game_service(idle_s=1.0) as service:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from infra.bundles.build import BundleBroken, add
 from infra.bundles.store import BundleMissing, BundleStore, digest
 from mainspring.errors import ConfigError
 from mainspring.programs.recipes import Recipe, recipe_of, recipes
+from tests.infra.bundles.wheels import make_wheel
 
 MODULE = "import sys\nprint('tool 1.0', *sys.argv[1:])\n"
 
@@ -25,17 +25,7 @@ def store(tmp_path: Path) -> BundleStore:
 @pytest.fixture
 def recipe(tmp_path: Path) -> Recipe:
     """Of a wheel, which pip installs without a network."""
-    wheel = tmp_path / "tool-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as made:
-        made.writestr("tool.py", MODULE)
-        made.writestr(
-            "tool-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tool\nVersion: 1.0\n"
-        )
-        made.writestr(
-            "tool-1.0.dist-info/WHEEL",
-            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        )
-        made.writestr("tool-1.0.dist-info/RECORD", "tool.py,,\ntool-1.0.dist-info/METADATA,,\n")
+    wheel = make_wheel(tmp_path, MODULE)
     return Recipe(name="tool", version="1.0", pip=(str(wheel),), programs={"tool": "python:tool"})
 
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from infra.bundles.build import add
 from infra.bundles.store import Bundle, BundleStore
 from mainspring.errors import ConfigError
 from mainspring.programs.recipes import Recipe
+from tests.infra.bundles.wheels import make_wheel
 
 OWN = f"{sys.version_info.major}.{sys.version_info.minor}"
 MODULE = """\
@@ -30,17 +30,7 @@ print(json.dumps([sys.prefix, seen, ssl.OPENSSL_VERSION[:7]]))
 
 def recipe(tmp_path: Path, **fields: str) -> Recipe:
     """Of a wheel, which pip installs without a network."""
-    wheel = tmp_path / "tool-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as made:
-        made.writestr("tool.py", MODULE)
-        made.writestr(
-            "tool-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tool\nVersion: 1.0\n"
-        )
-        made.writestr(
-            "tool-1.0.dist-info/WHEEL",
-            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        )
-        made.writestr("tool-1.0.dist-info/RECORD", "tool.py,,\ntool-1.0.dist-info/METADATA,,\n")
+    wheel = make_wheel(tmp_path, MODULE)
     programs = {"tool": "python:tool"}
     return Recipe(name="tool", version="1.0", pip=(str(wheel),), programs=programs, **fields)
 
