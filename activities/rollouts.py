@@ -29,6 +29,7 @@ from mainspring.protocol.campaign import (
     FinishGroupResult,
     GroupInput,
     PlanResult,
+    Quorum,
     StatusInput,
     StepInput,
 )
@@ -158,6 +159,14 @@ class RolloutActivities:
         """The group, made now or long ago, and what of it is still to be played."""
         stored = await make_group(self._db, self._known, ask)
         assert stored.task is not None, "a training group is of one task"
+        trainer = training(await self._known.config(ask.campaign)).trainer
+        quorum = None
+        if trainer.quorum is not None:
+            found = await groups.tally(self._db, stored.id)
+            quorum = Quorum(
+                num_missing=max(0, trainer.quorum - found.num_scored),
+                straggler_s=trainer.straggler_s,
+            )
         return CreateGroupResult(
             group=stored.id,
             task=stored.task,
@@ -165,6 +174,7 @@ class RolloutActivities:
             status=stored.status,
             unfinished=await groups.unfinished(self._db, stored.id),
             policy_version=stored.policy_version,
+            quorum=quorum,
         )
 
     @implements(FINISH_GROUP)

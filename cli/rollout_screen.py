@@ -37,6 +37,7 @@ ENDS = {
     StopReason.TERMINATED: "terminated from outside",
     StopReason.EXITED: "ended by the program",
     StopReason.REQUEST_RATE: "too many requests in a minute",
+    StopReason.STRAGGLER: "last of its group, its time was used up",
     StopReason.GIVEN: "given patch, nothing was played",
 }
 VERDICTS = {

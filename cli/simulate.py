@@ -34,6 +34,13 @@ Deadlines = Annotated[
         'by commas; "none": no limit.'
     ),
 ]
+Quorums = Annotated[
+    str,
+    typer.Option(
+        help="Numbers of scored rollouts after which a group waits no longer than --straggler-s "
+        'for its others (trainer.quorum), separated by commas; "none": it waits for all.'
+    ),
+]
 OnLossOption = Annotated[
     str,
     typer.Option(
@@ -56,6 +63,11 @@ def register(bench: typer.Typer) -> None:
         lifetimes_s: Lifetimes = NONE,
         on_loss: OnLossOption = "resume,restart,mask",
         deadlines_s: Deadlines = NONE,
+        quorums: Quorums = NONE,
+        straggler_s: Annotated[
+            float,
+            typer.Option(min=0, help="Seconds that a quorum leaves to the others of its group."),
+        ] = 600.0,
         seed: Annotated[int, typer.Option(help="Seed of all times that are drawn.")] = 0,
         plot: Annotated[
             Path | None,
@@ -77,18 +89,34 @@ def register(bench: typer.Typer) -> None:
         from infra.temporal.skipping_server import program
 
         grid = Grid(
-            base=Setting(num_steps=num_steps, group_size=group_size, seed=seed),
+            base=Setting(
+                num_steps=num_steps, group_size=group_size, straggler_s=straggler_s, seed=seed
+            ),
             groups_per_step=_numbers("--groups-per-step", groups_per_step, int, at_least=1),
             train_s=_numbers("--train-s", train_s, float, at_least=1),
             max_staleness=_numbers("--staleness", staleness, int, at_least=0),
             lifetimes_s=_or_none("--lifetimes-s", lifetimes_s),
             on_loss=[OnLoss(way) for way in _ways(on_loss)],
             deadlines_s=_or_none("--deadlines-s", deadlines_s),
+            quorums=_quorums(quorums, group_size),
         )
+        if grid.quorums != [None] and grid.lifetimes_s != [None]:
+            raise typer.BadParameter(
+                "machines that die are simulated for groups that wait for all of their rollouts: "
+                "leave out --quorums or --lifetimes-s",
+                param_hint="--quorums",
+            )
         program()
         with counting("steps") as progress:
             figures = asyncio.run(play_all(grid, progress))
-        rows = [{**each.as_dict(), "gain": gain(each, figures)} for each in figures]
+        rows = [
+            {
+                **each.as_dict(),
+                "gain": gain(each, figures),
+                "gain_over_waiting": gain(each, figures, waits_for_all=True),
+            }
+            for each in figures
+        ]
         if plot is not None:
             from cli.operations.simulate.plots import write
 
@@ -123,6 +151,15 @@ def _or_none(option: str, text: str) -> list[float | None]:
     return [None if word == NONE else next(given) for word in words]
 
 
+def _quorums(text: str, group_size: int) -> list[int | None]:
+    found = [None if n is None else int(n) for n in _or_none("--quorums", text)]
+    if wrong := [n for n in found if n is not None and n >= group_size]:
+        raise typer.BadParameter(
+            f"{wrong[0]} is not below --group-size {group_size}", param_hint="--quorums"
+        )
+    return found
+
+
 def _ways(text: str) -> list[str]:
     words = text.split(",")
     if wrong := [word for word in words if word not in WAYS]:
@@ -138,12 +175,13 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
     from cli.tables import Table
 
     table = Table(
-        *("stale", "train", "batch", "life", "loss", "limit"),
-        *("rate", "gain", "idle", "lost"),
+        *("stale", "train", "batch", "life", "loss", "limit", "quorum"),
+        *("rate", "gain", "over all", "idle", "lost"),
     )
     table.caption = (
         "train, life of machines and limit of rollouts in minutes; batch in groups;\n"
-        "rate: steps per hour; gain: over staleness 0; idle: of the trainer;\n"
+        "quorum: of a group's rollouts; rate: steps per hour; gain: over staleness 0;\n"
+        "over all: gain over staleness 0 without limit and quorum; idle: of the trainer;\n"
         "lost: turns that were played for nothing"
     )
     for row in rows:
@@ -155,8 +193,10 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
             _minutes(row["lifetime_s"]),
             row["on_loss"].value if dies else "-",
             _minutes(row["deadline_s"]),
+            "-" if row["quorum"] is None else str(row["quorum"]),
             _rounded(row["steps_per_h"]),
             _rounded(row["gain"]),
+            _rounded(row["gain_over_waiting"]),
             _percent(row["trainer_idle"]),
             _percent(row["discarded_turns"]),
         )

@@ -48,6 +48,9 @@ class StopReason(StrEnum):
     """The program that played it ended by itself; what the working tree holds is graded."""
     REQUEST_RATE = "request_rate"
     """The program asked the policy more often in a minute than allowed; graded as it stands."""
+    STRAGGLER = "straggler"
+    """Enough other rollouts of its group had ended, and it used up the time that was left to it;
+    graded as it stands."""
 
 
 MASKED_ENDS = frozenset({StopReason.CANCELLED, StopReason.INFRA_FAULT, StopReason.TERMINATED})
@@ -60,6 +63,7 @@ CUT_ENDS = frozenset(
         StopReason.CONTEXT_FULL,
         StopReason.WALL_TIME,
         StopReason.REQUEST_RATE,
+        StopReason.STRAGGLER,
     }
 )
 """Ends by a limit, before the agent had finished."""

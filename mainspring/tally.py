@@ -21,6 +21,8 @@ class TurnLimits(BaseModel):
     rollout_timeout_s: float
     """Of replies and commands together. Waiting for engines, nodes, retries or Temporal is no fault
     of the agent, and is bounded elsewhere."""
+    straggler_at_s: float | None = None
+    """From here on it is a straggler: most of its group has ended. None: not so."""
 
 
 class Tally(BaseModel):
@@ -54,7 +56,10 @@ class Tally(BaseModel):
         """After the turn's last command, or after a reply without commands."""
         if self.stop is not None:
             return
+        late_s = self.limits.straggler_at_s
         if self.spent_s > self.limits.rollout_timeout_s:
             self.stop = StopReason.WALL_TIME
+        elif late_s is not None and self.spent_s >= late_s:
+            self.stop = StopReason.STRAGGLER
         elif self.num_turns >= self.limits.step_limit:
             self.stop = StopReason.STEP_LIMIT

@@ -6,6 +6,7 @@ Shared by what plays: a program in a sandbox (`program`) and an agent elsewhere 
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -59,6 +60,10 @@ class Answering:
         """Requests that were taken on."""
         self.last_answer = 0.0
         """When the newest reply came."""
+        self._left_s: float | None = None
+        """As `be_straggler` was told."""
+        self._straggler_at_s: float | None = None
+        """Where that ends, of the seconds that a life uses."""
 
     @property
     def num_calls(self) -> int:
@@ -71,6 +76,10 @@ class Answering:
     @property
     def num_last_minute(self) -> int:
         return len(self._times)
+
+    def be_straggler(self, left_s: float) -> None:
+        """Most of the rollout's group has ended: `left_s` more seconds, waits not counted."""
+        self._left_s = left_s
 
     def ask(self, number: int, epoch: int | None) -> None:
         """The agent asks `number`, now or again. A reset brings the signals of earlier epochs
@@ -123,19 +132,35 @@ class Answering:
         def is_over() -> bool:
             return is_done() or self.stop is not None or self.failure is not None
 
+        def used_s() -> float:
+            return workflow.time() - started - self._waited_s
+
         while not is_over():
-            left_s = limit_s - (workflow.time() - started - self._waited_s)
+            told = self._left_s
+            end_s = min(limit_s, self._until_straggler_s(used_s()))
+            left_s = end_s - used_s()
             if left_s <= 0:
                 # What an engine's outage took is known when the reply has come.
                 await self._until_answered(is_over)
-                if workflow.time() - started - self._waited_s >= limit_s and not is_over():
-                    self.limit = self.limit or StopReason.WALL_TIME
+                if used_s() >= end_s and not is_over():
+                    late = StopReason.WALL_TIME if used_s() >= limit_s else StopReason.STRAGGLER
+                    self.limit = self.limit or late
                     self.stop = self.limit
                 continue
             try:
-                await workflow.wait_condition(is_over, timeout=left_s)
+                await workflow.wait_condition(
+                    lambda told=told: is_over() or self._left_s != told, timeout=left_s
+                )
             except TimeoutError:
                 continue
+
+    def _until_straggler_s(self, used_s: float) -> float:
+        """Where a straggler's time ends, of the seconds of this life."""
+        if self._left_s is None:
+            return math.inf
+        if self._straggler_at_s is None:
+            self._straggler_at_s = used_s + self._left_s
+        return self._straggler_at_s
 
     def _accept(self, number: int, begin: BeginResult, limits: ProgramLimits) -> None:
         if self._is_admitted(begin, limits, num_new=1):

@@ -1,6 +1,7 @@
 """A group: n rollouts of one task, started together, closed together, told to the campaign.
 
-A straggler delays only its group. A rollout that was masked by a fault which may pass is played
+A straggler delays only its group, and where the campaign has a quorum not for long (`stragglers`).
+A rollout that was masked by a fault which may pass is played
 a second time; masked again, or by its task, it stays in the group without a reward. Started again
 or reset, a group continues with its own rollouts; a closed one is left as it is. Rollouts that wait
 for a worker or a node are served in turn, campaign by campaign.
@@ -25,6 +26,7 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.status import GroupStatus
     from workflows import activity_calls
     from workflows.playing import run_rollout
+    from workflows.stragglers import Stragglers
 
 MAX_FAULTS = 1
 """Times each rollout is played again after a fault that may pass masked it."""
@@ -52,19 +54,26 @@ class GroupWorkflow:
         version = start.policy_version if made.policy_version is None else made.policy_version
         cancelled = False
         results: list[RolloutResult | None] = []
+        unfinished = range(made.size) if made.unfinished is None else made.unfinished
+        stragglers = Stragglers(made.group, made.quorum, unfinished)
         try:
+            await stragglers.begin()
             results = await asyncio.gather(
                 *(
-                    run_rollout(
-                        start.campaign,
-                        made.group,
+                    stragglers.watch(
                         index,
-                        version,
-                        summary=made.task,
-                        task=made.task,
-                        max_faults=MAX_FAULTS,
+                        run_rollout(
+                            start.campaign,
+                            made.group,
+                            index,
+                            version,
+                            summary=made.task,
+                            task=made.task,
+                            max_faults=MAX_FAULTS,
+                            is_late=lambda: stragglers.are_told,
+                        ),
                     )
-                    for index in (range(made.size) if made.unfinished is None else made.unfinished)
+                    for index in unfinished
                 )
             )
         except asyncio.CancelledError:

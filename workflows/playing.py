@@ -6,6 +6,7 @@ and cancelled only explicitly). Imported by the workflows of groups and runs.
 """
 
 import asyncio
+from collections.abc import Callable
 
 from temporalio import workflow
 from temporalio.common import Priority, WorkflowIDReusePolicy
@@ -57,9 +58,10 @@ async def run_rollout(
     *,
     priority: int = TRAINING_PRIORITY,
     max_faults: int = 0,
+    is_late: Callable[[], bool] = lambda: False,
 ) -> RolloutResult | None:
     """The group's `index`-th rollout to its end; None when its workflow failed. One that was masked
-    by a fault which may pass (Fate.RETRY) is played again `max_faults` times.
+    by a fault which may pass (Fate.RETRY) is played again `max_faults` times, unless `is_late`.
 
     Its activities inherit its priority: the smallest number first, and among equals a turn for
     every campaign."""
@@ -107,13 +109,13 @@ async def run_rollout(
                 continue
             # A workflow that failed has written no reward: the group's close treats it as masked.
             workflow.logger.warning("rollout %s failed: %s", rollout, error.cause)
-            if isinstance(error.cause, CancelledError) or num_faults >= max_faults:
+            if isinstance(error.cause, CancelledError) or num_faults >= max_faults or is_late():
                 return None
             num_faults += 1
             reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE
             continue
         activity_calls.raise_if_cancelled()
-        if num_faults >= max_faults or not _may_pass(result):
+        if num_faults >= max_faults or is_late() or not _may_pass(result):
             return result
         num_faults += 1
         reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE

@@ -28,6 +28,7 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.protocol.names import Workflow
     from mainspring.protocol.program import ASK_AGAIN_SIGNAL, ASK_SIGNAL
     from mainspring.protocol.rollout import (
+        STRAGGLER_SIGNAL,
         BeginInput,
         BeginResult,
         FinishInput,
@@ -68,6 +69,17 @@ class RolloutWorkflow:
         """Connections that closed under the request of the next turn."""
         self._generate_s = 0.0
         self._tests_passed: float | None = None
+        self._left_s: float | None = None
+        """Seconds of its own that were left when most of its group had ended."""
+        self._straggler_at_s: float | None = None
+        """Where that ends, of the seconds it uses; also in a later epoch."""
+
+    @workflow.signal(name=STRAGGLER_SIGNAL)
+    def be_straggler(self, left_s: float) -> None:
+        """Enough other rollouts of its group were scored."""
+        if self._left_s is None:
+            self._left_s = left_s
+            self._asked.be_straggler(left_s)
 
     @workflow.signal(name=ASK_SIGNAL)
     def ask(self, number: int, epoch: int | None = None) -> None:
@@ -207,7 +219,17 @@ class RolloutWorkflow:
                 tally = await self._take_turns_together(begin, tally)
             else:
                 await self._take_turn(begin, tally)
+            self._limit_straggler(tally)
         return tally.stop
+
+    def _limit_straggler(self, tally: Tally) -> None:
+        """After a turn, so that each rollout has one."""
+        if self._left_s is None or not tally.num_turns or tally.limits.straggler_at_s is not None:
+            return
+        if self._straggler_at_s is None:
+            self._straggler_at_s = tally.spent_s + self._left_s
+        tally.limits.straggler_at_s = self._straggler_at_s
+        tally.end_turn()
 
     async def _take_turns_together(self, begin: BeginResult, tally: Tally) -> Tally:
         """In one activity, as many as the campaign allows."""

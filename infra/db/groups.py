@@ -93,6 +93,8 @@ class Tally:
     num_resolved: int
     num_masked: int
     """Done without a reward."""
+    num_scored: int
+    """Done with one."""
 
 
 async def create_group(
@@ -242,6 +244,7 @@ async def tally(database: Database, group: GroupId) -> Tally:
                 select(
                     func.count().filter(DONE, RolloutRow.verdict == Verdict.RESOLVED),
                     func.count().filter(DONE, RolloutRow.reward.is_(None)),
+                    func.count().filter(DONE, RolloutRow.reward.is_not(None)),
                 ).where(RolloutRow.group_id == group)
             )
         ).one()

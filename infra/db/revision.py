@@ -3,4 +3,4 @@
 A constant: Alembic takes a quarter of a second to load and is needed to migrate only.
 """
 
-NEEDED = "0022"
+NEEDED = "0023"

@@ -20,6 +20,13 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
     min_scored: int | None = Field(default=None, ge=1)
     """Minimum number of scored rollouts in a group; with fewer it is masked and replaced. Unset:
     half of `group_size`, at least 2."""
+    quorum: int | None = Field(default=None, ge=1)
+    """Number of scored rollouts of a group after which the others of it have `straggler_s` seconds
+    left; then they end after their turn and are graded as they stand, so that a step does not wait
+    for the slowest. Unset: a group waits for all of its rollouts."""
+    straggler_s: float = Field(default=600.0, ge=0)
+    """Seconds of replies and commands that are left to a rollout when `quorum` others have ended.
+    Waiting for engines or nodes is not counted."""
     filter: str = "mixed"
     """Which groups a step may use; others are flat and replaced. "mixed": those whose rewards
     differ, because others teach nothing. "solved": those of which the advantage "raft" keeps a
@@ -60,6 +67,15 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
         if (self.min_scored or 0) > self.group_size:
             raise ValueError(
                 f"min_scored = {self.min_scored} is more than group_size = {self.group_size}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_quorum_leaves_some(self) -> Self:
+        if self.quorum is not None and self.quorum >= self.group_size:
+            raise ValueError(
+                f"quorum = {self.quorum} is not below group_size = {self.group_size}: without it a "
+                "group waits for all of its rollouts"
             )
         return self
 

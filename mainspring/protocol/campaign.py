@@ -16,6 +16,15 @@ class GroupInput(BaseModel):
     """Which draw of the tasks it is, in a reproducible campaign; None: its index."""
 
 
+class Quorum(BaseModel):
+    """When a group stops waiting for its slowest rollouts."""
+
+    num_missing: int
+    """Rollouts that must be scored yet before the others become stragglers."""
+    straggler_s: float
+    """What these have left, of replies and commands."""
+
+
 class CreateGroupResult(BaseModel):
     group: GroupId
     task: TaskId
@@ -25,6 +34,8 @@ class CreateGroupResult(BaseModel):
     """Rollouts to play, by sample index; None: all."""
     policy_version: int | None = None
     """The version it was first admitted under."""
+    quorum: Quorum | None = None
+    """None: the group waits for all of its rollouts."""
 
 
 class GroupDone(BaseModel):

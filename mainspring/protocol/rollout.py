@@ -10,6 +10,10 @@ from mainspring.protocol.session import RemoteLimits
 from mainspring.status import Player, StopReason, Verdict
 from mainspring.tally import Tally
 
+STRAGGLER_SIGNAL = "straggler"
+"""Signal from a group to a rollout that still plays: the seconds of replies and commands that are
+left to it."""
+
 
 class RolloutInput(BaseModel):
     rollout: RolloutId

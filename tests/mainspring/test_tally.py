@@ -60,6 +60,16 @@ def test_time_beyond_the_limit_ends_after_a_whole_turn() -> None:
     assert play(tally(step_limit=2), "cs", spent_s=2.6).stop is StopReason.SUBMITTED
 
 
+def test_a_straggler_ends_after_the_turn_that_uses_up_its_time() -> None:
+    it = play(tally(), "c")
+    it.limits.straggler_at_s = 5.0
+    assert play(it, "c").stop is None
+    assert play(it, "c").stop is StopReason.STRAGGLER
+    late = tally()
+    late.limits.straggler_at_s = 1.0
+    assert play(late, "s").stop is StopReason.SUBMITTED
+
+
 @pytest.mark.parametrize("turns", ["cecs", "cee", "ccccc", "ecf"])
 @pytest.mark.parametrize("cut", [1, 2])
 def test_a_tally_that_travelled_between_two_turns_ends_alike(turns: str, cut: int) -> None:

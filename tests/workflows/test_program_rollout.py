@@ -14,11 +14,13 @@ from infra.db.batches import load_groups
 from mainspring.ids import NodeId
 from mainspring.programs.recipes import recipe_of
 from mainspring.programs.record import BranchKind
+from mainspring.protocol.rollout import STRAGGLER_SIGNAL
 from mainspring.status import StopReason, Verdict
 from mainspring.trajectories.samples import samples_of
 from reports import one_rollout
 from reports.collect import collect
 from reports.summary import summary
+from tests.waiting import until
 
 FIX = calling("sed -i 's/a - b/a + b/' calc.py")
 
@@ -77,6 +79,18 @@ async def test_a_program_that_hangs_is_ended_at_its_time_limit(cluster: ProgramC
     cluster.engine.say = lambda prompt, turn: [FIX, calling("sleep 600")][turn]
     _, result = await cluster.play(rollout_timeout_s=6.0)
     assert (result.stop_reason, result.reward) == (StopReason.WALL_TIME, 1.0)
+
+
+async def test_a_program_whose_group_has_a_quorum_is_ended_and_graded(
+    cluster: ProgramCluster,
+) -> None:
+    cluster.engine.say = lambda prompt, turn: [FIX, calling("sleep 600")][turn]
+    campaign, group, [rollout] = await cluster.workers.make_rollouts(program=own_program())
+    handle = await cluster.workers.start(rollout, campaign, group)
+    await until(lambda: len(cluster.engine.asked) == 2)
+    await handle.signal(STRAGGLER_SIGNAL, 1.0)
+    result = await handle.result()
+    assert (result.stop_reason, result.reward) == (StopReason.STRAGGLER, 1.0)
 
 
 async def test_a_program_that_hangs_before_it_asks_is_masked(cluster: ProgramCluster) -> None:

@@ -18,6 +18,7 @@ from infra.db.rollouts import RolloutRecord
 from mainspring.ids import CampaignId, GroupId
 from mainspring.status import GroupStatus, StopReason
 
+_CUT = (StopReason.WALL_TIME, StopReason.STRAGGLER)
 _OPEN = (GroupStatus.RUNNING, GroupStatus.READY)
 
 
@@ -41,7 +42,8 @@ class Figures:
     discarded_turns: float | None
     """Share of the turns that were played of rollouts that ended, and are in no step."""
     cut_rollouts: float | None
-    """Share of the trained rollouts that the deadline ended."""
+    """Share of the trained rollouts that the deadline ended, or that were the last of their
+    group."""
     turns_mean: float | None
     """Of the trained rollouts: a mean below the trace's is a bias to short ones."""
     wall_simulated_s: float
@@ -96,7 +98,7 @@ async def measured(
         discarded_rollouts=sum(row.id not in is_trained for row in ended),
         discarded_groups=sum(group.status is GroupStatus.MASKED for group in all_groups),
         discarded_turns=1 - kept_turns / played_turns if played_turns else None,
-        cut_rollouts=_mean([row.stop_reason is StopReason.WALL_TIME for row in trained]),
+        cut_rollouts=_mean([row.stop_reason in _CUT for row in trained]),
         turns_mean=_mean([row.num_turns for row in trained]),
         wall_simulated_s=journal.simulated_s,
         wall_real_s=real_s,

@@ -13,7 +13,14 @@ from activities.implements import implements
 from activities.rollouts import RolloutActivities
 from cli.operations.simulate import trace
 from cli.operations.simulate.journal import Journal, Played
-from cli.operations.simulate.lives import Life, life_of, number_of, planned, sandbox_of
+from cli.operations.simulate.lives import (
+    Life,
+    life_of,
+    number_of,
+    planned,
+    sandbox_of,
+    slice_of,
+)
 from cli.operations.simulate.setting import NOTICED_S, OnLoss, Setting
 from infra.db import steps
 from infra.db.database import Database
@@ -21,6 +28,7 @@ from mainspring.ids import CampaignId, NodeId, RolloutId
 from mainspring.protocol.activities import (
     BEGIN_ROLLOUT,
     CLOSE_SANDBOX,
+    COLLECT_PATCH,
     GRADE,
     OPEN_SANDBOX,
     PLAY_TURNS,
@@ -34,6 +42,7 @@ from mainspring.protocol.rollout import (
     BeginResult,
     GradeResult,
     OpenInput,
+    PatchResult,
     PlayInput,
     PlayResult,
     RestoreResult,
@@ -56,9 +65,10 @@ class SimulatedNode:
 
     @implements(BEGIN_ROLLOUT)
     async def begin_rollout(self, ask: BeginInput) -> BeginResult:
-        """The real claim; all turns are played in one activity, so that a life is one attempt."""
+        """The real claim; where machines die, a life is one attempt at one activity."""
         begun = await self._real.begin_rollout(ask)
-        return begun.model_copy(update={"turns_per_activity": begun.step_limit})
+        num_turns = self._setting.slice_turns or begun.step_limit
+        return begun.model_copy(update={"turns_per_activity": num_turns})
 
     @implements(OPEN_SANDBOX)
     async def open_sandbox(self, ask: OpenInput) -> SandboxRef:
@@ -68,14 +78,20 @@ class SimulatedNode:
     @implements(PLAY_TURNS)
     async def play_turns(self, ask: PlayInput) -> PlayResult:
         number = number_of(ask.sandbox)
-        life = life_of(self._setting, ask.rollout, ask.epoch, number)
+        whole = life_of(self._setting, ask.rollout, ask.epoch, number)
+        life = slice_of(self._setting, whole, ask.tally.num_turns, ask.num_turns)
         noticed_s = NOTICED_S if life.is_lost else 0.0
         played = Played(life, _now_s() - noticed_s - life.play_s)
         self._journal.turns_played(ask.rollout, ask.epoch, number, played)
         if life.is_lost:
             raise self._loss()
         self._sample[ask.rollout, ask.epoch] = life.sample
-        return PlayResult(tally=self._tally(ask.tally, life), is_closed=True)
+        tally = self._tally(ask.tally, life)
+        return PlayResult(tally=tally, is_closed=tally.stop is not None)
+
+    @implements(COLLECT_PATCH)
+    async def collect_patch(self, ask: SandboxInput) -> PatchResult:
+        return PatchResult(num_bytes=0)
 
     @implements(RESTORE_SANDBOX)
     async def restore_sandbox(self, ask: SandboxInput) -> RestoreResult:
@@ -95,12 +111,13 @@ class SimulatedNode:
 
     def _tally(self, tally: Tally, life: Life) -> Tally:
         turns = planned(self._setting, life.sample)
-        is_whole = len(turns) == len(trace.turns(self._setting.seed, life.sample))
-        for turn in turns:
+        for turn in turns[tally.num_turns : life.last]:
             tally.replied(turn.model_s, in_format=True)
             tally.ran(turn.command_s, submitted=False)
             tally.end_turn()
-        if is_whole and tally.stop is None:
+            if tally.stop is not None:
+                return tally
+        if life.last == len(trace.turns(self._setting.seed, life.sample)):
             tally.stop = StopReason.SUBMITTED
         return tally
 

@@ -27,6 +27,7 @@ class Grid:
     lifetimes_s: Sequence[float | None]
     on_loss: Sequence[OnLoss]
     deadlines_s: Sequence[float | None]
+    quorums: Sequence[int | None]
 
     def settings(self) -> Iterator[Setting]:
         losses = [
@@ -35,8 +36,13 @@ class Grid:
             # Machines that do not die make no difference between the ways.
             for on_loss in (self.on_loss if lifetime_s is not None else (OnLoss.RESUME,))
         ]
-        for deadline_s, (lifetime_s, on_loss), groups, train_s, staleness in product(
-            self.deadlines_s, losses, self.groups_per_step, self.train_s, self.max_staleness
+        for quorum, deadline_s, (lifetime_s, on_loss), groups, train_s, staleness in product(
+            self.quorums,
+            self.deadlines_s,
+            losses,
+            self.groups_per_step,
+            self.train_s,
+            self.max_staleness,
         ):
             yield replace(
                 self.base,
@@ -46,6 +52,7 @@ class Grid:
                 lifetime_s=lifetime_s,
                 on_loss=on_loss,
                 deadline_s=deadline_s,
+                quorum=quorum,
             )
 
 
@@ -69,10 +76,13 @@ async def play_all(grid: Grid, progress: Callable[[int, int], None]) -> list[Fig
     return figures
 
 
-def gain(figures: Figures, of: Sequence[Figures]) -> float | None:
+def gain(figures: Figures, of: Sequence[Figures], *, waits_for_all: bool = False) -> float | None:
     """Steps per hour over those of the same setting without staleness; None where that is not
-    there."""
+    there. `waits_for_all`: over those without deadline and quorum as well, which wait for all
+    rollouts of a step."""
     synchronous = replace(figures.setting, max_staleness=0)
+    if waits_for_all:
+        synchronous = replace(synchronous, deadline_s=None, quorum=None)
     base = next((each for each in of if each.setting == synchronous), None)
     if base is None or not base.steps_per_h or figures.steps_per_h is None:
         return None

@@ -1,10 +1,11 @@
 """What a simulated campaign did and when, in simulated unix seconds. Written by `fleet` alone.
 
-Invariant: an activity that runs twice writes the same key, and its first entry stands.
+Invariant: an activity that runs twice writes the same key, and its first entry stands; slices of a
+life become one entry.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cli.operations.simulate.lives import Life
 from mainspring.ids import RolloutId
@@ -30,7 +31,11 @@ class Journal:
     """Told each step when it is done."""
 
     def turns_played(self, rollout: RolloutId, epoch: int, number: int, played: Played) -> None:
-        self.played.setdefault(rollout, {}).setdefault((epoch, number), played)
+        lives = self.played.setdefault(rollout, {})
+        before = lives.setdefault((epoch, number), played)
+        if played.life.last > before.life.last:
+            # Played in slices, one after the other.
+            lives[epoch, number] = replace(before, life=replace(before.life, last=played.life.last))
 
     def step_ended(self, step: int, at_s: float) -> None:
         self.trained.setdefault(step, at_s)

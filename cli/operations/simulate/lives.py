@@ -56,6 +56,15 @@ def life_of(setting: Setting, rollout: RolloutId, epoch: int, number: int) -> Li
     return Life(sample, first, last, restore_s, play_s, False)
 
 
+def slice_of(setting: Setting, life: Life, num_turns: int, limit: int) -> Life:
+    """The part of `life` that an activity plays after `num_turns` turns: at most `limit`."""
+    if setting.slice_turns is None:
+        return life
+    turns = planned(setting, life.sample)[num_turns : num_turns + limit]
+    play_s = sum(turn.spent_s for turn in turns)
+    return Life(life.sample, num_turns, num_turns + len(turns), 0.0, play_s, False)
+
+
 @lru_cache(maxsize=20_000)
 def planned(setting: Setting, sample: str) -> tuple[Turn, ...]:
     """Turns up to the sample's own end, or to the turn in which its time is up."""

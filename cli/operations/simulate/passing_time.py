@@ -17,7 +17,7 @@ from temporalio.worker import (
 )
 from temporalio.workflow import ActivityHandle
 
-from cli.operations.simulate.lives import life_of, number_of
+from cli.operations.simulate.lives import life_of, number_of, slice_of
 from cli.operations.simulate.setting import GRADE_S, NOTICED_S, OPEN_S, PUBLISH_S, Setting
 from mainspring.protocol.activities import (
     GRADE,
@@ -42,6 +42,7 @@ def duration_s(setting: Setting, activity: str, ask: Any) -> float:
     life = life_of(setting, ask.rollout, ask.epoch, number_of(ask.sandbox))
     if activity == RESTORE_SANDBOX.name:
         return life.restore_s + (NOTICED_S if life.is_lost_restoring else 0.0)
+    life = slice_of(setting, life, ask.tally.num_turns, ask.num_turns)
     return life.play_s + (NOTICED_S if life.is_lost else 0.0)
 
 

@@ -134,7 +134,12 @@ def _workers(
     of_queue = {
         SANDBOX_QUEUE: [node.open_sandbox],
         GRADE_QUEUE: [node.grade],
-        node_queue(NODE): [node.play_turns, node.restore_sandbox, node.close_sandbox],
+        node_queue(NODE): [
+            node.play_turns,
+            node.restore_sandbox,
+            node.collect_patch,
+            node.close_sandbox,
+        ],
         trainer_queue(campaign): [trainer.train_step],
     }
     workflows = Worker(

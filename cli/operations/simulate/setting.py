@@ -25,6 +25,10 @@ NO_DEADLINE_S = 30 * 24 * 3600.0
 SOURCE = "simulated"
 
 
+SLICE_TURNS = 4
+"""Turns of one activity where a group has a quorum: between two of them a rollout is told."""
+
+
 class OnLoss(StrEnum):
     """What becomes of a rollout whose machine dies."""
 
@@ -48,6 +52,10 @@ class Setting:
     on_loss: OnLoss = OnLoss.RESUME
     deadline_s: float | None = None
     """Of a rollout's turns; then it is graded as it is (`agent.rollout_timeout_s`)."""
+    quorum: int | None = None
+    """Scored rollouts of a group after which its others have `straggler_s` left
+    (`trainer.quorum`); None: it waits for all. Machines then do not die."""
+    straggler_s: float = 600.0
     seed: int = 0
 
     def config(self, name: str) -> CampaignConfig:
@@ -64,10 +72,17 @@ class Setting:
                 groups_per_step=self.groups_per_step,
                 group_size=self.group_size,
                 max_staleness=self.max_staleness,
+                quorum=self.quorum,
+                straggler_s=self.straggler_s,
                 # Time is measured, not learning: no group is replaced for its rewards.
                 filter="none",
             ),
         )
+
+    @property
+    def slice_turns(self) -> int | None:
+        """Turns of one activity; None: a whole life."""
+        return None if self.quorum is None else SLICE_TURNS
 
     def as_dict(self) -> dict[str, object]:
         return asdict(self)

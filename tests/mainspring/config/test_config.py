@@ -67,6 +67,10 @@ VALID = 'name = "a"\n[policy]\nmodel = "/models/m"\n'
             VALID + "[trainer]\ngroups_per_step = 2\ngroup_size = 4\nmini_batches = 9\n",
             "trainer: mini_batches = 9 is more than the 8 rollouts of a step",
         ),
+        (
+            VALID + "[trainer]\ngroup_size = 4\nquorum = 4\n",
+            "trainer: quorum = 4 is not below group_size = 4",
+        ),
         (VALID + "[trainer]\nnormalize_std = false\n", "trainer.normalize_std: no such field"),
         (VALID + "[trainer]\ndual_clip = 1\n", "trainer.dual_clip: must be greater than 1, not 1"),
         (VALID + "[trainer.kl]\nestimator = 'k4'\n", "trainer.kl.estimator: must be 'k1', 'k2'"),
@@ -215,6 +219,7 @@ def test_bounds_of_the_gap_follow_the_dtype() -> None:
     ("section", "field", "value"),
     [
         ("trainer", "max_staleness", 2),
+        ("trainer", "quorum", 4),
         ("trainer", "keep_checkpoints", 1),
         ("trainer", "device", "cuda"),
         ("trainer", "tensor_parallel", 2),
