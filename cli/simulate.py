@@ -174,32 +174,32 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
 
     from cli.tables import Table
 
-    table = Table(
-        *("stale", "train", "batch", "life", "loss", "limit", "quorum"),
-        *("rate", "gain", "over all", "idle", "lost"),
-    )
+    columns = {
+        "stale": [str(row["max_staleness"]) for row in rows],
+        "train": [_minutes(row["train_s"]) for row in rows],
+        "batch": [str(row["groups_per_step"]) for row in rows],
+        "life": [_minutes(row["lifetime_s"]) for row in rows],
+        "loss": ["-" if row["lifetime_s"] is None else row["on_loss"].value for row in rows],
+        "limit": [_minutes(row["deadline_s"]) for row in rows],
+        "quorum": ["-" if row["quorum"] is None else str(row["quorum"]) for row in rows],
+        "rate": [_rounded(row["steps_per_h"]) for row in rows],
+        "gain": [_rounded(row["gain"]) for row in rows],
+        "over all": [_rounded(row["gain_over_waiting"]) for row in rows],
+        "idle": [_percent(row["trainer_idle"]) for row in rows],
+        "cut": [_percent(row["cut_rollouts"]) for row in rows],
+        "lost": [_percent(row["discarded_turns"]) for row in rows],
+    }
+    # What no campaign has takes no room: the table fits 80 columns.
+    columns = {name: cells for name, cells in columns.items() if set(cells) != {"-"}}
+    table = Table(*columns)
     table.caption = (
         "train, life of machines and limit of rollouts in minutes; batch in groups;\n"
         "quorum: of a group's rollouts; rate: steps per hour; gain: over staleness 0;\n"
         "over all: gain over staleness 0 without limit and quorum; idle: of the trainer;\n"
-        "lost: turns that were played for nothing"
+        "cut: rollouts that limit or quorum ended; lost: turns played for nothing"
     )
-    for row in rows:
-        dies = row["lifetime_s"] is not None
-        table.add_row(
-            str(row["max_staleness"]),
-            _minutes(row["train_s"]),
-            str(row["groups_per_step"]),
-            _minutes(row["lifetime_s"]),
-            row["on_loss"].value if dies else "-",
-            _minutes(row["deadline_s"]),
-            "-" if row["quorum"] is None else str(row["quorum"]),
-            _rounded(row["steps_per_h"]),
-            _rounded(row["gain"]),
-            _rounded(row["gain_over_waiting"]),
-            _percent(row["trainer_idle"]),
-            _percent(row["discarded_turns"]),
-        )
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*cells)
     Console().print(table)
     for row in rows:
         if row["error"]:

@@ -119,8 +119,28 @@ async def test_masking_discards_what_a_lost_machine_played(db: Database) -> None
     assert 0 < (figures.discarded_turns or 0) < 1
 
 
+async def test_a_quorum_waits_for_no_last_rollout_and_discards_nothing(db: Database) -> None:
+    waiting = replace(SMALL, groups_per_step=1, group_size=3, max_staleness=0, straggler_s=300.0)
+    waited, _ = await _played(db, "waited", waiting)
+    figures, _ = await _played(db, "quorum", replace(waiting, quorum=1))
+    assert (figures.error, figures.steps_done) == (None, 2)
+    assert figures.discarded_rollouts == figures.discarded_groups == figures.discarded_turns == 0
+    assert (figures.cut_rollouts or 0) > 0 and waited.cut_rollouts == 0
+    assert (figures.turns_mean or 0) < (waited.turns_mean or 0)
+    faster = gain(figures, [figures, waited], waits_for_all=True)
+    assert faster is not None and faster > 1.1
+    assert gain(figures, [figures, waited]) == 1.0
+
+
 @pytest.mark.parametrize(
-    ("option", "value"), [("--train-s", "soon"), ("--staleness", "-1"), ("--on-loss", "cry")]
+    ("option", "value"),
+    [
+        ("--train-s", "soon"),
+        ("--staleness", "-1"),
+        ("--on-loss", "cry"),
+        ("--quorums", "8"),
+        ("--quorums", "0"),
+    ],
 )
 def test_a_wrong_list_is_one_message(option: str, value: str) -> None:
     result = CliRunner().invoke(app, ["bench", "simulate", option, value])

@@ -18,6 +18,7 @@ from cli.operations.simulate.lives import (
     life_of,
     number_of,
     planned,
+    play,
     sandbox_of,
     slice_of,
 )
@@ -79,7 +80,7 @@ class SimulatedNode:
     async def play_turns(self, ask: PlayInput) -> PlayResult:
         number = number_of(ask.sandbox)
         whole = life_of(self._setting, ask.rollout, ask.epoch, number)
-        life = slice_of(self._setting, whole, ask.tally.num_turns, ask.num_turns)
+        life = slice_of(self._setting, whole, ask)
         noticed_s = NOTICED_S if life.is_lost else 0.0
         played = Played(life, _now_s() - noticed_s - life.play_s)
         self._journal.turns_played(ask.rollout, ask.epoch, number, played)
@@ -111,13 +112,8 @@ class SimulatedNode:
 
     def _tally(self, tally: Tally, life: Life) -> Tally:
         turns = planned(self._setting, life.sample)
-        for turn in turns[tally.num_turns : life.last]:
-            tally.replied(turn.model_s, in_format=True)
-            tally.ran(turn.command_s, submitted=False)
-            tally.end_turn()
-            if tally.stop is not None:
-                return tally
-        if life.last == len(trace.turns(self._setting.seed, life.sample)):
+        tally = play(tally, turns[tally.num_turns : life.last])
+        if tally.stop is None and life.last == len(trace.turns(self._setting.seed, life.sample)):
             tally.stop = StopReason.SUBMITTED
         return tally
 

@@ -4,6 +4,7 @@ Invariant: pure. A life follows from the setting, the rollout, its epoch and the
 alone: the ones before it are walked again. A turn that a death cuts off is played again.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,6 +12,8 @@ from cli.operations.simulate import trace
 from cli.operations.simulate.setting import NO_DEADLINE_S, OnLoss, Setting
 from cli.operations.simulate.trace import Turn
 from mainspring.ids import RolloutId, SandboxId
+from mainspring.protocol.rollout import PlayInput
+from mainspring.tally import Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +59,26 @@ def life_of(setting: Setting, rollout: RolloutId, epoch: int, number: int) -> Li
     return Life(sample, first, last, restore_s, play_s, False)
 
 
-def slice_of(setting: Setting, life: Life, num_turns: int, limit: int) -> Life:
-    """The part of `life` that an activity plays after `num_turns` turns: at most `limit`."""
+def slice_of(setting: Setting, life: Life, ask: PlayInput) -> Life:
+    """The part of `life` that one activity plays."""
     if setting.slice_turns is None:
         return life
-    turns = planned(setting, life.sample)[num_turns : num_turns + limit]
-    play_s = sum(turn.spent_s for turn in turns)
-    return Life(life.sample, num_turns, num_turns + len(turns), 0.0, play_s, False)
+    first = ask.tally.num_turns
+    tally = play(ask.tally, planned(setting, life.sample)[first : first + ask.num_turns])
+    play_s = tally.spent_s - ask.tally.spent_s
+    return Life(life.sample, first, tally.num_turns, 0.0, play_s, False)
+
+
+def play(tally: Tally, turns: Iterable[Turn]) -> Tally:
+    """The tally after those turns, or after the one that ends it."""
+    tally = tally.model_copy()
+    for turn in turns:
+        if tally.stop is not None:
+            break
+        tally.replied(turn.model_s, in_format=True)
+        tally.ran(turn.command_s, submitted=False)
+        tally.end_turn()
+    return tally
 
 
 @lru_cache(maxsize=20_000)

@@ -42,7 +42,7 @@ def duration_s(setting: Setting, activity: str, ask: Any) -> float:
     life = life_of(setting, ask.rollout, ask.epoch, number_of(ask.sandbox))
     if activity == RESTORE_SANDBOX.name:
         return life.restore_s + (NOTICED_S if life.is_lost_restoring else 0.0)
-    life = slice_of(setting, life, ask.tally.num_turns, ask.num_turns)
+    life = slice_of(setting, life, ask)
     return life.play_s + (NOTICED_S if life.is_lost else 0.0)
 
 
