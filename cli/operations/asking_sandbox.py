@@ -54,12 +54,12 @@ class Load:
         reader, writer = await asyncio.open_connection(host, int(port))
         try:
             writer.write(PREAMBLE.format(key=key).encode())
-            self.latencies_s.append(await self._asked(reader, writer))
+            self.latencies_s.append(await self.asked(reader, writer))
             self.ended = time.perf_counter()
         finally:
             writer.close()
 
-    async def _asked(
+    async def asked(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> list[float]:
         messages: list[dict[str, Any]] = [{"role": "user", "content": self.first}]
