@@ -37,7 +37,7 @@ class CampaignConfig(RunConfig):
         trainer = self.trainer
         for what, is_fit, change in (
             ("trainer.max_staleness", trainer.max_staleness <= 1, "0 or 1"),
-            ("trainer.quorum", trainer.quorum is None, "unset (time decides which rollouts are last)"),
+            ("trainer.quorum", trainer.quorum is None, "unset (time decides who is last)"),
             ("trainer.keep_checkpoints", trainer.keep_checkpoints >= 2, "2 or more"),
             ("trainer.device", trainer.device is Device.CPU, '"cpu"'),
             ("trainer.engine", trainer.engine_name == PLAIN, '"plain"'),
