@@ -78,8 +78,8 @@ def register(app: typer.Typer) -> None:
         edge: Annotated[
             list[str] | None,
             typer.Option(
-                help="URL of an edge to dial out to, repeatable. It hands on requests of agents "
-                "that cannot reach this gateway; its secret is in MAINSPRING_EDGE_SECRET.",
+                help="URL of an edge to dial out to, repeatable; it hands on requests of agents "
+                "outside. Its secret is in MAINSPRING_EDGE_SECRET. Default: MAINSPRING_EDGES.",
             ),
         ] = None,
     ) -> None:

@@ -7,6 +7,7 @@ dies cuts what waits; clients ask again, and gateways dial again.
 import asyncio
 import resource
 import signal
+from urllib.parse import SplitResult, urlsplit
 
 import structlog
 
@@ -16,6 +17,7 @@ from gateway.edge.lines import Lines
 from gateway.edge.secret import edge_secret, refuse_open
 from gateway.server import Tls, serve
 from infra.log_setup import set_up
+from mainspring.errors import UsageError
 from mainspring.settings import configured_settings
 
 log = structlog.get_logger()
@@ -23,6 +25,7 @@ log = structlog.get_logger()
 
 def main(host: str, port: int, tls: Tls | None, public_url: str) -> None:
     """Raises UsageError and ServiceError."""
+    _check_public(public_url)
     settings = configured_settings()
     set_up(settings.log_format)
     secret = edge_secret(settings)
@@ -51,6 +54,19 @@ async def _run(host: str, port: int, tls: Tls | None, public_url: str, secret: s
         stopped.cancel()
         lines.close()
         await asyncio.gather(tending, stopped, return_exceptions=True)
+
+
+def _check_public(url: str) -> None:
+    parts = urlsplit(url)
+    is_origin = parts.scheme in ("http", "https") and parts.hostname and url == _origin(parts)
+    if url and not is_origin:
+        raise UsageError(
+            f"--public-url {url}: no scheme and host alone", remedy="as https://edge.example"
+        )
+
+
+def _origin(parts: SplitResult) -> str:
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def _allow_open_files() -> None:

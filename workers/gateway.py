@@ -36,9 +36,10 @@ log = structlog.get_logger()
 def main(
     home: Path | None, host: str, port: int, tls: Tls | None, edges: Sequence[str] = ()
 ) -> None:
-    """`edges`: URLs to dial out to. Raises UsageError."""
-    dialled = [edge_at(url) for url in edges]
+    """`edges`: URLs to dial out to; none: those of the settings. Raises UsageError."""
     settings = load_settings(home)
+    named = edges or [url.strip() for url in settings.edges.split(",") if url.strip()]
+    dialled = [edge_at(url) for url in named]
     set_up(settings.log_format)
     run_worker(_run(settings, host, port, tls, dialled, edge_secret(settings)))
 

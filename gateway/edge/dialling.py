@@ -55,16 +55,16 @@ def edge_at(url: str) -> Edge:
     except ValueError:
         port = -1
     if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
-        raise UsageError(f"--edge {url}: no URL of an edge", remedy="as https://edge.example:8443")
+        raise UsageError(f"edge {url}: no URL of an edge", remedy="as https://edge.example:8443")
     if parts.username or parts.query or parts.fragment:
         raise UsageError(
-            f"--edge {parts.scheme}://{parts.hostname}: more than scheme, host, port and path",
+            f"edge {parts.scheme}://{parts.hostname}: more than scheme, host, port and path",
             remedy="put the secret into MAINSPRING_EDGE_SECRET",
         )
     is_tls = parts.scheme == "https"
     if not is_tls and not is_loopback(parts.hostname):
         raise UsageError(
-            f"--edge {url}: keys and the edge's secret would cross the network in the open",
+            f"edge {url}: keys and the edge's secret would cross the network in the open",
             remedy="use https://",
         )
     path = parts.path.rstrip("/") + ROUTE

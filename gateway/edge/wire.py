@@ -23,7 +23,7 @@ PING_HEADER = PREFIX + b"ping"
 RETRY_HEADER = b"x-stainless-retry-count"
 """The official clients mark a request so that they send again, and the edge does."""
 MAX_LINES = 256
-"""Of one gateway at one edge: so many of its requests are answered at a time."""
+"""Of one gateway at one edge, each with one request at a time."""
 PING_EVERY_S = 15.0
 """An idle line is asked whether it is alive; proxies close what is silent for 30 s and more."""
 SILENT_S = 60.0

@@ -231,19 +231,27 @@ async def test_an_edge_binds_no_line_to_a_session() -> None:
     assert told.startswith(b"HTTP/1.1 400 ") and not script.asked
 
 
-async def test_a_gateway_that_is_no_http_server_loses_its_line() -> None:
-    """What it sends without being asked is taken for no request's answer."""
-    script = Script()
-    async with edge_here() as edge, connected(edge.at) as raw:
-        await raw.send(dialling())
-        await raw.until(b"\r\n\r\n")
-        await raw.send(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nwrong")
-        async with dialled(edge.at.url, script):
-            await until(lambda: edge.lines.num_gateways == 2)
-            async with httpx.AsyncClient(base_url=edge.at.url, headers=BEARER) as client:
-                for _ in range(6):
-                    answer = await client.post(CHAT, json=ASK)
-                    assert answer.status_code == 200 and "wrong" not in answer.text
+async def test_what_a_gateway_sends_without_being_asked_ends_its_line() -> None:
+    """It would be taken for the answer of the next request."""
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nwrong"
+    async with edge_here(no_gateway_s=0.2) as edge:
+        async with connected(edge.at) as raw:
+            await raw.send(dialling())
+            await raw.until(b"\r\n\r\n")
+            await raw.send(answer)
+            await until(lambda: edge.lines.num_gateways == 0)
+        async with (
+            connected(edge.at) as raw,
+            httpx.AsyncClient(base_url=edge.at.url, headers=BEARER, timeout=60.0) as client,
+        ):
+            await raw.send(dialling())
+            await raw.until(b"\r\n\r\n")
+            asking = asyncio.create_task(client.post(CHAT, json=ASK))
+            await raw.until(b"\r\n\r\n")
+            await raw.send(answer.replace(b"wrong", b"right") + answer)
+            assert (await asking).text == "right"
+            assert (await client.post(CHAT, json=ASK)).status_code == 503
+            assert edge.lines.num_gateways == 0
 
 
 def test_lengths_stay_and_the_rest_of_a_hop_is_dropped() -> None:
@@ -284,7 +292,7 @@ def test_an_edge_without_a_secret_is_at_loopback_alone(host: str, expected: bool
     ],
 )
 def test_an_edge_is_named_by_a_plain_url_and_reached_by_tls(url: str) -> None:
-    with pytest.raises(UsageError, match="--edge") as raised:
+    with pytest.raises(UsageError, match="edge ") as raised:
         edge_at(url)
     assert (
         raised.value.remedy and "pass" not in str(raised.value).split("remedy")[0].split("//")[-1]
@@ -313,6 +321,8 @@ def test_the_command_refuses_what_is_not_safe(
     both = {"MAINSPRING_EDGE_SECRET": SECRET, "MAINSPRING_EDGE_SECRET_FILE": missing}
     assert "both set" in refused(**both)
     assert "belong together" in refused("--tls-cert", missing)
+    for url in ("edge.example", "https://edge.example/path", "ftp://edge.example", "https://"):
+        assert "scheme and host" in refused("--public-url", url)
 
 
 def test_an_edge_loads_little() -> None:
