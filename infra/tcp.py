@@ -11,7 +11,7 @@ NUM_ASKED = 3
 
 
 def keep_alive(transport: asyncio.BaseTransport) -> None:
-    """A host that loses its power says no word: the kernel notices it."""
+    """A host that loses its power sends no word: the kernel notices it."""
     connection = transport.get_extra_info("socket")
     if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
         return

@@ -79,6 +79,9 @@ async def _run(
                     done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
                         task.result()
+                    # First of all, so that an edge gives what waits here to other gateways.
+                    for task in ends[2:]:
+                        task.cancel()
         finally:
             for task in ends:
                 task.cancel()

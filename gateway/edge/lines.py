@@ -16,7 +16,8 @@ from gateway.edge.line import Forwarded, Line, LineLost
 from gateway.edge.wire import MAX_LINES, PING_EVERY_S, PING_HEADER
 
 MAX_GATEWAYS = 64
-PING_TIMEOUT_S = 10.0
+PING_TIMEOUT_S = 30.0
+"""A gateway that does not answer for so long is stopped or stuck, whatever its kernel answers."""
 _LOOK_EVERY_S = 1.0
 _PING = Forwarded(b"HEAD", b"/", [(b"host", b"edge"), (PING_HEADER, b"1")], b"")
 
@@ -28,6 +29,7 @@ class Lines:
         self._all: dict[str, set[Line]] = {}
         self._idle: dict[str, list[Line]] = {}
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._pings: set[asyncio.Task[None]] = set()
 
     @property
     def num_gateways(self) -> int:
@@ -79,12 +81,17 @@ class Lines:
             ]
             for line in silent:
                 self._idle[line.gateway].remove(line)
-            await asyncio.gather(*map(self._ping, silent))
+            for line in silent:
+                ping = asyncio.create_task(self._ping(line))
+                self._pings.add(ping)
+                ping.add_done_callback(self._pings.discard)
 
     def every(self) -> set[Line]:
         return {line for lines in self._all.values() for line in lines}
 
     def close(self) -> None:
+        for ping in self._pings:
+            ping.cancel()
         for line in self.every():
             line.close()
 
@@ -94,8 +101,12 @@ class Lines:
                 await line.ask(_PING)
                 async for _ in line.pieces():
                     pass
-        except (LineLost, TimeoutError):
-            line.close()
+        except LineLost:
+            return
+        except TimeoutError:
+            log.warning("a gateway answers no more", gateway=line.gateway)
+            for each in list(self._all.get(line.gateway, ())):
+                each.close()  # what waits there is given to others
         else:
             self.give_back(line)
 

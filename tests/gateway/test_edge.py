@@ -1,6 +1,7 @@
 """An edge hands on requests to gateways that dialled out to it, whatever dies in between."""
 
 import asyncio
+import signal
 import time
 from pathlib import Path
 
@@ -241,6 +242,24 @@ async def test_a_line_that_was_silent_is_asked_whether_it_lives(
         await until(lambda: not edge.lines.every() & lines)  # the gateway found them dead
         await until(lambda: len(edge.lines.every()) == 4)
         assert (await client.post(CHAT, json=ASK)).status_code == 200
+
+
+async def test_a_gateway_that_is_stopped_and_not_gone_loses_what_waits_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its kernel still answers for it; its process does not."""
+    monkeypatch.setattr("gateway.edge.lines.PING_EVERY_S", 0.5)
+    monkeypatch.setattr("gateway.edge.lines.PING_TIMEOUT_S", 2.0)
+    script = Script()
+    async with edge_here() as edge, client_at(edge.at.url) as client:
+        with scripted_process(tmp_path, edge.at.url, "hang") as stopped:
+            await until(lambda: edge.lines.num_gateways == 1)
+            asking = asyncio.create_task(client.post(CHAT, json=ASK))
+            await stopped.until_told("asked")
+            stopped.popen.send_signal(signal.SIGSTOP)
+            async with dialled(edge.at.url, script):
+                assert (await asking).status_code == 200
+                assert edge.lines.num_gateways == 1
 
 
 async def test_a_gateway_holds_so_many_lines_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
