@@ -10,6 +10,7 @@ asks again; what is held in memory is bounded; a client that leaves ends its req
 import asyncio
 import secrets
 from collections.abc import Awaitable
+from dataclasses import dataclass
 
 import structlog
 from starlette.types import ASGIApp
@@ -27,6 +28,8 @@ NO_GATEWAY_S = 25.0
 MAX_LOST_GATEWAYS = 3
 """A request that has ended three gateways is not given to a fourth."""
 MAX_LOST_LINES = 20
+MAX_WHOLE_BYTES = 256 * 1024
+"""An answer of known length up to this is read whole before its client gets its first byte."""
 WRITE_TIMEOUT_S = 120.0
 """A client that takes nothing of its answer for so long is cut."""
 RETRY_S = 5
@@ -56,24 +59,25 @@ class _Edge:
         try:
             with self._held.body() as holding:
                 request = self._forwarded(channel, await channel.read_body(holding.add))
-                line, head = await _while_there(channel, self._asked(request))
+                answer = await _while_there(channel, self._asked(request))
         except Unanswered as error:
             await _refuse(channel, error.problem)
             return
         try:
-            await _pass_on(channel, line, head)
+            await _pass_on(channel, answer)
         except BaseException:
-            line.close()
+            answer.line.close()
             raise
-        self._lines.give_back(line)
+        self._lines.give_back(answer.line)
 
-    async def _asked(self, request: Forwarded) -> tuple[Line, Head]:
+    async def _asked(self, request: Forwarded) -> "_Begun":
         """Raises Unanswered."""
         lost: set[str] = set()
         for _ in range(MAX_LOST_LINES):
             line = await self._line(lost)
             try:
-                return line, await line.ask(request)
+                head = await line.ask(request)
+                return _Begun(line, head, await _whole(line, head))
             except LineLost:
                 lost.add(line.gateway)
                 request = _sent_again(request)
@@ -107,6 +111,22 @@ class _Edge:
         return Forwarded(channel.method.encode(), target, headers, body)
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    line: Line
+    head: Head
+    body: bytes | None
+    """None: it is passed on as it comes."""
+
+
+async def _whole(line: Line, head: Head) -> bytes | None:
+    """A short answer, before its client gets any of it: so it cannot be cut. Raises LineLost."""
+    lengths = [int(value) for name, value in head.headers if name.lower() == b"content-length"]
+    if not lengths or lengths[0] > MAX_WHOLE_BYTES:
+        return None
+    return b"".join([piece async for piece in line.pieces()])
+
+
 def _sent_again(request: Forwarded) -> Forwarded:
     """So that a gateway takes it for the same request, also where the former one had answered."""
     headers: Headers = [pair for pair in request.headers if pair[0].lower() != RETRY_HEADER]
@@ -114,7 +134,7 @@ def _sent_again(request: Forwarded) -> Forwarded:
     return Forwarded(request.method, request.target, headers, request.body)
 
 
-async def _while_there(channel: Channel, work: Awaitable[tuple[Line, Head]]) -> tuple[Line, Head]:
+async def _while_there(channel: Channel, work: Awaitable[_Begun]) -> _Begun:
     """Raises ClientGone, when the gateway no longer needs to answer."""
     asking = asyncio.ensure_future(work)
     try:
@@ -127,9 +147,12 @@ async def _while_there(channel: Channel, work: Awaitable[tuple[Line, Head]]) -> 
             await asyncio.wait({asking})
 
 
-async def _pass_on(channel: Channel, line: Line, head: Head) -> None:
-    await channel.begin_as(head.status, end_to_end(head.headers))
-    pieces = line.pieces()
+async def _pass_on(channel: Channel, answer: _Begun) -> None:
+    await channel.begin_as(answer.head.status, end_to_end(answer.head.headers))
+    if answer.body is not None:
+        await _write(channel, answer.body, is_last=True)
+        return
+    pieces = answer.line.pieces()
     while True:
         next_piece = asyncio.ensure_future(anext(pieces, None))
         try:
@@ -142,13 +165,17 @@ async def _pass_on(channel: Channel, line: Line, head: Head) -> None:
             raise ClientGone from lost
         finally:
             next_piece.cancel()
-        try:
-            async with asyncio.timeout(WRITE_TIMEOUT_S):
-                await channel.write_bytes(piece or b"", is_last=piece is None)
-        except TimeoutError:
-            raise ClientGone from None
+        await _write(channel, piece or b"", is_last=piece is None)
         if piece is None:
             return
+
+
+async def _write(channel: Channel, data: bytes, *, is_last: bool) -> None:
+    try:
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            await channel.write_bytes(data, is_last=is_last)
+    except TimeoutError:
+        raise ClientGone from None
 
 
 async def _refuse(channel: Channel, problem: Problem) -> None:

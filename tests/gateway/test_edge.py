@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx
@@ -204,6 +205,38 @@ async def test_a_request_that_ends_gateways_is_not_given_to_all(tmp_path: Path) 
         answer = await asking
     assert answer.status_code == 503
     assert "ended before they answered" in answer.json()["error"]["message"]
+
+
+async def test_no_request_fails_while_gateways_are_killed_one_after_the_other(
+    tmp_path: Path,
+) -> None:
+    """Clients that ask once and no more: each is answered, with the answer to its own words."""
+    async with edge_here() as edge, client_at(edge.at.url) as client, AsyncExitStack() as stays:
+        stays.enter_context(scripted_process(tmp_path, edge.at.url, "echo"))
+        await until(lambda: edge.lines.num_gateways == 1)
+        is_over = False
+        num_answered = 0
+
+        async def ask(number: int) -> None:
+            nonlocal num_answered
+            while not is_over:
+                words = f"client {number}, request {num_answered}"
+                body = {**ASK, "messages": [{"role": "user", "content": words}]}
+                answer = await client.post(CHAT, json=body)
+                assert answer.status_code == 200, answer.text
+                assert answer.json()["choices"][0]["message"]["content"] == words
+                num_answered += 1
+
+        asking = [asyncio.create_task(ask(number)) for number in range(12)]
+        for _ in range(5):
+            with scripted_process(tmp_path, edge.at.url, "echo") as doomed:
+                await until(lambda: edge.lines.num_gateways == 2)
+                await doomed.until_told("asked", 5)
+                doomed.kill()
+            await until(lambda: edge.lines.num_gateways == 1)
+        is_over = True
+        await asyncio.gather(*asking)
+        assert num_answered > 50
 
 
 async def test_an_edge_that_is_killed_is_dialled_again(tmp_path: Path) -> None:

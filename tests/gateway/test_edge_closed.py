@@ -1,8 +1,10 @@
 """What an edge does not let through: gateways without its secret, and requests inside others."""
 
 import asyncio
+import ssl
 import subprocess
 import sys
+from asyncio.subprocess import DEVNULL
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from gateway.edge.dialling import edge_at
 from gateway.edge.line import Forwarded, Head, Line
 from gateway.edge.secret import is_loopback, refuse_open
 from gateway.edge.wire import GATEWAY_HEADER, LINE, ROUTE, end_to_end
-from gateway.server import Bounds
+from gateway.server import Bounds, Tls
 from gateway.wrong_keys import MAX_WRONG
 from mainspring.errors import UsageError
 from tests.edge_process import SECRET, edge_process
@@ -107,6 +109,31 @@ REFUSED = {
 """By the edge, which hands on nothing of them."""
 TWO = {"bare line feeds", "a folded header"}
 """Two requests one behind the other, as the edge reads them: a client may ask for two sessions."""
+
+
+async def test_a_gateway_reaches_an_edge_by_tls_that_it_trusts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = Tls(certificate=tmp_path / "cert.pem", key=tmp_path / "key.pem")
+    words = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=edge"
+    words += f" -addext subjectAltName=IP:127.0.0.1 -out {tls.certificate} -keyout {tls.key}"
+    await (await asyncio.create_subprocess_exec(*words.split(), stderr=DEVNULL)).wait()
+    trusted = ssl.create_default_context(cafile=str(tls.certificate))
+    script = Script()
+    async with edge_here(tls=tls, no_gateway_s=0.1) as edge:
+        with capture_logs() as logs:
+            async with dialled(edge.at.url, script):
+                await until(lambda: any(log["event"] == "no line to an edge" for log in logs))
+        [told] = [log for log in logs if log["event"] == "no line to an edge"]
+        assert "certificate is not trusted" in told["cause"] and "SSL_CERT_FILE" in told["cause"]
+        assert edge.lines.num_gateways == 0
+        monkeypatch.setenv("SSL_CERT_FILE", str(tls.certificate))
+        async with (
+            dialled(edge.at.url, script),
+            httpx.AsyncClient(base_url=edge.at.url, verify=trusted, headers=BEARER) as client,
+        ):
+            await until(lambda: edge.lines.num_gateways == 1)
+            assert (await client.post(CHAT, json=ASK)).status_code == 200
 
 
 def attacks() -> list[tuple[str, bytes]]:
