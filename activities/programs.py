@@ -140,7 +140,8 @@ class ProgramActivities:
             return
         raise ProgramSilent(
             f"rollout {ask.rollout}: the program {config.agent.kind!r} ended with exit code "
-            f"{returncode} before a request of it was answered; it printed: {_tail(output)}"
+            f"{returncode}{_why(returncode)} before a request of it was answered; it printed: "
+            f"{_tail(output)}"
         )
 
     async def _refuse_idle(self, ask: RunProgramInput, config: RunConfig, output: str) -> None:
@@ -152,6 +153,11 @@ class ProgramActivities:
             f"rollout {ask.rollout}: the program {config.agent.kind!r} was stopped at a limit "
             f"before it asked anything; it printed: {_tail(output)}"
         )
+
+
+def _why(returncode: int) -> str:
+    """Of one that shells use for an end of another's making."""
+    return " (killed, as for memory beyond sandbox.memory_mb)" if returncode in KILLED else ""
 
 
 def _tail(output: str) -> str:

@@ -7,10 +7,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cli.terminal_text import plain
 from mainspring.figures import duration, number, percent
 
 NUM_SHOWN = 10
 """Rollouts that did not resolve; the next command lists all."""
+NUM_FAULTS = 3
+"""Faults of masked rollouts that are shown, each of another kind."""
 
 
 def print_summary(summary: dict[str, Any], directory: Path, temporal_link: str = "") -> None:
@@ -20,7 +23,7 @@ def print_summary(summary: dict[str, Any], directory: Path, temporal_link: str =
     console = Console(highlight=False)
 
     def say(text: str, style: str = "") -> None:
-        console.print(text, style=style, markup=False, soft_wrap=True)
+        console.print(plain(text), style=style, markup=False, soft_wrap=True)
 
     name = summary["campaign"]
     say(f"{summary['kind']} {name}: {_result(summary)}", "bold")
@@ -53,6 +56,8 @@ def print_summary(summary: dict[str, Any], directory: Path, temporal_link: str =
             say(f"  {rollout}  {each['instance_id']}  ({why})")
         if len(unresolved) > NUM_SHOWN:
             say(f"  and {len(unresolved) - NUM_SHOWN} more: `mainspring rollout list {name}`")
+        for each in _faults(unresolved):
+            say(f"fault      {each}")
     say(f"files      {directory}")
     if temporal_link:
         say(f"Temporal   {temporal_link}?query=CampaignId%3D%22{name}%22")
@@ -60,6 +65,16 @@ def print_summary(summary: dict[str, Any], directory: Path, temporal_link: str =
         say(f"next       `mainspring rollout show {unresolved[0]['rollout']}`")
     else:
         say(f"next       `mainspring rollout list {name}`")
+
+
+def _faults(unresolved: list[dict[str, Any]]) -> list[str]:
+    """The first of each kind ("run_program: ProgramSilent"): many rollouts are masked for one."""
+    by_kind: dict[str, str] = {}
+    for each in unresolved:
+        if each["masked"] and each["error"]:
+            kind = ":".join(each["error"].split(":")[:2])
+            by_kind.setdefault(kind, each["error"])
+    return list(by_kind.values())[:NUM_FAULTS]
 
 
 def _result(summary: dict[str, Any]) -> str:

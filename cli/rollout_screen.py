@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from cli.terminal_text import plain
 from mainspring.figures import duration, number
 from mainspring.status import Player, RolloutPhase, StopReason, Suspicion, Verdict
 
@@ -21,11 +22,11 @@ GAP = 2
 TASK_WIDTH = 24
 """Ids of tasks are folded in a column of at least this, or stand below."""
 INDENT = 2
+STOPPED = -1
+"""The exit code of a program that its sandbox ended, at a limit or for a cancel."""
+PRINTED_CHARS = 300
+"""The end of what a program printed."""
 NUMBERS = ("reward", "turns", "try")
-_CONTROLS = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
-)
-
 ENDS = {
     StopReason.SUBMITTED: "submitted by the agent",
     StopReason.STEP_LIMIT: "step limit",
@@ -156,7 +157,7 @@ def print_one(seen: Any, *, only_turn: int | None) -> None:
     with _paged() as console:
 
         def say(text: str, style: str = "") -> None:
-            console.print(_CONTROLS.sub("", text), style=style, markup=False, soft_wrap=True)
+            console.print(plain(text), style=style, markup=False, soft_wrap=True)
 
         if only_turn is None:
             _say_head(say, seen)
@@ -222,11 +223,15 @@ def _say_program(say: Any, program: Any) -> None:
     say(f"program    {program.kind}: {', '.join(counts)}")
     for life in program.lives:
         say(f"  life {life.number}: {_life(life)}", "dim")
+        if printed := " ".join((life.output or "").split()):
+            say(f"    printed: {printed[-PRINTED_CHARS:]}", "dim")
 
 
 def _life(life: Any) -> str:
     if life.taken_by is None:
         ended = "no end seen" if life.returncode is None else f"exit code {life.returncode}"
+        if life.returncode == STOPPED:
+            ended = "stopped at a limit, or by a cancel"
         return ended + (f", bundle {life.bundle_sha256}" if life.bundle_sha256 else "")
     ended = f"ended by {life.ended_by}" if life.ended_by else "no end seen"
     note = f": {life.note}" if life.note else ""

@@ -1,12 +1,21 @@
-"""`mainspring worker rollout | sandbox | trainer | gateway`: the processes that do the work."""
+"""`mainspring worker rollout | sandbox | trainer | gateway | edge`: the processes that do the
+work."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.options import Home
 from mainspring.errors import UsageError
+
+if TYPE_CHECKING:
+    from gateway.server import Tls
+
+Host = Annotated[str, typer.Option(help="Address to listen at.")]
+Port = Annotated[int, typer.Option(min=0, help="Port to listen at; 0: a free one.")]
+TlsCert = Annotated[Path | None, typer.Option(help="Certificate file (PEM); with --tls-key.")]
+TlsKey = Annotated[Path | None, typer.Option(help="Key file of the certificate.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -62,19 +71,49 @@ def register(app: typer.Typer) -> None:
     @worker.command("gateway")
     def gateway(
         home: Home = None,
-        host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-        port: Annotated[int, typer.Option(min=0, help="Port to listen at; 0: a free one.")] = 0,
-        tls_cert: Annotated[
-            Path | None, typer.Option(help="Certificate file (PEM); with --tls-key.")
+        host: Host = "127.0.0.1",
+        port: Port = 0,
+        tls_cert: TlsCert = None,
+        tls_key: TlsKey = None,
+        edge: Annotated[
+            list[str] | None,
+            typer.Option(
+                help="URL of an edge to dial out to, repeatable; it hands on requests of agents "
+                "outside. Its secret is in MAINSPRING_EDGE_SECRET. Default: MAINSPRING_EDGES.",
+            ),
         ] = None,
-        tls_key: Annotated[Path | None, typer.Option(help="Key file of the certificate.")] = None,
     ) -> None:
         """Run a gateway: it answers programs that play rollouts. Stateless; run any number."""
-        from gateway.server import Tls
         from workers.gateway import main
 
-        if (tls_cert is None) != (tls_key is None):
-            raise UsageError(
-                "--tls-cert and --tls-key belong together", remedy="give both, or neither"
-            )
-        main(home, host, port, Tls(tls_cert, tls_key) if tls_cert and tls_key else None)
+        main(home, host, port, _tls(tls_cert, tls_key), edge or ())
+
+    @worker.command("edge")
+    def edge(
+        host: Host = "127.0.0.1",
+        port: Port = 0,
+        tls_cert: TlsCert = None,
+        tls_key: TlsKey = None,
+        public_url: Annotated[
+            str,
+            typer.Option(
+                help="URL at which agents reach this edge, told to them with their sessions. "
+                "Default: as their requests name it.",
+            ),
+        ] = "",
+    ) -> None:
+        """Run an edge: a public address for gateways that dial out to it. It needs no services.
+
+        Its secret is in MAINSPRING_EDGE_SECRET or MAINSPRING_EDGE_SECRET_FILE.
+        """
+        from workers.edge import main
+
+        main(host, port, _tls(tls_cert, tls_key), public_url)
+
+
+def _tls(certificate: Path | None, key: Path | None) -> "Tls | None":
+    from gateway.server import Tls
+
+    if (certificate is None) != (key is None):
+        raise UsageError("--tls-cert and --tls-key belong together", remedy="give both, or neither")
+    return Tls(certificate, key) if certificate and key else None

@@ -5,34 +5,25 @@ the key is looked at before the body; a connection that a node has bound to a se
 key. Every model route exists below `/s/KEY` as well, for clients whose only setting is a URL.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from gateway import models
 from gateway.bodies import Bodies
-from gateway.channel import Channel, ClientGone
+from gateway.channel import Channel
 from gateway.dialects import gemini, messages
-from gateway.dialects.chat import Chat
-from gateway.dialects.gemini import Gemini
-from gateway.dialects.messages import Messages
 from gateway.dialects.protocol import Envelope, Problem, ProblemKind, Wire
-from gateway.dialects.responses import Responses
+from gateway.endpoint import Endpoint, Handler
 from gateway.exchange import KEEP_ALIVE_S, Exchange
 from gateway.keys import key_of
 from gateway.protocol import Answers, Session
 from gateway.refusals import problem_of, refuse, unknown_key
 from gateway.session_desk import SessionDesk
 from gateway.sessions import SessionRoutes
-
-CHAT, RESPONSES, MESSAGES, GEMINI = Chat(), Responses(), Messages(), Gemini()
-_ENDING = Problem(ProblemKind.UNAVAILABLE, "this gateway ends: ask again")
-_GEMINI_METHODS = ("generateContent", "streamGenerateContent", "countTokens")
+from gateway.wires import CHAT, GEMINI, GEMINI_METHODS, MESSAGES, RESPONSES, wire_of
 
 
 def make_app(
@@ -54,47 +45,15 @@ def make_app(
         "/{rest:path}": gateway.unknown,
     }
     routes = [
-        Route(prefix + path, _Endpoint(handler))
+        Route(prefix + path, Endpoint(handler))
         for prefix in ("/s/{key}", "")
         for path, handler in endpoints.items()
         if prefix + path
     ]
     if desk is not None:
         sessions = SessionRoutes(desk, gateway.unknown).endpoints()
-        routes = [*(Route(path, _Endpoint(each)) for path, each in sessions.items()), *routes]
+        routes = [*(Route(path, Endpoint(each)) for path, each in sessions.items()), *routes]
     return Starlette(routes=routes)
-
-
-Handler = Callable[[Channel], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Endpoint:
-    """A route as an application of its own: Starlette's requests do not tell a lost client."""
-
-    handler: Handler
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        channel = Channel(scope, receive, send)
-        try:
-            if "content-length" in channel.headers and "transfer-encoding" in channel.headers:
-                # Where its body ends depends on who reads it: it may hide another request.
-                message = "a request has a content-length or a transfer-encoding, not both"
-                await _refuse_unread(channel, _wire_of(channel), message)
-            else:
-                await self.handler(channel)
-        except ClientGone:
-            return
-        except asyncio.CancelledError:
-            # This server ends. The rest of a stream is cut: clients ask again, here or elsewhere.
-            if not channel.has_begun:
-                await refuse(channel, _wire_of(channel), _ENDING)
-        except Exception as error:
-            if channel.has_begun:
-                raise  # the server cuts the connection and logs the error
-            await refuse(channel, _wire_of(channel), problem_of(error))
-        finally:
-            await channel.close()
 
 
 class _Gateway:
@@ -132,7 +91,7 @@ class _Gateway:
     async def model(self, channel: Channel) -> None:
         """One model, or Gemini's `models/NAME:METHOD`."""
         name, _, method = channel.scope["path_params"]["model"].rpartition(":")
-        if method in _GEMINI_METHODS:
+        if method in GEMINI_METHODS:
             streams = method == "streamGenerateContent"
             envelope = Envelope(headers=channel.headers, model=name, streams=streams)
             if method == "countTokens":
@@ -203,15 +162,5 @@ async def _guarded(work: Awaitable[Session | None]) -> Session | Problem | None:
         return problem_of(error)
 
 
-async def _refuse_unread(channel: Channel, wire: Wire, message: str) -> None:
-    await refuse(channel, wire, Problem(ProblemKind.BAD_REQUEST, message))
-
-
 def _wire_of(channel: Channel) -> Wire:
-    """The dialect that a client of this path reads errors in."""
-    path: str = channel.scope["path"]
-    if "/v1beta" in path or path.rpartition(":")[2] in _GEMINI_METHODS:
-        return GEMINI
-    if "/v1/messages" in path or "anthropic-version" in channel.headers:
-        return MESSAGES
-    return GEMINI if "x-goog-api-key" in channel.headers else CHAT
+    return wire_of(channel.scope["path"], channel.headers)

@@ -46,8 +46,9 @@ class Channel:
         """Not all of it was read."""
         self._watch: asyncio.Task[None] | None = None
 
-    async def read_body(self) -> bytes:
-        """Raises BodyTooLarge after the rest was discarded, BodyTooSlow, ClientGone."""
+    async def read_body(self, before_part: Callable[[int], None] | None = None) -> bytes:
+        """`before_part` is told how many bytes are kept, and may refuse them by raising. Raises
+        BodyTooLarge after the rest was discarded, BodyTooSlow, ClientGone."""
         parts: list[bytes] = []
         num_bytes = 0
         try:
@@ -60,6 +61,8 @@ class Channel:
                     if num_bytes > MAX_BODY_BYTES:
                         parts.clear()
                     else:
+                        if before_part is not None:
+                            before_part(len(part))
                         parts.append(part)
         except TimeoutError:
             raise BodyTooSlow from None
@@ -108,8 +111,16 @@ class Channel:
         self.has_begun = True
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
+    async def begin_as(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """As another server began it, after the body was read."""
+        self.has_begun = True
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+
     async def write(self, text: str) -> None:
         await self._write(text.encode())
+
+    async def write_bytes(self, data: bytes, *, is_last: bool) -> None:
+        await self._write(data, is_last=is_last)
 
     async def finish(self, pieces: list[str], before_last: Callable[[], None]) -> bool:
         """Write the pieces and end the answer. `before_last` is called when all but the last one

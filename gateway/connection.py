@@ -7,23 +7,19 @@ HTTP and ends the connection; a program that opens connections without end, or t
 and does not end its headers, holds no more than its share. Imported by the gateway's server.
 """
 
-import asyncio
 import re
 from typing import Any
 
-import h11
 from starlette.types import Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gateway.keys import BOUND
+from gateway.timed_connection import TimedConnection
 
 MARK = b"MAINSPRING "
 MAX_LINE_BYTES = 512
 _KEY = re.compile(rb"[A-Za-z0-9._~+/=:-]{1,480}")
 MAX_CONNECTIONS = 64
 """Of one session at one gateway."""
-HEADERS_TIMEOUT_S = 20.0
-"""From the first byte of a request, or from the opening of a connection, to the end of headers."""
 
 
 def preamble(key: str) -> bytes:
@@ -58,30 +54,16 @@ class BoundConnections:
             self._open.pop(key, None)
 
 
-class Connection(H11Protocol):
+class Connection(TimedConnection):
     bound = BoundConnections()
-    headers_timeout_s = HEADERS_TIMEOUT_S
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._opening: bytearray | None = bytearray()
         """Bytes of which it is not known yet whether they are HTTP; None: it is known."""
         self._key: str | None = None
-        self._deadline: asyncio.TimerHandle | None = None
-
-    @property
-    def is_idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        # A write waits until the former was accepted: so it is known what the client can have.
-        # (asyncio pauses above the limit, and for TLS at it.)
-        transport.set_write_buffer_limits(high=1 if self.scheme == "https" else 0)
-        self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._clear_deadline()
         if self._key is not None:
             self.bound.drop(self._key, self)
         super().connection_lost(exc)
@@ -95,16 +77,8 @@ class Connection(H11Protocol):
             self._opening, data = None, rest
         if data:
             super().data_received(data)
-        self._watch_headers()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        # A request that came behind the one that was answered may have begun.
-        if self.conn.trailing_data[0]:
+        else:
             self._watch_headers()
-
-    def _should_upgrade(self) -> bool:
-        return False  # and no line in the log for each client that asks
 
     def _after_preamble(self, opening: bytes) -> bytes | None:
         """The HTTP that follows. None: more must come, or the connection was closed."""
@@ -122,22 +96,6 @@ class Connection(H11Protocol):
         self._key = key.decode()
         self.app = _Binding(self.app, self._key)
         return rest
-
-    def _watch_headers(self) -> None:
-        if self.transport.is_closing() or self.conn.their_state is not h11.IDLE:
-            self._clear_deadline()
-        else:
-            self._set_deadline()
-
-    def _set_deadline(self) -> None:
-        # Not from each byte anew: a client that sends one a second would never be late.
-        if self._deadline is None:
-            self._deadline = self.loop.call_later(self.headers_timeout_s, self.transport.abort)
-
-    def _clear_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
 
 
 class _Binding:

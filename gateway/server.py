@@ -14,12 +14,8 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
-from gateway.connection import (
-    HEADERS_TIMEOUT_S,
-    MAX_CONNECTIONS,
-    BoundConnections,
-    Connection,
-)
+from gateway.connection import MAX_CONNECTIONS, BoundConnections, Connection
+from gateway.timed_connection import HEADERS_TIMEOUT_S, TimedConnection
 from infra.listener import listen
 from mainspring.errors import ServiceError
 
@@ -64,11 +60,13 @@ async def serve(
     *,
     tls: Tls | None = None,
     bounds: Bounds | None = None,
+    protocol: type[TimedConnection] | None = None,
 ) -> AsyncIterator[Address]:
-    """Port 0 takes a free one. Raises ServiceError when it cannot listen."""
+    """Port 0 takes a free one. `protocol`: of each connection, when not one that nodes may bind.
+    Raises ServiceError when it cannot listen."""
     bounds = bounds or Bounds()
     listener = listen(host, port)
-    server = _Server(_config(app, tls, bounds))
+    server = _Server(config_of(app, protocol or _bound(bounds), tls, bounds))
     running = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         await _started(server, running)
@@ -82,14 +80,26 @@ async def serve(
         listener.close()
 
 
-def _config(app: ASGIApp, tls: Tls | None, bounds: Bounds) -> uvicorn.Config:
+def _bound(bounds: Bounds) -> type[TimedConnection]:
     class Bounded(Connection):
         bound = BoundConnections(bounds.max_connections)
         headers_timeout_s = bounds.headers_timeout_s
 
+    return Bounded
+
+
+def config_of(
+    app: ASGIApp,
+    protocol: type[TimedConnection],
+    tls: Tls | None = None,
+    bounds: Bounds | None = None,
+    *,
+    max_headers_bytes: int = MAX_HEADERS_BYTES,
+) -> uvicorn.Config:
+    bounds = bounds or Bounds()
     return uvicorn.Config(
         app,
-        http=Bounded,
+        http=protocol,
         ws="none",
         lifespan="off",
         log_level="error",  # bad HTTP is a warning for each request
@@ -99,7 +109,7 @@ def _config(app: ASGIApp, tls: Tls | None, bounds: Bounds) -> uvicorn.Config:
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=bounds.shutdown_timeout_s,
-        h11_max_incomplete_event_size=MAX_HEADERS_BYTES,
+        h11_max_incomplete_event_size=max_headers_bytes,
         ssl_certfile=tls.certificate if tls else None,
         ssl_keyfile=tls.key if tls else None,
     )

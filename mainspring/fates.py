@@ -125,8 +125,8 @@ RULES: Mapping[FaultKind, Rule] = {
     ),
     FaultKind.PROGRAM_SILENT: Rule(
         Fate.MASK,
-        "run `mainspring agents check NAME`, or the command by hand in the task's image: it ended "
-        "before it asked the model",
+        "run the command by hand in the task's image, for a client `mainspring agents check NAME`: "
+        "it ended before it got a reply",
     ),
     FaultKind.FUNCTION_FAILED: Rule(
         Fate.MASK,

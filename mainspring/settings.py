@@ -60,6 +60,12 @@ class Settings(BaseSettings):
     gateway_addresses: str = ""
     """host:port of the gateways that nodes connect programs to, separated by commas; tls:// before
     one that has a certificate. Empty: the gateways of this home folder."""
+    edges: str = ""
+    """URLs of edges that gateways dial out to, separated by commas."""
+    edge_secret: SecretStr = SecretStr("")
+    """Shared by an edge and the gateways that dial out to it."""
+    edge_secret_file: str = ""
+    """File that holds it, in its place."""
     agents_dir: Path = Path("~/.cache/mainspring/agents")
     """Folder of the bundles that `mainspring agents add` makes and nodes mount."""
     image_mirrors: str = ""

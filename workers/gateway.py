@@ -7,6 +7,7 @@ It holds nothing: a gateway that dies leaves requests that clients ask again, of
 import asyncio
 import os
 import signal
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,8 @@ import structlog
 
 from gateway.app import make_app
 from gateway.durable import DurableAnswers
+from gateway.edge.dialling import Dialling, Edge, edge_at
+from gateway.edge.secret import edge_secret
 from gateway.server import Tls, serve
 from gateway.session_desk import SessionDesk
 from infra.db.cache import Known
@@ -30,13 +33,25 @@ from workers.service_link import ServiceLink
 log = structlog.get_logger()
 
 
-def main(home: Path | None, host: str, port: int, tls: Tls | None) -> None:
+def main(
+    home: Path | None, host: str, port: int, tls: Tls | None, edges: Sequence[str] = ()
+) -> None:
+    """`edges`: URLs to dial out to; none: those of the settings. Raises UsageError."""
     settings = load_settings(home)
+    named = edges or [url.strip() for url in settings.edges.split(",") if url.strip()]
+    dialled = [edge_at(url) for url in named]
     set_up(settings.log_format)
-    run_worker(_run(settings, host, port, tls))
+    run_worker(_run(settings, host, port, tls, dialled, edge_secret(settings)))
 
 
-async def _run(settings: Settings, host: str, port: int, tls: Tls | None) -> None:
+async def _run(
+    settings: Settings,
+    host: str,
+    port: int,
+    tls: Tls | None,
+    edges: Sequence[Edge],
+    secret: str,
+) -> None:
     async with open_database(settings) as db:
         link = await ServiceLink.open(settings, db)
         over_http = partial(serve_over_http, api_key=settings.policy_api_key)
@@ -52,18 +67,23 @@ async def _run(settings: Settings, host: str, port: int, tls: Tls | None) -> Non
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         linked = asyncio.create_task(link.run_forever())
         stopped = asyncio.create_task(stop.wait())
+        ends = [linked, stopped]
         try:
             async with notices.listening(), serve(app, host, port, tls=tls) as at:
                 told = f"tls://{at.host}:{at.port}" if tls else f"{at.host}:{at.port}"
                 with announced(settings.home, os.getpid(), told):
                     link.announce("gateway", at.url)
-                    done, _ = await asyncio.wait(
-                        [linked, stopped], return_when=asyncio.FIRST_COMPLETED
-                    )
+                    for edge in edges:
+                        dialling = Dialling(edge, app, secret)
+                        ends.append(asyncio.create_task(dialling.run_forever()))
+                    done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
                         task.result()
+                    # First of all, so that an edge gives what waits here to other gateways.
+                    for task in ends[2:]:
+                        task.cancel()
         finally:
-            linked.cancel()
-            stopped.cancel()
-            await asyncio.gather(linked, stopped, return_exceptions=True)
+            for task in ends:
+                task.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
             await served.close()

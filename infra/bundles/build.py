@@ -35,7 +35,13 @@ class BundleBroken(ServiceError):
 
 def add(store: BundleStore, recipe: Recipe) -> tuple[Bundle, bool]:
     """The bundle, and whether it was made now. Raises ConfigError, or BundleBroken."""
-    store.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        store.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"bundle {recipe.bundle} cannot be made in {store.folder}: {error.strerror}",
+            remedy="set MAINSPRING_AGENTS_DIR to a folder that this user can write to",
+        ) from None
     with _alone(store.folder / f".{recipe.bundle}.lock"):
         try:
             return store.find(recipe.bundle), False

@@ -7,6 +7,7 @@ the sandbox node, which mounts them, and by `mainspring agents`.
 
 import hashlib
 import os
+import platform
 import shutil
 import uuid
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from mainspring.programs.profiles.choice import is_program, profile_for
 from mainspring.settings import configured_settings
 
 MANIFEST = "manifest.json"
+ANY_MACHINE = "any"
 _CHANGES = "__pycache__"
 """Python writes the time of a source into it."""
 
@@ -42,7 +44,7 @@ class Manifest(BaseModel):
     sha256: str
     """Over names, modes and contents of all files but this one."""
     machine: str
-    """Architecture that its programs are for."""
+    """Architecture that its programs are for, or ANY_MACHINE."""
     python: str | None = None
     """Minor version of its own Python; the image must have one where its glibc is older."""
     min_glibc: str | None = None
@@ -123,7 +125,16 @@ def bundle_of(agent: AgentConfig) -> Bundle | None:
 def mounts_for(agent: AgentConfig) -> Mapping[str, Path]:
     """What an agent's sandbox needs of this machine. Raises BundleMissing."""
     bundle = bundle_of(agent)
-    return {} if bundle is None else {f"{BUNDLES}/{bundle.name}": bundle.folder}
+    if bundle is None:
+        return {}
+    here, machine = platform.machine(), bundle.manifest.machine
+    if machine not in (here, ANY_MACHINE):
+        raise BundleMissing(
+            f"bundle {bundle.name} is for {machine}, and this machine is {here}",
+            remedy=f"run `mainspring agents remove {_asked(bundle.name)}`, then `mainspring agents "
+            "add` on this machine",
+        )
+    return {f"{BUNDLES}/{bundle.name}": bundle.folder}
 
 
 def _files(folder: Path) -> list[Path]:

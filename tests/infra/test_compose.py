@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 INFRASTRUCTURE = {"postgres", "temporal", "temporal-ui"}
 ONE_SHOT = {"migrations", "temporal-setup"}
 TRAINERS = {"trainer", "trainer-gpu"}
-WORKERS = {"rollout", "sandbox"} | TRAINERS
+WORKERS = {"rollout", "sandbox", "gateway"} | TRAINERS
 ENGINES = {"engine", "engine-cpu"}
 _VARIABLE = re.compile(r"\$\{(\w+)(?:(:[-?])([^}]*))?\}")
 
@@ -48,7 +48,7 @@ def filled(text: str) -> str:
 
 
 def test_every_part_is_there() -> None:
-    assert services().keys() == INFRASTRUCTURE | ONE_SHOT | WORKERS | ENGINES | {"tools"}
+    assert services().keys() == INFRASTRUCTURE | ONE_SHOT | WORKERS | ENGINES | {"edge", "tools"}
     by_default = {name for name, service in services().items() if "profiles" not in service}
     # No campaign is needed for any other command.
     assert by_default == INFRASTRUCTURE | ONE_SHOT | WORKERS - TRAINERS
@@ -175,7 +175,7 @@ def test_long_running_services_come_back() -> None:
 
 def test_ports_are_bound_to_loopback() -> None:
     ports = [port for service in services().values() for port in service.get("ports", [])]
-    assert len(ports) == 5
+    assert len(ports) == 7
     assert all(str(port).startswith("127.0.0.1:") for port in ports)
 
 
@@ -184,7 +184,7 @@ def test_secrets_have_no_default_and_are_in_the_example() -> None:
     example = (ROOT / "infra/deploy/env.example").read_text()
     variables = set(_VARIABLE.findall(text))
     for name, operator, _ in variables:
-        if "PASSWORD" in name or "KEY" in name:
+        if "PASSWORD" in name or "KEY" in name or "SECRET" in name:
             assert operator == ":?", f"{name} has a default"
         assert operator in (":?", ":-"), f"{name} may be empty"
         assert f"{name}=" in example or name == "MAINSPRING_TAG", f"{name} is not in env.example"
@@ -199,6 +199,22 @@ def test_environment_names_settings() -> None:
     known = {f"MAINSPRING_{field.upper()}" for field in Settings.model_fields}
     for name in ours():
         assert services()[name]["environment"].keys() <= known | {"HF_TOKEN"}, name
+
+
+def test_the_edge_gets_its_own_secret_and_nothing_else() -> None:
+    edge = services()["edge"]
+    assert edge["environment"] == {"MAINSPRING_EDGE_SECRET": None}
+    assert edge["profiles"] == ["edge"]
+    assert not {"volumes", "depends_on", "networks"} & edge.keys()
+    # Beyond the container's loopback it does not start without one.
+    assert edge["command"][2:4] == ["--host", "0.0.0.0"]
+
+
+def test_the_node_finds_the_gateway() -> None:
+    gateway, node = services()["gateway"], services()["sandbox"]
+    port = gateway["command"][gateway["command"].index("--port") + 1]
+    assert node["environment"]["MAINSPRING_GATEWAY_ADDRESSES"] == f"gateway:{port}"
+    assert gateway["ports"][0].endswith(f":{port}")
 
 
 def test_registered_search_attributes_are_those_the_workflows_set() -> None:

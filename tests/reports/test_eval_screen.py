@@ -82,6 +82,7 @@ async def test_masked_rollouts_end_the_command_with_a_failure(
     assert "1 of 6 rollouts could not be scored" in shown
     assert "r000000/003  shown:repo__lib-2  (no patch)" in shown
     assert "r000000/004  shown:repo/lib:3  (masked)" in shown
+    assert "fault      the node died" in shown
     assert "next       `mainspring rollout show shown/r000000/003`" in shown
     assert isinstance(ended.exception, WorkFailed) and ended.exception.exit_code == 4
     assert "--retry" in ended.exception.remedy and "--masked" in ended.exception.remedy

@@ -82,7 +82,7 @@ def client_of(session: Mapping[str, Any], **more: Any) -> AsyncOpenAI:
     return AsyncOpenAI(base_url=session["base_urls"]["openai"], api_key=session["key"], **more)
 
 
-async def work(session: Mapping[str, Any], *, calls: int = 50) -> str:
+async def work(session: Mapping[str, Any], *, calls: int = 50, **client_options: Any) -> str:
     """The patch, once a reply calls no tool or after this number of calls."""
     messages: list[Any] = [{"role": "user", "content": session["instruction"]}]
     with tempfile.TemporaryDirectory() as folder:
@@ -91,7 +91,7 @@ async def work(session: Mapping[str, Any], *, calls: int = 50) -> str:
         _run(
             "git init -q . && git add -A && git -c user.name=a -c user.email=a commit -qm a", folder
         )
-        async with client_of(session) as client:
+        async with client_of(session, **client_options) as client:
             for _ in range(calls):
                 made = await client.chat.completions.create(
                     model=session["model"], messages=messages, tools=[BASH]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from infra.bundles.build import BundleBroken, add
-from infra.bundles.store import BundleMissing, BundleStore, digest
+from infra.bundles.store import (
+    MANIFEST,
+    BundleMissing,
+    BundleStore,
+    Manifest,
+    digest,
+    mounts_for,
+)
+from mainspring.config.agent import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.programs.recipes import Recipe, recipe_of, recipes
 from tests.infra.bundles.wheels import make_wheel
@@ -74,6 +83,31 @@ def test_what_cannot_be_installed_leaves_nothing(store: BundleStore, recipe: Rec
         add(store, newer)
     assert store.list() == []
     assert [path.name for path in store.folder.iterdir()] == [".tool-1.0.lock"]
+
+
+def test_a_bundle_of_another_machine_is_not_mounted(
+    store: BundleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a shared folder or a copy brought it here: its programs would not start."""
+    monkeypatch.setenv("MAINSPRING_AGENTS_DIR", str(store.folder))
+    codex = recipe_of("codex")
+    folder = store.folder / codex.bundle
+    folder.mkdir(parents=True)
+    manifest = Manifest(
+        name=codex.name,
+        version=codex.version,
+        packages=(),
+        programs=("codex",),
+        sha256="",
+        machine="riscv64",
+    )
+    (folder / MANIFEST).write_text(manifest.model_dump_json())
+    with pytest.raises(BundleMissing, match="is for riscv64, and this machine is") as raised:
+        mounts_for(AgentConfig(kind="codex"))
+    assert f"agents remove codex@{codex.version}" in raised.value.remedy
+    fitting = manifest.model_copy(update={"machine": platform.machine()})
+    (folder / MANIFEST).write_text(fitting.model_dump_json())
+    assert list(mounts_for(AgentConfig(kind="codex")).values()) == [folder]
 
 
 def test_recipes_and_their_versions() -> None:
