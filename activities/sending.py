@@ -111,7 +111,7 @@ async def through_group(
 async def _both(ours: Awaitable[None], theirs: Awaitable[None]) -> None:
     """Both sides of a transfer; the first failure, once both have ended."""
     ends = await asyncio.gather(ours, theirs, return_exceptions=True)
-    # Of an engine: what it says of the failure is the cause, the rank saw its effect.
+    # What an engine tells of the failure is the cause, of which the rank saw the effect.
     for end in reversed(ends):
         if isinstance(end, BaseException):
             raise end
