@@ -55,11 +55,11 @@ class SftTrainingActivities(TrainingActivities):
         if newest.version > ask.version:  # by an attempt that did not hear of its success
             return SftStepsResult(version=newest.version, loss=None)
         began = time.monotonic()
-        async with heartbeating("loading the checkpoint") as beat, self._held.in_turn:
+        async with heartbeating("loading the checkpoint") as beat, self.held.in_turn:
             run = await self._run_of(ask.campaign)
             job = await self._job(ask.campaign)
             checkpoint = Path(newest.checkpoint)
-            await self._held.run(self._backend.load, job, checkpoint, ask.version)
+            await self.held.run(self._backend.load, job, checkpoint, ask.version)
             step, loss = ask.version, None
             ahead = asyncio.create_task(run.batch(step + 1))
             try:
@@ -89,7 +89,7 @@ class SftTrainingActivities(TrainingActivities):
             await trainers.check(self._db, ask.campaign, self._epoch)
             directory = self._directory(ask.campaign, step)
             trained_on = run.digest(ask.version, step)
-            await self._held.run(self._backend.save, job, directory, step, trained_on)
+            await self.held.run(self._backend.save, job, directory, step, trained_on)
             await sft.put_version(
                 self._db,
                 ask.campaign,
@@ -103,7 +103,7 @@ class SftTrainingActivities(TrainingActivities):
 
     async def _step(self, run: "_Run", samples: list[Sample], step: int) -> dict[str, float | None]:
         started = time.monotonic()
-        found = await self._held.run(self._supervised.supervised_step, samples, step, run.num_steps)
+        found = await self.held.run(self._supervised.supervised_step, samples, step, run.num_steps)
         seconds = time.monotonic() - started
         num_tokens = sum(len(sample.token_ids) for sample in samples)
         return {

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mainspring.algorithms.gap import LogprobGap
+from mainspring.sending import Bucket, Meeting
 from mainspring.stamp import Stamp
 from mainspring.step_metrics import StepMetrics, TrainerJob
 from mainspring.trajectories.samples import Sample
@@ -66,4 +67,32 @@ class TrainerBackend(Protocol):
 
     def stamp(self) -> Stamp:
         """What the bits of this trainer depend on; after `prepare` or `load`."""
+        ...
+
+
+class WeightSource(Protocol):
+    """Weights that go straight from the ranks into engines: the backend, as the activity that sends
+    them meets it. Blocking calls in the backend's thread, in this order. Raises SendingFailed and
+    TrainerLost."""
+
+    def holds(self, job: TrainerJob, version: int) -> bool: ...
+
+    def open_meetings(self, name: str, num_engine_ranks: int) -> list[Meeting]:
+        """Where engines join: a process group with each rank that sends."""
+        ...
+
+    def meet(self, timeout_s: float) -> None:
+        """Wait until they have joined; each later transfer may take as long."""
+        ...
+
+    def gather(self, max_bytes: int) -> list[Bucket]:
+        """What each rank sends next; empty when all is sent."""
+        ...
+
+    def send(self) -> None:
+        """What was gathered."""
+        ...
+
+    def part(self) -> None:
+        """End the groups."""
         ...

@@ -66,15 +66,15 @@ class TrainingActivities:
         self._epoch = epoch
         self._home = home
         self._backend = backend
-        self._held = HeldVersion(db, backend)
+        self.held = HeldVersion(db, backend)
 
     @implements(PREPARE_POLICY)
     async def prepare_policy(self, ref: CampaignRef) -> PolicyRef:
         if await policies.latest_policy(self._db, ref.campaign) is None:
             job = await self._job(ref.campaign)
             directory = self._directory(ref.campaign, 0)
-            async with heartbeating("warm start") as beat, self._held.in_turn:
-                await self._held.run(self._backend.prepare, job, directory, beat.show)
+            async with heartbeating("warm start") as beat, self.held.in_turn:
+                await self.held.run(self._backend.prepare, job, directory, beat.show)
             await policies.put_first_policy(
                 self._db,
                 ref.campaign,
@@ -92,15 +92,15 @@ class TrainingActivities:
         if done is not None and done.status is StepStatus.DONE:
             return _result(ask.step, done.metrics)
         started = time.monotonic()
-        async with heartbeating("loading the batch") as beat, self._held.in_turn:
+        async with heartbeating("loading the batch") as beat, self.held.in_turn:
             job = await self._job(ask.campaign)
             trainer = job.config.trainer
             before = await policies.get_policy(self._db, ask.campaign, ask.step - 1)
             groups = await batches.load_batch(self._db, ask.campaign, ask.step)
             batch = await asyncio.to_thread(step_batch, groups, trainer, version=before.version)
-            await self._held.hold(job, before.version, beat.show)
+            await self.held.hold(job, before.version, beat.show)
             beat.note = f"{len(batch.samples)} samples"
-            measured = await self._held.run(self._backend.train_step, batch.samples, ask.step)
+            measured = await self.held.run(self._backend.train_step, batch.samples, ask.step)
             beyond = measured.gap.beyond(job.config.gap_bounds)
             if beyond:  # only warned of: the backend raises where bounds are enforced
                 log.warning("log-prob gap", campaign=ask.campaign, step=ask.step, beyond=beyond)
@@ -109,7 +109,7 @@ class TrainingActivities:
             directory = self._directory(ask.campaign, ask.step)
             is_whole = trainer.has_checkpoint(ask.step)
             save = partial(self._backend.save, weights_only=not is_whole)
-            await self._held.run(save, job, directory, ask.step, batch.digest)
+            await self.held.run(save, job, directory, ask.step, batch.digest)
             clock = await steps.step_clock(self._db, ask.campaign, ask.step)
             metrics = measured.figures | batch.figures | clock.figures(measured.num_tokens)
             metrics |= {"seconds": time.monotonic() - started}
@@ -132,7 +132,7 @@ class TrainingActivities:
 
     @implements(CHECK_LOGPROBS)
     async def check_logprobs(self, ask: CheckInput) -> CheckResult:
-        async with heartbeating("recomputing") as beat, self._held.in_turn:
+        async with heartbeating("recomputing") as beat, self.held.in_turn:
             job = await self._job(ask.campaign)
             config = job.config
             [group] = await batches.load_groups(self._db, [ask.group])
@@ -152,15 +152,15 @@ class TrainingActivities:
     ) -> LogprobGap:
         """Of tokens of `version`. Ranks that hold another one, by then usually the next, keep it:
         they compute with what was exported, which is what engines served."""
-        if not await self._held.run(self._backend.is_ready):
+        if not await self.held.run(self._backend.is_ready):
             newest = await policies.latest_policy(self._db, job.campaign)
             assert newest is not None
-            await self._held.hold(job, newest.version, show)
-        if await self._held.run(self._backend.holds, job, version):
-            return await self._held.run(self._backend.logprob_gap, samples, version)
+            await self.held.hold(job, newest.version, show)
+        if await self.held.run(self._backend.holds, job, version):
+            return await self.held.run(self._backend.logprob_gap, samples, version)
         policy = await policies.get_policy(self._db, job.campaign, version)
         export = Path(policy.path)
-        return await self._held.run(self._backend.logprob_gap, samples, version, export)
+        return await self.held.run(self._backend.logprob_gap, samples, version, export)
 
     async def stay_ready(self, campaign: CampaignId) -> None:
         """Start ranks that died between two calls, or with the process before this one, ahead of
@@ -174,14 +174,14 @@ class TrainingActivities:
             await asyncio.sleep(READY_LOOK_S)
 
     async def _get_ready(self, campaign: CampaignId) -> None:
-        if self._held.in_turn.locked() or await self._held.run(self._backend.is_ready):
+        if self.held.in_turn.locked() or await self.held.run(self._backend.is_ready):
             return
         record = await campaigns.get(self._db, campaign)
         newest = await policies.latest_policy(self._db, campaign)
         if newest is None or record.status in campaigns.ENDS:
             return
-        async with self._held.in_turn:
-            await self._held.hold(await self._job(campaign), newest.version, lambda note: None)
+        async with self.held.in_turn:
+            await self.held.hold(await self._job(campaign), newest.version, lambda note: None)
 
     async def _fingerprint(
         self,

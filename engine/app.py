@@ -13,16 +13,15 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from engine.bodies import AbortBody, GenerateBody, PauseBody, UpdateBody, VersionBody
+from engine.bodies import AbortBody, GenerateBody, PauseBody, parse
 from engine.scheduler import PauseMode, Scheduler
 from engine.sequences import (
     InvalidRequest,
@@ -33,11 +32,10 @@ from engine.sequences import (
 )
 from engine.streaming import PIECE_TOKENS, Pieces
 from engine.thread import EngineFailed, EngineThread
+from engine.update_routes import UpdateRoutes
 from infra.policy.engine_check import CPU_ENGINE
 from mainspring import __version__
-from mainspring.errors import ModelError
 
-Body = TypeVar("Body", bound=BaseModel)
 HEALTH_GENERATE_TIMEOUT_S = 20.0
 """As long as SGLang waits for its own probe token."""
 OPEN_PATHS = frozenset({"/health", "/health_generate", "/ready"})
@@ -67,14 +65,12 @@ class Routes:
             Route("/v1/models", self.models, methods=get),
             Route("/pause_generation", self.pause_generation, methods=post),
             Route("/continue_generation", self.continue_generation, methods=post),
-            Route("/update_weights_from_disk", self.update_weights, methods=post),
-            Route("/update_weight_version", self.update_version, methods=post),
             Route("/abort_request", self.abort_request, methods=post),
             Route("/flush_cache", self.flush_cache, methods=both),
         ]
 
     async def generate(self, request: Request) -> Response:
-        body = await _parse(request, GenerateBody)
+        body = await parse(request, GenerateBody)
         if body.logprob_start_len >= 0 or body.top_logprobs_num:
             raise InvalidRequest(
                 "the CPU engine does not implement logprob_start_len and top_logprobs_num"
@@ -209,6 +205,7 @@ class Routes:
                 **self._describe(),
                 "max_running_requests": self._scheduler.max_batch,
                 "startup_time": self._started_at,
+                "tp_size": 1,
                 "stream_interval": PIECE_TOKENS,
                 "internal_states": [internal],
                 "version": f"mainspring-{__version__}",
@@ -269,7 +266,7 @@ class Routes:
         }
 
     async def pause_generation(self, request: Request) -> Response:
-        mode = (await _parse(request, PauseBody)).mode
+        mode = (await parse(request, PauseBody)).mode
         if mode is PauseMode.IN_PLACE and self._model.is_reproducible:
             raise InvalidRequest(
                 "a reproducible engine does not pause in place: requests would continue under new "
@@ -282,39 +279,8 @@ class Routes:
         await self._engine.call(lambda s: s.resume())
         return JSONResponse({"message": "Generation continued successfully.", "status": "ok"})
 
-    async def update_weights(self, request: Request) -> Response:
-        body = await _parse(request, UpdateBody)
-        served = await self._engine.call(
-            lambda s: s.update_weights(
-                body.model_path,
-                body.weight_version,
-                flush_cache=body.flush_cache,
-                abort_all=body.abort_all_requests,
-            )
-        )
-        try:
-            await asyncio.wrap_future(served)
-        except ModelError as error:
-            return JSONResponse(
-                {"success": False, "message": str(error), "num_paused_requests": 0}, 400
-            )
-        message = "Succeeded to update model weights."
-        return JSONResponse({"success": True, "message": message, "num_paused_requests": 0})
-
-    async def update_version(self, request: Request) -> Response:
-        body = await _parse(request, VersionBody)
-
-        def change(scheduler: Scheduler) -> None:
-            if body.abort_all_requests:
-                scheduler.abort(lambda sequence: True)
-            scheduler.weight_version = body.new_version
-
-        await self._engine.call(change)
-        message = f"Weight version updated to {body.new_version}"
-        return JSONResponse({"success": True, "message": message, "new_version": body.new_version})
-
     async def abort_request(self, request: Request) -> Response:
-        body = await _parse(request, AbortBody)
+        body = await parse(request, AbortBody)
         # By the whole id: SGLang also aborts the requests whose ids begin with it.
         await self._engine.call(lambda s: s.abort(lambda q: body.abort_all or q.rid == body.rid))
         return Response()
@@ -326,15 +292,6 @@ class Routes:
 
 
 _PROBE = SamplingOptions.model_validate({"max_new_tokens": 1, "temperature": 0})
-
-
-async def _parse(request: Request, model: type[Body]) -> Body:
-    try:
-        return model.model_validate_json(await request.body() or b"{}")
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise SchemaViolation(f"{where}: {first['msg']}" if where else first["msg"]) from None
 
 
 async def _disconnected(request: Request) -> None:
@@ -370,7 +327,7 @@ def _refusal(
 
 def make_app(engine: EngineThread, scheduler: Scheduler, *, api_key: str = "") -> ASGIApp:
     app = Starlette(
-        routes=Routes(engine, scheduler).table(),
+        routes=Routes(engine, scheduler).table() + UpdateRoutes(engine).table(),
         exception_handlers={
             SchemaViolation: _refusal(str, 400),
             InvalidRequest: _refusal(lambda error: {"message": str(error)}, 400),

@@ -1,11 +1,15 @@
-"""The bodies of the engine's routes, as SGLang has them. Imported by `engine.app` alone."""
+"""The bodies of the engine's routes, as SGLang has them. Imported by the routes' files alone."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
 
 from engine.scheduler import PauseMode
+from engine.sequences import SchemaViolation
+
+Body = TypeVar("Body", bound=BaseModel)
 
 
 class GenerateBody(BaseModel):
@@ -40,3 +44,41 @@ class VersionBody(BaseModel):
 class AbortBody(BaseModel):
     rid: str = ""
     abort_all: bool = False
+
+
+class JoinBody(BaseModel):
+    master_address: str
+    master_port: int
+    rank_offset: int
+    world_size: int
+    group_name: str = "weight_update_group"
+    backend: str = "nccl"
+
+
+class LeaveBody(BaseModel):
+    group_name: str = "weight_update_group"
+
+
+class BeginBody(BaseModel):
+    """SGLang's `selector` has one meaning here: there is no draft model."""
+
+
+class BucketBody(BaseModel):
+    names: list[str]
+    dtypes: list[str]
+    shapes: list[list[int]]
+    group_name: str = "weight_update_group"
+    weight_version: str | None = None
+
+
+class EndBody(BaseModel):
+    pass
+
+
+async def parse(request: Request, model: type[Body]) -> Body:
+    try:
+        return model.model_validate_json(await request.body() or b"{}")
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise SchemaViolation(f"{where}: {first['msg']}" if where else first["msg"]) from None

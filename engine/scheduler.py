@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from torch import Tensor
+
 from engine.sampling import sample
 from engine.sequences import Sequence
 from engine.served_model import PolicyModel
@@ -48,6 +50,10 @@ class Scheduler:
         self.weight_version = weight_version
         self.max_batch = max_batch
         self.paused = False
+        self.is_updating = False
+        """Weights arrive over a process group; nothing is generated meanwhile."""
+        self._version_before: str | None = None
+        """While weights arrive: the label of those that are served."""
         self.num_generated_tokens = 0
         """Since the start, also of requests that were aborted."""
         self.pool = SlotPool(SLOTS_PER_RUNNING * max_batch, model.kv_shape())
@@ -63,7 +69,7 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        return not self.paused and bool(self.running or self.waiting)
+        return not (self.paused or self.is_updating) and bool(self.running or self.waiting)
 
     def submit(self, sequence: Sequence) -> None:
         (self._held if self._updates else self.waiting).append(sequence)
@@ -160,6 +166,38 @@ class Scheduler:
             self.abort(lambda sequence: True)
         self._apply_updates()
         return update.done
+
+    def begin_update(self) -> bool:
+        """Generate nothing until the update is over; False unless paused, with no request on keys
+        and values of the weights of now."""
+        self.is_updating = self.paused and not self.running
+        self._version_before = self.weight_version
+        return self.is_updating
+
+    def end_update(self, weights: dict[str, Tensor]) -> None:
+        """Take weights that have all come; the update is over when they get their label. Raises
+        ModelError, and then nothing has changed."""
+        try:
+            self.model.take_weights(weights)
+        except ModelError:
+            self.drop_update(resume=False)
+            raise
+        self._version_before = None
+        self.pool.forget()
+
+    def set_version(self, version: str) -> None:
+        self.weight_version = version
+        if self._version_before is None:
+            self.is_updating = False
+
+    def drop_update(self, *, resume: bool) -> None:
+        """An update will not end. Weights that have not all come are not served, so those of before
+        are, under their label. `resume`: generate, though its sender has left the engine paused."""
+        if not self.is_updating:
+            return
+        self.is_updating = False
+        self.weight_version = self._version_before or self.weight_version
+        self.paused = self.paused and not resume
 
     def _apply_updates(self) -> None:
         while self._updates and (self.paused or not (self.running or self.waiting)):

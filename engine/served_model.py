@@ -7,6 +7,7 @@ bits whatever runs beside it and however its tokens were cut into passes: its pa
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ class PolicyModel:
         self.vocab_size: int = self.config.vocab_size
         self.context_length = context_length or int(self.config.max_position_embeddings)
         self.end_ids = frozenset(self._end_ids())
-        self.weights_digest = self._digest()
+        self.weights_digest = self._digest(read_weights(directory))
         self._check_runs()
 
     def _end_ids(self) -> set[int]:
@@ -140,34 +141,39 @@ class PolicyModel:
             raise ModelError(
                 f"model directory {directory}: weights cannot be read: {error}"
             ) from None
+        self._replace(loaded, f"model directory {directory}")
+        self.directory = directory
+
+    def take_weights(self, loaded: dict[str, torch.Tensor]) -> None:
+        """The same with weights that came from elsewhere."""
+        self._replace(loaded, "received weights")
+
+    def _replace(self, loaded: dict[str, torch.Tensor], source: str) -> None:
         # Tied weights appear once in named_parameters() and once in a checkpoint.
         expected = dict(self._model.named_parameters())
         for name, parameter in expected.items():
             if name not in loaded:
-                raise ModelError(f"model directory {directory}: weight {name} is missing")
+                raise ModelError(f"{source}: weight {name} is missing")
             if loaded[name].shape != parameter.shape:
                 raise ModelError(
-                    f"model directory {directory}: weight {name} is {list(loaded[name].shape)}, "
+                    f"{source}: weight {name} is {list(loaded[name].shape)}, "
                     f"the served model's is {list(parameter.shape)}",
                     remedy="publish weights of the architecture the engine was started with",
                 )
         tied = dict(self._model.named_parameters(remove_duplicate=False))
         if unknown := sorted(loaded.keys() - tied.keys()):
-            raise ModelError(
-                f"model directory {directory}: weight {unknown[0]} is not the served model's"
-            )
+            raise ModelError(f"{source}: weight {unknown[0]} is not the served model's")
         with torch.no_grad():
             for name, parameter in expected.items():
                 parameter.copy_(loaded[name])
-        self.directory = directory
-        self.weights_digest = self._digest()
+        self.weights_digest = self._digest(loaded)
 
-    def _digest(self) -> str | None:
+    def _digest(self, names: Iterable[str]) -> str | None:
         """Of what is in memory, as infra.policy.weight_files.weights_digest is of the files; None
         when the files hold more than the model's weights."""
         weights = dict(self._model.named_parameters(remove_duplicate=False))
         digest = hashlib.sha256()
-        for name in sorted(read_weights(self.directory)):
+        for name in sorted(names):
             if name not in weights:
                 return None
             add_to_digest(digest, name, weights[name].detach().numpy())

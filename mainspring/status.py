@@ -363,6 +363,16 @@ class Unverified(StrEnum):
     """All tasks, also those found flaky or wrong."""
 
 
+class Publish(StrEnum):
+    """How new weights get into engines."""
+
+    DISK = "disk"
+    """Engines load the files of the version."""
+    COLLECTIVE = "collective"
+    """The trainer's ranks send them to all engines at once, over a process group (NCCL, on CPU
+    gloo); an engine that this did not reach loads the files."""
+
+
 class PolicyApi(StrEnum):
     """How the policy is asked."""
 

@@ -65,6 +65,13 @@ class BatchFileDamaged(ServiceError):
     fault = FaultKind.BATCH_FILE_DAMAGED
 
 
+class SendingFailed(ServiceError):
+    """Weights did not reach the engines over a process group: one did not join, or was lost. Their
+    files are whole, and the engines load these."""
+
+    fault = FaultKind.ENGINE_UNREACHABLE
+
+
 class TrainerFenced(ServiceError):
     """A newer trainer has taken the campaign over: this one's work does not count, and the newer
     one does the attempt again."""

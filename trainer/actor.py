@@ -12,12 +12,14 @@ import ray
 
 from mainspring.algorithms.choice import find_engine, find_loss
 from mainspring.config.campaign import CampaignConfig
+from mainspring.sending import Meeting
 from mainspring.trajectories.samples import Sample
 from trainer.batch_file import BatchFile
 from trainer.rank_log import bound, redirect
 
 if TYPE_CHECKING:
     from trainer.rank import TrainerRank
+    from trainer.sender import WeightSender
 
 
 PULSE_GROUP = "pulse"
@@ -83,3 +85,16 @@ class RankActor:
         if self._log is not None:
             bound(self._log)
         return getattr(self._rank, method)(*args, **kwargs)
+
+    def open_meeting(self, name: str, num_engine_ranks: int) -> Meeting | None:
+        """See `WeightSender.open`."""
+        return self._sender.open(ray.util.get_node_ip_address(), name, num_engine_ranks)
+
+    def sending(self, method: str, *args: Any) -> Any:
+        """Of `WeightSender`."""
+        return getattr(self._sender, method)(*args)
+
+    @property
+    def _sender(self) -> "WeightSender":
+        assert self._rank is not None, "the rank was not started"
+        return self._rank.sender

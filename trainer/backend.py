@@ -19,6 +19,7 @@ from mainspring.algorithms.gap import LogprobGap
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import BUNDLED
 from mainspring.ids import campaign_id
+from mainspring.sending import Bucket, Meeting
 from mainspring.stamp import Stamp
 from mainspring.step_metrics import StepMetrics, SupervisedMetrics, TrainerJob
 from mainspring.training_faults import TrainerLost
@@ -151,6 +152,21 @@ class RayTrainer:
         self, samples: list[Sample], version: int, export: Path | None = None
     ) -> LogprobGap:
         return self._driver.logprob_gap(samples, version, export)
+
+    def open_meetings(self, name: str, num_engine_ranks: int) -> list[Meeting]:
+        return self._driver.open_meetings(name, num_engine_ranks)
+
+    def meet(self, timeout_s: float) -> None:
+        self._driver.sending("meet", timeout_s)
+
+    def gather(self, max_bytes: int) -> list[Bucket]:
+        return [each for each in self._driver.sending("gather", max_bytes) if each is not None]
+
+    def send(self) -> None:
+        self._driver.sending("send")
+
+    def part(self) -> None:
+        self._driver.sending("close")
 
     def stamp(self) -> Stamp:
         return self._driver.stamp

@@ -21,6 +21,7 @@ from mainspring.algorithms.gap import LogprobGap, measure
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import MCORE
 from mainspring.errors import MainspringError
+from mainspring.sending import Meeting
 from mainspring.stamp import Stamp
 from mainspring.step_metrics import Origin, StepMetrics, SupervisedMetrics, of_all_ranks
 from mainspring.training_faults import (
@@ -239,6 +240,17 @@ class TrainerDriver:
         checkpoint.verify(directory, manifest)
         self._all("load_checkpoint", directory)
         return manifest
+
+    def open_meetings(self, name: str, num_engine_ranks: int) -> list[Meeting]:
+        """Of the ranks that send weights to engines, each a group with the engines' ranks."""
+        self._require_ranks()
+        found = self._get([a.open_meeting.remote(name, num_engine_ranks) for a in self._actors])
+        return [meeting for meeting in found if meeting is not None]
+
+    def sending(self, method: str, *args: Any) -> list[Any]:
+        """Of every rank's `WeightSender`."""
+        self._require_ranks()
+        return self._get([a.sending.remote(method, *args) for a in self._actors])
 
     def has_ranks(self) -> bool:
         """Whether ranks were started and none has died, also while nothing was asked of them."""

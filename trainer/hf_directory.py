@@ -37,6 +37,12 @@ def load_config(model_dir: Path) -> PretrainedConfig:
         ) from None
 
 
+def export_dtype(source: Path) -> torch.dtype:
+    """Of the weights of an export with the config of `source`."""
+    dtype = load_config(source).dtype
+    return dtype if isinstance(dtype, torch.dtype) else torch.float32
+
+
 class HfReader:
     def __init__(self, model_dir: Path) -> None:
         """Raises ModelError when there are no weights, a file is damaged or one is missing."""
@@ -96,8 +102,7 @@ class HfWriter:
         self._directory = directory
         self._source = source
         self._part = part
-        dtype = load_config(source).dtype
-        self._dtype = dtype if isinstance(dtype, torch.dtype) else torch.float32
+        self._dtype = export_dtype(source)
         self._waiting: dict[str, Tensor] = {}
         self._num_bytes = 0
         self.files: dict[str, str] = {}

@@ -37,6 +37,7 @@ from trainer.processes import (
 )
 from trainer.reference import Reference, exported
 from trainer.schedule import lr_scale
+from trainer.sender import WeightSender
 from trainer.step_cost import StepCost
 from trainer.supervised_step import SupervisedStep
 
@@ -69,6 +70,7 @@ class TrainerRank:
         make: EngineClass = find_engine(self._config)
         self._engine = make(config, model_dir, self._processes)
         self._weights = self._engine.weights
+        self.sender = WeightSender(self._weights, self._processes)
         self._cost = StepCost(self._config, model_dir, self._processes.device)
         self._reference: Reference | None = None
         self.keep_reference()

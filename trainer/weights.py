@@ -5,6 +5,7 @@ another shape, is refused by name. All ranks make the same calls; in an export t
 tensor-parallel rank of each pipeline stage writes its stage's files, copies write nothing.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -27,7 +28,7 @@ from trainer.convert import (
     to_hf,
     unplaced,
 )
-from trainer.hf_directory import HfReader, HfWriter
+from trainer.hf_directory import HfReader, HfWriter, export_dtype
 from trainer.lora import adapters, merged, stored_weights
 from trainer.model import PolicyModel
 from trainer.processes import Processes
@@ -58,6 +59,7 @@ class Weights:
         self._hf = hf
         self._processes = processes
         self._model_dir = model_dir
+        self._dtype = export_dtype(model_dir)
         self._first_layer = first_layer(model, processes)
         self._first_expert = processes.expert_rank * (
             (model.config.num_moe_experts or 0) // model.config.expert_model_parallel_size
@@ -116,17 +118,32 @@ class Weights:
         if first:
             writer.begin()
         dist.barrier()
-        for local, weight in stored_weights(self._model).items():
-            name = self._global(local)
-            shards = self._gathered(name, merged(self._model, local, weight))
-            if shards is not None:
-                writer.add(to_hf(name, shards, self._hf))
+        for _, weights in self.gathered():
+            writer.add(weights)
         writer.flush()
         files = self._everywhere(writer.files)
         if first:
             writer.finish({name: file for part in files for name, file in part.items()})
         if self._lora is not None and self._lora.rank:
             self._export_adapters(directory / ADAPTER_DIRECTORY, self._lora)
+
+    def gathered(self) -> Iterator[tuple[int, StateDict]]:
+        """Weight after weight as an export has it, on the rank that writes it, elsewhere nothing;
+        each with its size, which is the same on all ranks of its pipeline stage."""
+        for local, weight in stored_weights(self._model).items():
+            name = self._global(local)
+            merged_weight = merged(self._model, local, weight)
+            shards = self._gathered(name, merged_weight)
+            found = {} if shards is None else to_hf(name, shards, self._hf)
+            num_bytes = merged_weight.numel() * self._dtype.itemsize * self._processes.tp_size
+            yield num_bytes, {each: part.to(self._dtype) for each, part in found.items()}
+
+    @property
+    def writes(self) -> bool:
+        """Whether this rank writes weights of an export."""
+        first = self._processes.is_first_copy and self._processes.tp_rank == 0
+        has_experts = any(is_expert(self._global(name)) for name in stored_weights(self._model))
+        return first or (has_experts and self._processes.is_first_copy_of_experts)
 
     def _export_adapters(self, directory: Path, lora: LoraConfig) -> None:
         mine: StateDict = {}

@@ -8,17 +8,20 @@ a standby waits for the lease with its ranks' processes ready (`workers.standby`
 import asyncio
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from temporalio.worker import Worker
 
 from activities.extensions import ExtensionActivities
+from activities.sending import SendingActivities
 from activities.sft_training import SftTrainingActivities
 from infra.db import campaigns, trainers
 from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.db.trainers import TrainerLease
 from infra.log_setup import set_up
+from infra.policy.serving import weights_of
 from infra.temporal.faults import Faults
 from infra.temporal.log import runtime
 from infra.temporal.takeover import end_attempts, worker_identity
@@ -117,6 +120,8 @@ async def _train(
     campaign, address = lease.campaign, settings.metrics_address
     gauges = Gauges(runtime(address).metric_meter, campaign) if address else None
     training = SftTrainingActivities(db, settings.home, backend, lease.epoch)
+    weights = partial(weights_of, db, api_key=settings.policy_api_key)
+    sending = SendingActivities(db, training.held, backend, weights, lease.epoch)
     name = trainer_queue(campaign)
     worker = Worker(
         link.client,
@@ -126,6 +131,7 @@ async def _train(
             training.train_step,
             training.check_logprobs,
             training.sft_steps,
+            sending.send_policy,
         ],
         interceptors=[Faults()],
         graceful_shutdown_timeout=GRACE,

@@ -26,6 +26,7 @@ with workflow.unsafe.imports_passed_through():
         PREPARE_POLICY,
         PUBLISH_POLICY,
         PUBLISH_TIMEOUT_S,
+        SEND_POLICY,
         SET_CAMPAIGN_STATUS,
         STEP_TIMEOUT_S,
         SURVEY_CAMPAIGN,
@@ -45,7 +46,7 @@ with workflow.unsafe.imports_passed_through():
         SurveyInput,
     )
     from mainspring.protocol.names import Workflow
-    from mainspring.status import CampaignStatus
+    from mainspring.status import CampaignStatus, Publish
     from workflows import activity_calls
     from workflows.admitting import Admission
     from workflows.measuring import measure
@@ -168,10 +169,18 @@ class CampaignWorkflow:
             )
 
     async def _publish(self, version: int) -> None:
+        ref = PolicyRef(campaign=self._state.campaign, version=version)
+        if self._state.plan.publish is Publish.COLLECTIVE and version > 0:
+            queue = trainer_queue(self._state.campaign)
+            with self._wait(f"sending policy version {version}", queue, PUBLISH_TIMEOUT_S):
+                await activity_calls.anywhere(
+                    SEND_POLICY, ref, summary=f"policy version {version} over a process group"
+                )
+        # Of engines that have it, this is a look.
         with self._wait(f"publishing policy version {version}", ROLLOUT_QUEUE, PUBLISH_TIMEOUT_S):
             await activity_calls.anywhere(
                 PUBLISH_POLICY,
-                PolicyRef(campaign=self._state.campaign, version=version),
+                ref,
                 summary=f"policy version {version}",
             )
         self._state.published_version = version

@@ -300,6 +300,7 @@ def _state(config: CampaignConfig, paused: bool) -> CampaignState:
             eval_greedy=config.evaluation.greedy,
             eval_concurrency=config.evaluation.concurrency,
             max_flat_groups=config.trainer.flat_groups_bound,
+            publish=config.policy.publish,
         ),
         paused=paused,
     )

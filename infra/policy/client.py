@@ -5,25 +5,21 @@ an abort resumes from its partial tokens with what is left of its budget; an eng
 are not the campaign's, or were discarded, is reported as UnknownWeights, never trained on (an
 evaluation, which trains nothing, takes any weights), nor asked for tokens once it may have been
 started again with others; what would kill an engine is not sent: ids it
-has no embedding for, a request that closed two connections, weights that are not whole; after
-`publish` the engine generates again, whatever happened.
+has no embedding for, a request that closed two connections. Weights are `engine_weights`' matter.
 """
 
 import asyncio
 import time
 import uuid
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import structlog
-
 from infra.policy.balancer import Balancer
-from infra.policy.model_files import check_servable
+from infra.policy.engine_weights import EngineWeights, IsKnown, served_label
 from infra.policy.partial import Partial, UnknownWeights, cut_off, weight_label
 from infra.policy.protocol import (
     ANY,
@@ -36,11 +32,9 @@ from infra.policy.protocol import (
     Versions,
 )
 from infra.policy.pulse import Pulse
-from infra.policy.same_bits import SameBits
-from infra.policy.weight_files import check_same_weights, weights_digest
 from infra.policy.weight_label import WeightLabel
 from infra.policy.wire import Closed, OnPiece, Wire
-from mainspring.errors import EngineError, EngineFailing, EngineUnreachable
+from mainspring.errors import EngineFailing, EngineUnreachable
 from mainspring.trajectories.turns import PartialCall
 
 MAX_RESUMES = 64
@@ -55,8 +49,6 @@ RETURN_S = 10.0
 """How long a request waits for an engine that is started again, before its caller has to retry:
 the waits between a caller's retries soon double."""
 RETURN_LOOK_S = 0.5
-
-_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +81,7 @@ class SGLangClient:
         any_weights: bool = False,
         vocab_size: int | None = None,
         model: Path | None = None,
-        is_known: Callable[[WeightLabel], Awaitable[bool]] | None = None,
+        is_known: IsKnown | None = None,
         reproducible: bool = False,
         alone: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
@@ -98,20 +90,17 @@ class SGLangClient:
         has such weights now, asked for every reply (default: any number is a version of it);
         `reproducible`: engines that are not, or not alike, are refused before they get weights;
         `alone`: entered while weights are loaded, to keep other processes from the same."""
-        self._alone = alone
-        self._like = SameBits() if reproducible else None
         self._any_weights = any_weights
         self._vocab_size = vocab_size
-        self._model = model
         self._is_known = is_known
-        self._digests: dict[tuple[Path, WeightLabel], str | None] = {}
-        self._not_compared: set[str] = set()
         self._doubtful: set[str] = set()
         """Engines that did not answer: the process that answers next may be another one."""
         self._balancer = Balancer([url.rstrip("/") for url in engines])
         self._wire = Wire(timeout_s, api_key)
         self._pulse = Pulse(self._wire.answers)
-        self._publishing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.weights = EngineWeights(
+            self._wire, model=model, is_known=is_known, reproducible=reproducible, alone=alone
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -206,7 +195,7 @@ class SGLangClient:
         was started with: every request that waited for it would have to be sampled again."""
         if self._any_weights or engine not in self._doubtful:
             return
-        info = await self._model_info(engine)
+        info = await self.weights.info(engine)
         weight_label(engine, str(info.get("weight_version")), versions)
         self._doubtful.discard(engine)
 
@@ -288,7 +277,7 @@ class SGLangClient:
             return None, error
 
     async def served_version(self, engine: str) -> int | None:
-        label = _served(await self._model_info(engine))
+        label = served_label(await self.weights.info(engine))
         return None if label is None else label.version
 
     async def publish(self, engine: str, weights: Path, label: WeightLabel) -> None:
@@ -296,94 +285,5 @@ class SGLangClient:
         await self.reconcile(engine, weights, label)
 
     async def reconcile(self, engine: str, weights: Path, label: WeightLabel) -> bool:
-        """Make `engine` serve `label` unless it does already; True when weights were loaded.
-
-        `label` must be the campaign's current one, read just before: this also replaces weights of
-        a higher number, unless they are known as the campaign's. Concurrent calls load once. Raises
-        ModelError before the engine is asked when `weights` are not whole or another model's, and
-        NotReproducible.
-        """
-        async with self._publishing[engine]:
-            if await self._is_current(engine, weights, label):
-                return False
-            await asyncio.to_thread(self._check_weights, weights)
-            async with self._alone():
-                # Another process may have loaded them while this one waited, or newer ones.
-                if await self._is_current(engine, weights, label):
-                    return False
-                if await self._is_overtaken(engine, label):
-                    return False
-                await self._load(engine, weights, label)
-            return True
-
-    async def _is_current(self, engine: str, weights: Path, label: WeightLabel) -> bool:
-        info = await self._model_info(engine)
-        if self._like is not None:
-            self._like.check(engine, info)
-        served = _served(info)
-        if not (served and served.can_be(label) and await self._holds(info, weights, label)):
-            return False
-        # The process that loaded it may have died before this.
-        await self._wire.post(engine, "/continue_generation", {})
-        return True
-
-    async def _is_overtaken(self, engine: str, label: WeightLabel) -> bool:
-        """Whether it serves a newer version of the campaign, which is as good: not where a group
-        has one version."""
-        if self._like is not None or self._is_known is None:
-            return False
-        served = _served(await self._model_info(engine))
-        if served is None or served.version <= label.version:
-            return False
-        return await self._is_known(served)
-
-    async def _load(self, engine: str, weights: Path, label: WeightLabel) -> None:
-        try:
-            await self._wire.post(engine, "/pause_generation", {"mode": "retract"})
-            await self._wire.post(
-                engine,
-                "/update_weights_from_disk",
-                {"model_path": str(weights.absolute()), "weight_version": str(label)},
-            )
-        finally:
-            await asyncio.shield(self._wire.post(engine, "/continue_generation", {}))
-        info = await self._model_info(engine)
-        if _served(info) != label:
-            raise EngineError(
-                f"policy engine {engine} serves version {info.get('weight_version')} after "
-                f"loading {label}",
-                remedy="is another trainer publishing to the same engine?",
-            )
-        if not await self._holds(info, weights, label):
-            raise EngineError(
-                f"policy engine {engine} loaded version {label.version}, and its weights "
-                f"differ from those in {weights} by checksum",
-                remedy="restart the engine; is another trainer publishing to it?",
-            )
-        if info.get("weights_digest") is None and engine not in self._not_compared:
-            self._not_compared.add(engine)
-            _log.info("weights not compared: the engine reports no checksum", engine=engine)
-
-    def _check_weights(self, weights: Path) -> None:
-        """SGLang dies of a cut file, and takes missing or unknown names for a success."""
-        check_servable(weights)
-        if self._model is not None and weights != self._model:
-            check_same_weights(weights, self._model)
-
-    async def _holds(self, info: dict[str, Any], weights: Path, label: WeightLabel) -> bool:
-        """Whether an engine holds these very weights; taken for granted where it cannot tell."""
-        digest = info.get("weights_digest")
-        if digest is None:
-            return True
-        # By the label as well: after a rollback other weights are at the same path.
-        if (key := (weights, label)) not in self._digests:
-            self._digests.clear()  # only the newest are published again
-            self._digests[key] = await asyncio.to_thread(weights_digest, weights)
-        return self._digests[key] in (None, digest)
-
-    async def _model_info(self, engine: str) -> dict[str, Any]:
-        return await self._wire.call(engine, "GET", "/model_info")
-
-
-def _served(info: dict[str, Any]) -> WeightLabel | None:
-    return WeightLabel.parse(str(info.get("weight_version")))
+        """See EngineWeights.reconcile."""
+        return await self.weights.reconcile(engine, weights, label)

@@ -41,6 +41,10 @@ class NotReproducible(EngineError):
     fault = FaultKind.CONFIG_UNUSABLE
 
 
+class WeightsDiffer(EngineError):
+    """An engine holds other weights than the files of the version that was loaded into it."""
+
+
 class ContextFull(EngineError):
     """The conversation leaves no room for a reply."""
 

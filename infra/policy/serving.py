@@ -19,6 +19,7 @@ from infra.db.database import Database
 from infra.db.policies import PolicyRecord
 from infra.db.publishing_lease import PublishingLease
 from infra.policy.client import SGLangClient
+from infra.policy.engine_weights import EngineWeights
 from infra.policy.model_files import read_facts
 from infra.policy.openai import OpenAIClient
 from infra.policy.program_policy import ProgramPolicy
@@ -130,20 +131,47 @@ async def serve_over_http(
     """The campaign's engines, and the tokenizer that lies beside its first policy. An evaluation
     has no policy of its own: its model directory has the tokenizer, and its engines' weights are
     taken as they are."""
-    record = await campaigns.get(db, campaign)
-    policy = record.config.policy
-    if policy.api is PolicyApi.OPENAI:
-        return in_text(record.config, OpenAIClient(policy, api_key))
-    is_eval = isinstance(record.config, EvaluationConfig)
-    model = Path(policy.model if is_eval else (await policies.get_policy(db, campaign, 0)).path)
+    config = (await campaigns.get(db, campaign)).config
+    if config.policy.api is PolicyApi.OPENAI:
+        return in_text(config, OpenAIClient(config.policy, api_key))
+    model = await _model(db, campaign, config)
     tokenizer = await asyncio.to_thread(ChatTokenizer, model)
+    return in_tokens(
+        db, campaign, config, engines_of(db, campaign, config, model, api_key), tokenizer
+    )
+
+
+async def weights_of(
+    db: Database, campaign: CampaignId, api_key: SecretStr | None = None
+) -> EngineWeights:
+    """Of the campaign's engines, for a process that asks them for no tokens."""
+    config = (await campaigns.get(db, campaign)).config
+    model = await _model(db, campaign, config)
+    return engines_of(db, campaign, config, model, api_key).weights
+
+
+async def _model(db: Database, campaign: CampaignId, config: RunConfig) -> Path:
+    is_eval = isinstance(config, EvaluationConfig)
+    first = config.policy.model if is_eval else (await policies.get_policy(db, campaign, 0)).path
+    return Path(first)
+
+
+def engines_of(
+    db: Database,
+    campaign: CampaignId,
+    config: RunConfig,
+    model: Path,
+    api_key: SecretStr | None,
+) -> SGLangClient:
+    policy = config.policy
+    is_eval = isinstance(config, EvaluationConfig)
 
     async def is_known(label: WeightLabel) -> bool:
         return await policies.is_version(db, campaign, label.version, label.uid)
 
     # An evaluation needs no more of the model than its tokenizer.
     has_config = not is_eval or (model / "config.json").is_file()
-    engines = SGLangClient(
+    return SGLangClient(
         policy.engines,
         timeout_s=policy.request_timeout_s,
         api_key=api_key.get_secret_value() if api_key else "",
@@ -151,10 +179,9 @@ async def serve_over_http(
         vocab_size=read_facts(model).vocab_size if has_config else None,
         model=None if is_eval else model,
         is_known=None if is_eval else is_known,
-        reproducible=needs_same_bits(record.config),
+        reproducible=needs_same_bits(config),
         alone=PublishingLease(db, campaign).held,
     )
-    return in_tokens(db, campaign, record.config, engines, tokenizer)
 
 
 async def _weights(

@@ -6,7 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from mainspring.algorithms.gap import Dtype
 from mainspring.config.section import BUNDLED, Section
-from mainspring.status import PolicyApi
+from mainspring.status import PolicyApi, Publish
 
 
 class PolicyConfig(Section):
@@ -25,6 +25,10 @@ class PolicyConfig(Section):
     """Maximum number of tokens of one reply."""
     temperature: float = Field(default=1.0, ge=0, le=2)
     """Sampling temperature; greedy evaluations use 0."""
+    publish: Publish = Publish.DISK
+    """How engines get new weights: "disk", they load the files of each version; or "collective",
+    the trainer's ranks send them to all engines at once over a process group (NCCL on GPUs, gloo on
+    CPUs), and what this does not reach loads the files. Engines must reach the trainer's host."""
     request_timeout_s: float = Field(default=600.0, gt=0)
     """Time limit of one reply; then the request is repeated."""
 
@@ -40,4 +44,10 @@ class PolicyConfig(Section):
     def _room_for_a_prompt(self) -> Self:
         if self.max_new_tokens >= self.max_context:
             raise ValueError("max_new_tokens must be below max_context")
+        return self
+
+    @model_validator(mode="after")
+    def _engines_take_weights(self) -> Self:
+        if self.publish is Publish.COLLECTIVE and self.api is not PolicyApi.SGLANG:
+            raise ValueError('publish = "collective" needs api = "sglang": it sends weights')
         return self

@@ -26,6 +26,7 @@ from mainspring.protocol.campaign import (
     OutcomeResult,
     PlanResult,
     PolicyRef,
+    SendResult,
     StatusInput,
     StepInput,
     StepResult,
@@ -131,7 +132,7 @@ def _grade_queue(_: BaseModel) -> str:
     return GRADE_QUEUE
 
 
-def _trainer_queue(of: CampaignRef | StepInput | CheckInput | SftStepsInput) -> str:
+def _trainer_queue(of: CampaignRef | PolicyRef | StepInput | CheckInput | SftStepsInput) -> str:
     return trainer_queue(of.campaign)
 
 
@@ -214,6 +215,10 @@ PUBLISH_POLICY = QueueCall(
     "publish_policy", PolicyRef, PolicyRef, PUBLISH_TIMEOUT_S, queue=_rollout_queue
 )
 """Load a policy version into every engine."""
+SEND_POLICY = QueueCall(
+    "send_policy", PolicyRef, SendResult, PUBLISH_TIMEOUT_S, queue=_trainer_queue
+)
+"""Send a policy version from the trainer's ranks into every engine; PUBLISH_POLICY follows."""
 PREPARE_POLICY = QueueCall(
     "prepare_policy", CampaignRef, PolicyRef, STEP_TIMEOUT_S, queue=_trainer_queue
 )

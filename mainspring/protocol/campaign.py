@@ -4,7 +4,7 @@ from pydantic import BaseModel
 
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId
 from mainspring.protocol.rollout import RolloutResult
-from mainspring.status import CampaignStatus, GroupStatus
+from mainspring.status import CampaignStatus, GroupStatus, Publish
 
 
 class GroupInput(BaseModel):
@@ -79,6 +79,13 @@ class PolicyRef(BaseModel):
     version: int
 
 
+class SendResult(BaseModel):
+    num_engines: int
+    """That got the version; those that had it before are not counted."""
+    reason: str | None = None
+    """Why it was not sent, or not to all; the version's files are loaded then."""
+
+
 class StepInput(BaseModel):
     campaign: CampaignId
     step: int
@@ -122,6 +129,7 @@ class CampaignPlan(BaseModel):
     eval_concurrency: int
     max_flat_groups: int | None = None
     """Groups in a row with equal rewards before the campaign fails; None: no bound."""
+    publish: Publish = Publish.DISK
 
 
 class CampaignState(BaseModel):

@@ -136,3 +136,23 @@ def supervised(
     found = [trainer.sft_step(samples, step=n, num_steps=num_steps) for n in range(num_steps)]
     trainer.export_hf(out)
     return found
+
+
+def gathered(
+    rank: int, store: str, config: CampaignConfig, model_dir: Path, out: Path
+) -> list[dict[str, Any]]:
+    """The buckets that this rank would send, of at most a few weights each. Exported to `out`."""
+    joined(rank, store, config)
+    trainer = TrainerRank(config, model_dir, rank=rank)
+    trainer.export_hf(out)
+    sender = trainer.sender
+    meeting = sender.open("127.0.0.1", "engines", 1)
+    found: list[dict[str, Any]] = []
+    while any(trainer._weights._everywhere(bucket := sender.gather(4 << 10))):
+        if bucket is not None:
+            assert meeting is not None and bucket.group == meeting.group == f"engines-{rank}"
+            assert [tuple(tensor.shape) for tensor in sender._bucket] == list(bucket.shapes)
+            assert {str(t.dtype) for t in sender._bucket} == {f"torch.{d}" for d in bucket.dtypes}
+            found.append({n: t.numpy() for n, t in zip(bucket.names, sender._bucket, strict=True)})
+    sender.close()
+    return found

@@ -27,12 +27,18 @@ from mainspring.config.tasks import TasksConfig
 from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import WorkFailed
 from mainspring.ids import CampaignId, TaskId, trainer_queue
-from mainspring.protocol.activities import CHECK_LOGPROBS, PREPARE_POLICY, TRAIN_STEP
+from mainspring.protocol.activities import (
+    CHECK_LOGPROBS,
+    PREPARE_POLICY,
+    SEND_POLICY,
+    TRAIN_STEP,
+)
 from mainspring.protocol.campaign import (
     CampaignRef,
     CheckInput,
     CheckResult,
     PolicyRef,
+    SendResult,
     StepInput,
     StepResult,
 )
@@ -75,6 +81,7 @@ class ScriptedTrainer:
         self.failing: set[int] = set()
         """Steps that fail for good."""
         self.num_attempts = 0
+        self.sent: list[int] = []
 
     @implements(PREPARE_POLICY)
     async def prepare_policy(self, ref: CampaignRef) -> PolicyRef:
@@ -106,6 +113,13 @@ class ScriptedTrainer:
                 )
         return StepResult(version=ask.step, reward_mean=0.5, logprob_gap_max=0.0, seconds=0.0)
 
+    @implements(SEND_POLICY)
+    async def send_policy(self, ref: PolicyRef) -> SendResult:
+        async with heartbeating():
+            await self._hold.at(f"send {ref.version}")
+        self.sent.append(ref.version)
+        return SendResult(num_engines=1)
+
     @implements(CHECK_LOGPROBS)
     async def check_logprobs(self, ask: CheckInput) -> CheckResult:
         await policies.put_gap(self._db, ask.campaign, ask.version, 0.0, 1)
@@ -124,7 +138,12 @@ async def trainer_of(
     async with Worker(
         cluster.client,
         task_queue=trainer_queue(campaign),
-        activities=[trainer.prepare_policy, trainer.train_step, trainer.check_logprobs],
+        activities=[
+            trainer.prepare_policy,
+            trainer.train_step,
+            trainer.check_logprobs,
+            trainer.send_policy,
+        ],
         interceptors=[Faults()],
     ):
         yield trainer

@@ -32,6 +32,8 @@ class EngineStub:
     info: dict[str, Any] = field(default_factory=lambda: {"weight_version": "0"})
     on_update: Callable[[dict[str, Any]], dict[str, Any]] = lambda body: {}
     """What of `info` changes with an update of the weights."""
+    posted: dict[str, Any] = field(default_factory=dict)
+    """The answer to any other POST."""
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     """Path and body of the requests."""
 
@@ -51,7 +53,7 @@ def engine_stub() -> Iterator[EngineStub]:
             if self.path == "/update_weights_from_disk":
                 stub.info |= stub.on_update(body)
             if self.path != "/generate":
-                self.answer(b"{}")
+                self.answer(json.dumps(stub.posted).encode())
             elif stub.closes_after_a_token:
                 self.send_response(200)
                 self.send_header("Content-Type", "text/event-stream")

@@ -1,0 +1,148 @@
+"""The weights that engines serve: brought up to date from files, compared with them.
+
+Invariants: an engine whose weights are the right ones is left alone; one that may hold others is
+asked for nothing until it has the whole of the right ones under their label; what would kill an
+engine, weights that are not whole, is not sent; after a load the engine generates again, whatever
+happened. Used by the client beside this file; `collective` sends weights faster than files.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from infra.policy.model_files import check_servable
+from infra.policy.protocol import WeightsDiffer
+from infra.policy.same_bits import SameBits
+from infra.policy.weight_files import check_same_weights, weights_digest
+from infra.policy.weight_label import WeightLabel
+from infra.policy.wire import Wire
+from mainspring.errors import EngineError
+
+IsKnown = Callable[[WeightLabel], Awaitable[bool]]
+_log = structlog.get_logger(__name__)
+
+
+def served_label(info: dict[str, Any]) -> WeightLabel | None:
+    """Of what an engine's /model_info answers; None for weights that no campaign named."""
+    return WeightLabel.parse(str(info.get("weight_version")))
+
+
+class EngineWeights:
+    def __init__(
+        self,
+        wire: Wire,
+        *,
+        model: Path | None = None,
+        is_known: IsKnown | None = None,
+        reproducible: bool = False,
+        alone: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+    ) -> None:
+        """See SGLangClient."""
+        self.wire = wire
+        self.alone = alone
+        self._model = model
+        self._is_known = is_known
+        self._like = SameBits() if reproducible else None
+        self._digests: dict[tuple[Path, WeightLabel], str | None] = {}
+        self._not_compared: set[str] = set()
+        self._publishing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def info(self, engine: str) -> dict[str, Any]:
+        return await self.wire.call(engine, "GET", "/model_info")
+
+    async def reconcile(self, engine: str, weights: Path, label: WeightLabel) -> bool:
+        """Make `engine` serve `label` unless it does already; True when weights were loaded.
+
+        `label` must be the campaign's current one, read just before: this also replaces weights of
+        a higher number, unless they are known as the campaign's. Concurrent calls load once. Raises
+        ModelError before the engine is asked when `weights` are not whole or another model's, and
+        NotReproducible.
+        """
+        async with self._publishing[engine]:
+            if await self.is_current(engine, weights, label):
+                return False
+            await asyncio.to_thread(self.check, weights)
+            async with self.alone():
+                # Another process may have loaded them while this one waited, or newer ones.
+                if await self.is_current(engine, weights, label):
+                    return False
+                if await self._is_overtaken(engine, label):
+                    return False
+                await self._load(engine, weights, label)
+            return True
+
+    async def is_current(self, engine: str, weights: Path, label: WeightLabel) -> bool:
+        info = await self.info(engine)
+        if self._like is not None:
+            self._like.check(engine, info)
+        served = served_label(info)
+        if not (served and served.can_be(label) and await self._holds(info, weights, label)):
+            return False
+        # The process that loaded it may have died before this.
+        await self.wire.post(engine, "/continue_generation", {})
+        return True
+
+    async def _is_overtaken(self, engine: str, label: WeightLabel) -> bool:
+        """Whether it serves a newer version of the campaign, which is as good: not where a group
+        has one version."""
+        if self._like is not None or self._is_known is None:
+            return False
+        served = served_label(await self.info(engine))
+        if served is None or served.version <= label.version:
+            return False
+        return await self._is_known(served)
+
+    async def _load(self, engine: str, weights: Path, label: WeightLabel) -> None:
+        try:
+            await self.wire.post(engine, "/pause_generation", {"mode": "retract"})
+            await self.wire.post(
+                engine,
+                "/update_weights_from_disk",
+                {"model_path": str(weights.absolute()), "weight_version": str(label)},
+            )
+        finally:
+            await asyncio.shield(self.wire.post(engine, "/continue_generation", {}))
+        info = await self.info(engine)
+        if served_label(info) != label:
+            raise EngineError(
+                f"policy engine {engine} serves version {info.get('weight_version')} after "
+                f"loading {label}",
+                remedy="is another trainer publishing to the same engine?",
+            )
+        await self.compare(engine, info, weights, label)
+
+    def check(self, weights: Path) -> None:
+        """SGLang dies of a cut file, and takes missing or unknown names for a success."""
+        check_servable(weights)
+        if self._model is not None and weights != self._model:
+            check_same_weights(weights, self._model)
+
+    async def compare(
+        self, engine: str, info: dict[str, Any], weights: Path, label: WeightLabel
+    ) -> None:
+        """Raises WeightsDiffer. `info`: what the engine answered after it had got `weights`."""
+        if not await self._holds(info, weights, label):
+            raise WeightsDiffer(
+                f"policy engine {engine} loaded version {label.version}, and its weights "
+                f"differ from those in {weights} by checksum",
+                remedy="restart the engine; is another trainer publishing to it?",
+            )
+        if info.get("weights_digest") is None and engine not in self._not_compared:
+            self._not_compared.add(engine)
+            _log.info("weights not compared: the engine reports no checksum", engine=engine)
+
+    async def _holds(self, info: dict[str, Any], weights: Path, label: WeightLabel) -> bool:
+        """Whether an engine holds these very weights; taken for granted where it cannot tell."""
+        digest = info.get("weights_digest")
+        if digest is None:
+            return True
+        # By the label as well: after a rollback other weights are at the same path.
+        if (key := (weights, label)) not in self._digests:
+            self._digests.clear()  # only the newest are published again
+            self._digests[key] = await asyncio.to_thread(weights_digest, weights)
+        return self._digests[key] in (None, digest)
