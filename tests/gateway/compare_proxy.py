@@ -36,6 +36,11 @@ model_list:
     litellm_params: {{model: openai/default, api_base: "http://127.0.0.1:{port}/v1", api_key: none}}
 litellm_settings: {{telemetry: false}}
 """
+VARIABLES = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    # It listens at loopback, for a client that sends no key.
+    "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+}
 WORD_TOKENS = 1.3
 """About what a word takes."""
 
@@ -133,7 +138,7 @@ async def measure(
         words = ["--config", str(config), "--host", "127.0.0.1", "--port", str(proxy_port)]
         with (
             running(own),
-            running([str(litellm), *words], LITELLM_LOCAL_MODEL_COST_MAP="True") as proxy,
+            running([str(litellm), *words], **VARIABLES) as proxy,
         ):
             await until_open(engine_port)
             await until_open(proxy_port)
