@@ -16,7 +16,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from gateway.protocol import PromptTooLong, RequestRefused, Session, SessionOver
-from infra.db import model_requests, program_lives, sessions
+from infra.db import answer_receipts, model_requests, program_lives, sessions
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.fence import Fenced
@@ -71,7 +71,13 @@ class DurableAnswers:
         if held is None:
             return None
         config = await self._lasting(lambda: self._known.config(held.campaign))
-        session = Session(held.rollout, held.epoch, held.life, config.policy.max_context)
+        session = Session(
+            held.rollout,
+            held.epoch,
+            held.life,
+            config.policy.max_context,
+            program_lives.digest(key),
+        )
         if is_remote(config.agent):
             ident = session_id(held.rollout, held.epoch, held.life)
             if not await self._lasting(lambda: sessions.heard(self._db, ident)):
@@ -108,8 +114,8 @@ class DurableAnswers:
         return _answer(request, asked.call, agent)
 
     async def delivered(self, session: Session, number: int) -> None:
-        await model_requests.delivered(
-            self._db, session.rollout, session.epoch, number, session.life
+        await answer_receipts.delivered(
+            self._db, session.rollout, session.epoch, number, session.life, session.key_sha256
         )
 
     async def count_tokens(self, session: Session, request: ModelRequest) -> int:

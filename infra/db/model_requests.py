@@ -275,18 +275,6 @@ async def refuse(
         )
 
 
-async def delivered(
-    database: Database, rollout: RolloutId, epoch: int, number: int, life: int
-) -> None:
-    """The life had the whole answer."""
-    async with database.statement() as connection:
-        await connection.execute(
-            update(_ROW)
-            .where(_ROW.rollout_id == rollout, _ROW.epoch == epoch, _ROW.number == number)
-            .values(delivered_life=func.greatest(_ROW.delivered_life, life))
-        )
-
-
 async def ended_too_long(database: Database, rollout: RolloutId, epoch: int, life: int) -> bool:
     """Whether the last request of a life was refused because its prompt was too long."""
     statement = (

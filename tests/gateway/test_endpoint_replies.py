@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_records import add_claimed_rollout
 
-from infra.db import model_requests, turns
+from infra.db import answer_receipts, model_requests, turns
 from infra.db.database import Database
 from infra.policy import chat_reply
 from infra.policy.openai import OpenAIClient
@@ -98,7 +98,7 @@ async def test_any_reply_is_told_as_it_was_given(db: Database) -> None:
         ).complete(ProgramRequest(asked.number, ASKED, (), rollout, "r", 1.0, ANY))
         stored = await model_requests.put_reply(db, rollout, 0, made.call, made.history)
         assert stored.parts == made.reply == reply_of(stored, (), parser_of("none"))
-        await model_requests.delivered(db, rollout, 0, asked.number, 0)
+        await answer_receipts.delivered(db, rollout, 0, asked.number, 0)
         _check_given(body["choices"][0], made.reply)
     calls, _ = await turns.history(db, rollout, 0)
     assert len(calls) == len(drawn)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from store_records import add_claimed_rollout
 
-from infra.db import model_requests, program_lives, rollouts
+from infra.db import answer_receipts, model_requests, program_lives, rollouts
 from infra.db.database import Database
 from infra.db.fence import Fenced
 from infra.db.reading import bundles
@@ -57,15 +57,43 @@ async def test_the_same_again_is_new_only_after_its_answer_got_through(db: Datab
     await model_requests.put_reply(db, rollout, 0, reply(0), "h")
     again = await ask(db, rollout, "a")
     assert (again.number, again.state) == (0, RequestState.STORED)  # was not delivered
-    await model_requests.delivered(db, rollout, 0, 0, 0)
+    await answer_receipts.delivered(db, rollout, 0, 0, 0)
     assert (await ask(db, rollout, "a", is_retry=True)).number == 0
     assert (await ask(db, rollout, "a")).number == 1
     # Another life finds both, in their order.
     assert (await ask(db, rollout, "a", life=1)).number == 0
-    await model_requests.delivered(db, rollout, 0, 0, 1)
+    await answer_receipts.delivered(db, rollout, 0, 0, 1)
     assert (await ask(db, rollout, "a", life=1)).number == 1
     known = await model_requests.history(db, rollout, 0)
     assert [(each.life, each.first_life) for each in known] == [(1, 0), (1, 0)]
+
+
+async def test_an_answer_that_was_on_its_way_when_connections_were_cut_is_told_again(
+    db: Database,
+) -> None:
+    rollout = await add_claimed_rollout(db)
+    for number in (0, 1):
+        assert (await ask(db, rollout, "a")).number == number
+        await model_requests.put_reply(db, rollout, 0, reply(number), f"h{number}")
+        await answer_receipts.delivered(db, rollout, 0, number, 0)
+    await answer_receipts.doubt(db, rollout, 0, 1)  # of another life
+    assert (await ask(db, rollout, "a")).number == 2
+    await answer_receipts.doubt(db, rollout, 0, 0)
+    again = await ask(db, rollout, "a")
+    assert (again.number, again.state) == (1, RequestState.STORED)
+    await answer_receipts.delivered(db, rollout, 0, 1, 0)
+    assert (await ask(db, rollout, "a")).number == 2
+
+
+async def test_an_answer_under_a_key_that_was_replaced_is_not_noted(db: Database) -> None:
+    rollout = await add_claimed_rollout(db)
+    old, new = [await program_lives.begin(db, rollout, 0, 0) for _ in range(2)]
+    assert (await ask(db, rollout, "a")).number == 0
+    await model_requests.put_reply(db, rollout, 0, reply(0), "h")
+    await answer_receipts.delivered(db, rollout, 0, 0, 0, program_lives.digest(old))
+    assert (await ask(db, rollout, "a")).number == 0
+    await answer_receipts.delivered(db, rollout, 0, 0, 0, program_lives.digest(new))
+    assert (await ask(db, rollout, "a")).number == 1
 
 
 async def test_another_setting_than_the_first_is_a_sub_agents(db: Database) -> None:
