@@ -10,7 +10,9 @@ Invariants: a directory under its own name is complete. It is written under a te
 it, which carries the trainer's epoch, flushed, and renamed; what a killed process leaves behind is
 never loaded. A directory of another campaign, or with a missing or altered file, is refused by
 name. A trainer that was replaced can spoil nothing: what it wrote is renamed before it is removed,
-and it renames nothing into place that lacks a file. Imports no torch.
+and it renames nothing into place that lacks a file. Shards that were written in the background are
+moved into a directory that is complete without them, and count with its next manifest. Imports no
+torch.
 """
 
 import contextlib
