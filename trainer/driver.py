@@ -217,6 +217,7 @@ class TrainerDriver:
 
     def load(self, directory: Path, origin: Origin, version: int) -> Manifest:
         """Take weights and optimizer of a checkpoint. Raises CheckpointUnusable."""
+        self._require_ranks()  # which checkpoints they load is theirs to tell
         directory = directory.absolute()
         manifest = checkpoint.read(directory, origin)
         if manifest.identity.version != version:
