@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -108,6 +109,8 @@ class WeightSender:
         try:
             for work in [self._group.broadcast(tensor, 0) for tensor in self._bucket]:
                 work.wait()
+            if self._on_cuda:  # NCCL's waits order streams alone
+                torch.cuda.synchronize()
         except RuntimeError as error:
             return str(error).splitlines()[0]
         return None
