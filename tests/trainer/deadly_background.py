@@ -20,13 +20,13 @@ WRITERS = "writers"
 """Beside the armed points: ids of the processes that ranks had started when they began to write."""
 POINTS = (
     "rank before writing",
-    "rank while it is written",
     "rank after it was written",
     "driver before writing",
+    "driver after checkpoint",
+    "rank while it is written",
     "driver while it is written",
     "driver before shards",
     "driver after shards",
-    "driver after checkpoint",
 )
 
 
