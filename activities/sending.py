@@ -35,7 +35,7 @@ from mainspring.training_faults import SendingFailed
 
 T = TypeVar("T")
 MEET_S = 60.0
-"""For all engines to join, and for each transfer: SGLang and the CPU engine give up later."""
+"""For all engines to join, and for each transfer."""
 
 
 class Run(Protocol):

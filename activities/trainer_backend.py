@@ -54,6 +54,19 @@ class TrainerBackend(Protocol):
         version was trained on."""
         ...
 
+    def begin_checkpoint(self, job: TrainerJob, directory: Path, version: int) -> None:
+        """Write the checkpoint of `version`, which is held and was saved with weights alone, while
+        steps follow."""
+        ...
+
+    def finish_checkpoint(self, *, wait: bool) -> int | None:
+        """The version whose checkpoint has come to be whole; None without one, or not yet."""
+        ...
+
+    def version_being_written(self) -> int | None:
+        """By `begin_checkpoint`, as far as is known: asks no rank. From any thread."""
+        ...
+
     def trained_again(self, job: TrainerJob, version: int, batch: str) -> None:
         """What the last step made is `version`, which was saved before; nothing is written."""
         ...

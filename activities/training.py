@@ -2,7 +2,9 @@
 
 Invariant 8: the batch is read from the plan in Postgres; checkpoint and weights are on disk under
 their final name before `commit_step` makes them visible together with the consumed groups; after a
-crash anywhere the same step runs again from the version before it (`activities.held_version`).
+crash anywhere the same step runs again from the version before it (`activities.held_version`). A
+checkpoint that is written in the background becomes visible later, whole; until then its version is
+one with weights alone.
 Every write is fenced by the epoch of the trainer's lease, which this process holds. `trainer` is
 met only through the TrainerBackend protocol; `workers.trainer` passes the Ray driver in.
 """
@@ -107,7 +109,11 @@ class TrainingActivities:
             beat.note = "saving"
             await trainers.check(self._db, ask.campaign, self._epoch)
             directory = self._directory(ask.campaign, ask.step)
-            is_whole = trainer.has_checkpoint(ask.step)
+            is_due = trainer.has_checkpoint(ask.step)
+            # That of the last step is waited for: no step follows.
+            later = is_due and trainer.checkpoint_in_background and ask.step < trainer.num_steps
+            is_whole = is_due and not later
+            await self._finish_checkpoint(ask.campaign, wait=is_due)
             save = partial(self._backend.save, weights_only=not is_whole)
             await self.held.run(save, job, directory, ask.step, batch.digest)
             clock = await steps.step_clock(self._db, ask.campaign, ask.step)
@@ -127,8 +133,24 @@ class TrainingActivities:
                     job.config, directory, batch.samples, measured.gradient
                 ),
             )
+            if later:
+                begin = self._backend.begin_checkpoint
+                await self.held.run(begin, job, directory, ask.step)
             await self._prune(ask.campaign, trainer.keep_checkpoints, trainer.keep_best)
         return _result(ask.step, metrics)
+
+    async def _finish_checkpoint(self, campaign: CampaignId, *, wait: bool) -> None:
+        """Make the checkpoint that was written in the background one to resume from, once it is
+        whole; the caller holds `in_turn`."""
+        finish = partial(self._backend.finish_checkpoint, wait=wait)
+        version = await self.held.run(finish)
+        if version is None:
+            return
+        directory = str(self._directory(campaign, version))
+        await policies.put_checkpoint(
+            self._db, campaign, version, directory, trainer_epoch=self._epoch
+        )
+        log.info("checkpoint written in the background", campaign=campaign, version=version)
 
     @implements(CHECK_LOGPROBS)
     async def check_logprobs(self, ask: CheckInput) -> CheckResult:
@@ -174,7 +196,12 @@ class TrainingActivities:
             await asyncio.sleep(READY_LOOK_S)
 
     async def _get_ready(self, campaign: CampaignId) -> None:
-        if self.held.in_turn.locked() or await self.held.run(self._backend.is_ready):
+        if self.held.in_turn.locked():
+            return
+        if await self.held.run(self._backend.is_ready):
+            if self._backend.version_being_written() is not None:
+                async with self.held.in_turn:
+                    await self._finish_checkpoint(campaign, wait=False)
             return
         record = await campaigns.get(self._db, campaign)
         newest = await policies.latest_policy(self._db, campaign)
@@ -210,6 +237,7 @@ class TrainingActivities:
         later version was left by an attempt that did not get as far as its row."""
         versions = await retention.versions(self._db, campaign)
         kept = kept_versions(versions, keep_checkpoints, keep_best)
+        kept.add(self._backend.version_being_written() or 0)
         for directory in self._directory(campaign, 0).parent.glob("v" + "[0-9]" * 5):
             version = int(directory.name[1:])
             if version not in kept and version <= versions[-1].version:

@@ -122,6 +122,16 @@ class RayTrainer:
         self._driver.save(directory, identity, job.epoch, weights_only=weights_only)
         self._version, self._digest = version, identity.digest
 
+    def begin_checkpoint(self, job: TrainerJob, directory: Path, version: int) -> None:
+        assert self._version == version, f"version {version} is not held"
+        self._driver.begin_checkpoint(directory, job.origin)
+
+    def finish_checkpoint(self, *, wait: bool) -> int | None:
+        return self._driver.background.finish(wait=wait)
+
+    def version_being_written(self) -> int | None:
+        return self._driver.background.version
+
     def trained_again(self, job: TrainerJob, version: int, batch: str) -> None:
         self._require_step(version)
         self._digest = self._identity(job, version, batch).digest

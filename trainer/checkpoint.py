@@ -10,7 +10,9 @@ Invariants: a directory under its own name is complete. It is written under a te
 it, which carries the trainer's epoch, flushed, and renamed; what a killed process leaves behind is
 never loaded. A directory of another campaign, or with a missing or altered file, is refused by
 name. A trainer that was replaced can spoil nothing: what it wrote is renamed before it is removed,
-and it renames nothing into place that lacks a file. Imports no torch.
+and it renames nothing into place that lacks a file. Shards that were written in the background are
+moved into a directory that is complete without them, and count with its next manifest. Imports no
+torch.
 """
 
 import contextlib
@@ -131,9 +133,12 @@ def verify(directory: Path, manifest: Manifest) -> None:
 
 
 def begin(directory: Path, epoch: int) -> Path:
-    """A fresh temporary directory for `directory`; removes those of killed attempts. Raises
-    TrainerFenced when a newer trainer is writing one."""
+    """A fresh temporary directory for `directory`; removes those of killed attempts, and of older
+    trainers also for other versions. Raises TrainerFenced when a newer trainer is writing one."""
     directory.parent.mkdir(parents=True, exist_ok=True)
+    for left in directory.parent.glob(f"*{TEMPORARY}e*"):
+        if _epoch_of(left) < epoch:
+            discard(left)
     for left in directory.parent.glob(f"{directory.name}{TEMPORARY}*"):
         if _epoch_of(left) > epoch:
             raise TrainerFenced(
@@ -165,15 +170,7 @@ def commit(temporary: Path, directory: Path, manifest: Manifest) -> Manifest:
             "written, by another trainer"
         )
     try:
-        with ThreadPoolExecutor(_HASHERS) as pool:
-            digests = list(pool.map(_digest, paths))
-        files = tuple(
-            StoredFile(
-                path=str(path.relative_to(temporary)), size=path.stat().st_size, sha256=digest
-            )
-            for path, digest in zip(paths, digests, strict=True)
-        )
-        whole = manifest.model_copy(update={"files": files})
+        whole = manifest.model_copy(update={"files": _stored(temporary, paths)})
         (temporary / MANIFEST).write_text(whole.model_dump_json(indent=2) + "\n")
         for path in [*temporary.rglob("*"), temporary]:
             _flush(path)
@@ -191,6 +188,49 @@ def commit(temporary: Path, directory: Path, manifest: Manifest) -> Manifest:
         raise
     _flush(directory.parent)
     return whole
+
+
+def add_shards(temporary: Path, directory: Path, manifest: Manifest) -> Manifest:
+    """Make the shards in the finished `temporary` those of the version at `directory`, whose
+    manifest has none yet: they count once its new manifest is in its place. Raises TrainerFenced
+    when another trainer took files away."""
+    try:
+        found = read(directory, manifest.identity.origin)
+        if (found.identity, found.epoch) != (manifest.identity, manifest.epoch):
+            raise TrainerFenced(f"checkpoint {directory}: another trainer has written it since")
+        discard(directory / SHARDS)
+        (temporary / SHARDS).rename(directory / SHARDS)
+        shards = _stored(directory, sorted((directory / SHARDS).rglob("*")))
+        if missing := [
+            name
+            for name in ("metadata.json", "common.pt")
+            if f"{SHARDS}/{name}" not in {file.path for file in shards}
+        ]:
+            raise TrainerFenced(f"checkpoint {directory}: {missing[0]} was removed by another one")
+        whole = manifest.model_copy(update={"files": (*found.files, *shards)})
+        beside = directory / f"{MANIFEST}{TEMPORARY}e{manifest.epoch:05d}"
+        beside.write_text(whole.model_dump_json(indent=2) + "\n")
+        for path in [*(directory / SHARDS).rglob("*"), directory / SHARDS, beside]:
+            _flush(path)
+        beside.rename(directory / MANIFEST)
+        _flush(directory)
+    except FileNotFoundError as error:
+        raise TrainerFenced(
+            f"checkpoint {directory}: {error.filename} was removed while it was written, by "
+            "another trainer"
+        ) from error
+    shutil.rmtree(temporary, ignore_errors=True)
+    return whole
+
+
+def _stored(directory: Path, paths: list[Path]) -> tuple[StoredFile, ...]:
+    files = [path for path in paths if path.is_file()]
+    with ThreadPoolExecutor(_HASHERS) as pool:
+        digests = list(pool.map(_digest, files))
+    return tuple(
+        StoredFile(path=str(path.relative_to(directory)), size=path.stat().st_size, sha256=digest)
+        for path, digest in zip(files, digests, strict=True)
+    )
 
 
 def discard(directory: Path) -> None:

@@ -19,7 +19,6 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 
 from mainspring.algorithms.gap import LogprobGap, measure
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.parallel import MCORE
 from mainspring.errors import MainspringError
 from mainspring.sending import Meeting
 from mainspring.stamp import Stamp
@@ -32,6 +31,7 @@ from mainspring.training_faults import (
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import WeightedSequence
 from trainer import checkpoint, rank_pulse
+from trainer.background_checkpoint import BackgroundCheckpoint
 from trainer.batch_file import BatchFile
 from trainer.checkpoint import Identity, Manifest, Sharding
 from trainer.rank_log import rank_log, tails
@@ -52,6 +52,7 @@ class TrainerDriver:
         self._processes = RankProcesses(self._cluster)
         self._tensor_parallel = 1
         self._sharding = Sharding.RANKS
+        self.background = BackgroundCheckpoint(self._all)
         self._actors: list[Any] = []
         self._pids: list[int] = []
         self._logs: Path | None = None
@@ -66,8 +67,6 @@ class TrainerDriver:
         self._logs = logs.absolute() if logs else None
         self._actors = self._processes.take(config)
         self._tensor_parallel = trainer.tensor_parallel
-        is_mcore = trainer.engine_name == MCORE
-        self._sharding = Sharding.RESHARDABLE if is_mcore else Sharding.RANKS
         source = model_dir.absolute()
         try:
             host, port = self._get([self._actors[0].open_store.remote()])[0]
@@ -77,7 +76,9 @@ class TrainerDriver:
                 [a.start.remote(config, source, host, port, f) for a, f in starts]
             )
             self._cluster.own(self._pids)
-            self._stamp = self._get([self._actors[0].call.remote("stamp")])[0]
+            first = self._actors[0].call
+            told = [first.remote("stamp"), first.remote("sharding")]
+            self._stamp, self._sharding = self._get(told)
         except BaseException:
             self._stop_actors()
             raise
@@ -182,6 +183,12 @@ class TrainerDriver:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
+    def begin_checkpoint(self, directory: Path, origin: Origin) -> None:
+        """Write the checkpoint of the version that was saved with weights alone at `directory`,
+        while steps follow; see `background`. Raises ConfigError where the engine cannot."""
+        directory = directory.absolute()
+        self.background.begin(directory, checkpoint.read(directory, origin), self._sharding)
+
     def _adopt(
         self, directory: Path, identity: Identity, epoch: int, sharding: Sharding
     ) -> Manifest | None:
@@ -210,6 +217,7 @@ class TrainerDriver:
 
     def load(self, directory: Path, origin: Origin, version: int) -> Manifest:
         """Take weights and optimizer of a checkpoint. Raises CheckpointUnusable."""
+        self._require_ranks()  # which checkpoints they load is theirs to tell
         directory = directory.absolute()
         manifest = checkpoint.read(directory, origin)
         if manifest.identity.version != version:
@@ -298,6 +306,7 @@ class TrainerDriver:
                     self.check()
                 except TrainerLost:
                     self._actors, self._pids = [], []
+                    self.background.forget()
                     raise
                 if silent := pulse.silent():
                     self._cluster.end(self._pids)  # they would not follow Ray's own request
@@ -335,6 +344,7 @@ class TrainerDriver:
         )
 
     def _stop_actors(self) -> None:
+        self.background.forget()
         self._processes.end(self._actors)
         self._actors, self._pids = [], []
 

@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 from mainspring.algorithms.choice import find_engine, find_loss
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
-from mainspring.errors import ModelError
+from mainspring.errors import ConfigError, ModelError
 from mainspring.stamp import Stamp, machine_stamp
 from mainspring.step_metrics import StepMetrics, SupervisedMetrics
 from mainspring.trajectories.imitation import weighted
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import WeightedSequence
-from trainer.engines.protocol import EngineClass, StepOptimizer, WatchedOptimizer
+from trainer.checkpoint import Sharding
+from trainer.engines.protocol import BackgroundFiles, EngineClass, StepOptimizer, WatchedOptimizer
 from trainer.gradient_digest import GradientDigest
 from trainer.losses.protocol import Loss
 from trainer.optimizer import warm_start_optimizer
@@ -103,6 +104,30 @@ class TrainerRank:
         """Write this rank's share into an existing directory."""
         phase = None if self._phase is None else self._phase.value
         self._engine.files.save(directory, phase, self._optimizer)
+
+    def begin_checkpoint(self, directory: Path) -> None:
+        """The same in the background. Raises ConfigError where the engine cannot."""
+        phase = None if self._phase is None else self._phase.value
+        self._background_files.begin_save(directory, phase, self._optimizer)
+
+    def is_checkpoint_written(self, wait: bool) -> bool:
+        """By all ranks."""
+        return self._background_files.is_saved(wait=wait)
+
+    def sharding(self) -> Sharding:
+        """Of the checkpoints that it writes and loads."""
+        return self._engine.files.sharding
+
+    @property
+    def _background_files(self) -> BackgroundFiles:
+        files = self._engine.files
+        if not isinstance(files, BackgroundFiles):
+            raise ConfigError(
+                f"the step engine {self._config.engine_name!r} writes no checkpoint in the "
+                "background",
+                remedy="set trainer.checkpoint_in_background = false",
+            )
+        return files
 
     def load_checkpoint(self, directory: Path) -> None:
         self._phase = self._optimizer = None

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import torch
 
-from trainer.checkpoint import rank_file
+from trainer.checkpoint import Sharding, rank_file
 from trainer.engines.protocol import EnterPhase, StepOptimizer
 from trainer.processes import Processes
 from trainer.weights import Weights
 
 
 class RankFiles:
+    sharding = Sharding.RANKS
+
     def __init__(self, weights: Weights, processes: Processes) -> None:
         self._weights = weights
         self._processes = processes

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -94,17 +95,25 @@ class WeightSender:
         """What was gathered. Raises SendingFailed when an engine is lost."""
         if self._group is None:
             return
+        failure = self._broadcast()
+        self._bucket = []
+        if failure:
+            self.close()
+            raise SendingFailed(
+                f"weights could not be sent to the engines: {failure}", remedy=REMEDY
+            )
+
+    def _broadcast(self) -> str | None:
+        """Why it failed. Nothing that fails is kept, as it would keep the group's connections, and
+        the other engines wait as long as these are open."""
         try:
             for work in [self._group.broadcast(tensor, 0) for tensor in self._bucket]:
                 work.wait()
+            if self._on_cuda:  # NCCL's waits order streams alone
+                torch.cuda.synchronize()
         except RuntimeError as error:
-            self.close()
-            raise SendingFailed(
-                f"weights could not be sent to the engines: {str(error).splitlines()[0]}",
-                remedy=REMEDY,
-            ) from error
-        finally:
-            self._bucket = []
+            return str(error).splitlines()[0]
+        return None
 
     def close(self) -> None:
         """End the group, also one whose engines are gone."""

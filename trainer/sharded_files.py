@@ -3,37 +3,74 @@ of ranks can load it.
 
 Model and optimizer are stored in pieces that do not depend on the parallel sizes, also the shares
 of the distributed optimizer. Loading it needs an Adam with Transformer Engine's state (0.16.1).
+Written in the background, it is as of the call that began it: Megatron copies what is on a GPU, and
+a forked process writes. No process of a writer outlives its rank.
 """
 
+import multiprocessing
+from functools import partial
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 from typing import Any
 
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.serialization import get_default_load_sharded_strategy
+from megatron.core.dist_checkpointing.strategies import filesystem_async
+from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue, AsyncRequest
 from megatron.core.dist_checkpointing.strategies.fully_parallel import (
     FullyParallelLoadStrategyWrapper,
     FullyParallelSaveStrategyWrapper,
 )
 from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 
-from trainer.checkpoint import SHARDS
+from trainer.checkpoint import SHARDS, Sharding
 from trainer.engines.protocol import EnterPhase, StepOptimizer
 from trainer.mcore_optimizer import McoreOptimizer
 from trainer.model import PolicyModel
+from trainer.parent_death import end_with_parent, ended_with_parent
 
 
 class ShardedFiles:
+    sharding = Sharding.RESHARDABLE
+
     def __init__(self, model: PolicyModel) -> None:
         self._model = model
+        self._calls = AsyncCallsQueue()
 
     def save(self, directory: Path, phase: str | None, optimizer: StepOptimizer | None) -> None:
+        self._save(directory, phase, optimizer, in_background=False)
+
+    def begin_save(
+        self, directory: Path, phase: str | None, optimizer: StepOptimizer | None
+    ) -> None:
+        request = self._save(directory, phase, optimizer, in_background=True)
+        assert request is not None
+        if request.async_fn is not None:
+            request = request._replace(async_fn=partial(ended_with_parent, request.async_fn))
+        self._calls.schedule_async_request(request)
+
+    def is_saved(self, *, wait: bool) -> bool:
+        self._calls.maybe_finalize_async_calls(blocking=wait)
+        return self._calls.get_num_unfinalized_calls() == 0
+
+    def _save(
+        self,
+        directory: Path,
+        phase: str | None,
+        optimizer: StepOptimizer | None,
+        *,
+        in_background: bool,
+    ) -> AsyncRequest | None:
         folder = directory / SHARDS
         folder.mkdir(exist_ok=True)
+        _start_results()
         strategy = FullyParallelSaveStrategyWrapper(
             TorchDistSaveShardedStrategy("torch_dist", 1), _copies()
         )
         state = self._state(optimizer, is_loading=False) | {"phase": phase}
-        dist_checkpointing.save(state, str(folder), sharded_strategy=strategy)
+        return dist_checkpointing.save(
+            state, str(folder), sharded_strategy=strategy, async_sharded_save=in_background
+        )
 
     def load(self, directory: Path, enter: EnterPhase) -> None:
         folder = str(directory / SHARDS)
@@ -68,3 +105,12 @@ class ShardedFiles:
 def _copies() -> Any:
     """The ranks that hold the same part of the model."""
     return parallel_state.get_data_parallel_group(with_context_parallel=True)
+
+
+def _start_results() -> None:
+    """The process through which writers tell what they have written. Megatron would start it, and
+    it would outlive a rank that is killed."""
+    if filesystem_async._results_queue is None:
+        manager = SyncManager(ctx=multiprocessing.get_context("spawn"))
+        manager.start(end_with_parent)
+        filesystem_async._results_queue = manager.Queue()

@@ -70,6 +70,22 @@ async def put_first_policy(
     return await get_policy(database, campaign, 0)
 
 
+async def put_checkpoint(
+    database: Database, campaign: CampaignId, version: int, checkpoint: str, *, trainer_epoch: int
+) -> None:
+    """Training can resume from `version` now. Raises UnknownId, TrainerFenced."""
+    async with database.transaction() as connection:
+        await refuse_fenced(connection, campaign, trainer_epoch)
+        written = await connection.scalar(
+            update(PolicyVersionRow)
+            .where(PolicyVersionRow.campaign_id == campaign, PolicyVersionRow.version == version)
+            .values(checkpoint=checkpoint)
+            .returning(PolicyVersionRow.version)
+        )
+    if written is None:
+        raise unknown("policy version", f"{version} of campaign {campaign}")
+
+
 async def get_policy(database: Database, campaign: CampaignId, version: int) -> PolicyRecord:
     """Raises UnknownId."""
     found = await _first(database, _of(campaign).where(PolicyVersionRow.version == version))

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from mainspring.algorithms.gap import GapConfig
 from mainspring.config.algorithm import AlgorithmConfig
 from mainspring.config.optimizer import OptimizerConfig, WarmStartConfig
-from mainspring.config.parallel import ParallelConfig
+from mainspring.config.parallel import PLAIN, ParallelConfig
 
 
 class TrainerConfig(AlgorithmConfig, ParallelConfig):
@@ -45,6 +45,10 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
     checkpoint_every: int = Field(default=1, ge=1)
     """Number of steps from one checkpoint (weights and optimizer) to the next. Versions between
     them have weights alone; after a crash their steps are trained again from the stored batches."""
+    checkpoint_in_background: bool = False
+    """Whether steps continue while a checkpoint is written (engine "mcore"): a version is published
+    with its weights alone, and training can resume from it once its checkpoint is on disk. That of
+    the last step is waited for."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Number of newest checkpoints kept on disk."""
     keep_best: int = Field(default=0, ge=0)
@@ -61,6 +65,15 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
     @property
     def flat_groups_bound(self) -> int:
         return self.max_flat_groups or 20 * self.groups_per_step
+
+    @model_validator(mode="after")
+    def _the_engine_writes_in_the_background(self) -> Self:
+        if self.checkpoint_in_background and self.engine_name == PLAIN:
+            raise ValueError(
+                'the engine "plain" writes no checkpoint in the background: set engine = "mcore", '
+                "or remove checkpoint_in_background"
+            )
+        return self
 
     @model_validator(mode="after")
     def _enough_can_be_scored(self) -> Self:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.reproducibility import CampaignFingerprint
+from mainspring.status import Publish
 from tests.chaos import fault_schedule
 
 NUM_FAULTS = int(os.environ.get("MAINSPRING_FAULTS", "100"))
@@ -39,6 +40,7 @@ command_timeout_s = 10.0
 engines = ["http://127.0.0.1:0"]
 max_context = 512
 max_new_tokens = 40
+publish = "{publish}"
 
 [trainer]
 device = "cpu"
@@ -79,13 +81,14 @@ class Schedule:
     seed: int = 0
     pause_s: tuple[float, float] = (4.0, 10.0)
     max_faults: int | None = None
+    publish: Publish = Publish.DISK
 
 
 def finished(
     directory: Path, schedule: Schedule
 ) -> tuple[CampaignFingerprint, fault_schedule.Outcome]:
     file, home = directory / "campaign.toml", directory / f"home-{schedule.seed}"
-    file.write_text(CAMPAIGN.format(num_steps=schedule.num_steps))
+    file.write_text(CAMPAIGN.format(num_steps=schedule.num_steps, publish=schedule.publish))
     try:
         outcome = fault_schedule.run(
             home,
@@ -137,3 +140,14 @@ def test_a_campaign_has_one_hash_under_a_hundred_faults(tmp_path: Path) -> None:
         assert hits, "no fault hit anything"
         num_faults += hits
         shutil.rmtree(tmp_path / f"home-{seed}", ignore_errors=True)
+
+
+@pytest.mark.chaos
+@pytest.mark.long
+@pytest.mark.timeout(2400)
+def test_weights_that_ranks_send_are_those_of_the_files_whatever_is_killed(tmp_path: Path) -> None:
+    plain = undisturbed(tmp_path, SHORT_STEPS)
+    shutil.rmtree(tmp_path / "home-0")
+    for seed in (0, 5):
+        schedule = Schedule(SHORT_STEPS, seed, max_faults=6, publish=Publish.COLLECTIVE)
+        assert bool(num_faults_under(tmp_path, schedule, plain)) is bool(seed)

@@ -19,7 +19,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities import training
 from activities.training import TrainingActivities
-from infra.db import campaigns, steps, trainers
+from infra.db import campaigns, policies, steps, trainers
 from infra.db.database import Database
 from mainspring.config.any_run import training as training_config
 from mainspring.ids import CampaignId
@@ -49,6 +49,15 @@ def arm_driver() -> None:
     around(RayTrainer, "train_step", "driver before step", "driver after step")
     around(RayTrainer, "save", "driver before save")
     around(checkpoint, "commit", "driver before rename", "driver after rename")
+    around(RayTrainer, "begin_checkpoint", "driver before writing", "driver while it is written")
+    around(checkpoint, "add_shards", "driver before shards", "driver after shards")
+    put = policies.put_checkpoint
+
+    async def deadly_put(*args, **kwargs):
+        await put(*args, **kwargs)
+        meet("driver after checkpoint")
+
+    training.policies.put_checkpoint = deadly_put
     commit, prune, step = steps.commit_step, TrainingActivities._prune, driver.TrainerDriver._get
 
     async def deadly_commit(*args, **kwargs):

@@ -156,3 +156,19 @@ def gathered(
             found.append({n: t.numpy() for n, t in zip(bucket.names, sender._bucket, strict=True)})
     sender.close()
     return found
+
+
+def written_in_background(
+    rank: int, store: str, config: CampaignConfig, model_dir: Path, samples: list[Sample], out: Path
+) -> Any:
+    """As `saved_after_two_steps`, with the third step taken while the checkpoint is written."""
+    joined(rank, store, config)
+    cuda_shim.use_optimizer_with_fused_layout()
+    trainer = TrainerRank(config, model_dir, rank=rank)
+    for step in range(2):
+        trainer.train_step(samples, step=step, current_version=0)
+    trainer.begin_checkpoint(out)
+    metrics = trainer.train_step(samples, step=2, current_version=0)
+    assert trainer.is_checkpoint_written(wait=True)
+    trainer.export_hf(out / "third")
+    return metrics

@@ -65,7 +65,7 @@ ALL = {
 }
 
 
-def config(name: str, model: Path) -> CampaignConfig:
+def config(name: str, model: Path, **trainer: object) -> CampaignConfig:
     return CampaignConfig.model_validate(
         {
             "name": name,
@@ -79,12 +79,13 @@ def config(name: str, model: Path) -> CampaignConfig:
                 "checkpoint_every": 2,
                 "gap": {"max": 1000.0},
                 "optimizer": {"lr": 1e-3, "warmup_steps": 0},
+                **trainer,
             },
         }
     )
 
 
-async def stored(db: Database, name: str, model: Path) -> CampaignId:
+async def stored(db: Database, name: str, model: Path, **trainer: object) -> CampaignId:
     """A campaign with the groups of all its steps, alike in each campaign."""
     campaign = CampaignId(name)
     task = SweTask(
@@ -96,7 +97,7 @@ async def stored(db: Database, name: str, model: Path) -> CampaignId:
         test_command="true",
     )
     await tasks.put_tasks(db, [task])
-    await campaigns.create(db, config(name, model))
+    await campaigns.create(db, config(name, model, **trainer))
     for index in range(NUM_STEPS):
         group = group_id(campaign, index)
         rng = np.random.default_rng(index)

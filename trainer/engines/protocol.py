@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import OptimizerConfig
 from mainspring.trajectories.sequences import MaskedSequence
+from trainer.checkpoint import Sharding
 from trainer.processes import Processes
 from trainer.weights import Weights
 
@@ -58,12 +59,29 @@ EnterPhase = Callable[[str], StepOptimizer]
 class ShardFiles(Protocol):
     """How shards are stored in a checkpoint's directory; all ranks make the same calls."""
 
+    sharding: Sharding
+
     def save(self, directory: Path, phase: str | None, optimizer: StepOptimizer | None) -> None:
         """Write this rank's share of weights and optimizer into an existing directory."""
         ...
 
     def load(self, directory: Path, enter: EnterPhase) -> None:
         """Take weights and optimizer; `enter` is called when the checkpoint has an optimizer."""
+        ...
+
+
+@runtime_checkable
+class BackgroundFiles(ShardFiles, Protocol):
+    """Shards that may be written while steps follow."""
+
+    def begin_save(
+        self, directory: Path, phase: str | None, optimizer: StepOptimizer | None
+    ) -> None:
+        """As `save`, of now; returns before it is written. One at a time."""
+        ...
+
+    def is_saved(self, *, wait: bool) -> bool:
+        """Whether all ranks have written it."""
         ...
 
 
