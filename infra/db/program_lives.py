@@ -2,7 +2,8 @@
 
 Invariants: a life is of one epoch and has one key at a time, of which only the digest is stored; a
 key opens nothing once a later life, another epoch or the rollout's end has come. A node that takes
-a life over gives it a new key. Written by the activity that runs programs and, for agents outside,
+a life over gives it a new key, and answers that the former one may have kept count as not had.
+Written by the activity that runs programs and, for agents outside,
 by `sessions`; read by the gateway.
 """
 
@@ -10,14 +11,14 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, exists, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import aliased
 
 from infra.db.database import Database
 from infra.db.fence import fenced_insert, refuse_finished, refuse_older
-from infra.db.models import RolloutRow
-from infra.db.program_rows import ProgramLifeRow
+from infra.db.models import CallRow, RolloutRow
+from infra.db.program_rows import ModelRequestRow, ProgramLifeRow
 from mainspring.ids import CampaignId, RolloutId
 from mainspring.status import RolloutPhase
 
@@ -58,8 +59,9 @@ class ProgramLife:
 async def begin(database: Database, rollout: RolloutId, epoch: int, life: int) -> str:
     """The key of this life, new each time. Raises Fenced."""
     key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
-    async with database.statement() as connection:
+    async with database.transaction() as connection:
         await begin_with(connection, rollout, epoch, life, key)
+        await _doubt(connection, rollout, epoch, life)
     return key
 
 
@@ -88,6 +90,30 @@ async def begin_with(
     if await connection.scalar(_BEGIN, values) is None:
         await refuse_older(connection, rollout, epoch)
         refuse_finished(rollout)
+
+
+async def _doubt(connection: AsyncConnection, rollout: RolloutId, epoch: int, life: int) -> None:
+    """Answers that this life was sent count as not had, but those that it continued, or asked the
+    same after. A gateway knows that the node has an answer; a node that died may not have passed it
+    on, and its program asks the same again."""
+    row, later = ModelRequestRow, aliased(ModelRequestRow)
+    continued = exists().where(
+        CallRow.rollout_id == row.rollout_id,
+        CallRow.epoch == row.epoch,
+        CallRow.parent == row.number,
+    )
+    asked_after = exists().where(
+        later.rollout_id == row.rollout_id,
+        later.epoch == row.epoch,
+        later.key == row.key,
+        later.occurrence > row.occurrence,
+    )
+    await connection.execute(
+        update(row)
+        .where(row.rollout_id == rollout, row.epoch == epoch, row.delivered_life == life)
+        .where(~continued, ~asked_after)
+        .values(delivered_life=None)
+    )
 
 
 async def holder(database: Database, key: str) -> KeyHolder | None:
