@@ -28,8 +28,11 @@ import httpx
 import psutil
 from sqlalchemy import func, select
 
+from infra.db import campaigns
 from infra.db.connect import open_database
 from infra.db.models import CallRow, PartialCallRow
+from infra.policy.serving import needs_same_bits
+from mainspring.ids import CampaignId
 from mainspring.settings import load_settings
 from tests.chaos.fault_roles import Draw, Role
 from tests.processes import words
@@ -67,6 +70,7 @@ class Outcome:
     num_stored_tokens: int = 0
     """Of all replies, whole ones and pieces."""
     fingerprint: dict[str, object] | None = None
+    """Of a campaign with the reproducible schedule; others have none."""
 
 
 @dataclass(slots=True)
@@ -277,6 +281,11 @@ def fingerprint(home: Path, campaign: str) -> dict[str, object]:
     return json.loads(told.stdout)
 
 
+async def is_reproducible(home: Path, campaign: str) -> bool:
+    async with open_database(load_settings(home)) as db:
+        return needs_same_bits((await campaigns.get(db, CampaignId(campaign))).config)
+
+
 async def measure(home: Path, outcome: Outcome) -> None:
     """Fill in how long after each fault the next reply was stored, and the tokens stored."""
     faults = outcome.faults
@@ -335,7 +344,8 @@ def main() -> None:
     )
     mainspring("up", home)
     asyncio.run(measure(home, outcome))
-    outcome.fingerprint = fingerprint(home, given.campaign)
+    if asyncio.run(is_reproducible(home, given.campaign)):
+        outcome.fingerprint = fingerprint(home, given.campaign)
     mainspring("down", home)
     print(json.dumps(asdict(outcome)))
 
