@@ -14,7 +14,7 @@ from temporalio import activity
 from activities.function_lives import FunctionLives
 from activities.implements import implements
 from infra.bundles.store import BundleMissing, bundle_of
-from infra.db import answer_receipts, model_requests, program_lives
+from infra.db import model_requests, program_lives
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.environments.swe import SweWorld
@@ -85,8 +85,6 @@ class ProgramActivities:
             key = await program_lives.begin(self._db, ask.rollout, ask.epoch, ask.life)
             await self._note_bundle(ask, config)
             await world.open_model_port(self._gateways, key)
-            # A life that is joined lost its connections, with this node's process or just now.
-            await answer_receipts.doubt(self._db, ask.rollout, ask.epoch, ask.life)
             name = program_id(ask.rollout, ask.epoch, ask.life)
             result, was_stopped = await self._ended(world, name, command, ask.timeout_s)
             # What it left behind would ask on.

@@ -2,13 +2,15 @@
 
 Invariants: an answer that a gateway wrote is noted only under the key that the life has; what may
 have been on its way when connections were cut is in doubt, and told again. Written by gateways and
-by the activity that runs programs; read by `model_requests`.
+by `program_lives`; read by `model_requests`.
 """
 
-from sqlalchemy import func, select, true, update
+from sqlalchemy import exists, func, select, true, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import aliased
 
 from infra.db.database import Database
+from infra.db.models import CallRow
 from infra.db.program_rows import ModelRequestRow, ProgramLifeRow
 from mainspring.ids import RolloutId
 
@@ -36,26 +38,25 @@ async def delivered(
         )
 
 
-async def doubt(database: Database, rollout: RolloutId, epoch: int, life: int) -> None:
-    """After the connections of a life were cut: the newest answer to each of its requests may have
-    been on its way, so what asks the same again gets that answer, and no other is sampled."""
-    other = aliased(_ROW)
-    newest = (
-        select(func.max(other.occurrence))
-        .where(
-            other.rollout_id == rollout,
-            other.epoch == epoch,
-            other.key == _ROW.key,
-            other.delivered_life == life,
-        )
-        .correlate(_ROW)
-        .scalar_subquery()
+async def doubt(connection: AsyncConnection, rollout: RolloutId, epoch: int, life: int) -> None:
+    """Answers that this life was sent count as not had, but those that it continued, or asked the
+    same after. A gateway knows that the node has an answer; a node that died may not have passed it
+    on, and its program asks the same again."""
+    row, later = ModelRequestRow, aliased(ModelRequestRow)
+    continued = exists().where(
+        CallRow.rollout_id == row.rollout_id,
+        CallRow.epoch == row.epoch,
+        CallRow.parent == row.number,
     )
-    async with database.statement() as connection:
-        await connection.execute(
-            update(_ROW)
-            .where(_ROW.rollout_id == rollout, _ROW.epoch == epoch)
-            .where(_ROW.delivered_life == life, _ROW.occurrence == newest)
-            .values(delivered_life=None)
-            .execution_options(synchronize_session=False)
-        )
+    asked_after = exists().where(
+        later.rollout_id == row.rollout_id,
+        later.epoch == row.epoch,
+        later.key == row.key,
+        later.occurrence > row.occurrence,
+    )
+    await connection.execute(
+        update(row)
+        .where(row.rollout_id == rollout, row.epoch == epoch, row.delivered_life == life)
+        .where(~continued, ~asked_after)
+        .values(delivered_life=None)
+    )

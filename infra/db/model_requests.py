@@ -4,6 +4,7 @@ Invariants: one row for each (rollout, epoch, key, occurrence), whichever gatewa
 often; its number is given once and is that of its call; reply and state are written in one
 transaction; a request that was answered or refused stays so. An occurrence counts only requests
 whose answer the same life had whole: a repetition of one that did not get through is no new one.
+One that is marked as a retry repeats the newest occurrence.
 """
 
 import zlib
@@ -15,6 +16,8 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
+    case,
+    exists,
     func,
     insert,
     select,
@@ -87,8 +90,10 @@ def _place() -> Select[Any]:
     life = bindparam("of_life", type_=Integer)
     had = select(func.count()).where(*of_key, _ROW.delivered_life == life).scalar_subquery()
     retried = bindparam("retried", type_=Integer)
+    # Asked by this life, and its answer did not get through: a retry is one of it.
+    is_due = exists().where(*of_key, _ROW.occurrence == had, _ROW.life == life)
     facts = select(
-        func.greatest(0, had - retried).label("occurrence"),
+        case((is_due, had), else_=func.greatest(0, had - retried)).label("occurrence"),
         select(func.max(_ROW.number)).where(*of_rollout).scalar_subquery().label("newest"),
         select(_ROW.setting)
         .where(*of_rollout, _ROW.kind == BranchKind.MAIN)

@@ -2,7 +2,8 @@
 
 Invariants: a life is of one epoch and has one key at a time, of which only the digest is stored; a
 key opens nothing once a later life, another epoch or the rollout's end has come. A node that takes
-a life over gives it a new key. Written by the activity that runs programs and, for agents outside,
+a life over gives it a new key, and answers that the former one may have kept count as not had.
+Written by the activity that runs programs and, for agents outside,
 by `sessions`; read by the gateway.
 """
 
@@ -14,6 +15,7 @@ from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import aliased
 
+from infra.db import answer_receipts
 from infra.db.database import Database
 from infra.db.fence import fenced_insert, refuse_finished, refuse_older
 from infra.db.models import RolloutRow
@@ -58,8 +60,9 @@ class ProgramLife:
 async def begin(database: Database, rollout: RolloutId, epoch: int, life: int) -> str:
     """The key of this life, new each time. Raises Fenced."""
     key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
-    async with database.statement() as connection:
+    async with database.transaction() as connection:
         await begin_with(connection, rollout, epoch, life, key)
+        await answer_receipts.doubt(connection, rollout, epoch, life)
     return key
 
 

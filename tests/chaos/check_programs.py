@@ -12,6 +12,7 @@ have a fault in their name.
 import argparse
 import asyncio
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from sqlalchemy import Select, func, select
 
 from infra.db import model_requests, program_lives, turns
-from infra.db.batches import load_groups
+from infra.db.batches import BatchRollout, load_groups
 from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.db.models import CallRow, GroupRow, RolloutRow
@@ -36,8 +37,11 @@ _ASKS = "    reply = complete(messages)\n"
 _PRINTS = f'    print("{SEEN}" + json.dumps(reply), flush=True)\n'
 
 
-def write(file: Path) -> None:
+def write(file: Path, num_steps: int | None = None) -> None:
     text = EXAMPLE.read_text()
+    if num_steps is not None:
+        text, found = re.subn(r"(?m)^num_steps = \d+$", f"num_steps = {num_steps}", text)
+        assert found == 1, f"{EXAMPLE} has changed: num_steps is not there once"
     assert text.count(_ASKS) == 1, f"{EXAMPLE} has changed: {_ASKS!r} is not there once"
     file.write_text(text.replace(_ASKS, _ASKS + _PRINTS))
 
@@ -97,16 +101,19 @@ async def _add_samples(db: Database, group: GroupId, found: Counter[str]) -> Non
     """What of its tokens is trained never or twice."""
     for loaded in await load_groups(db, [group]):
         for rollout in loaded.rollouts:
-            samples = samples_of(rollout.id, rollout.calls, trained=rollout.trained)
-            is_trained = rollout.trained
-            sampled = sum(
-                len(call.completion_ids)
-                for call in rollout.calls
-                if is_trained is None or call.number in is_trained
-            )
-            trained = sum(sample.num_action_tokens for sample in samples)
-            found["fault_tokens_trained_amiss"] += abs(trained - sampled)
+            found["fault_tokens_trained_amiss"] += num_trained_amiss(rollout)
             found["num_calls_not_trained"] += len(rollout.untrained)
+
+
+def num_trained_amiss(rollout: BatchRollout) -> int:
+    samples = samples_of(rollout.id, rollout.calls, trained=rollout.trained)
+    is_trained = rollout.trained
+    sampled = sum(
+        len(call.completion_ids)
+        for call in rollout.calls
+        if is_trained is None or call.number in is_trained
+    )
+    return abs(sum(sample.num_action_tokens for sample in samples) - sampled)
 
 
 def _asked_twice(campaign: CampaignId) -> Select[Any]:
@@ -130,13 +137,15 @@ def _asked_twice(campaign: CampaignId) -> Select[Any]:
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("write").add_argument("file", type=Path)
+    writing = commands.add_parser("write")
+    writing.add_argument("file", type=Path)
+    writing.add_argument("--num-steps", type=int, help="Number of steps; as the example without.")
     reading = commands.add_parser("read")
     reading.add_argument("home", type=Path)
     reading.add_argument("campaign", type=CampaignId)
     given = parser.parse_args()
     if given.command == "write":
-        write(given.file)
+        write(given.file, given.num_steps)
     else:
         print(json.dumps(await read(given.home.absolute(), given.campaign)))
 

@@ -2,7 +2,8 @@
 
     python -m tests.chaos.fault_schedule --home DIR --seed 3 -- quickstart --schedule reproducible
 
-Kills with SIGKILL, one fault every 20 to 40 s, and starts the command again when it has died.
+Kills with SIGKILL, one fault every 20 to 40 s, and starts the command again when it has died. Roles
+are drawn at random; with `--even` each is killed once before any is killed again.
 Prints one JSON object: the faults, the wall time, how long after each fault the next reply was
 stored, tokens that engines generated and that are stored, and the campaign's fingerprint.
 `mainspring campaign fingerprint --against` compares two.
@@ -21,16 +22,19 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
 
 import httpx
 import psutil
 from sqlalchemy import func, select
 
+from infra.db import campaigns
 from infra.db.connect import open_database
 from infra.db.models import CallRow, PartialCallRow
+from infra.policy.serving import needs_same_bits
+from mainspring.ids import CampaignId
 from mainspring.settings import load_settings
+from tests.chaos.fault_roles import Draw, Role
 from tests.processes import words
 
 MAX_STARTS = 60
@@ -38,41 +42,6 @@ MAX_STARTS = 60
 POLL_S = 0.5
 LOOK_S = 5.0
 """Between two looks at all processes of the machine, which takes a tenth of a second."""
-
-
-class Role(StrEnum):
-    """What a fault kills."""
-
-    ROLLOUT = "rollout"
-    """A rollout worker."""
-    NODE = "node"
-    """A sandbox node."""
-    TRAINER = "trainer"
-    """The trainer's driver, once it has ranks."""
-    STANDBY = "standby"
-    """A trainer's driver that waits for the lease, or makes its ranks."""
-    RANK = "rank"
-    """A rank of the trainer."""
-    RAYLET = "raylet"
-    """The trainer's Ray daemon."""
-    ENGINE = "engine"
-    """A policy engine."""
-    SANDBOX = "sandbox"
-    """One sandbox with all that runs in it."""
-    PROGRAM = "program"
-    """A program that plays a rollout, in its sandbox, which lives on."""
-    GATEWAY = "gateway"
-    """A gateway."""
-    POSTGRES = "postgres"
-    """Postgres, all its processes."""
-    TEMPORAL = "temporal"
-    """Temporal."""
-    FLEET = "fleet"
-    """The command that keeps the others running; its workers end with it."""
-    FORKS = "forks"
-    """A process from which workers are forked; they end with it."""
-    EVERYTHING = "everything"
-    """All of it at once."""
 
 
 @dataclass(slots=True)
@@ -101,6 +70,7 @@ class Outcome:
     num_stored_tokens: int = 0
     """Of all replies, whole ones and pieces."""
     fingerprint: dict[str, object] | None = None
+    """Of a campaign with the reproducible schedule; others have none."""
 
 
 @dataclass(slots=True)
@@ -241,13 +211,14 @@ def run(
     seed: int,
     words: list[str],
     *,
+    even: bool = False,
     pause_s: tuple[float, float] = (20.0, 40.0),
     roles: tuple[Role, ...] = tuple(Role),
     max_faults: int | None = None,
 ) -> Outcome:
     """Raises RuntimeError when the campaign cannot be finished."""
     rng, outcome, started = random.Random(seed), Outcome(seed), time.time()
-    meter, look_at = TokenMeter(), 0.0
+    draw, meter, look_at = Draw(roles, rng, even=even), TokenMeter(), 0.0
     command = _start(home, words, outcome)
     due = time.time() + rng.uniform(*pause_s)
     while True:
@@ -267,14 +238,16 @@ def run(
             continue
         meter.find(home)
         meter.read()
-        role, now = rng.choice(roles), time.time()
-        number = kill(role, home, command, rng)
-        if number:
-            outcome.faults.append(Fault(role, now - started, number, time.time()))
-            print(f"{now - started:7.1f} s  killed {role} ({number})", file=sys.stderr, flush=True)
-            due = now + rng.uniform(*pause_s)
-        else:
-            due = now + 1.0
+        due = time.time() + 1.0
+        for role in draw.candidates():
+            now = time.time()
+            if number := kill(role, home, command, rng):
+                draw.killed(role)
+                outcome.faults.append(Fault(role, now - started, number, time.time()))
+                told = f"{now - started:7.1f} s  killed {role} ({number})"
+                print(told, file=sys.stderr, flush=True)
+                due = now + rng.uniform(*pause_s)
+                break
     outcome.wall_s = time.time() - started
     outcome.num_generated_tokens = meter.total
     return outcome
@@ -306,6 +279,11 @@ def fingerprint(home: Path, campaign: str) -> dict[str, object]:
     if told.returncode:
         raise RuntimeError(f"no fingerprint of {campaign}: {told.stderr}")
     return json.loads(told.stdout)
+
+
+async def is_reproducible(home: Path, campaign: str) -> bool:
+    async with open_database(load_settings(home)) as db:
+        return needs_same_bits((await campaigns.get(db, CampaignId(campaign))).config)
 
 
 async def measure(home: Path, outcome: Outcome) -> None:
@@ -350,6 +328,7 @@ def main() -> None:
     parser.add_argument("--max-faults", type=int, default=None)
     parser.add_argument("--pause-s", type=float, nargs=2, default=(20.0, 40.0))
     parser.add_argument("--role", type=Role, nargs="*", default=tuple(Role))
+    parser.add_argument("--even", action="store_true", help="Kill each role equally often.")
     parser.add_argument("words", nargs="+", help="Words of the mainspring command.")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -361,10 +340,12 @@ def main() -> None:
         pause_s=tuple(given.pause_s),
         roles=tuple(given.role),
         max_faults=given.max_faults,
+        even=given.even,
     )
     mainspring("up", home)
     asyncio.run(measure(home, outcome))
-    outcome.fingerprint = fingerprint(home, given.campaign)
+    if asyncio.run(is_reproducible(home, given.campaign)):
+        outcome.fingerprint = fingerprint(home, given.campaign)
     mainspring("down", home)
     print(json.dumps(asdict(outcome)))
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,7 +25,7 @@ from sqlalchemy import select
 from cli.operations.embedded_stack import StackInfo
 from gateway.durable import DurableAnswers
 from infra.db import nodes
-from infra.db.program_rows import ProgramLifeRow
+from infra.db.program_rows import ModelRequestRow, ProgramLifeRow
 from mainspring.ids import NodeId, RolloutId
 from mainspring.status import StopReason
 from tests.waiting import until
@@ -74,10 +75,10 @@ async def test_the_next_process_of_a_node_opens_the_models_port_again(
     """In the same sandbox, with another key; the program runs on, and its client asks again."""
     await bwrap_or_skip(tmp_path / "probe")
     told: list[int] = []
-    signal = DurableAnswers._signal  # pyright: ignore[reportPrivateUsage]
+    tell = DurableAnswers._signal  # pyright: ignore[reportPrivateUsage]
 
     async def note(*about) -> None:
-        await signal(*about)
+        await tell(*about)
         told.append(about[2])
 
     monkeypatch.setattr(DurableAnswers, "_signal", note)
@@ -104,6 +105,42 @@ async def test_the_next_process_of_a_node_opens_the_models_port_again(
             assert (result.stop_reason, result.reward) == (StopReason.EXITED, 1.0)
             [second_key] = await key_hashes(cluster, rollout)
             assert second_key != first_key
+        await check_answered_once(cluster, rollout, num_calls=3, num_lives=1)
+
+
+async def test_a_reply_that_a_dying_node_kept_is_told_again(
+    stack: StackInfo, tmp_path: Path
+) -> None:
+    """The gateway sent it whole to the node, which is killed before it passes it on."""
+    await bwrap_or_skip(tmp_path / "probe")
+    home = tmp_path / "node"
+    home.mkdir()
+    async with (
+        without_gateway(stack, {}, tmp_path / "model") as cluster,
+        gateway_of(stack, cluster.workers) as url,
+    ):
+        address = url.removeprefix("http://")
+        cluster.engine.say = lambda prompt, turn: THREE[turn]
+        cluster.engine.hold = held = Held(1)
+        campaign, group, [rollout] = await cluster.workers.make_rollouts(program=own_program())
+
+        async def is_sent() -> bool:
+            row = ModelRequestRow
+            statement = select(row.delivered_life).where(row.rollout_id == rollout, row.number == 1)
+            async with cluster.workers.db.statement() as connection:
+                return await connection.scalar(statement) is not None
+
+        async with node_process(stack, home, address) as process:
+            handle = await cluster.workers.start(rollout, campaign, group)
+            await held.reached.wait()
+            process.send_signal(signal.SIGSTOP)
+            held.let_go.set()
+            await until(is_sent)
+            process.kill()
+            await process.wait()
+        async with node_process(stack, home, address):
+            result = await handle.result()
+        assert (result.stop_reason, result.reward) == (StopReason.EXITED, 1.0)
         await check_answered_once(cluster, rollout, num_calls=3, num_lives=1)
 
 

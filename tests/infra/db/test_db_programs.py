@@ -1,6 +1,7 @@
 """Requests and lives of programs in the store: one row, one number, one reply."""
 
 import asyncio
+import dataclasses
 
 import pytest
 from store_records import add_claimed_rollout
@@ -68,23 +69,6 @@ async def test_the_same_again_is_new_only_after_its_answer_got_through(db: Datab
     assert [(each.life, each.first_life) for each in known] == [(1, 0), (1, 0)]
 
 
-async def test_an_answer_that_was_on_its_way_when_connections_were_cut_is_told_again(
-    db: Database,
-) -> None:
-    rollout = await add_claimed_rollout(db)
-    for number in (0, 1):
-        assert (await ask(db, rollout, "a")).number == number
-        await model_requests.put_reply(db, rollout, 0, reply(number), f"h{number}")
-        await answer_receipts.delivered(db, rollout, 0, number, 0)
-    await answer_receipts.doubt(db, rollout, 0, 1)  # of another life
-    assert (await ask(db, rollout, "a")).number == 2
-    await answer_receipts.doubt(db, rollout, 0, 0)
-    again = await ask(db, rollout, "a")
-    assert (again.number, again.state) == (1, RequestState.STORED)
-    await answer_receipts.delivered(db, rollout, 0, 1, 0)
-    assert (await ask(db, rollout, "a")).number == 2
-
-
 async def test_an_answer_under_a_key_that_was_replaced_is_not_noted(db: Database) -> None:
     rollout = await add_claimed_rollout(db)
     old, new = [await program_lives.begin(db, rollout, 0, 0) for _ in range(2)]
@@ -94,6 +78,37 @@ async def test_an_answer_under_a_key_that_was_replaced_is_not_noted(db: Database
     assert (await ask(db, rollout, "a")).number == 0
     await answer_receipts.delivered(db, rollout, 0, 0, 0, program_lives.digest(new))
     assert (await ask(db, rollout, "a")).number == 1
+
+
+async def test_a_retry_of_a_repeated_request_gets_the_answer_that_did_not_get_through(
+    db: Database,
+) -> None:
+    rollout = await add_claimed_rollout(db)
+    await ask(db, rollout, "a")
+    await model_requests.put_reply(db, rollout, 0, reply(0), "h")
+    await answer_receipts.delivered(db, rollout, 0, 0, 0)
+    assert (await ask(db, rollout, "a")).number == 1
+    await model_requests.put_reply(db, rollout, 0, reply(1), "h")
+    assert (await ask(db, rollout, "a", is_retry=True)).number == 1
+
+
+async def test_an_answer_that_a_dead_node_may_have_kept_is_told_again(db: Database) -> None:
+    """The gateway saw the node take it. What the program continued, it had."""
+    rollout = await add_claimed_rollout(db)
+    await program_lives.begin(db, rollout, 0, 0)
+    for number, text in enumerate(("a", "a", "b", "c")):
+        assert (await ask(db, rollout, text)).number == number
+        parent = 2 if text == "c" else None
+        told = dataclasses.replace(reply(number), parent=parent)
+        await model_requests.put_reply(db, rollout, 0, told, f"h{number}")
+        await answer_receipts.delivered(db, rollout, 0, number, 0)
+    await program_lives.begin(db, rollout, 0, 0)  # the next process of the node
+    assert (await ask(db, rollout, "c")).number == 3
+    assert (await ask(db, rollout, "c", is_retry=True)).number == 3
+    assert (await ask(db, rollout, "a")).number == 1
+    await answer_receipts.delivered(db, rollout, 0, 1, 0)
+    assert (await ask(db, rollout, "a")).number == 4  # on purpose
+    assert (await ask(db, rollout, "b")).number == 5  # had, since "c" continues it
 
 
 async def test_another_setting_than_the_first_is_a_sub_agents(db: Database) -> None:
