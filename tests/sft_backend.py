@@ -59,6 +59,9 @@ class SftTrainer:
         directory.mkdir(parents=True)
         self.saved.append((version, batch))
 
+    def version_being_written(self) -> int | None:
+        return None
+
     def logprob_gap(self, samples: list[Sample], version: int) -> LogprobGap:
         raise AssertionError("no evaluation here")
 
