@@ -1,5 +1,5 @@
 """Weights from a rank straight into real engines, over gloo: the same bits as from files, and no
-engine that serves half of them, whoever is killed."""
+engine that serves half of them, whichever process is killed."""
 
 import asyncio
 import os
@@ -81,7 +81,7 @@ async def test_a_request_that_comes_meanwhile_waits_for_the_new_weights(
             async def look(number: int) -> None:
                 if number == 0:
                     requests.append(asyncio.create_task(ask(client)))
-                # Whoever lets an engine generate again does not let it serve what is half there.
+                # An engine that is let generate again still does not serve what is half there.
                 await http.post("/continue_generation", json={})
                 await asyncio.sleep(0.1)
                 seen.append((await http.get("/model_info")).json()["weight_version"])
