@@ -173,7 +173,7 @@ async def test_the_sandbox_survives_its_commands(fresh, command):
 
 
 @pytest.mark.parametrize(
-    "victims", ["-1", "$PPID", "$(grep -l ^PPid:.$PPID$ /proc/[0-9]*/status | tr -dc '0-9\\n')"]
+    "victims", ["-1", "$PPID", "$(grep -sl ^PPid:.$PPID$ /proc/[0-9]*/status | tr -dc '0-9\\n')"]
 )
 async def test_what_runs_commands_is_replaced_when_killed_between_two(fresh, victims):
     killing = f'victims="{victims}"; (sleep 0.3; kill -9 $victims) & echo up'
