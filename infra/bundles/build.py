@@ -26,6 +26,8 @@ from mainspring.programs.recipes import Recipe
 TIMEOUT_S = 1800.0
 END_CHARS = 300
 """Of what npm or pip said, from each end: npm tells first what is wrong, pip last."""
+LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
+"""Where every image with glibc has its loader; an image with musl has another one."""
 _HERE = Path(__file__).parent
 
 
@@ -88,23 +90,26 @@ def _fill(folder: Path, recipe: Recipe) -> None:
         shutil.copyfile(_HERE / "run_python.py", folder / "run_python.py")
         min_glibc = interpreter.copy(found, folder)
     (folder / "bin").mkdir()
+    values = {
+        "VERSION": str(python),
+        "GLIBC": str(min_glibc),
+        "LOADER": LOADERS[machine],
+    }
     for name, start in recipe.programs.items():
         kind, _, what = start.format(**words).partition(":")
-        if kind == "file":
-            target = _only(folder, what, recipe)
-            (folder / "bin" / name).symlink_to(Path("..", target))
+        if kind == "python":
+            _write_starter(folder / "bin" / name, "run_python.sh", {**values, "MODULE": what})
             continue
+        program = _only(folder, what, recipe)
         if kind == "node":
             node = _only(folder, f"node_modules/node-linux-{words['cpu']}/bin/node", recipe)
-            values = {"NODE": node, "SCRIPT": _only(folder, what, recipe)}
-            text = (_HERE / "run_node.sh").read_text()
+            told = {**values, "NODE": str(node), "SCRIPT": str(program)}
+            _write_starter(folder / "bin" / name, "run_node.sh", told)
+        elif min_glibc is None:  # it needs nothing of the image
+            (folder / "bin" / name).symlink_to(Path("..", program))
         else:
-            values = {"VERSION": str(python), "GLIBC": str(min_glibc), "MODULE": what}
-            text = (_HERE / "run_python.sh").read_text()
-        for word, value in values.items():
-            text = text.replace(f"${word}", str(value))
-        (folder / "bin" / name).write_text(text)
-        (folder / "bin" / name).chmod(0o755)
+            told = {**values, "PROGRAM": str(program)}
+            _write_starter(folder / "bin" / name, "run_file.sh", told)
     _let_all_read(folder)
     manifest = Manifest(
         name=recipe.name,
@@ -118,6 +123,14 @@ def _fill(folder: Path, recipe: Recipe) -> None:
         is_locked=_is_locked(recipe),
     )
     (folder / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n")
+
+
+def _write_starter(path: Path, template: str, values: dict[str, str]) -> None:
+    text = (_HERE / template).read_text()
+    for word, value in values.items():
+        text = text.replace(f"${word}", value)
+    path.write_text(text)
+    path.chmod(0o755)
 
 
 def _npm(folder: Path, wanted: tuple[str, ...], lock: Path | None) -> list[str]:

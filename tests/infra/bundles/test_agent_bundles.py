@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.bundles.build import BundleBroken, add
+from infra.bundles.build import LOADERS, BundleBroken, add
 from infra.bundles.store import (
     MANIFEST,
     BundleMissing,
@@ -53,6 +53,27 @@ def test_a_bundle_is_made_once_and_runs(store: BundleStore, recipe: Recipe) -> N
     assert not store.list()
     with pytest.raises(BundleMissing, match="not on this machine"):
         store.find("tool-1.0")
+
+
+def test_a_program_that_needs_glibc_tells_of_an_image_without_it(
+    store: BundleStore, recipe: Recipe
+) -> None:
+    linked = recipe.model_copy(update={"programs": {"tool": "file:site/tool.py"}})
+    made, _ = add(store, linked)
+    program, starter = made.folder / "site/tool.py", made.folder / "bin/tool"
+    program.write_text('#!/bin/sh\necho "tool $*"\n')
+    program.chmod(0o755)
+    ran = subprocess.run([starter, "a b"], capture_output=True, text=True)
+    assert (ran.stdout, ran.returncode) == ("tool a b\n", 0), ran
+    loader = LOADERS[platform.machine()]
+    assert Path(loader).exists() and loader in starter.read_text()
+    starter.write_text(starter.read_text().replace(loader, "/lib/ld-musl.so"))
+    ran = subprocess.run([starter], capture_output=True, text=True)
+    glibc = made.manifest.min_glibc
+    assert (ran.returncode, ran.stderr) == (
+        127,
+        f"{starter} needs glibc {glibc}, and this image has none\n",
+    )
 
 
 async def test_of_two_at_once_one_makes_it(store: BundleStore, recipe: Recipe) -> None:
