@@ -40,6 +40,12 @@ class ClientFleet:
     cluster: Cluster
     commands: dict[Role, list[str]]
     processes: dict[Role, subprocess.Popen[bytes]] = field(default_factory=dict)
+    keeping: asyncio.Task[None] | None = None
+
+    def check(self) -> None:
+        """Raise what ended the keeping, after which nothing would be started again."""
+        if self.keeping is not None and self.keeping.done():
+            self.keeping.result()
 
     async def keep(self) -> None:
         """Start again what ended."""
@@ -121,7 +127,7 @@ async def client_fleet(stack: StackInfo, folder: Path, capacity: int) -> AsyncIt
     }
     async with without_workers(stack) as cluster:
         fleet = ClientFleet(stack, KillPlan(plans), cluster, commands)
-        keeping = asyncio.create_task(fleet.keep())
+        fleet.keeping = keeping = asyncio.create_task(fleet.keep())
         try:
             yield fleet
         finally:

@@ -29,13 +29,16 @@ class Cell:
     """Share of its calls, in percent."""
     survived: bool
     how: str
-    """waited, retried or replayed."""
+    """waited: its next request is another one; retried: the same life asked the same again;
+    replayed: a next life asked from the start."""
     num_before: int
     """Calls that were answered before the kill."""
     num_from_store: int
     """Of those, asked again by the next life and answered from the store."""
     saved_s: float
-    """What these took when they were first served."""
+    """What these took when they were first served, but for those that waited for a kill."""
+    away_s: float | None
+    """From the kill until it asked again what was cut; None: it waited."""
     seconds: float
     """Of the whole rollout."""
     amiss: list[str]
@@ -68,6 +71,8 @@ async def faults_of(db: Database, rollout: RolloutId, usual: Shape | None) -> li
         row = (await connection.execute(select(RolloutRow).where(RolloutRow.id == rollout))).one()
     if (row.phase, row.stop_reason, row.reward) != (RolloutPhase.DONE, StopReason.EXITED, 1.0):
         amiss.append(f"ended as {row.stop_reason}, reward {row.reward}: {row.fault or ''}"[:300])
+    if row.phase is not RolloutPhase.DONE:
+        return amiss
     requests = await stored_requests(db, rollout)
     keys = Counter(each.key for each in requests)
     amiss += [f"a prompt has {n} replies" for n in keys.values() if n > 1]
@@ -106,24 +111,34 @@ async def cell(
     rollout: RolloutId,
     turn: int,
     killed_at: float,
+    turns: list[int],
     **known: Any,
 ) -> Cell:
-    """`asks`: what gateways noted of this rollout's requests."""
+    """`asks`: what gateways noted of requests; `turns`: all at which this rollout was disturbed."""
     known["amiss"] = list(known["amiss"])
     requests = await stored_requests(db, rollout)
     before = [each for each in requests if each.answered_at.timestamp() < killed_at]
     asked = [each for each in asks if each["rollout"] == rollout]
     life = max((each["life"] for each in asked if each["at"] <= killed_at), default=0)
     next_life = {each["key"] for each in asked if each["life"] == life + 1}
-    replayed = [each for each in before if each.key in next_life]
-    mine = [each for each in asked if each["turn"] == turn and each["life"] == life]
-    has_retried = len(mine) > 1
-    how = "replayed" if next_life else "retried" if has_retried else "waited"
+    # Requests beside the agent's own, such as one for a title, tell nothing of what was cut.
+    later = [each for each in asked if each["at"] > killed_at and each["turn"] is not None]
+    first = min(later, key=lambda each: each["at"], default=None)
+    how = "waited"
+    if first is not None and first["life"] > life:
+        how = "replayed"
+    elif first is not None and first["turn"] == turn:
+        how = "retried"
+    replayed = [each for each in before if each.key in next_life] if how == "replayed" else []
+    disturbed = {each["key"] for each in asked if each["turn"] in turns}
+    undisturbed = [each for each in replayed if each.key not in disturbed]
+    back = min((each["at"] for each in later if each["turn"] == turn), default=None)
     return Cell(
         survived=not known["amiss"],
         how=how,
         num_before=len(before),
         num_from_store=len(replayed),
-        saved_s=round(sum((e.answered_at - e.asked_at).total_seconds() for e in replayed), 1),
+        saved_s=round(sum((e.answered_at - e.asked_at).total_seconds() for e in undisturbed), 1),
+        away_s=None if how == "waited" or back is None else round(back - killed_at, 1),
         **known,
     )

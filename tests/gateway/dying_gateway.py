@@ -9,6 +9,7 @@ import signal
 import sys
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from gateway.channel import Channel
 from gateway.durable import DurableAnswers
@@ -37,6 +38,7 @@ def turn_of(request: ModelRequest) -> int | None:
 def install(plan: KillPlan) -> None:
     """Stand in the way of each request, once a process."""
     turns: dict[tuple[str, int], int | None] = {}
+    noted: WeakSet[asyncio.Task[Any]] = WeakSet()
     ask, signalled = model_requests.ask, DurableAnswers._signal  # pyright: ignore[reportPrivateUsage]
     told = DurableAnswers._told  # pyright: ignore[reportPrivateUsage]
     deliver = Exchange._deliver  # pyright: ignore[reportPrivateUsage]
@@ -53,7 +55,11 @@ def install(plan: KillPlan) -> None:
         db: Any, rollout: str, epoch: int, life: int, request: ModelRequest, key: str, **beside: Any
     ) -> Asked:
         turn = turn_of(request)
-        plan.note("asks", rollout=rollout, life=life, turn=turn, key=key)
+        asking = asyncio.current_task()
+        assert asking is not None
+        if asking not in noted:  # in an outage of the store the gateway tries many times
+            noted.add(asking)
+            plan.note("asks", rollout=rollout, life=life, turn=turn, key=key)
         die_at(Phase.ROW, rollout, turn)
         asked = await ask(db, rollout, epoch, life, request, key, **beside)  # pyright: ignore[reportArgumentType]
         turns[rollout, asked.number] = turn

@@ -13,6 +13,17 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from mainspring.programs.profiles.choice import PROFILES
+from tests.chaos.fault_roles import Role
+
+NAMES = [kind for kind in PROFILES if kind not in ("command", "function")]
+"""Clients."""
+SHARES = ("50", "90")
+"""Of a client's calls, in percent: where something is killed."""
+OWN = (Role.SANDBOX, Role.PROGRAM)
+"""Each rollout has its own; all others are shared, and killed when all clients wait."""
+SHARED = (Role.NODE, Role.ENGINE, Role.ROLLOUT, Role.POSTGRES, Role.TEMPORAL)
+
 
 class Phase(StrEnum):
     """Where a request stands at its gateway when that one is killed."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from cluster import bwrap_or_skip
+from temporalio.client import WorkflowHandle
 
 from cli.operations.embedded_stack import temporary
 from infra.bundles.store import BundleMissing, mounts_for
@@ -28,28 +29,26 @@ from mainspring.config.policy import PolicyConfig
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.errors import MainspringError
 from mainspring.ids import CampaignId, GroupId, RolloutId
-from mainspring.programs.profiles.choice import PROFILES
 from mainspring.status import RolloutPhase
 from tests.chaos.fault_roles import Role
 from tests.gateway.client_fleet import ClientFleet, client_fleet
 from tests.gateway.client_record import Shape, cell, faults_of, shape_of
-from tests.gateway.kill_plan import Phase
+from tests.gateway.kill_plan import NAMES, OWN, SHARED, SHARES, Phase
 from tests.gateway.scripted_process import NUM_CALLS
 from tests.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1500)]
-ROUND_S = 1200.0
+ROUND_S = 600.0
+HELD_S = 400.0
+"""Until a client comes to the turn at which something is killed."""
+SETTLING_S = 2.0
+"""After a kill: those that lost a connection ask again."""
 NUM_EDITS = 4
 """Calls of aider."""
 TURNS = {"aider": (NUM_EDITS // 2, NUM_EDITS - 1)}
 USUAL = (NUM_CALLS // 2, NUM_CALLS - 1)
 """Turns at half and at nine tenths of the calls."""
-SHARES = ("50", "90")
-NAMES = [kind for kind in PROFILES if kind not in ("command", "function")]
 OPTIONS: dict[str, dict[str, Any]] = {"aider": {"files": ["calc.py"]}}
-OWN = (Role.SANDBOX, Role.PROGRAM)
-"""Each rollout has its own; all others are shared, and killed when all clients wait."""
-SHARED = (Role.NODE, Role.ENGINE, Role.ROLLOUT, Role.POSTGRES, Role.TEMPORAL)
 POLICY = PolicyConfig(model="scripted", max_context=400_000, max_new_tokens=8192)
 SANDBOX = SandboxConfig(memory_mb=8192, max_pids=512, disk_mb=2048)
 UNDISTURBED: dict[str, Shape] = {}
@@ -92,6 +91,7 @@ class Round:
         self.turns: dict[str, list[int]] = {}
         self.killed_at: dict[tuple[str, int], float] = {}
         self._made: dict[str, tuple[CampaignId, GroupId]] = {}
+        self._handles: dict[str, WorkflowHandle[Any, Any]] = {}
 
     async def make(self, *, kills: bool, phase: Phase | None = None) -> None:
         """The plan is written before anything is asked."""
@@ -111,13 +111,20 @@ class Round:
         for name, rollout in self.rollouts.items():
             campaign, group = self._made[name]
             self.began[name] = time.time()
-            await self.fleet.cluster.start(rollout, campaign, group)
+            self._handles[name] = await self.fleet.cluster.start(rollout, campaign, group)
 
     async def until_ended(self) -> None:
-        ends = [until(lambda name=name: self.has_ended(name), ROUND_S) for name in self.rollouts]
-        await asyncio.gather(*ends)
+        """Those that do not end are cancelled: the next round needs their places."""
+        until_s = time.time() + ROUND_S
+        for name in self.rollouts:
+            try:
+                await until(lambda name=name: self.has_ended(name), max(1.0, until_s - time.time()))
+            except TimeoutError:
+                self.ended[name] = time.time()
+                await self._handles[name].cancel()
 
     async def has_ended(self, name: str) -> bool:
+        self.fleet.check()
         if name not in self.ended:
             try:
                 row = await self.fleet.cluster.row(self.rollouts[name])
@@ -127,10 +134,18 @@ class Round:
                 self.ended[name] = time.time()
         return name in self.ended
 
-    async def is_held(self, name: str, turn: int) -> bool:
-        """Or will not come there."""
-        held = self.fleet.plan.marked_at("held", self.rollouts[name], turn)
-        return held is not None or await self.has_ended(name)
+    async def until_held(self, name: str, turn: int) -> bool:
+        """False: it does not come there."""
+
+        async def is_held() -> bool:
+            held = self.fleet.plan.marked_at("held", self.rollouts[name], turn)
+            return held is not None or await self.has_ended(name)
+
+        try:
+            await until(is_held, HELD_S)
+        except TimeoutError:
+            return False
+        return name not in self.ended
 
     def let_go(self, name: str, turn: int) -> None:
         self.fleet.plan.mark("go", self.rollouts[name], turn)
@@ -140,21 +155,20 @@ class Round:
             await asyncio.gather(*(self._kill_own(role, name) for name in self.rollouts))
             return
         for place in range(len(SHARES)):
-            held = {name: turns[place] for name, turns in self.turns.items()}
-            for name, turn in held.items():
-                await until(lambda name=name, turn=turn: self.is_held(name, turn), ROUND_S)
-            for name, turn in held.items():
-                self.killed_at[name, turn] = time.time()
+            wanted = {name: turns[place] for name, turns in self.turns.items()}
+            are_held = await asyncio.gather(*(self.until_held(*each) for each in wanted.items()))
+            held = [each for each, is_held in zip(wanted.items(), are_held, strict=True) if is_held]
+            for each in held:
+                self.killed_at[each] = time.time()
             await self.fleet.kill(role)
-            await asyncio.sleep(2.0)  # those that lost a connection ask again
-            for name, turn in held.items():
-                self.let_go(name, turn)
+            await asyncio.sleep(SETTLING_S)
+            for each in held:
+                self.let_go(*each)
 
     async def _kill_own(self, role: Role, name: str) -> None:
         rollout = self.rollouts[name]
         for turn in self.turns[name]:
-            await until(lambda turn=turn: self.is_held(name, turn), ROUND_S)
-            if name in self.ended:
+            if not await self.until_held(name, turn):
                 return
             self.killed_at[name, turn] = time.time()
             if role is Role.SANDBOX:
@@ -177,7 +191,7 @@ class Round:
                 if at is None:
                     wrong.append(f"nothing was killed at turn {turn}")
                 told = await cell(
-                    *(db, asks, rollout, turn, at or time.time()),
+                    *(db, asks, rollout, turn, at or time.time(), self.turns[name]),
                     client=name,
                     killed=killed,
                     at=share,
