@@ -28,6 +28,7 @@ from tests.chaos.fault_roles import Role
 from tests.gateway.kill_plan import KillPlan
 from tests.infra.policy.chat_templates import tokenizer_of
 from tests.processes import words
+from tests.waiting import until
 
 LOOK_S = 0.2
 SERVICES = (Role.POSTGRES, Role.TEMPORAL)
@@ -46,6 +47,15 @@ class ClientFleet:
         """Raise what ended the keeping, after which nothing would be started again."""
         if self.keeping is not None and self.keeping.done():
             self.keeping.result()
+
+    def is_up(self, role: Role) -> bool:
+        """It wrote that once it had started."""
+        self.check()
+        log = self.log_of(role)
+        return log.exists() and b" is up" in log.read_bytes()
+
+    def log_of(self, role: Role) -> Path:
+        return self.stack.home / f"fleet.{role}.log"
 
     async def keep(self) -> None:
         """Start again what ended."""
@@ -101,7 +111,7 @@ class ClientFleet:
             "MAINSPRING_NODE_MIN_FREE_MEMORY_MB": "0",
             "OMP_NUM_THREADS": "1",
         }
-        with (self.stack.home / f"fleet.{role}.log").open("ab") as log:
+        with self.log_of(role).open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", *command],
                 env=environment,
@@ -129,6 +139,8 @@ async def client_fleet(stack: StackInfo, folder: Path, capacity: int) -> AsyncIt
         fleet = ClientFleet(stack, KillPlan(plans), cluster, commands)
         fleet.keeping = keeping = asyncio.create_task(fleet.keep())
         try:
+            # A group whose rollouts do not begin within a minute is swept: it has no workflow here.
+            await until(lambda: all(map(fleet.is_up, (Role.ROLLOUT, Role.GATEWAY, Role.NODE))))
             yield fleet
         finally:
             keeping.cancel()

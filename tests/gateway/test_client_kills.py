@@ -217,13 +217,12 @@ async def test_undisturbed(fleet: ClientFleet) -> None:
     await played.make(kills=False)
     await played.start()
     await played.until_ended()
-    told = await played.tell("nothing")
+    assert await played.tell("nothing") == []
     for name, rollout in played.rollouts.items():
         UNDISTURBED[name] = shape = await shape_of(fleet.cluster.db, rollout)
         assert shape.num_calls >= max(TURNS.get(name, USUAL)) + 1
         # aider shows the model its files anew in each request.
         assert shape.num_roots == (NUM_EDITS if name == "aider" else 1), name
-    assert told == []
 
 
 @pytest.mark.parametrize("phase", Phase, ids=lambda phase: phase.name.lower())
