@@ -13,13 +13,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.chaos.fault_roles import Role
 from tests.gateway.kill_plan import NAMES, OWN, SHARED, SHARES, Phase
 
 Cells = dict[tuple[str, str, str], dict[str, Any]]
 """By client, what was killed, and the share of calls."""
 BEGIN = '{"client"'
 GATEWAY = {f"gateway, {phase}": str(phase) for phase in Phase}
-OTHERS = {str(role): str(role) for role in (*OWN, *SHARED)}
+NAMED = {Role.PROGRAM: "client", Role.ROLLOUT: "rollout worker"}
+OTHERS = {str(role): NAMED.get(role, str(role)) for role in (*OWN, *SHARED)}
 REPLAYS = ("sandbox", "program")
 
 
@@ -28,19 +30,26 @@ def read(files: Iterable[Path]) -> Cells:
     for file in files:
         for line in file.read_text(errors="replace").splitlines():
             _, mark, rest = line.partition(BEGIN)  # pytest may have written before it
-            told = json.JSONDecoder().raw_decode(mark + rest)[0] if mark else {}
-            if "killed" in told:
-                cells[told["client"], told["killed"], told["at"]] = told
+            cell = json.JSONDecoder().raw_decode(mark + rest)[0] if mark else {}
+            if "killed" in cell:
+                cells[cell["client"], cell["killed"], cell["at"]] = cell
     return cells
 
 
-def word(cell: dict[str, Any] | None) -> str:
-    if cell is None:
-        return "-"
-    if not cell["survived"]:
-        return "**lost**"
-    away = "" if cell["away_s"] is None else f" {cell['away_s']:.0f} s"
-    return f"{cell['how']}{away}"
+def told(pair: list[dict[str, Any] | None]) -> str:
+    """What a client did at both shares of its calls; with the seconds until it asked again."""
+    cells = [cell for cell in pair if cell is not None]
+    words: dict[str, list[float]] = {}
+    for cell in cells:
+        away = words.setdefault(cell["how"] if cell["survived"] else "**lost**", [])
+        if cell["survived"] and cell["away_s"] is not None:
+            away.append(round(cell["away_s"]))
+    parts = []
+    for word, away in words.items():
+        spread = sorted({min(away), max(away)}) if away else []
+        seconds = " to ".join(f"{each:.0f}" for each in spread)
+        parts.append(f"{word} {seconds} s" if seconds else word)
+    return "; ".join(parts) or "-"
 
 
 def kills(cells: Cells, columns: dict[str, str]) -> list[str]:
@@ -49,8 +58,7 @@ def kills(cells: Cells, columns: dict[str, str]) -> list[str]:
     for client in NAMES:
         found = [[cells.get((client, killed, at)) for at in SHARES] for killed in columns]
         if any(any(pair) for pair in found):
-            told = ["; ".join(dict.fromkeys(word(cell) for cell in pair)) for pair in found]
-            lines.append(f"| {client} | {' | '.join(told)} |")
+            lines.append(f"| {client} | {' | '.join(map(told, found))} |")
     return lines
 
 
@@ -68,7 +76,7 @@ def replays(cells: Cells) -> list[str]:
                 share = 100 * cell["num_from_store"] / max(1, cell["num_before"])
                 back = "-" if cell["away_s"] is None else f"{cell['away_s']:.0f} s"
                 lines.append(
-                    f"| {client} | {killed} | {at} % | {cell['num_before']} | "
+                    f"| {client} | {OTHERS[killed]} | {at} % | {cell['num_before']} | "
                     f"{cell['num_from_store']} ({share:.0f} %) | {cell['saved_s']:.0f} s | {back} |"
                 )
     return lines
