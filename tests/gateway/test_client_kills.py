@@ -3,9 +3,10 @@
     python -m pytest -m long -s tests/gateway/test_client_kills.py
 
 All clients play at once, ten calls each (aider, which has no tools: four), a reply takes two
-seconds. Each row is a rollout; what is shared is killed when all clients wait for their replies.
-Prints one JSON line for each client and kill (`client_record.Cell`). `make test-agents` installs
-the clients; those that are missing are left out. MAINSPRING_TEST_CLIENTS names some of them.
+seconds. Each is a rollout; what is shared is killed when all clients wait for their replies.
+Prints one JSON line for each client and kill (`client_record.Cell`), of which `client_table` makes
+tables. `make test-agents` installs the clients; those that are missing are left out.
+MAINSPRING_TEST_CLIENTS names some of them.
 """
 
 import asyncio
@@ -114,14 +115,15 @@ class Round:
             self._handles[name] = await self.fleet.cluster.start(rollout, campaign, group)
 
     async def until_ended(self) -> None:
-        """Those that do not end are cancelled: the next round needs their places."""
-        until_s = time.time() + ROUND_S
-        for name in self.rollouts:
-            try:
-                await until(lambda name=name: self.has_ended(name), max(1.0, until_s - time.time()))
-            except TimeoutError:
-                self.ended[name] = time.time()
-                await self._handles[name].cancel()
+        await asyncio.gather(*map(self._until_ended, self.rollouts))
+
+    async def _until_ended(self, name: str) -> None:
+        """One that does not end is cancelled: the next round needs its place."""
+        try:
+            await until(lambda: self.has_ended(name), ROUND_S)
+        except TimeoutError:
+            self.ended[name] = time.time()
+            await self._handles[name].cancel()
 
     async def has_ended(self, name: str) -> bool:
         self.fleet.check()
