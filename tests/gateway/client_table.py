@@ -4,7 +4,8 @@
     python -m tests.gateway.client_table kills.txt [MORE...]
 
 A line of a later file stands in the place of the same client and kill in an earlier one. Kills that
-were not tried have a dash.
+were not tried have a dash, as have those of a gateway that came after its answer had been sent: a
+client whose gateway dies cannot have waited.
 """
 
 import json
@@ -31,7 +32,8 @@ def read(files: Iterable[Path]) -> Cells:
         for line in file.read_text(errors="replace").splitlines():
             _, mark, rest = line.partition(BEGIN)  # pytest may have written before it
             cell = json.JSONDecoder().raw_decode(mark + rest)[0] if mark else {}
-            if "killed" in cell:
+            is_late = cell.get("killed") in GATEWAY and cell["how"] == "waited" and cell["survived"]
+            if "killed" in cell and not is_late:
                 cells[cell["client"], cell["killed"], cell["at"]] = cell
     return cells
 

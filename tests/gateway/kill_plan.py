@@ -41,7 +41,7 @@ class KillPlan:
 
     def write(self, turns: dict[str, list[int]], phase: Phase | None) -> None:
         """By rollout. With a phase the gateway kills itself; else the engine holds these replies
-        until they are let go."""
+        until they are let go, and while generating until the gateway has died."""
         for each in self.folder.iterdir():
             each.unlink()
         plan = {"turns": turns, "phase": phase}
@@ -56,8 +56,12 @@ class KillPlan:
 
     def holds(self, rollout: str, turn: int | None) -> bool:
         plan = self._read()
-        due = turn in plan["turns"].get(rollout, ()) and not plan["phase"]
-        return due and not self._mark("go", rollout, turn)
+        if turn not in plan["turns"].get(rollout, ()):
+            return False
+        # On a busy machine a gateway is late to kill itself: the reply waits for that.
+        if plan["phase"] == Phase.GENERATING:
+            return not self._mark("died", rollout, turn)
+        return not plan["phase"] and not self._mark("go", rollout, turn)
 
     def mark(self, what: str, rollout: str, turn: int | None) -> None:
         """`died`: a gateway, `held`: a reply waits, `go`: it waits no more."""
