@@ -7,6 +7,7 @@ and at no other time, also not when this process drains; its end is stored befor
 
 import asyncio
 import contextlib
+import time
 
 import structlog
 from temporalio import activity
@@ -14,7 +15,7 @@ from temporalio import activity
 from activities.function_lives import FunctionLives
 from activities.implements import implements
 from infra.bundles.store import BundleMissing, bundle_of
-from infra.db import model_requests, program_lives
+from infra.db import answer_receipts, model_requests, program_lives
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.environments.swe import SweWorld
@@ -38,6 +39,8 @@ KILLED = (137, -9)
 """SIGKILL, as bash and Python tell it: the kernel's or a person's doing, not the program's."""
 STOP_S = 30.0
 """Between a stop and the program's end."""
+NOTED_S = 2.0
+"""Within which a gateway notes the answer that a client has, and after which that one may end."""
 TAIL_CHARS = 300
 log = structlog.get_logger()
 
@@ -97,10 +100,16 @@ class ProgramActivities:
             was_killed = not was_stopped and result.returncode in KILLED
             if was_stopped:
                 await self._refuse_idle(ask, config, output)
-            elif ask.is_last or not was_killed:
-                await self._refuse_silent(ask, config, result.returncode, output)
+                was_cut = False
+            else:
+                was_cut = not was_killed and await self._was_cut(ask, result.returncode)
+                if ask.is_last or not (was_killed or was_cut):
+                    await self._refuse_silent(ask, config, result.returncode, output)
             return RunProgramResult(
-                returncode=result.returncode, was_killed=was_killed, was_stopped=was_stopped
+                returncode=result.returncode,
+                was_killed=was_killed,
+                was_stopped=was_stopped,
+                was_cut=was_cut,
             )
 
     async def _note_bundle(self, ask: RunProgramInput, config: RunConfig) -> None:
@@ -131,6 +140,18 @@ class ProgramActivities:
                     f"program {name} did not end within {STOP_S:g} s after it was stopped"
                 ) from None
         return result, result.timed_out
+
+    async def _was_cut(self, ask: RunProgramInput, returncode: int) -> bool:
+        """Some clients end at once when a gateway dies under an answer. One that succeeded may
+        have left a request on purpose."""
+        if returncode == 0:
+            return False
+        until = time.monotonic() + NOTED_S
+        while await answer_receipts.is_owed(self._db, ask.rollout, ask.epoch, ask.life):
+            if time.monotonic() > until:
+                return True
+            await asyncio.sleep(NOTED_S / 10)
+        return False
 
     async def _refuse_silent(
         self, ask: RunProgramInput, config: RunConfig, returncode: int, output: str

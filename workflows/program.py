@@ -1,9 +1,9 @@
 """A program plays a rollout: started in a sandbox, answered call by call, ended at its limits.
 
-Invariants: a life that was lost (sandbox, node, or the program killed by the machine) is followed
-by another, in a new sandbox, which is answered from the store until it asks something new; a tree
-that was lost before its patch was stored is never graded: the program runs again. State that
-matters is in Postgres. What it asks is answered by `answering`.
+Invariants: a life that was lost (sandbox, node, the program killed by the machine, or failed at an
+answer that was cut) is followed by another, in a new sandbox, which is answered from the store
+until it asks something new; a tree that was lost before its patch was stored is never graded: the
+program runs again. State that matters is in Postgres. What it asks is answered by `answering`.
 """
 
 import asyncio
@@ -22,6 +22,9 @@ with workflow.unsafe.imports_passed_through():
 
 MAX_KILLED = 3
 """Times a program that the machine killed is run again; then its tree is graded as it stands."""
+MAX_CUT = 3
+"""The same of one that failed at an answer that was cut, in a row without a new call: its request
+may take longer than it waits, which no other life would mend."""
 
 
 class ProgramPlay:
@@ -40,13 +43,20 @@ class ProgramPlay:
             await self._asked.end()
 
     async def _live(self, begin: BeginResult, epoch: int) -> StopReason:
-        num_killed = lives_then = calls_then = 0
+        num_killed = num_cut = calls_at_cut = lives_then = calls_then = 0
         while True:
             await self._sandbox.open(epoch, prefer=begin.prefer)
             self._asked.place = self._sandbox.backend
             try:
-                result = await self._one_life(begin, epoch, is_last=num_killed >= MAX_KILLED)
+                is_last = num_killed >= MAX_KILLED or num_cut >= MAX_CUT
+                result = await self._one_life(begin, epoch, is_last=is_last)
                 activity_calls.raise_if_cancelled()
+                if self._asked.num_calls > calls_at_cut:
+                    calls_at_cut, num_cut = self._asked.num_calls, 0
+                if result.was_cut and self._asked.stop is None and num_cut < MAX_CUT:
+                    num_cut += 1
+                    await self._sandbox.close(epoch)
+                    continue
                 if result.was_killed and self._asked.stop is None and num_killed < MAX_KILLED:
                     num_killed += 1
                     await self._sandbox.close(epoch)
@@ -75,7 +85,7 @@ class ProgramPlay:
 
     async def _one_life(self, begin: BeginResult, epoch: int, *, is_last: bool) -> RunProgramResult:
         """Run the program until it ends or is to be ended. `is_last`: no other life follows one
-        that is killed."""
+        that is killed or cut."""
         started = self._asked.begin_life()
         running = asyncio.create_task(
             self._sandbox.run_program(

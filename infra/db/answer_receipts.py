@@ -2,7 +2,7 @@
 
 Invariants: an answer that a gateway wrote is noted only under the key that the life has; what may
 have been on its way when connections were cut is in doubt, and told again. Written by gateways and
-by `program_lives`; read by `model_requests`.
+by `program_lives`; read by `model_requests` and where programs are run.
 """
 
 from sqlalchemy import exists, func, select, true, update
@@ -13,6 +13,7 @@ from infra.db.database import Database
 from infra.db.models import CallRow
 from infra.db.program_rows import ModelRequestRow, ProgramLifeRow
 from mainspring.ids import RolloutId
+from mainspring.programs.record import BranchKind, RequestState
 
 _ROW, _LIFE = ModelRequestRow, ProgramLifeRow
 
@@ -60,3 +61,21 @@ async def doubt(connection: AsyncConnection, rollout: RolloutId, epoch: int, lif
         .where(~continued, ~asked_after)
         .values(delivered_life=None)
     )
+
+
+async def is_owed(database: Database, rollout: RolloutId, epoch: int, life: int) -> bool:
+    """Whether the life has not had the answer to its last request whole, or there is none yet. One
+    that was refused was told so; titles and the like are no matter of the agent."""
+    row = ModelRequestRow
+    last = (
+        select(row.state, row.delivered_life)
+        .where(row.rollout_id == rollout, row.epoch == epoch, row.life == life)
+        .where(row.kind != BranchKind.SIDE)
+        .order_by(row.number.desc())
+        .limit(1)
+    )
+    async with database.statement() as connection:
+        found = (await connection.execute(last)).one_or_none()
+    if found is None or found.state is RequestState.REFUSED:
+        return False
+    return found.delivered_life != life

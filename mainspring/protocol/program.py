@@ -27,7 +27,7 @@ class RunProgramInput(BaseModel):
     timeout_s: float
     """The last bound; the workflow ends the program earlier."""
     is_last: bool = False
-    """Whether no other life follows when the machine kills this one."""
+    """Whether no other life follows when the machine kills this one, or its answer is cut."""
 
 
 class RunProgramResult(BaseModel):
@@ -36,6 +36,8 @@ class RunProgramResult(BaseModel):
     """By a signal that no program sends itself: the machine's doing."""
     was_stopped: bool = False
     """By the workflow or the last bound."""
+    was_cut: bool = False
+    """It failed by itself, and had not had the answer to its last request whole."""
 
 
 class AnswerInput(BaseModel):

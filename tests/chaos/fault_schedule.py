@@ -31,6 +31,7 @@ from sqlalchemy import func, select
 from infra.db import campaigns
 from infra.db.connect import open_database
 from infra.db.models import CallRow, PartialCallRow
+from infra.db.program_rows import ModelRequestRow
 from infra.policy.serving import needs_same_bits
 from mainspring.ids import CampaignId
 from mainspring.settings import load_settings
@@ -55,6 +56,8 @@ class Fault:
     next_reply_s: float | None = None
     """Until a reply was stored that was asked for after the kill; None: there was none, or the
     first of all was still to come."""
+    num_waiting: int = 0
+    """Requests of programs whose replies were being made then."""
 
 
 @dataclass(slots=True)
@@ -301,6 +304,9 @@ async def measure(home: Path, outcome: Outcome) -> None:
                 select(func.min(CallRow.created_at)).where(asked_at > then)
             )
             fault.next_reply_s = (stored - then).total_seconds() if stored else None
+            row = ModelRequestRow
+            waiting = select(func.count()).where(row.asked_at <= then, row.answered_at > then)
+            fault.num_waiting = await connection.scalar(waiting) or 0
         for row in (CallRow, PartialCallRow):
             replies = await connection.scalars(select(row.completion_ids))
             outcome.num_stored_tokens += sum(map(len, replies))

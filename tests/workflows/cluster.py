@@ -210,6 +210,20 @@ async def bwrap_or_skip(state_dir: Path) -> Backends:
 
 
 @asynccontextmanager
+async def without_workers(stack: StackInfo) -> AsyncIterator[Cluster]:
+    """For tests whose workers are processes of their own: makes rollouts and starts them."""
+    async with Database.open(stack.database_url) as db:
+
+        async def serve(db: Database, campaign: CampaignId) -> Served:
+            raise NotImplementedError("nothing is played in this process")
+
+        client = await connect(load_settings(stack.home))
+        served = ServedCampaigns(db, serve)
+        replies = ReplyActivities(db, Known(db), served)
+        yield Cluster(client, db, ScriptedPolicy(), replies, served, {}, {})
+
+
+@asynccontextmanager
 async def cluster_of(
     stack: StackInfo,
     hosts: Mapping[NodeId, Host],

@@ -78,7 +78,6 @@ class ScriptedEngine:
         keep: Keep | None = None,
         num_closed: int = 0,
     ) -> Completion:
-        end = self._tokenizer.closing_ids[-1]
         prompt = self._tokenizer.decode(input_ids)
         turn = prompt.count("assistant\n") - 1
         if self.hold is not None:
@@ -86,8 +85,10 @@ class ScriptedEngine:
         if self.faults:
             raise self.faults.pop(0)
         self.asked.append(tuple(input_ids))
-        text = self.say(prompt, turn)
-        ids = (*self._tokenizer.encode_plain(text), end)
+        return self.completion(self.say(prompt, turn), params, versions)
+
+    def completion(self, text: str, params: SamplingParams, versions: Versions) -> Completion:
+        ids = (*self._tokenizer.encode_plain(text), self._tokenizer.closing_ids[-1])
         reason = "stop"
         if len(ids) > params.max_new_tokens:
             ids, reason = ids[: params.max_new_tokens], "length"

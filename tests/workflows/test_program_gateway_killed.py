@@ -6,16 +6,33 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from cluster import Host, bwrap_or_skip
 from conftest import NODE
-from program_checks import THREE, Held, check_answered_once, sandboxes_of
-from program_cluster import NoAnswer, ProgramCluster, gateway_of, own_program, without_gateway
+from program_checks import THREE, Held, check_answered_once, replays, sandboxes_of
+from program_cluster import (
+    AGENT,
+    NoAnswer,
+    ProgramCluster,
+    gateway_of,
+    own_program,
+    without_gateway,
+)
 
 from cli.operations.embedded_stack import StackInfo
+from gateway.channel import Channel
 from gateway.durable import DurableAnswers
+from gateway.exchange import Exchange
 from gateway.protocol import Session
 from infra.db.model_requests import Asked
 from mainspring.errors import EngineError
+from mainspring.programs.reply import Answer
 from mainspring.status import FaultKind, StopReason
 from tests.waiting import until
+from workflows.program import MAX_CUT
+
+ASKS_AGAIN = "pass  # the connection was cut"
+ASKS = "    for _ in range(MAX_TRIES):\n"
+IMPATIENT = "    for _ in range(1):\n"
+DONE = "            return\n        for call"
+FAILS = DONE.replace("return", "sys.exit(3)")
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +139,77 @@ async def test_a_gateway_that_dies_when_the_reply_was_sent(
     stuck = Stuck(monkeypatch, "delivered", number_at=2)
     await play_past(stack, programs, stuck.reached, lambda: None)
     assert stuck.passed == 0
+
+
+async def test_a_client_that_ends_at_a_cut_answer_is_run_again(
+    stack: StackInfo, programs: ProgramCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As qwen-code and Gemini's do: what it left would be graded as if the policy had wanted it."""
+    source = AGENT.read_text()
+    assert source.count(ASKS_AGAIN) == 1
+    gives_up = source.replace(ASKS_AGAIN, 'sys.exit("the answer was cut")')
+    programs.engine.say = lambda prompt, turn: THREE[turn]
+    reached = asyncio.Event()
+    deliver = Exchange._deliver  # pyright: ignore[reportPrivateUsage]
+
+    async def stop(
+        exchange: Exchange, channel: Channel, session: Session, answer: Answer, pieces: list[str]
+    ) -> None:
+        if answer.number == 1 and not reached.is_set():
+            text = "".join(pieces)
+            await channel.write(text[: len(text) // 2])
+            reached.set()
+            await asyncio.Event().wait()
+        await deliver(exchange, channel, session, answer, pieces)
+
+    monkeypatch.setattr(Exchange, "_deliver", stop)
+    async with gateway_of(stack, programs.workers):
+        campaign, group, [rollout] = await programs.workers.make_rollouts(
+            program=own_program(gives_up)
+        )
+        handle = await programs.workers.start(rollout, campaign, group)
+        await reached.wait()
+    async with gateway_of(stack, programs.workers):
+        result = await handle.result()
+    assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.EXITED, 1.0, 3)
+    program = await check_answered_once(programs, rollout, num_calls=3, num_lives=2)
+    assert [life.returncode for life in program.lives] == [1, 0]
+    assert program.num_replayed == 2
+    await replays(programs.workers, rollout)
+
+
+async def test_a_client_whose_answers_are_always_cut_is_graded_after_some_lives(
+    stack: StackInfo, programs: ProgramCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the client's own doing, such as a limit of its own on the wait for a reply."""
+    source = AGENT.read_text()
+    assert source.count(ASKS) == 1
+    source = source.replace(ASKS, IMPATIENT)
+    programs.engine.say = lambda prompt, turn: THREE[turn]
+
+    async def never(*about: object) -> bool:
+        return False  # the client was gone before it had the answer whole
+
+    monkeypatch.setattr(Channel, "finish", never)
+    async with gateway_of(stack, programs.workers):
+        rollout, result = await programs.play(own_program(source))
+    assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.EXITED, 0.0, 1)
+    lives = MAX_CUT + 1
+    program = await check_answered_once(programs, rollout, num_calls=1, num_lives=lives)
+    assert {life.returncode for life in program.lives} == {1}
+
+
+async def test_a_client_that_fails_with_its_answer_is_graded(
+    stack: StackInfo, programs: ProgramCluster
+) -> None:
+    programs.engine.say = lambda prompt, turn: THREE[turn]
+    source = AGENT.read_text()
+    assert source.count(DONE) == 1
+    async with gateway_of(stack, programs.workers):
+        rollout, result = await programs.play(own_program(source.replace(DONE, FAILS)))
+    assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.EXITED, 1.0, 3)
+    program = await check_answered_once(programs, rollout, num_calls=3, num_lives=1)
+    assert [life.returncode for life in program.lives] == [3]
 
 
 async def test_two_gateways_answer_one_program(stack: StackInfo, programs: ProgramCluster) -> None:
