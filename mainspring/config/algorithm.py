@@ -60,12 +60,16 @@ class AlgorithmConfig(Section):
     "reinforce_plus_plus": minus the batch's mean, divided by the batch's standard deviation; choose
     the filter "none" with it. "reinforce_plus_plus_baseline": minus the group's mean, divided by
     the batch's standard deviation. "raft": 1 where the reward is at least `keep_reward`, else 0:
-    rejection sampling, with the loss "nll" and the filter "solved". Or a function of your own as
-    "package.module:function"."""
+    rejection sampling, with the loss "nll" and the filter "solved". "step_wise": as "grpo", but
+    each turn is compared with the turns of the same number in its group. Or a function of your own
+    as "package.module:function"."""
+    turn_discount: float = Field(default=1.0, gt=0, le=1)
+    """What the advantage "step_wise" multiplies a rollout's reward with for each turn that follows
+    the one that is compared."""
     keep_reward: float = 1.0
     """Minimum reward of the rollouts that the advantage "raft" keeps."""
     std: Std = Std.POPULATION
-    """Standard deviation that the advantage "grpo" divides by."""
+    """Standard deviation that the advantages "grpo" and "step_wise" divide by."""
     overlong: Overlong = Overlong.KEEP
     """What becomes of rollouts that a limit on turns, context or time cut off."""
     loss: str = "clip"
