@@ -45,10 +45,16 @@ def step_batch(groups: list[BatchGroup], trainer: TrainerConfig, *, version: int
         for rollout, advantage in zip(group.rollouts, advantages_G, strict=True):
             if advantage is None or not rollout.calls:
                 continue
+            reward = None if trainer.critic is None else rollout.reward
             if trainer.overlong is Overlong.MASK and rollout.stop_reason in CUT_ENDS:
                 num_overlong += 1
                 advantage = 0.0  # its tokens are still compared with the engine's numbers
-            samples += samples_of(rollout.id, rollout.calls, advantage, trained=rollout.trained)
+                reward = None
+            if trainer.critic is not None:  # it gives the advantages, in the ranks
+                advantage = 0.0
+            samples += samples_of(
+                rollout.id, rollout.calls, advantage, reward=reward, trained=rollout.trained
+            )
     scored_N = [[reward for reward in rewards_G if reward is not None] for rewards_G in rewards_NG]
     rewards = [reward for scored in scored_N for reward in scored]
     figures: dict[str, float | None] = {

@@ -13,6 +13,7 @@ from numbers import Real
 from typing import Any
 
 from mainspring.algorithms.advantages.dr_grpo import dr_grpo
+from mainspring.algorithms.advantages.gae import gae
 from mainspring.algorithms.advantages.grpo import grpo
 from mainspring.algorithms.advantages.protocol import (
     AdvantageEstimator,
@@ -30,6 +31,7 @@ from mainspring.algorithms.filters.mixed import mixed
 from mainspring.algorithms.filters.none import none
 from mainspring.algorithms.filters.protocol import GroupFilter
 from mainspring.algorithms.filters.solved import solved
+from mainspring.config.algorithm import GAE
 from mainspring.config.correction import NO_CORRECTION
 from mainspring.config.parallel import MCORE, PLAIN, Device
 from mainspring.config.trainer import TrainerConfig
@@ -46,6 +48,7 @@ ADVANTAGES: dict[str, AdvantageEstimator] = {
     "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
     "raft": raft,
     "step_wise": step_wise,
+    GAE: gae,
 }
 FILTERS: dict[str, GroupFilter] = {"mixed": mixed, "none": none, "solved": solved}
 LOSSES = {

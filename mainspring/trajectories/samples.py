@@ -34,6 +34,9 @@ class Sample:
     """[T] policy version of each sampled token, NOT_SAMPLED elsewhere."""
     advantages: NDArray[np.float32]
     """[T] how much better than its group each action token's rollout or turn was; 0 elsewhere."""
+    reward: float | None = None
+    """Of its rollout, for a critic, which makes advantages of it; None: there is no critic, or the
+    sample is not trained on."""
 
     @property
     def num_action_tokens(self) -> int:
@@ -41,8 +44,13 @@ class Sample:
 
     @property
     def carries_advantage(self) -> bool:
-        """Whether any token of it has a gradient."""
-        return bool(self.advantages.any())
+        """Whether it is trained on: a token of it has a gradient, or a critic may give it one."""
+        return self.is_for_critic or bool(self.advantages.any())
+
+    @property
+    def is_for_critic(self) -> bool:
+        """Also with the advantage 0: the critic learns from it."""
+        return self.reward is not None and bool(self.action_mask.any())
 
 
 def samples_of(
@@ -50,12 +58,14 @@ def samples_of(
     calls: Sequence[TokenCall],
     advantage: float | Mapping[int, float] = 0.0,
     *,
+    reward: float | None = None,
     trained: Container[int] | None = None,
 ) -> list[Sample]:
     """A sample for each branch, in the order of the branches. Tokens that branches share are
     trained once: in the first one, and are context in the others.
 
-    `advantage`: of all tokens, or of those of each trained call, by its number.
+    `advantage`: of all tokens, or of those of each trained call, by its number. `reward`: for a
+    critic, of every branch.
     `trained`: numbers of the calls that are trained; None: all. Others are context of those that
     extend them; where nothing trained does, they are in no sample.
 
@@ -75,7 +85,7 @@ def samples_of(
     samples: list[Sample] = []
     for path in branches(used):
         new = [call for call in path if call.number in chosen]
-        samples.append(_sample(rollout, path, new, advantage))
+        samples.append(replace(_sample(rollout, path, new, advantage), reward=reward))
         chosen.difference_update(call.number for call in new)
     return samples
 
@@ -123,7 +133,7 @@ def without_tokens_before(sample: Sample, version: int) -> Sample:
 
 def digest(samples: Iterable[Sample]) -> str:
     """Of everything that training takes from them, in their order, and of whose they are."""
-    return _digest((f"{sample.rollout} {sample.branch}", sample) for sample in samples)
+    return _digest((f"{each.rollout} {each.branch}", each) for each in samples)
 
 
 def content_digest(samples: Iterable[Sample]) -> str:
@@ -136,6 +146,8 @@ def _digest(samples: Iterable[tuple[str, Sample]]) -> str:
     found = hashlib.sha256()
     for name, sample in samples:
         found.update(f"{name} {len(sample.token_ids)}".encode())
+        if sample.reward is not None:
+            found.update(f" {sample.reward!r}".encode())
         arrays = (sample.token_ids, sample.action_mask, sample.logprobs, sample.versions)
         for values in (*arrays, sample.advantages):
             found.update(np.ascontiguousarray(values).tobytes())

@@ -176,3 +176,25 @@ def test_step_wise_advantages_reach_the_tokens_of_their_turns() -> None:
     )
     assert not masked.samples[0].carries_advantage
     assert (masked.samples[1].advantages == longest.advantages).all()
+
+
+def test_a_critic_gets_rewards_instead_of_advantages() -> None:
+    trainer = TrainerConfig.model_validate(
+        {"advantage": "gae", "filter": "none", "critic": {}, "device": "cpu"}
+    )
+    of_all = group(
+        rollout(0, 0.0, 9, 9), rollout(1, None, 9), rollout(2, 1.0, 8, 9), turns(3, 0.5, 3)
+    )
+    batch = step_batch([of_all], trainer, version=9)
+    assert [sample.reward for sample in batch.samples] == [0.0, 1.0, 0.5]
+    assert all(s.carries_advantage and not s.advantages.any() for s in batch.samples)
+    assert all(s.reward is None for s in step_batch([of_all], TrainerConfig(), version=9).samples)
+    other = group(rollout(0, 0.25, 9, 9), *of_all.rollouts[1:])
+    assert step_batch([other], trainer, version=9).digest != batch.digest
+    # what a limit cut off is compared with the engine alone, and so is what is too old
+    bounded = trainer.model_copy(update={"overlong": Overlong.MASK, "max_token_staleness": 0})
+    cut = replace(of_all.rollouts[0], stop_reason=StopReason.STEP_LIMIT)
+    masked, young, old = step_batch([group(cut, *of_all.rollouts[1:])], bounded, version=9).samples
+    assert masked.reward is None and not masked.carries_advantage
+    assert young.reward == 1.0 and young.num_action_tokens == 1 and young.carries_advantage
+    assert old.reward == 0.5 and not old.carries_advantage
