@@ -3,17 +3,23 @@
 CPU-bound and free of the event loop: called in a thread, as a large batch takes seconds.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from infra.db.batches import BatchGroup
-from mainspring.algorithms.choice import advantages_of_batch
+from mainspring.algorithms.choice import (
+    advantages_of_batch,
+    advantages_of_turns,
+    has_turn_advantages,
+)
 from mainspring.algorithms.equal_rewards import is_flat
 from mainspring.config.algorithm import Overlong
 from mainspring.config.trainer import TrainerConfig
 from mainspring.status import CUT_ENDS
 from mainspring.trajectories.samples import Sample, digest, samples_of, without_tokens_before
+from mainspring.trajectories.turn_places import turn_places
 
 STALENESS_BINS = 3
 """Ages with a share of their own; older tokens share the last bin."""
@@ -32,17 +38,23 @@ def step_batch(groups: list[BatchGroup], trainer: TrainerConfig, *, version: int
     """`version`: the weights that the step begins with. Masked rollouts give no sample. Raises
     BrokenTrajectory when stored turns do not line up, AlgorithmBroken."""
     rewards_NG = [[rollout.reward for rollout in group.rollouts] for group in groups]
-    advantages_NG = advantages_of_batch(rewards_NG, trainer)
+    advantages_NG = _advantages(groups, rewards_NG, trainer)
     samples: list[Sample] = []
     num_overlong = 0
     for group, advantages_G in zip(groups, advantages_NG, strict=True):
         for rollout, advantage in zip(group.rollouts, advantages_G, strict=True):
             if advantage is None or not rollout.calls:
                 continue
+            reward = None if trainer.critic is None else rollout.reward
             if trainer.overlong is Overlong.MASK and rollout.stop_reason in CUT_ENDS:
                 num_overlong += 1
                 advantage = 0.0  # its tokens are still compared with the engine's numbers
-            samples += samples_of(rollout.id, rollout.calls, advantage, trained=rollout.trained)
+                reward = None
+            if trainer.critic is not None:  # it gives the advantages, in the ranks
+                advantage = 0.0
+            samples += samples_of(
+                rollout.id, rollout.calls, advantage, reward=reward, trained=rollout.trained
+            )
     scored_N = [[reward for reward in rewards_G if reward is not None] for rewards_G in rewards_NG]
     rewards = [reward for scored in scored_N for reward in scored]
     figures: dict[str, float | None] = {
@@ -59,6 +71,26 @@ def step_batch(groups: list[BatchGroup], trainer: TrainerConfig, *, version: int
         after = sum(sample.num_action_tokens for sample in samples)
         figures["num_stale_tokens_masked"] = float(before - after)
     return StepBatch(samples, digest(samples), figures)
+
+
+def _advantages(
+    groups: list[BatchGroup], rewards_NG: list[list[float | None]], trainer: TrainerConfig
+) -> Sequence[Sequence[float | Mapping[int, float] | None]]:
+    """Of each rollout one number, or one for each of its trained calls."""
+    if not has_turn_advantages(trainer):
+        return advantages_of_batch(rewards_NG, trainer)
+    found_NG: list[list[Mapping[int, float] | None]] = []
+    for group, rewards_G in zip(groups, rewards_NG, strict=True):
+        places_G = [turn_places(each.id, each.calls, each.trained) for each in group.rollouts]
+        turns_GN = [[*places.values()] for places in places_G]
+        found_G = advantages_of_turns(rewards_G, turns_GN, trainer)
+        found_NG.append(
+            [
+                None if advantages is None else dict(zip(places, advantages, strict=True))
+                for places, advantages in zip(places_G, found_G, strict=True)
+            ]
+        )
+    return found_NG
 
 
 def _staleness(samples: list[Sample], version: int) -> dict[str, float | None]:

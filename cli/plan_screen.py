@@ -16,6 +16,7 @@ PARTS = {
     Part.WEIGHTS: "weights",
     Part.GRADIENTS: "gradients",
     Part.OPTIMIZER: "optimizer state",
+    Part.CRITIC: "critic",
     Part.COMMUNICATION: "communication buffers",
     Part.ACTIVATIONS: "activations",
     Part.ATTENTION: "attention",

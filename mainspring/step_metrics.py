@@ -75,8 +75,8 @@ class StepMetrics:
     """How many such tokens there were; 0 means that nothing was compared."""
     seconds: float
     values: dict[str, float | None] = field(default_factory=dict)
-    """What the loss names, such as `clip_fraction`, and PASS_NAMES; means as above, none of
-    TAKEN_NAMES."""
+    """What the loss names, such as `clip_fraction`, and PASS_NAMES: means as above. CRITIC_NAMES
+    where there is a critic."""
     loss_policy: float | None = None
     """What the campaign's loss came to, without the two parts below."""
     loss_kl: float | None = None
@@ -160,6 +160,11 @@ class StepClock:
         }
 
 
+CRITIC_NAMES = frozenset(
+    {"value_loss", "value_mean", "value_explained_variance", "value_clip_fraction"}
+    | {"critic_grad_norm"}
+)
+"""Of figures of a critic, where the campaign has one."""
 MACHINE_NAMES = frozenset(
     {"seconds", "compute_s", "tokens_per_s", "mfu", "goodput", "trainer_idle_s"}
     | {"rank_memory_peak_gib"}
@@ -182,6 +187,7 @@ class SupervisedMetrics:
 TAKEN_NAMES = frozenset(
     {each.name for each in fields(StepMetrics)}
     | MACHINE_NAMES
+    | CRITIC_NAMES
     | {"reward_mean", "mixed_groups", "staleness_mean", "staleness_max", "num_stale_tokens_masked"}
     | {"num_overlong_masked"}
     | {"staleness_0", "staleness_1", "staleness_2", "staleness_3plus"}

@@ -62,6 +62,8 @@ class RayTrainer:
 
             directory_so_far = self._warm_directory(config)
             warm_start(self._driver, job, warm, self._base(config), directory_so_far, progress)
+        if config.trainer.critic is not None:
+            self._driver.begin_critic()
         identity = Identity(origin=job.origin, version=0)
         self._driver.save(directory, identity, job.epoch)
         self._version = self._step = 0

@@ -1,7 +1,8 @@
 """A step's batch as one file, through which ranks get it: written once, mapped by each rank.
 
-Owns the layout: length and text of a JSON header (rollouts, branches and lengths of the samples),
-then the five arrays of all samples one after the other, each kind in a section of its own.
+Owns the layout: length and text of a JSON header (rollouts, branches, rewards and lengths of the
+samples), then the five arrays of all samples one after the other, each kind in a section of its
+own.
 Invariants: what a rank reads is what was written, bit for bit and in order, or BatchFileDamaged is
 raised before anything is computed (the digest covers every byte and travels beside the path); a
 file ends with its step, and what a killed trainer left ends before the next file is written. A
@@ -99,6 +100,7 @@ def _write(path: Path, samples: Sequence[Sample]) -> BatchFile:
         {
             "rollouts": [sample.rollout for sample in samples],
             "branches": [sample.branch for sample in samples],
+            "rewards": [sample.reward for sample in samples],
             "lengths": [len(sample.token_ids) for sample in samples],
         }
     ).encode()
@@ -136,10 +138,16 @@ def _samples(content: mmap.mmap) -> list[Sample]:
         Sample(
             rollout=rollout,
             branch=branch,
+            reward=reward,
             **{name: values[end - length : end] for name, values in sections.items()},
         )
-        for rollout, branch, length, end in zip(
-            header["rollouts"], header["branches"], header["lengths"], ends, strict=True
+        for rollout, branch, reward, length, end in zip(
+            header["rollouts"],
+            header["branches"],
+            header["rewards"],
+            header["lengths"],
+            ends,
+            strict=True,
         )
     ]
 

@@ -1,6 +1,7 @@
 """A checkpoint directory: one file per tensor-parallel rank, a Hugging Face export, a manifest.
 
     <directory>/tp0.pt ..       model and optimizer of each tensor-parallel rank, or
+    <directory>/critic-tp0.pt   the critic's, where the campaign has one
     <directory>/shards/         the same by Megatron, in pieces for any layout of ranks, or
                                 neither: weights alone, of a version between two checkpoints
     <directory>/hf/             what policy engines load
@@ -84,9 +85,17 @@ class Manifest(_Model):
     sharding: Sharding = Sharding.RANKS
     files: tuple[StoredFile, ...] = ()
 
+    @property
+    def has_critic(self) -> bool:
+        return any(file.path == critic_file(Path(), 0).name for file in self.files)
+
 
 def rank_file(directory: Path, tp_rank: int) -> Path:
     return directory / f"tp{tp_rank}.pt"
+
+
+def critic_file(directory: Path, tp_rank: int) -> Path:
+    return directory / f"critic-tp{tp_rank}.pt"
 
 
 def read(directory: Path, origin: Origin) -> Manifest:
@@ -151,10 +160,12 @@ def begin(directory: Path, epoch: int) -> Path:
     return temporary
 
 
-def commit(temporary: Path, directory: Path, manifest: Manifest) -> Manifest:
+def commit(
+    temporary: Path, directory: Path, manifest: Manifest, *, has_critic: bool = False
+) -> Manifest:
     """Make the finished `temporary` visible as `directory`, in one rename, on disk; the manifest
-    with its files. Raises TrainerFenced when another trainer took files away, and FileExistsError
-    when `directory` exists."""
+    with its files. `has_critic`: whether the ranks wrote one. Raises TrainerFenced when another
+    trainer took files away, and FileExistsError when `directory` exists."""
     match manifest.sharding:
         case Sharding.RANKS:
             needed = [rank_file(temporary, rank) for rank in range(manifest.tensor_parallel)]
@@ -162,6 +173,8 @@ def commit(temporary: Path, directory: Path, manifest: Manifest) -> Manifest:
             needed = [temporary / SHARDS / name for name in ("metadata.json", "common.pt")]
         case Sharding.NONE:
             needed = []
+    if has_critic:
+        needed += [critic_file(temporary, rank) for rank in range(manifest.tensor_parallel)]
     needed.append(temporary / HF_DIRECTORY / "config.json")
     paths = sorted(path for path in temporary.rglob("*") if path.is_file())
     if missing := [path for path in needed if path not in paths]:

@@ -52,6 +52,7 @@ class TrainerDriver:
         self._processes = RankProcesses(self._cluster)
         self._tensor_parallel = 1
         self._sharding = Sharding.RANKS
+        self._has_critic = False
         self.background = BackgroundCheckpoint(self._all)
         self._actors: list[Any] = []
         self._pids: list[int] = []
@@ -67,6 +68,7 @@ class TrainerDriver:
         self._logs = logs.absolute() if logs else None
         self._actors = self._processes.take(config)
         self._tensor_parallel = trainer.tensor_parallel
+        self._has_critic = trainer.critic is not None
         source = model_dir.absolute()
         try:
             host, port = self._get([self._actors[0].open_store.remote()])[0]
@@ -116,6 +118,10 @@ class TrainerDriver:
         if not isinstance(samples, BatchFile):
             return of_all_ranks(self._all("train_step", list(samples), **arguments))
         return of_all_ranks(self._on_batch("train_step", samples, **arguments))
+
+    def begin_critic(self) -> None:
+        """See `TrainerRank.begin_critic`."""
+        self._all("begin_critic")
 
     def keep_reference(self) -> None:
         """See `TrainerRank.keep_reference`."""
@@ -168,7 +174,8 @@ class TrainerDriver:
             if not weights_only:
                 self._all("save_checkpoint", temporary)
             self._all("export_hf", temporary / checkpoint.HF_DIRECTORY)
-            return checkpoint.commit(temporary, directory, manifest)
+            has_critic = self._has_critic and not weights_only
+            return checkpoint.commit(temporary, directory, manifest, has_critic=has_critic)
         except FileExistsError:
             if found := self._adopt(directory, identity, epoch, sharding):
                 return found
@@ -245,6 +252,10 @@ class TrainerDriver:
                 f"{self._tensor_parallel}",
                 remedy=f"start from its {checkpoint.HF_DIRECTORY}/ directory instead",
             )
+        if manifest.has_critic is not self._has_critic:
+            found = "holds a critic" if manifest.has_critic else "lacks a critic"
+            expected = "trains one" if self._has_critic else "has none"
+            raise checkpoint.unusable(origin, directory, f"{found}, and the campaign {expected}")
         checkpoint.verify(directory, manifest)
         self._all("load_checkpoint", directory)
         return manifest

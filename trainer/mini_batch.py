@@ -6,12 +6,14 @@ each sample is in one part. Imported by `trainer.policy_step` and `trainer.loss_
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.trajectories.samples import Sample
 
+T = TypeVar("T")
 Recomputed = Mapping[int, NDArray[np.float32]]
 """[T] log-probs of the samples of this rank's share, by index, as `StepEngine.logprobs` has it."""
 
@@ -26,7 +28,7 @@ class MiniBatch:
     """Under the reference's weights; None: there is no reference."""
 
 
-def parts_of(samples: Sequence[Sample], number: int) -> list[list[Sample]]:
+def parts_of(samples: Sequence[T], number: int) -> list[list[T]]:
     """At most `number` parts, none empty: the n-th sample is in part n modulo `number`, so that a
     group's rollouts, which stand side by side, are in different ones."""
     return [list(samples[start::number]) for start in range(min(number, len(samples)))]

@@ -7,7 +7,7 @@ the tokens that are wanted, never the logits of all. Imported by the step engine
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from megatron.core import tensor_parallel
@@ -57,6 +57,9 @@ class PolicyModel(GPTModel):
         return torch.stack(token_logprobs(rows, weight, labels[loss_mask], output))
 
 
+M = TypeVar("M", bound=PolicyModel)
+
+
 class Rope(RotaryEmbedding):
     """Rotary embedding that stays where its frequencies are: the stock one moves to CUDA."""
 
@@ -71,7 +74,8 @@ def build_model(
     processes: Processes,
     *,
     temperature: float = 1.0,
-) -> PolicyModel:
+    make: type[M] = PolicyModel,
+) -> M:
     """This rank's shard on its device. Needs initialised model-parallel groups."""
     check_supported(hf, parallel)
     on_cuda = processes.device.type == "cuda"
@@ -79,7 +83,7 @@ def build_model(
     num_layers = hf.num_hidden_layers // parallel.pipeline_parallel
     # Megatron takes a whole block too, and declares it nowhere.
     stage: Any = block(config, num_layers, transformer_engine=on_cuda and HAVE_TE)
-    model = PolicyModel(
+    model = make(
         config=config,
         transformer_layer_spec=stage,
         vocab_size=padded_vocab_size(hf, parallel.tensor_parallel),

@@ -50,8 +50,16 @@ class PolicyStep:
         self._correction = find_correction(config.trainer)
         self._reference = reference
 
-    def run(self, samples: Sequence[Sample], *, step: int, current_version: int) -> StepMetrics:
-        """See `TrainerRank.train_step`."""
+    def run(
+        self,
+        samples: Sequence[Sample],
+        *,
+        step: int,
+        current_version: int,
+        compares_only: bool = False,
+    ) -> StepMetrics:
+        """See `TrainerRank.train_step`. `compares_only`: log-probs are compared, and nothing moves,
+        as if no sample carried advantage."""
         started = time.monotonic()
         config = self._config.trainer
         scale = lr_scale(
@@ -60,10 +68,10 @@ class PolicyStep:
             config.optimizer.warmup_steps,
             config.optimizer.final_lr_fraction,
         )
-        kept = [s for s in samples if s.carries_advantage]
-        flat = [
-            s for s in samples if not s.carries_advantage and (s.versions == current_version).any()
-        ]
+        is_kept = [s.carries_advantage and not compares_only for s in samples]
+        kept = [s for s, keep in zip(samples, is_kept, strict=True) if keep]
+        others = [s for s, keep in zip(samples, is_kept, strict=True) if not keep]
+        flat = [s for s in others if (s.versions == current_version).any()]
         differences = _differences(flat, self._recomputed(flat), current_version)
         parts = parts_of(kept, config.mini_batches)
         proximal: list[Recomputed | None] = [None] * len(parts)

@@ -7,6 +7,7 @@ weights and optimizer as they were; equal calls under an equal stamp give equal 
 no random state) in a reproducible campaign, and in any with one thread.
 """
 
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -27,6 +28,7 @@ from mainspring.trajectories.imitation import weighted
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import WeightedSequence
 from trainer.checkpoint import Sharding
+from trainer.critic import Critic
 from trainer.engines.protocol import BackgroundFiles, EngineClass, StepOptimizer, WatchedOptimizer
 from trainer.gradient_digest import GradientDigest
 from trainer.losses.protocol import Loss
@@ -73,6 +75,9 @@ class TrainerRank:
         self._weights = self._engine.weights
         self.sender = WeightSender(self._weights, self._processes)
         self._cost = StepCost(self._config, model_dir, self._processes.device)
+        self._critic: Critic | None = None
+        if self._config.critic is not None:
+            self._critic = Critic(config, self._config.critic, model_dir, self._processes)
         self._reference: Reference | None = None
         self.keep_reference()
         self._phase: Phase | None = None
@@ -91,6 +96,11 @@ class TrainerRank:
         if self._config.kl.coef:
             self._reference = Reference(self._weights)
 
+    def begin_critic(self) -> None:
+        """Start the campaign's critic from the weights held now: those of version 0."""
+        assert self._critic is not None, "the campaign has no critic"
+        self._critic.begin_as(self._weights)
+
     def load_hf(self, model_dir: Path) -> None:
         """Take the weights of a Hugging Face directory; the optimizer starts anew."""
         self._weights.load_hf(model_dir)
@@ -104,6 +114,8 @@ class TrainerRank:
         """Write this rank's share into an existing directory."""
         phase = None if self._phase is None else self._phase.value
         self._engine.files.save(directory, phase, self._optimizer)
+        if self._critic is not None:
+            self._critic.save(directory)
 
     def begin_checkpoint(self, directory: Path) -> None:
         """The same in the background. Raises ConfigError where the engine cannot."""
@@ -132,6 +144,8 @@ class TrainerRank:
     def load_checkpoint(self, directory: Path) -> None:
         self._phase = self._optimizer = None
         self._engine.files.load(directory, lambda phase: self._enter(Phase(phase)))
+        if self._critic is not None:
+            self._critic.load(directory)
 
     def _enter(self, phase: Phase) -> StepOptimizer:
         """The phase's optimizer; a new phase starts with a fresh one."""
@@ -186,6 +200,8 @@ class TrainerRank:
         mean over tokens knows them. An entropy bonus and a KL penalty are given on the others only.
         When no sample carries advantage, nothing moves. Before anything moves, served log-probs of
         all tokens of `current_version` are compared with those recomputed.
+
+        A critic makes the advantages before, and is trained after; in its first steps it alone.
         """
         optimizer = self._enter(Phase.POLICY)
         gradient = GradientDigest()
@@ -200,16 +216,48 @@ class TrainerRank:
             reference=self._reference,
         )
         self._cost.begin()
-        metrics = policy_step.run(samples, step=step, current_version=current_version)
-        trained = [sample for sample in samples if sample.carries_advantage]
+        if self._critic is None:
+            metrics = policy_step.run(samples, step=step, current_version=current_version)
+            trained = [sample for sample in samples if sample.carries_advantage]
+            flops = self._cost.flops(trained)
+        else:
+            self._critic.watch(gradient.add if self._is_reproducible else None)
+            metrics, trained, flops = self._step_with_critic(
+                self._critic, policy_step, samples, step, current_version
+            )
         return replace(
             metrics,
             gradient=gradient.sha256,
             num_trained_tokens=self._cost.num_trained_tokens(trained),
-            flops=self._cost.flops(trained),
+            flops=flops,
             peak_flops=self._cost.peak_flops,
             rank_memory_peak_gib=self._cost.memory_peak_gib(),
         )
+
+    def _step_with_critic(
+        self,
+        critic: Critic,
+        policy_step: PolicyStep,
+        samples: Sequence[Sample],
+        step: int,
+        current_version: int,
+    ) -> tuple[StepMetrics, list[Sample], float | None]:
+        """The figures of both, the samples that the policy was trained on, and the operations."""
+        started = time.monotonic()
+        with_advantages, judged = critic.judge(samples)
+        assert self._config.critic is not None
+        is_warm_up = step < self._config.critic.warmup_steps
+        metrics = policy_step.run(
+            with_advantages, step=step, current_version=current_version, compares_only=is_warm_up
+        )
+        figures = critic.train(judged, step)
+        of_critic = [each.sample for each in judged]
+        trained = [] if is_warm_up else of_critic
+        both = self._cost.flops(trained), self._cost.critic_flops(of_critic)
+        metrics = replace(
+            metrics, values=metrics.values | figures, seconds=time.monotonic() - started
+        )
+        return metrics, trained, None if None in both else sum(each or 0.0 for each in both)
 
     def logprobs(
         self, samples: Sequence[Sample], export: Path | None = None

@@ -43,6 +43,13 @@ class StepCost:
         lengths = [trained_tokens(sample) for sample in samples]
         return self._trainer.updates_per_step * model_flops(self._shape, lengths, num_wanted)
 
+    def critic_flops(self, samples: Sequence[Sample]) -> float | None:
+        """Likewise, of a critic: its layers in all passes, and forward for the values before."""
+        if self._shape is None:
+            return None
+        each = model_flops(self._shape, [trained_tokens(sample) for sample in samples], 0)
+        return (self._trainer.updates_per_step + 1 / 3) * each
+
     def num_trained_tokens(self, samples: Sequence[Sample]) -> int:
         return self._trainer.updates_per_step * sum(map(trained_tokens, samples))
 

@@ -69,6 +69,10 @@ class Weights:
         """All that the shard holds, adapters apart from the matrices that they change."""
         return {name: parameter.detach() for name, parameter in self._model.named_parameters()}
 
+    def stored(self) -> dict[str, Tensor]:
+        """Those that a model directory has: of an adapted matrix the one beneath."""
+        return stored_weights(self._model)
+
     def take(self, state: dict[str, Tensor]) -> None:
         """Raises ModelError when `state` is not this shard's."""
         mine = self.named()

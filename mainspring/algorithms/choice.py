@@ -13,24 +13,32 @@ from numbers import Real
 from typing import Any
 
 from mainspring.algorithms.advantages.dr_grpo import dr_grpo
+from mainspring.algorithms.advantages.gae import gae
 from mainspring.algorithms.advantages.grpo import grpo
-from mainspring.algorithms.advantages.protocol import AdvantageEstimator, BatchEstimator
+from mainspring.algorithms.advantages.protocol import (
+    AdvantageEstimator,
+    BatchEstimator,
+    TurnEstimator,
+)
 from mainspring.algorithms.advantages.raft import raft
 from mainspring.algorithms.advantages.reinforce_plus_plus import (
     reinforce_plus_plus,
     reinforce_plus_plus_baseline,
 )
 from mainspring.algorithms.advantages.rloo import rloo
+from mainspring.algorithms.advantages.step_wise import step_wise
 from mainspring.algorithms.filters.mixed import mixed
 from mainspring.algorithms.filters.none import none
 from mainspring.algorithms.filters.protocol import GroupFilter
 from mainspring.algorithms.filters.solved import solved
+from mainspring.config.algorithm import GAE
 from mainspring.config.correction import NO_CORRECTION
 from mainspring.config.parallel import MCORE, PLAIN, Device
 from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import ConfigError
 from mainspring.named import find, find_class
 from mainspring.training_faults import algorithm_broken
+from mainspring.trajectories.turn_places import TurnPlace
 
 ADVANTAGES: dict[str, AdvantageEstimator] = {
     "grpo": grpo,
@@ -39,6 +47,8 @@ ADVANTAGES: dict[str, AdvantageEstimator] = {
     "reinforce_plus_plus": reinforce_plus_plus,
     "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
     "raft": raft,
+    "step_wise": step_wise,
+    GAE: gae,
 }
 FILTERS: dict[str, GroupFilter] = {"mixed": mixed, "none": none, "solved": solved}
 LOSSES = {
@@ -78,6 +88,37 @@ def advantages_of_batch(
     if not isinstance(found, list | tuple) or len(found) != len(rewards_NG):
         raise algorithm_broken(what, f"returned {found!r:.80} for {len(rewards_NG)} groups")
     return [_advantages(what, *pair) for pair in zip(found, rewards_NG, strict=True)]
+
+
+def has_turn_advantages(trainer: TrainerConfig) -> bool:
+    """Whether the campaign's estimator gives each turn an advantage of its own."""
+    return isinstance(_estimator(trainer)[1], TurnEstimator)
+
+
+def advantages_of_turns(
+    rewards_G: Sequence[float | None],
+    turns_GN: Sequence[Sequence[TurnPlace]],
+    trainer: TrainerConfig,
+) -> list[list[float] | None]:
+    """[N] of each rollout of one group, by an estimator that has them. Raises AlgorithmBroken."""
+    what, estimate = _estimator(trainer)
+    assert isinstance(estimate, TurnEstimator), what
+    found: Any = _called(what, estimate.of_turns, tuple(rewards_G), turns_GN, trainer)
+    if not isinstance(found, list | tuple) or len(found) != len(rewards_G):
+        raise algorithm_broken(what, f"returned {found!r:.80} for {len(rewards_G)} rewards")
+    for reward, turns, advantages in zip(rewards_G, turns_GN, found, strict=True):
+        if (advantages is None) != (reward is None):
+            raise algorithm_broken(what, f"returned {advantages!r:.80} for the reward {reward}")
+        if advantages is None:
+            continue
+        if not isinstance(advantages, list | tuple) or len(advantages) != len(turns):
+            raise algorithm_broken(what, f"returned {advantages!r:.80} for {len(turns)} turns")
+        for advantage in advantages:
+            if not _is_finite(advantage):
+                raise algorithm_broken(
+                    what, f"returned {advantage!r:.80}, expected a finite number"
+                )
+    return [None if each is None else [float(advantage) for advantage in each] for each in found]
 
 
 def _estimator(trainer: TrainerConfig) -> tuple[str, AdvantageEstimator]:
@@ -129,7 +170,14 @@ def check_algorithms(trainer: TrainerConfig) -> None:
     takes = "(rewards_G, trainer)"
     for what, known in (("advantage", ADVANTAGES), ("filter", FILTERS)):
         name = getattr(trainer, what)
-        _check_function(what, name, find(what, name, known), takes, ", ".join(known))
+        found = find(what, name, known)
+        _check_function(what, name, found, takes, ", ".join(known))
+        if isinstance(found, BatchEstimator) and isinstance(found, TurnEstimator):
+            raise ConfigError(
+                f"{what} {name!r} has both over_batch and of_turns, which exclude each other",
+                remedy="keep of_turns for an advantage of each turn, or over_batch for one of each "
+                "rollout",
+            )
     if trainer.loss not in LOSSES:
         found, known = find_loss(trainer), ", ".join(LOSSES)
         _check_function("loss", trainer.loss, found, "(tokens, trainer)", known)
@@ -156,9 +204,9 @@ def _located(what: str, name: str, places: Mapping[str, str]) -> Any:
     return find(what, places.get(name, name), places)
 
 
-def _called(what: str, function: Any, given: object, trainer: TrainerConfig) -> Any:
+def _called(what: str, function: Any, *given: object) -> Any:
     try:
-        return function(given, trainer)
+        return function(*given)
     except Exception as error:
         raise algorithm_broken(what, f"raised {type(error).__name__}: {error}") from error
 

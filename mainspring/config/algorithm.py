@@ -9,8 +9,12 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from mainspring.config.correction import NO_CORRECTION, CorrectionConfig
-from mainspring.config.kl import KlConfig
+from mainspring.config.critic import CriticConfig
+from mainspring.config.kl import KlConfig, KlPlace
 from mainspring.config.section import Section
+
+GAE = "gae"
+"""Name of the advantage that needs a critic."""
 
 
 class Std(StrEnum):
@@ -60,12 +64,17 @@ class AlgorithmConfig(Section):
     "reinforce_plus_plus": minus the batch's mean, divided by the batch's standard deviation; choose
     the filter "none" with it. "reinforce_plus_plus_baseline": minus the group's mean, divided by
     the batch's standard deviation. "raft": 1 where the reward is at least `keep_reward`, else 0:
-    rejection sampling, with the loss "nll" and the filter "solved". Or a function of your own as
-    "package.module:function"."""
+    rejection sampling, with the loss "nll" and the filter "solved". "step_wise": as "grpo", but
+    each turn is compared with the turns of the same number in its group. "gae": generalized
+    advantage estimation by a critic, PPO; it needs [trainer.critic] and the filter "none". Or a
+    function of your own as "package.module:function"."""
+    turn_discount: float = Field(default=1.0, gt=0, le=1)
+    """What the advantage "step_wise" multiplies a rollout's reward with for each turn that follows
+    the one that is compared."""
     keep_reward: float = 1.0
     """Minimum reward of the rollouts that the advantage "raft" keeps."""
     std: Std = Std.POPULATION
-    """Standard deviation that the advantage "grpo" divides by."""
+    """Standard deviation that the advantages "grpo" and "step_wise" divide by."""
     overlong: Overlong = Overlong.KEEP
     """What becomes of rollouts that a limit on turns, context or time cut off."""
     loss: str = "clip"
@@ -85,6 +94,7 @@ class AlgorithmConfig(Section):
     """Log-probs that the current ones are compared with in the loss's ratio."""
     correction: CorrectionConfig = CorrectionConfig()
     kl: KlConfig = KlConfig()
+    critic: CriticConfig | None = None
     aggregation: Aggregation = Aggregation.TOKEN_MEAN
     """How the losses of all tokens become one number."""
     aggregation_length: int | None = Field(default=None, ge=1)
@@ -99,6 +109,27 @@ class AlgorithmConfig(Section):
             raise ValueError(
                 f'correction.kind = "{self.correction.kind}" compares recomputed log-probs with '
                 'served ones: set proximal = "recomputed", or remove [trainer.correction]'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_critic_makes_the_advantages(self) -> Self:
+        if self.advantage == GAE and self.critic is None:
+            raise ValueError(
+                f'advantage = "{GAE}" needs a critic: add the section [trainer.critic] (it may be '
+                "empty), or choose another advantage"
+            )
+        if self.critic is None:
+            return self
+        if self.advantage != GAE:
+            raise ValueError(
+                f'[trainer.critic] would do nothing with advantage = "{self.advantage}": set '
+                f'advantage = "{GAE}", or remove the section'
+            )
+        if self.kl.coef and self.kl.where is KlPlace.REWARD:
+            raise ValueError(
+                'kl.where = "reward" changes advantages that the critic has made, not the rewards '
+                'it makes them of: set kl.where = "loss"'
             )
         return self
 

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from mainspring.algorithms.gap import GapConfig
 from mainspring.config.algorithm import AlgorithmConfig
 from mainspring.config.optimizer import OptimizerConfig, WarmStartConfig
-from mainspring.config.parallel import PLAIN, ParallelConfig
+from mainspring.config.parallel import MCORE, PLAIN, ParallelConfig
 
 
 class TrainerConfig(AlgorithmConfig, ParallelConfig):
@@ -72,6 +72,32 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
             raise ValueError(
                 'the engine "plain" writes no checkpoint in the background: set engine = "mcore", '
                 "or remove checkpoint_in_background"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_critic_fits_the_others(self) -> Self:
+        if self.critic is None:
+            return self
+        if self.filter in ("mixed", "solved"):
+            raise ValueError(
+                f'filter = "{self.filter}" replaces groups that a critic learns from as well: set '
+                'filter = "none"'
+            )
+        if self.engine_name == MCORE:
+            raise ValueError(
+                'the engine "mcore" trains no critic yet: set engine = "plain", or remove '
+                "[trainer.critic] and choose another advantage"
+            )
+        for name in ("pipeline_parallel", "context_parallel", "expert_parallel"):
+            if getattr(self, name) > 1:
+                raise ValueError(f"a critic is not shared by {name}: remove {name}")
+        if self.sequence_parallel:
+            raise ValueError("a critic is not shared by sequence_parallel: remove it")
+        if self.critic.warmup_steps >= self.num_steps:
+            raise ValueError(
+                f"critic.warmup_steps = {self.critic.warmup_steps} is not below num_steps = "
+                f"{self.num_steps}: the policy would never be trained"
             )
         return self
 

@@ -10,6 +10,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import OptimizerName
 from mainspring.planning.assumptions import Assumptions
 from mainspring.planning.engine_facts import bytes_per_value, facts_of
+from mainspring.planning.memory import CRITIC_BYTES
 from mainspring.planning.model_shape import ModelShape
 
 MANIFEST_BYTES = 1 << 20
@@ -106,4 +107,8 @@ def _state_bytes(config: CampaignConfig, shape: ModelShape) -> int:
     each = bytes_per_value(trainer) + moments
     if facts_of(trainer).shards_optimizer and bytes_per_value(trainer) == 2:
         each += 4  # the float32 copy that the optimizer moves
-    return each * shape.num_parameters
+    state = each * shape.num_parameters
+    if trainer.critic is not None:
+        output = 0 if shape.is_tied else shape.embedding_parameters
+        state += CRITIC_BYTES * (shape.num_parameters - output)
+    return state

@@ -30,11 +30,16 @@ HEAP_SHARE = 0.8
 """Of activations in small tensors: what the heap of a rank on CPU holds beyond tensors that are in
 use, because freed ones leave gaps of other sizes. Measured (tests/trainer/measure_plan.py)."""
 
+CRITIC_BYTES = 3 * FLOAT32_BYTES
+"""Of each of a critic's parameters: the weight and AdamW's two moments."""
+
 
 class Part(StrEnum):
     WEIGHTS = "weights"
     GRADIENTS = "gradients"
     OPTIMIZER = "optimizer"
+    CRITIC = "critic"
+    """Weights and optimizer state of the campaign's critic."""
     COMMUNICATION = "communication"
     ACTIVATIONS = "activations"
     ATTENTION = "attention"
@@ -113,6 +118,9 @@ def _moments(
     on_cpu = trainer.device is Device.CPU
     rest = CPU_REST_BYTES if on_cpu else CUDA_REST_BYTES
     standing = {Part.WEIGHTS: weights, Part.OPTIMIZER: optimizer, Part.REST: rest}
+    of_critic = 0 if trainer.critic is None else critic_parameters(shape, kind)
+    if of_critic:  # its gradients and activations take the place of the policy's
+        standing[Part.CRITIC] = of_critic * CRITIC_BYTES
 
     has_mask = config.schedule is Schedule.REPRODUCIBLE
     kept = kept_bytes(shape, trainer, kind, tokens, has_mask=has_mask)
@@ -151,6 +159,8 @@ def _moments(
         Part.REST: rest,
         Part.COMMUNICATION: import_bytes(shape, trainer, kind) if on_cpu else 0,
     }
+    if of_critic:
+        imported[Part.CRITIC] = of_critic * FLOAT32_BYTES
     return (
         Moment(MomentName.IMPORT, imported),
         *([Moment(MomentName.LOGITS, at_output)] if kind.has_output else []),
@@ -158,6 +168,12 @@ def _moments(
         Moment(MomentName.UPDATE, update),
         Moment(MomentName.EXPORT, exported),
     )
+
+
+def critic_parameters(shape: ModelShape, kind: RankKind) -> int:
+    """Of a rank's critic: the policy's without an output layer, and one number for each token."""
+    output = 0 if shape.is_tied else kind.output_parameters
+    return kind.num_parameters - output + shape.hidden_size + 1
 
 
 def optimizer_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:

@@ -76,6 +76,8 @@ def step_time(
     """`num_micro_batches`: of one data-parallel copy in a step."""
     trainer = config.trainer
     flops = trainer.updates_per_step * training_flops(config, shape, demand, assumed)
+    if trainer.critic is not None:
+        flops += (trainer.updates_per_step + 1 / 3) * critic_flops(shape, demand, assumed)
     bubble = (trainer.pipeline_parallel - 1) / (num_micro_batches + trainer.pipeline_parallel - 1)
     speed = trainer.world_size * assumed.peak_flops_per_rank * assumed.mfu * (1 - bubble)
     engines = len(config.policy.engines)
@@ -112,6 +114,12 @@ def training_flops(
             again = (layers + attention) / 3
     again += output / 3  # logits of each chunk
     return layers + attention + output + again
+
+
+def critic_flops(shape: ModelShape, demand: Demand, assumed: Assumptions) -> float:
+    """Of one pass of a critic over a batch; its values before the step take a third of one."""
+    tokens = demand.tokens_per_step
+    return layer_flops(shape, tokens) + attention_flops(shape, assumed.tokens_per_rollout * tokens)
 
 
 def _active_mlp(shape: ModelShape) -> int:

@@ -5,14 +5,14 @@ Pure; numpy only. Arrays of a sample all have its length [T]; position t describ
 """
 
 import hashlib
-from collections.abc import Container, Iterable, Sequence, Set
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.trajectories.packed_call import TokenCall
-from mainspring.trajectories.tree import branches, check_tree
+from mainspring.trajectories.tree import branches, check_tree, with_parents
 from mainspring.trajectories.turns import BrokenTrajectory
 
 NOT_SAMPLED = -1
@@ -33,7 +33,10 @@ class Sample:
     versions: NDArray[np.int32]
     """[T] policy version of each sampled token, NOT_SAMPLED elsewhere."""
     advantages: NDArray[np.float32]
-    """[T] how much better than its group each action token's rollout was; 0 elsewhere."""
+    """[T] how much better than its group each action token's rollout or turn was; 0 elsewhere."""
+    reward: float | None = None
+    """Of its rollout, for a critic, which makes advantages of it; None: there is no critic, or the
+    sample is not trained on."""
 
     @property
     def num_action_tokens(self) -> int:
@@ -41,20 +44,28 @@ class Sample:
 
     @property
     def carries_advantage(self) -> bool:
-        """Whether any token of it has a gradient."""
-        return bool(self.advantages.any())
+        """Whether it is trained on: a token of it has a gradient, or a critic may give it one."""
+        return self.is_for_critic or bool(self.advantages.any())
+
+    @property
+    def is_for_critic(self) -> bool:
+        """Also with the advantage 0: the critic learns from it."""
+        return self.reward is not None and bool(self.action_mask.any())
 
 
 def samples_of(
     rollout: str,
     calls: Sequence[TokenCall],
-    advantage: float = 0.0,
+    advantage: float | Mapping[int, float] = 0.0,
     *,
+    reward: float | None = None,
     trained: Container[int] | None = None,
 ) -> list[Sample]:
     """A sample for each branch, in the order of the branches. Tokens that branches share are
     trained once: in the first one, and are context in the others.
 
+    `advantage`: of all tokens, or of those of each trained call, by its number. `reward`: for a
+    critic, of every branch.
     `trained`: numbers of the calls that are trained; None: all. Others are context of those that
     extend them; where nothing trained does, they are in no sample.
 
@@ -62,7 +73,7 @@ def samples_of(
     """
     check_tree(rollout, calls)
     chosen = {call.number for call in calls if trained is None or call.number in trained}
-    used = _with_parents(calls, chosen)
+    used = with_parents(calls, chosen)
     for call in used:
         if not len(call.completion_ids):
             raise BrokenTrajectory(
@@ -74,28 +85,23 @@ def samples_of(
     samples: list[Sample] = []
     for path in branches(used):
         new = [call for call in path if call.number in chosen]
-        samples.append(_sample(rollout, path, new, advantage))
+        samples.append(replace(_sample(rollout, path, new, advantage), reward=reward))
         chosen.difference_update(call.number for call in new)
     return samples
 
 
-def _with_parents(calls: Sequence[TokenCall], chosen: Set[int]) -> list[TokenCall]:
-    """The chosen calls and all that they extend."""
-    used = set(chosen)
-    for call in reversed(calls):
-        if call.number in used and call.parent is not None:
-            used.add(call.parent)
-    return [call for call in calls if call.number in used]
-
-
 def _sample(
-    rollout: str, path: Sequence[TokenCall], trained: Sequence[TokenCall], advantage: float
+    rollout: str,
+    path: Sequence[TokenCall],
+    trained: Sequence[TokenCall],
+    advantage: float | Mapping[int, float],
 ) -> Sample:
     length = path[-1].end
     token_ids = np.zeros(length, np.int32)
     action_mask = np.zeros(length, np.bool_)
     logprobs = np.zeros(length, np.float32)
     versions = np.full(length, NOT_SAMPLED, np.int32)
+    advantages = np.zeros(length, np.float32)
     for call in path:
         middle = call.prompt_start + len(call.prompt_ids)
         token_ids[call.prompt_start : middle] = call.prompt_ids
@@ -104,9 +110,10 @@ def _sample(
         middle = call.prompt_start + len(call.prompt_ids)
         action_mask[middle : call.end] = True
         logprobs[middle : call.end] = call.logprobs
+        of_call = advantage[call.number] if isinstance(advantage, Mapping) else advantage
+        advantages[middle : call.end] = of_call
         for span in call.spans:
             versions[middle + span.start : middle + span.end] = span.version
-    advantages = np.where(action_mask, np.float32(advantage), np.float32(0))
     return Sample(rollout, path[-1].number, token_ids, action_mask, logprobs, versions, advantages)
 
 
@@ -126,7 +133,7 @@ def without_tokens_before(sample: Sample, version: int) -> Sample:
 
 def digest(samples: Iterable[Sample]) -> str:
     """Of everything that training takes from them, in their order, and of whose they are."""
-    return _digest((f"{sample.rollout} {sample.branch}", sample) for sample in samples)
+    return _digest((f"{each.rollout} {each.branch}", each) for each in samples)
 
 
 def content_digest(samples: Iterable[Sample]) -> str:
@@ -139,6 +146,8 @@ def _digest(samples: Iterable[tuple[str, Sample]]) -> str:
     found = hashlib.sha256()
     for name, sample in samples:
         found.update(f"{name} {len(sample.token_ids)}".encode())
+        if sample.reward is not None:
+            found.update(f" {sample.reward!r}".encode())
         arrays = (sample.token_ids, sample.action_mask, sample.logprobs, sample.versions)
         for values in (*arrays, sample.advantages):
             found.update(np.ascontiguousarray(values).tobytes())

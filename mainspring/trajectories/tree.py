@@ -6,7 +6,7 @@ extend the one before is a tree with one branch. Pure. Imported by samples, expo
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import TypeVar
 
 from mainspring.trajectories.packed_call import TokenCall
@@ -29,6 +29,15 @@ def path_to(calls: Sequence[C], number: int | None) -> tuple[C, ...]:
         path.append(_call(calls, number))
         number = path[-1].parent
     return tuple(reversed(path))
+
+
+def with_parents(calls: Sequence[C], chosen: Set[int]) -> list[C]:
+    """The chosen calls and all that they extend."""
+    used = set(chosen)
+    for call in reversed(calls):
+        if call.number in used and call.parent is not None:
+            used.add(call.parent)
+    return [call for call in calls if call.number in used]
 
 
 def _call(calls: Sequence[C], number: int) -> C:

@@ -1,11 +1,13 @@
 """A step's batch: its figures over tokens, and tokens that are too old for the loss."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from activities.step_batch import step_batch
 from infra.db.batches import BatchGroup, BatchRollout
-from mainspring.config.algorithm import Overlong
+from mainspring.config.algorithm import Overlong, Std
 from mainspring.config.trainer import TrainerConfig
 from mainspring.ids import GroupId, RolloutId
 from mainspring.status import StopReason
@@ -34,6 +36,25 @@ def rollout(
         calls=[reply],
         stop_reason=ended,
     )
+
+
+def turns(index: int, reward: float | None, num: int) -> BatchRollout:
+    """A line of turns of two tokens each, after prompts of one."""
+    calls = [
+        Call(
+            number=n,
+            parent=n - 1 if n else None,
+            prompt_start=3 * n,
+            prompt_ids=(1,),
+            completion_ids=(10, 11),
+            logprobs=(-0.5, -0.5),
+            spans=(VersionSpan(1, 0, 2),),
+            text="",
+            finish_reason="stop",
+        )
+        for n in range(num)
+    ]
+    return BatchRollout(id=RolloutId(f"c/g0/{index}"), reward=reward, calls=calls)
 
 
 def group(*rollouts: BatchRollout) -> BatchGroup:
@@ -135,3 +156,45 @@ def test_an_estimator_of_the_batch_sees_all_groups() -> None:
     solved, also, failed = (float(s.advantages[-1]) for s in found.samples)
     assert solved == also == pytest.approx((1 - 2 / 3) / (1 / 3) ** 0.5)
     assert failed == pytest.approx(-2 / 3 / (1 / 3) ** 0.5)
+
+
+def test_step_wise_advantages_reach_the_tokens_of_their_turns() -> None:
+    of_all = group(turns(0, 1.0, 2), turns(1, 0.0, 3), turns(2, None, 2), turns(3, 0.0, 1))
+    trainer = TrainerConfig(advantage="step_wise", std=Std.NONE)
+    long, longest, short = step_batch([of_all], trainer, version=1).samples
+    first = np.float32(1 / 3)
+    assert long.advantages == pytest.approx([0, 2 / 3, 2 / 3, 0, 0.5, 0.5])
+    assert longest.advantages == pytest.approx([0, -first, -first, 0, -0.5, -0.5, 0, 0, 0])
+    assert short.advantages == pytest.approx([0, -first, -first])
+    flat = group(turns(0, 1.0, 2), turns(1, 1.0, 3))
+    assert not any(s.carries_advantage for s in step_batch([flat], trainer, version=1).samples)
+    cut = replace(of_all.rollouts[0], stop_reason=StopReason.STEP_LIMIT)
+    masked = step_batch(
+        [group(cut, *of_all.rollouts[1:])],
+        trainer.model_copy(update={"overlong": Overlong.MASK}),
+        version=1,
+    )
+    assert not masked.samples[0].carries_advantage
+    assert (masked.samples[1].advantages == longest.advantages).all()
+
+
+def test_a_critic_gets_rewards_instead_of_advantages() -> None:
+    trainer = TrainerConfig.model_validate(
+        {"advantage": "gae", "filter": "none", "critic": {}, "device": "cpu"}
+    )
+    of_all = group(
+        rollout(0, 0.0, 9, 9), rollout(1, None, 9), rollout(2, 1.0, 8, 9), turns(3, 0.5, 3)
+    )
+    batch = step_batch([of_all], trainer, version=9)
+    assert [sample.reward for sample in batch.samples] == [0.0, 1.0, 0.5]
+    assert all(s.carries_advantage and not s.advantages.any() for s in batch.samples)
+    assert all(s.reward is None for s in step_batch([of_all], TrainerConfig(), version=9).samples)
+    other = group(rollout(0, 0.25, 9, 9), *of_all.rollouts[1:])
+    assert step_batch([other], trainer, version=9).digest != batch.digest
+    # what a limit cut off is compared with the engine alone, and so is what is too old
+    bounded = trainer.model_copy(update={"overlong": Overlong.MASK, "max_token_staleness": 0})
+    cut = replace(of_all.rollouts[0], stop_reason=StopReason.STEP_LIMIT)
+    masked, young, old = step_batch([group(cut, *of_all.rollouts[1:])], bounded, version=9).samples
+    assert masked.reward is None and not masked.carries_advantage
+    assert young.reward == 1.0 and young.num_action_tokens == 1 and young.carries_advantage
+    assert old.reward == 0.5 and not old.carries_advantage

@@ -26,7 +26,7 @@ UNHURRIED = settings(deadline=None)
 """The machine may be busy with other tests."""
 Rewards = list[float | None]
 ESTIMATORS = [
-    *(TrainerConfig(advantage=name) for name in ADVANTAGES if name != "raft"),
+    *(TrainerConfig(advantage=name) for name in ADVANTAGES if name not in ("raft", "gae")),
     *(TrainerConfig(std=std) for std in (Std.UNBIASED, Std.NONE)),
 ]
 RAFT = TrainerConfig(advantage="raft", keep_reward=0.5)

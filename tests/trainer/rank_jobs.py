@@ -70,6 +70,15 @@ def steps(
     return found
 
 
+def plain_steps(
+    rank: int, store: str, config: CampaignConfig, model_dir: Path, samples: list[Sample], out: Path
+) -> list[Any]:
+    """Three steps of the plain engine, without the shim; the metrics of each."""
+    join(rank, config.trainer, dist.FileStore(store, config.trainer.world_size))
+    trainer = TrainerRank(config, model_dir, rank=rank)
+    return [trainer.train_step(samples, step=step, current_version=0) for step in range(3)]
+
+
 def saved_after_two_steps(
     rank: int, store: str, config: CampaignConfig, model_dir: Path, samples: list[Sample], out: Path
 ) -> Any:

@@ -36,6 +36,7 @@ NUM_STEPS = 4
 GROUP_SIZE = 3
 TIMEOUT_S = 900.0
 SOME = {"1": ["rank after backward", "driver after rename"], "3": ["driver before commit"]}
+WITH_CRITIC = {"2": ["rank after update", "rank within its share"], "3": ["driver before commit"]}
 ALL = {
     "1": [
         "rank before forward",
@@ -182,9 +183,14 @@ async def curve(db: Database, campaign: CampaignId) -> list[dict[str, Any]]:
 
 
 async def compared(
-    db: Database, url: str, tmp_path: Path, model: Path, points: dict[str, list[str]]
+    db: Database,
+    url: str,
+    tmp_path: Path,
+    model: Path,
+    points: dict[str, list[str]],
+    **trainer: object,
 ) -> None:
-    calm, killed = [await stored(db, name, model) for name in ("calm", "killed")]
+    calm, killed = [await stored(db, name, model, **trainer) for name in ("calm", "killed")]
     homes = {name: tmp_path / name for name in (calm, killed)}
     assert train(url, homes[calm], calm, {}) == ["0"]
     train(url, homes[killed], killed, points)
@@ -218,6 +224,20 @@ async def test_a_step_survives_kills_of_rank_and_driver(
     db: Database, store_url: str, tmp_path: Path, make_model: MakeModel
 ) -> None:
     await compared(db, store_url, tmp_path, make_model()[1], SOME)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(TIMEOUT_S)
+async def test_a_critic_is_that_of_an_undisturbed_campaign(
+    db: Database, store_url: str, tmp_path: Path, make_model: MakeModel
+) -> None:
+    """Killed when the policy has moved and its critic has not, and with half a checkpoint."""
+    critic = {"advantage": "gae", "filter": "none", "critic": {"lr": 1e-3}}
+    await compared(db, store_url, tmp_path, make_model()[1], WITH_CRITIC, **critic)
+    for campaign in ("calm", "killed"):
+        done = await curve(db, CampaignId(campaign))
+        assert all(step["critic_grad_norm"] > 0 for step in done)
+        assert done[-1]["value_mean"] != 0.0
 
 
 @pytest.mark.long

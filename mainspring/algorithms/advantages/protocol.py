@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from mainspring.config.trainer import TrainerConfig
+from mainspring.trajectories.turn_places import TurnPlace
 
 
 class AdvantageEstimator(Protocol):
@@ -28,4 +29,20 @@ class BatchEstimator(AdvantageEstimator, Protocol):
         self, advantages_NG: Sequence[Sequence[float | None]], trainer: TrainerConfig, /
     ) -> Sequence[Sequence[float | None]]:
         """The advantages of each group, from those that each call gave for its group."""
+        ...
+
+
+@runtime_checkable
+class TurnEstimator(AdvantageEstimator, Protocol):
+    """One that gives each turn an advantage of its own; it is asked for these alone."""
+
+    def of_turns(
+        self,
+        rewards_G: Sequence[float | None],
+        turns_GN: Sequence[Sequence[TurnPlace]],
+        trainer: TrainerConfig,
+        /,
+    ) -> Sequence[Sequence[float] | None]:
+        """Of each rollout of a group an advantage for each of its N trained turns, in their order;
+        None for a masked rollout, whose turns move no other one's."""
         ...

@@ -55,6 +55,20 @@ def test_the_plain_engine_replicates_its_optimizer_and_copies_gradients_to_add_t
     assert two[Part.REST] == CPU_REST_BYTES
 
 
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_a_critic_stands_beside_the_policy_in_every_moment(is_tied: bool) -> None:
+    shape, tokens = replace(COUNTED, is_tied=is_tied), Tokens(64, 64, 16)
+    with_critic = PLAIN | {"advantage": "gae", "filter": "none", "critic": {}}
+    [without] = memory_of_ranks(campaign(PLAIN), shape, tokens, 2)
+    [found] = memory_of_ranks(campaign(with_critic), shape, tokens, 2)
+    # The policy's layers and embedding, no output layer, and one number for each token.
+    parameters = replace(shape, is_tied=True).num_parameters + 256 + 1
+    for mine, theirs in zip(found.moments, without.moments, strict=True):
+        more = 4 if mine.name is MomentName.IMPORT else 12
+        assert mine.bytes_of[Part.CRITIC] == more * parameters
+        assert mine.num_bytes - theirs.num_bytes == more * parameters
+
+
 @pytest.mark.parametrize(
     ("shape", "num_floats"),
     [

@@ -1,0 +1,60 @@
+"""Step-wise advantages: each turn is compared with the turns of the same number in its group.
+
+A turn's return is its rollout's reward, times `turn_discount` for each turn that follows on its
+branch: rewards are given at the end alone, so this is the discounted sum of what is still to come.
+The returns of the turns with the same number of turns before them, over all scored rollouts of the
+group, are one step group; a turn's advantage is its return minus the group's mean, divided by its
+standard deviation as `std` has it. All tokens of the turn get it. Every turn counts once, so a
+rollout with several branches has several turns in a step group.
+
+With `turn_discount = 1` the baseline of turn n is the mean reward of the rollouts that reached turn
+n: a rollout is no longer compared with those that had ended by then.
+
+Equals rLLM's mode "per_step" with GRPO and `std = "unbiased"`: Monte Carlo returns, grouped by task
+and step. Two differences: a step group of one turn gives 0 (there its return), and one of equal
+returns gives exact zeros. The returns are GiGPO's (arXiv 2505.10978, equation 5); its step groups
+are of equal states, which the output of commands seldom is.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from mainspring.algorithms.advantages.grpo import grpo
+from mainspring.config.trainer import TrainerConfig
+from mainspring.trajectories.turn_places import TurnPlace
+
+
+class StepWise:
+    def __call__(
+        self, rewards_G: Sequence[float | None], trainer: TrainerConfig
+    ) -> list[float | None]:
+        """Of rollouts with one turn each."""
+        return grpo(rewards_G, trainer)
+
+    def of_turns(
+        self,
+        rewards_G: Sequence[float | None],
+        turns_GN: Sequence[Sequence[TurnPlace]],
+        trainer: TrainerConfig,
+    ) -> list[list[float] | None]:
+        advantages: list[list[float] | None] = []
+        returns: defaultdict[int, list[float]] = defaultdict(list)
+        homes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        for rollout, (reward, turns) in enumerate(zip(rewards_G, turns_GN, strict=True)):
+            advantages.append(None if reward is None else [0.0] * len(turns))
+            if reward is None:
+                continue
+            for number, turn in enumerate(turns):
+                returns[turn.index].append(reward * trainer.turn_discount**turn.num_after)
+                homes[turn.index].append((rollout, number))
+        for index, returns_N in returns.items():
+            for (rollout, number), found in zip(
+                homes[index], grpo(returns_N, trainer), strict=True
+            ):
+                of_rollout = advantages[rollout]
+                assert of_rollout is not None and found is not None
+                of_rollout[number] = found
+        return advantages
+
+
+step_wise = StepWise()

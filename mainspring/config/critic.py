@@ -1,0 +1,34 @@
+"""Section [trainer.critic] of a campaign file: a value model, for the advantage "gae".
+
+What is computed from its values is in `mainspring.algorithms.gae`; the model is `trainer.critic`'s.
+"""
+
+from pydantic import Field
+
+from mainspring.config.section import Section
+
+
+class CriticConfig(Section):
+    """A value model beside the policy (PPO's critic): the policy's model as it is at version 0,
+    with one number in place of the output layer, and an AdamW of its own. Before a step it gives a
+    value to each action token. Generalized advantage estimation (arXiv 1506.02438) makes advantages
+    of these values and of the reward, which is given at the last action token of a branch. The
+    critic is trained on the policy's mini-batches, after the policy, and is a part of every
+    checkpoint. It needs `advantage = "gae"`, `filter = "none"` and the engine "plain"."""
+
+    lr: float = Field(default=1e-5, gt=0)
+    """Learning rate of its AdamW, the same in all steps."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Larger gradients are scaled down to this norm."""
+    gamma: float = Field(default=1.0, ge=0, le=1)
+    """Discount of what follows, for each action token."""
+    gae_lambda: float = Field(default=1.0, ge=0, le=1)
+    """How far an advantage looks ahead, the lambda of GAE: with 1 up to the reward, with 0 up to
+    the value of the next action token."""
+    value_clip: float = Field(default=0.5, gt=0)
+    """How far a value may move from the one before the step, until its loss has no gradient."""
+    whiten: bool = True
+    """Whether advantages are scaled to mean 0 and variance 1 over the batch's action tokens."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Number of first steps that train the critic alone: they make versions with the policy's
+    weights as they were."""

@@ -1,0 +1,35 @@
+"""Where the turns of a rollout stand: how many come before and after each on its branch. Pure.
+
+Invariant: a turn that several branches share has one place, in the branch that it is trained in
+(`samples.samples_of`): the first. Imported by `activities.step_batch` and by the estimators that
+give each turn an advantage of its own.
+"""
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+
+from mainspring.trajectories.packed_call import TokenCall
+from mainspring.trajectories.tree import branches, check_tree, with_parents
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPlace:
+    index: int
+    """Number of turns before it on its branch, trained or not."""
+    num_after: int
+    """Number of turns after it on the branch that it is trained in."""
+
+
+def turn_places(
+    rollout: str, calls: Sequence[TokenCall], trained: Container[int] | None = None
+) -> dict[int, TurnPlace]:
+    """Of the calls that are trained, by number, in the order of their samples and turns; `trained`:
+    as `samples_of` has it. Raises BrokenTrajectory when the calls do not line up."""
+    check_tree(rollout, calls)
+    chosen = {call.number for call in calls if trained is None or call.number in trained}
+    places: dict[int, TurnPlace] = {}
+    for path in branches(with_parents(calls, chosen)):
+        for index, call in enumerate(path):
+            if call.number in chosen:
+                places.setdefault(call.number, TurnPlace(index, len(path) - 1 - index))
+    return places

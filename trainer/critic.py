@@ -1,0 +1,218 @@
+"""The critic of a rank: its value model and optimizer, what they judge, and their part of a
+checkpoint.
+
+Invariants: values are those before the step, and every rank has all of the batch's; they make the
+same advantages on every rank, whatever each one computed. The critic moves after the policy, so a
+step that fails before the policy moved leaves both as they were. A checkpoint has it whole or is
+refused. Micro-batches are the policy's. Made and called by `trainer.rank`; all ranks make the same
+calls.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from mainspring.algorithms.gae import explained_variance, gae, whitened
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.critic import CriticConfig
+from mainspring.config.optimizer import OptimizerConfig
+from mainspring.errors import ModelError
+from mainspring.trajectories.samples import Sample
+from mainspring.trajectories.sequences import MaskedSequence
+from trainer.checkpoint import critic_file
+from trainer.micro_batch import MicroBatch, micro_batches
+from trainer.mini_batch import parts_of
+from trainer.optimizer import PolicyOptimizer
+from trainer.packed import packed, unpacked
+from trainer.processes import Processes
+from trainer.update import update
+from trainer.value_loss import value_loss
+from trainer.value_model import build_value_model
+from trainer.weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A branch with its critic's opinion. Arrays have the length [T] of the sample, and count where
+    `sample.action_mask` is set."""
+
+    sample: Sample
+    """With its advantages."""
+    values: NDArray[np.float32]
+    """Before the step."""
+    returns: NDArray[np.float32]
+    """What the values should have been."""
+
+
+class Critic:
+    def __init__(
+        self,
+        config: CampaignConfig,
+        critic: CriticConfig,
+        model_dir: Path,
+        processes: Processes,
+    ) -> None:
+        """With the weights of a Hugging Face directory. Raises ModelError."""
+        self._campaign = config.name
+        self._trainer = config.trainer
+        self._config = critic
+        self._processes = processes
+        self._model, self._weights, self._hf = build_value_model(
+            model_dir, config.trainer, processes
+        )
+        self._optimizer = self._fresh_optimizer()
+
+    def _fresh_optimizer(self) -> PolicyOptimizer:
+        config = OptimizerConfig(lr=self._config.lr, max_grad_norm=self._config.max_grad_norm)
+        return PolicyOptimizer(self._model, self._hf, config, self._processes)
+
+    def begin_as(self, policy: Weights) -> None:
+        """Take the layers that the policy has now; head and optimizer start anew."""
+        mine = self._weights.named()
+        theirs = policy.stored()
+        self._weights.take(
+            {name: theirs.get(name, torch.zeros_like(weight)) for name, weight in mine.items()}
+        )
+        self._optimizer = self._fresh_optimizer()
+
+    def watch(self, show: Callable[[nn.Module], None] | None) -> None:
+        """See `trainer.engines.protocol.WatchedOptimizer`."""
+        self._optimizer.watch = show
+
+    def judge(self, samples: Sequence[Sample]) -> tuple[list[Sample], list[Judged]]:
+        """All samples in their order, those with a reward with their advantages; and these."""
+        places = [n for n, sample in enumerate(samples) if sample.is_for_critic]
+        judged = self._judged([samples[n] for n in places])
+        found = [*samples]
+        for n, each in zip(places, judged, strict=True):
+            found[n] = each.sample
+        return found, judged
+
+    def _judged(self, samples: Sequence[Sample]) -> list[Judged]:
+        masks = [sample.action_mask for sample in samples]
+        values_N = self._values(samples)
+        found = [
+            gae(
+                values[mask],
+                sample.reward or 0.0,
+                gamma=self._config.gamma,
+                gae_lambda=self._config.gae_lambda,
+            )
+            for sample, values, mask in zip(samples, values_N, masks, strict=True)
+        ]
+        advantages_N = [advantages for advantages, _ in found]
+        if self._config.whiten:
+            advantages_N = whitened(advantages_N)
+        return [
+            Judged(
+                sample=replace(sample, advantages=_placed(advantages, mask)),
+                values=values,
+                returns=_placed(returns, mask),
+            )
+            for sample, mask, values, advantages, (_, returns) in zip(
+                samples, masks, values_N, advantages_N, found, strict=True
+            )
+        ]
+
+    @torch.no_grad()
+    def _values(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
+        """[T] of each sample, 0 where no action is; on all ranks."""
+        mine: dict[int, NDArray[np.float32]] = {}
+        for batch in self._micro_batches(samples):
+            rows = unpacked(
+                batch.through(self._model), [samples[n].action_mask for n in batch.share]
+            )
+            mine |= zip(batch.share, rows, strict=True)
+        found: dict[int, NDArray[np.float32]] = {}
+        for share in self._processes.gather_objects_over_batch(mine):
+            found |= share
+        return [found[n] for n in range(len(samples))]
+
+    def train(self, judged: Sequence[Judged], step: int) -> dict[str, float | None]:
+        """As many updates as the policy's, on the same parts of the batch; the figures of
+        CRITIC_NAMES. `step` counts from 0. Raises NonFiniteStep."""
+        values = _flat([each.values for each in judged], judged)
+        returns = _flat([each.returns for each in judged], judged)
+        figures: dict[str, float | None] = {
+            "value_mean": float(values.mean()) if len(values) else None,
+            "value_explained_variance": explained_variance(values, returns.astype(np.float64)),
+            "value_loss": None,
+            "value_clip_fraction": None,
+            "critic_grad_norm": None,
+        }
+        parts = parts_of(judged, self._trainer.mini_batches)
+        for number in range(self._trainer.updates_per_step if parts else 0):
+            passed = [self._pass(part, f"the critic of step {step + 1}") for part in parts]
+            norms = [norm for *_, norm in passed]
+            loss, num_cut = (sum(each[n] for each in passed) / len(values) for n in range(2))
+            figures["value_clip_fraction"] = num_cut
+            if number == 0:
+                figures |= {"value_loss": loss, "critic_grad_norm": sum(norms) / len(norms)}
+        return figures
+
+    def _pass(self, part: Sequence[Judged], what: str) -> tuple[float, float, float]:
+        """One update: its loss and its clipped tokens, summed over the tokens of all ranks, and the
+        norm of its gradient. `what`: for messages."""
+        num_tokens = sum(each.sample.num_action_tokens for each in part)
+        device = self._processes.device
+        sums = torch.zeros(2, dtype=torch.float64, device=device)
+        for batch in self._micro_batches([each.sample for each in part]):
+            share = [part[n] for n in batch.share]
+            masks = [each.sample.action_mask for each in share]
+            losses, is_cut = value_loss(
+                batch.through(self._model),
+                packed([each.values for each in share], masks, device),
+                packed([each.returns for each in share], masks, device),
+                self._config.value_clip,
+            )
+            (losses.sum() / num_tokens).backward()
+            with torch.no_grad():
+                sums += torch.stack([losses.double().sum(), is_cut.double().sum()])
+        loss, num_cut = map(float, self._processes.sum_over_batch(sums))
+        return loss, num_cut, update(self._optimizer, 1.0, self._campaign, what)
+
+    def save(self, directory: Path) -> None:
+        """Write this rank's share into an existing directory; copies of the model write nothing."""
+        if not self._processes.is_first_copy:
+            return
+        state = {"model": self._weights.named(), "optimizer": self._optimizer.state_dict()}
+        torch.save(state, critic_file(directory, self._processes.tp_rank))
+
+    def load(self, directory: Path) -> None:
+        """Raises ModelError for a critic of another shape."""
+        file = critic_file(directory, self._processes.tp_rank)
+        saved = torch.load(file, map_location=self._processes.device, weights_only=True)
+        try:
+            self._weights.take(saved["model"])
+        except ModelError as error:
+            raise ModelError(
+                f"campaign {self._campaign}: the critic in {file} does not fit: {error.message}",
+                remedy="resume the campaign with the model it was started with",
+            ) from None
+        self._optimizer = self._fresh_optimizer()
+        self._optimizer.load_state_dict(saved["optimizer"])
+
+    def _micro_batches(self, samples: Sequence[Sample]) -> Iterator[MicroBatch]:
+        sequences = [MaskedSequence(each.token_ids, each.action_mask) for each in samples]
+        found = micro_batches(sequences, self._trainer, self._processes)
+        return (batch for batch in found if batch.share)
+
+
+def _placed(values: NDArray[np.float64], mask: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """[T] with the values where the mask is set, elsewhere 0."""
+    found = np.zeros(len(mask), np.float32)
+    found[mask] = values
+    return found
+
+
+def _flat(values_N: Sequence[NDArray[np.float32]], judged: Sequence[Judged]) -> NDArray[np.float32]:
+    """Of all action tokens, branch after branch."""
+    picked = [
+        values[each.sample.action_mask] for values, each in zip(values_N, judged, strict=True)
+    ]
+    return np.concatenate([np.zeros(0, np.float32), *picked])

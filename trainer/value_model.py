@@ -1,0 +1,52 @@
+"""The value model: a policy's layers, and one number for each wanted token instead of log-probs.
+
+Invariants: the value of token t is computed from the tokens before it, in the place where the
+policy computes its log-prob; the head begins as zero, so the first values are 0 and nothing is
+random. Every tensor-parallel rank has the whole head and computes the same values. Imported by
+`trainer.critic`.
+"""
+
+from pathlib import Path
+
+from torch import Tensor, nn
+from transformers import PretrainedConfig
+
+from mainspring.config.parallel import ParallelConfig
+from trainer import hf_directory
+from trainer.attention import PackedSequences
+from trainer.model import PolicyModel, build_model
+from trainer.processes import Processes
+from trainer.weights import Weights
+
+
+class ValueModel(PolicyModel):
+    value_head: nn.Linear
+
+    def _postprocess(
+        self,
+        hidden_states: Tensor,
+        *_: object,
+        labels: Tensor | None = None,
+        loss_mask: Tensor | None = None,
+        packed_seq_params: PackedSequences | None = None,
+        **__: object,
+    ) -> Tensor:
+        """[N] values of the N tokens that `loss_mask` [1, T] wants."""
+        assert loss_mask is not None
+        return self.value_head(hidden_states[:, 0][loss_mask[0]])[:, 0]
+
+
+def build_value_model(
+    model_dir: Path, parallel: ParallelConfig, processes: Processes
+) -> tuple[ValueModel, Weights, PretrainedConfig]:
+    """With the weights of a Hugging Face directory. Raises ModelError."""
+    hf = hf_directory.load_config(model_dir)
+    hf.tie_word_embeddings = True  # it has no output layer, and keeps no weight for one
+    model = build_model(hf, parallel, processes, make=ValueModel)
+    weights = Weights(model, hf, processes, model_dir)
+    weights.load_hf(model_dir)
+    head = nn.Linear(hf.hidden_size, 1, device=processes.device)
+    nn.init.zeros_(head.weight)
+    nn.init.zeros_(head.bias)
+    model.value_head = head  # after the weights of the directory, which has none for it
+    return model, weights, hf
