@@ -49,13 +49,14 @@ class SandboxFiles:
         told = await self._do(f"[ -f {path} ] && wc -c < {path}", source)
         size, content = int(told.output), bytearray()
         while len(content) < size:
+            piece_bytes = min(self._out_bytes, size - len(content))
             ran = await self._do(
-                f"tail -c +{len(content) + 1} {path} | head -c {self._out_bytes} | base64", source
+                f"tail -c +{len(content) + 1} {path} | head -c {piece_bytes} | base64", source
             )
             if ran.truncated and self._out_bytes > MIN_OUT_BYTES:
                 self._out_bytes //= 2
                 continue
-            content += self._decoded(ran, source)
+            content += _decoded(ran, piece_bytes, source)
         return bytes(content)
 
     async def put_folder(self, source: Path, target: str) -> None:
@@ -82,7 +83,7 @@ class SandboxFiles:
 
     async def _do(self, command: str, path: str) -> Ran:
         """Raises FileNotMoved."""
-        ran = await self._sandbox.run(f"set -o pipefail\n{command}")
+        ran = await self._sandbox.run(command)
         if ran.returncode != 0:
             said = " ".join(ran.output.split())[-300:] or "nothing"
             raise FileNotMoved(
@@ -91,20 +92,22 @@ class SandboxFiles:
             )
         return ran
 
-    def _decoded(self, ran: Ran, path: str) -> bytes:
-        try:
-            content = base64.b64decode("".join(ran.output.split()), validate=True)
-        except binascii.Error:
-            content = b""
-        if not content:
-            raise FileNotMoved(
-                f"{path} of the sandbox cannot be copied: it changed, or its output is cut",
-                remedy="set sandbox.output_bytes to 4096 or more",
-            )
-        return content
-
     def _packed(self) -> str:
         return f"{_PACKED}-{next(self._numbers)}.tar"
+
+
+def _decoded(ran: Ran, num_bytes: int, path: str) -> bytes:
+    """Raises FileNotMoved."""
+    try:
+        content = base64.b64decode("".join(ran.output.split()), validate=True)
+    except binascii.Error:
+        content = b""
+    if len(content) != num_bytes:
+        raise FileNotMoved(
+            f"{path} of the sandbox cannot be copied: it changed meanwhile, or the output is cut",
+            remedy="set sandbox.output_bytes to 4096 or more",
+        )
+    return content
 
 
 def _without_what_is_no_content(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:

@@ -26,8 +26,6 @@ OPENAI_MODEL = f"openai/{MODEL_NAME}"
 class Client:
     """An installed agent of Harbor whose client a bundle brings."""
 
-    bundle: str
-    """Name of its recipe, and of Mainspring's own profile for it."""
     model: str
     """What Harbor's class is told as the model's name."""
     programs: Mapping[str, str]
@@ -37,13 +35,11 @@ class Client:
 
 
 CLIENTS: Mapping[str, Client] = {
-    "mini-swe-agent": Client("mini-swe-agent", OPENAI_MODEL, {"mini-swe-agent": "mini"}),
-    "claude-code": Client(
-        "claude-code", MODEL_NAME, {"claude": "claude"}, set_by_harbor=("CLAUDE_CONFIG_DIR",)
-    ),
-    "codex": Client("codex", OPENAI_MODEL, {"codex": "codex"}, set_by_harbor=("CODEX_HOME",)),
+    "mini-swe-agent": Client(OPENAI_MODEL, {"mini-swe-agent": "mini"}),
+    "claude-code": Client(MODEL_NAME, {"claude": "claude"}, set_by_harbor=("CLAUDE_CONFIG_DIR",)),
+    "codex": Client(OPENAI_MODEL, {"codex": "codex"}, set_by_harbor=("CODEX_HOME",)),
 }
-"""By Harbor's name."""
+"""By name, which Harbor, the recipe of the bundle and Mainspring's own profile share."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,8 +54,8 @@ class HarborProfile(FunctionProfile):
         self._arguments: Mapping[str, Any] = {
             name: value for name, value in config.options.items() if name not in _OURS
         }
-        self._client = CLIENTS.get(self.agent)
         self._recipe = _recipe_in(config, self.agent)
+        self._client = CLIENTS.get(self._recipe.name) if self._recipe else None
         self._own: Profile | None = None
         self.asks_inside = self._recipe is not None or _is_in_image(config)
         if self._recipe is not None:
@@ -92,11 +92,8 @@ class HarborProfile(FunctionProfile):
     def _inside(self, ask: Ask) -> Inside:
         if self._recipe is None:
             return Inside(environment=_leading_to_the_port(), prelude=HOME)
-        client = next(
-            (each for each in CLIENTS.items() if each[1].bundle == self._recipe.name), None
-        )
-        programs = dict(client[1].programs) if client else {}
-        programs |= {name: name for name in self._recipe.programs if name not in programs.values()}
+        client = self._client
+        programs = client.programs if client else {name: name for name in self._recipe.programs}
         inside = Inside(
             environment=_leading_to_the_port(),
             prelude="\n".join([HOME, *_linked(self._recipe, programs)]),
@@ -105,12 +102,12 @@ class HarborProfile(FunctionProfile):
         if client is None or self._own is None:
             return inside
         launch = self._own.launch(ask)
-        known = client[1].set_by_harbor
-        environment = {name: text for name, text in launch.environment.items() if name not in known}
+        other = client.set_by_harbor
+        environment = {name: text for name, text in launch.environment.items() if name not in other}
         return inside.model_copy(
             update={
                 "environment": environment,
-                "extends": client[0],
+                "extends": self._recipe.name,
                 "arguments": {"version": self._recipe.version, **_configured(launch)},
             }
         )
@@ -122,7 +119,7 @@ class HarborProfile(FunctionProfile):
         if given:
             raise ConfigError(
                 f"agent.options.{given[0]} is set by Mainspring for {self.title}",
-                remedy="name a bundle's version with agent.version; leave the others out",
+                remedy="remove it; a bundle's version is agent.version",
             )
 
 
@@ -167,7 +164,7 @@ def _recipe_in(config: AgentConfig, agent: str) -> Recipe | None:
                 remedy=f"remove it: {agent!r} "
                 + ("brings its bundle" if agent in CLIENTS else "runs beside the node"),
             )
-    return recipe_of(CLIENTS[agent].bundle, config.version) if agent in CLIENTS else None
+    return recipe_of(agent, config.version) if agent in CLIENTS else None
 
 
 def _is_in_image(config: AgentConfig) -> bool:
