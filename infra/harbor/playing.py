@@ -1,18 +1,18 @@
 """The function that plays a rollout with an agent of Harbor: made, set up, run.
 
 Invariants: it returns when the agent has ended, however its client ended, since the tree is judged
-and no exit code; a client that was killed begins another life. Harbor is imported when the function
+and no exit code; a client that was killed ends this process, too. Harbor is imported when the function
 is called, so that this module can be imported anywhere. Called in the process of its rollout, by
 its path.
 """
 # pyright: reportMissingImports=false
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
 from infra.harbor.installation import require
-from mainspring.environments.protocol import WorldLost
 from mainspring.programs.functions import FunctionSandbox
 from mainspring.programs.harbor import HarborStart
 from mainspring.tasks.swe_task import SweTask
@@ -40,7 +40,7 @@ async def play(
     options: dict[str, object],
     rollout: str,
 ) -> None:
-    """Raises ConfigError, and WorldLost where another life is to be begun."""
+    """Raises ConfigError, and what the agent raises."""
     require()
     start = HarborStart.model_validate(options)
     # litellm fetches a price list at its import, unless it is told to use its own.
@@ -67,8 +67,8 @@ async def play(
             await agent.run(start.instruction, environment, AgentContext())
         except NonZeroAgentExitCodeError as error:
             if environment.was_killed:
-                raise WorldLost(
-                    f"rollout {rollout}: the client of {start.agent} was killed"
-                ) from None
+                print(f"\nthe client of {start.agent} was killed")
+                # Told as the end of this process: kills of clients are followed by as few lives.
+                os.kill(os.getpid(), signal.SIGKILL)
             # Clients end with an error after a good fix, and with 0 after none.
             print(f"\n{type(error).__name__}: the client of {start.agent} ended with an error")

@@ -1,6 +1,7 @@
 """An agent of Harbor that cannot play is refused before anything is stored, in one sentence."""
 
 import asyncio
+import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What dies under an agent of Harbor: its process, its client, its sandbox; and what a limit ends."""
+"""What dies under an agent of Harbor: its process, its client, its sandbox; and what limits end."""
 
 import uuid
 from collections.abc import Iterator
@@ -74,7 +74,7 @@ async def processes_in(cluster: ProgramCluster, sandbox: SandboxId) -> list[psut
     [
         ("solver:Solver", kill_process, -9),
         *((name, kill_process, -9) for name in CLIENTS),
-        *((name, kill_client, None) for name in CLIENTS),
+        *((name, kill_client, -9) for name in CLIENTS),
         ("solver:Solver", lose_sandbox, None),
         ("mini-swe-agent", lose_sandbox, None),
     ],
