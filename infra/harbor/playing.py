@@ -1,9 +1,9 @@
 """The function that plays a rollout with an agent of Harbor: made, set up, run.
 
 Invariants: it returns when the agent has ended, however its client ended, since the tree is judged
-and no exit code; a client that was killed ends this process, too. Harbor is imported when the function
-is called, so that this module can be imported anywhere. Called in the process of its rollout, by
-its path.
+and no exit code; a client that was killed ends this process, too. Harbor is imported when the
+function is called, so that this module can be imported anywhere. Called in the process of its
+rollout, by its path.
 """
 # pyright: reportMissingImports=false
 
