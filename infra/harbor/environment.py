@@ -16,6 +16,7 @@ from harbor.models.trial.paths import EnvironmentPaths, TrialPaths
 
 from infra.harbor.exec_text import exec_text
 from infra.harbor.sandbox_files import SandboxFiles
+from mainspring.errors import WorkFailed
 from mainspring.programs.functions import FunctionSandbox
 
 TIMED_OUT = 124
@@ -60,9 +61,14 @@ class SandboxEnvironment(BaseEnvironment):
         """The task defines it, and its node has opened it."""
 
     async def start(self, force_build: bool = False) -> None:
-        """Make the folders that agents take for given."""
+        """Make the folders that agents take for given. Raises WorkFailed."""
         paths = EnvironmentPaths()
-        await self.ensure_dirs([paths.agent_dir, paths.verifier_dir, paths.artifacts_dir])
+        made = await self.ensure_dirs([paths.agent_dir, paths.verifier_dir, paths.artifacts_dir])
+        if made is not None and made.return_code != 0:
+            raise WorkFailed(
+                f"{paths.logs_dir} of the sandbox cannot be written: {(made.stdout or '').strip()}",
+                remedy="let the sandbox backend make the spec's `writable_dirs`",
+            )
 
     async def stop(self, delete: bool = True) -> None:
         """Its node closes it."""
@@ -87,6 +93,10 @@ class SandboxEnvironment(BaseEnvironment):
             )
         self.was_killed |= self._is_inside and ran.returncode in KILLED
         return ExecResult(stdout=ran.output, stderr=None, return_code=ran.returncode)
+
+    async def put(self, text: str, path: str) -> None:
+        """A file of its own making."""
+        await self._files.put(text.encode(), path)
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         source = Path(source_path)

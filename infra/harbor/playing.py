@@ -61,6 +61,8 @@ async def play(
     )
     agent = make(start, environment.trial_paths.agent_dir, model_url)
     await environment.start()
+    for path, text in (inside.files if inside else {}).items():
+        await environment.put(text, path)
     with environment.scoped_exec_env(inside.environment if inside else {}):
         await agent.setup(environment)
         try:

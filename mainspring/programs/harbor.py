@@ -26,20 +26,36 @@ OPENAI_MODEL = f"openai/{MODEL_NAME}"
 class Client:
     """An installed agent of Harbor whose client a bundle brings."""
 
+    bundle: str
+    """Name of its recipe, and of Mainspring's own profile for it."""
     model: str
     """What Harbor's class is told as the model's name."""
     programs: Mapping[str, str]
     """As Harbor's class calls it, to the program in the bundle's `bin`."""
     set_by_harbor: tuple[str, ...] = ()
     """Variables of Mainspring's own profile that Harbor's class has another value for."""
+    takes_config: bool = False
+    """The profile's file in TOML is given to Harbor's class, as its argument `config`."""
 
 
 CLIENTS: Mapping[str, Client] = {
-    "mini-swe-agent": Client(OPENAI_MODEL, {"mini-swe-agent": "mini"}),
-    "claude-code": Client(MODEL_NAME, {"claude": "claude"}, set_by_harbor=("CLAUDE_CONFIG_DIR",)),
-    "codex": Client(OPENAI_MODEL, {"codex": "codex"}, set_by_harbor=("CODEX_HOME",)),
+    "mini-swe-agent": Client("mini-swe-agent", OPENAI_MODEL, {"mini-swe-agent": "mini"}),
+    "claude-code": Client(
+        "claude-code", MODEL_NAME, {"claude": "claude"}, set_by_harbor=("CLAUDE_CONFIG_DIR",)
+    ),
+    "codex": Client(
+        *("codex", OPENAI_MODEL, {"codex": "codex"}),
+        set_by_harbor=("CODEX_HOME",),
+        takes_config=True,
+    ),
+    "opencode": Client(
+        *("opencode", f"gateway/{MODEL_NAME}", {"opencode": "opencode"}),
+        set_by_harbor=("XDG_DATA_HOME", "XDG_STATE_HOME"),
+    ),
+    "qwen-coder": Client("qwen-code", OPENAI_MODEL, {"qwen": "qwen"}),
+    "gemini-cli": Client("gemini-cli", f"google/{MODEL_NAME}", {"gemini": "gemini"}),
 }
-"""By name, which Harbor, the recipe of the bundle and Mainspring's own profile share."""
+"""By Harbor's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +82,8 @@ class Inside(BaseModel):
     """Of its commands; they lead to the model port."""
     prelude: str
     """Bash that stands before each of its commands."""
+    files: dict[str, str] = {}
+    """Absolute path in the sandbox to text."""
     programs: tuple[str, ...] = ()
     """That a bundle brings, as they are called. None: the client is in the image."""
     extends: str | None = None

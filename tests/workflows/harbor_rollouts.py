@@ -19,11 +19,14 @@ ROOMY = SandboxConfig(memory_mb=8192, max_pids=512)
 MAX_CONTEXT = 400_000
 """The tests' tokenizer makes many tokens of a client's long prompts."""
 SHELLS = {
-    "mini-swe-agent": ("bash", "command"),
-    "claude-code": ("Bash", "command"),
-    "codex": ("exec_command", "cmd"),
+    "mini-swe-agent": ("bash", "command", {}),
+    "claude-code": ("Bash", "command", {}),
+    "codex": ("exec_command", "cmd", {}),
+    "opencode": ("bash", "command", {"description": "Run it"}),
+    "qwen-coder": ("run_shell_command", "command", {"is_background": False}),
+    "gemini-cli": ("run_shell_command", "command", {}),
 }
-"""The tool that runs commands, and its argument."""
+"""The tool that runs commands, its argument, and what it needs beside."""
 LOOK, LAST = "cat calc.py", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 BLOCKS = (f"```bash\n{LOOK}\n```", f"```bash\n{EDIT}\n```", "It is fixed.")
 """Replies for the example's agent."""
@@ -53,7 +56,7 @@ def installed(name: str, **options: Any) -> dict[str, Any]:
 
 def fixes_with(client: str, *commands: str):
     """An engine's `say`: these commands with the client's shell, one a reply; then the end."""
-    tool, argument = SHELLS[client]
+    tool, argument, beside = SHELLS[client]
     last = [LAST] if client == "mini-swe-agent" else []
     wanted = [*(commands or (LOOK, EDIT)), *last]
 
@@ -61,7 +64,7 @@ def fixes_with(client: str, *commands: str):
         done = prompt.count("<tool_response>")
         if done >= len(wanted):
             return "It is fixed."
-        call = {"name": tool, "arguments": {argument: wanted[done]}}
+        call = {"name": tool, "arguments": {argument: wanted[done], **beside}}
         return f"<tool_call>\n{json.dumps(call)}\n</tool_call>"
 
     return say

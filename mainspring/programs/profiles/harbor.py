@@ -7,12 +7,13 @@ the task's image: nothing is installed in a rollout. Pure; it imports nothing of
 
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.named import is_path
+from mainspring.programs import harbor
 from mainspring.programs.harbor import (
     CLIENTS,
     FOLDERS,
@@ -24,10 +25,13 @@ from mainspring.programs.harbor import (
 )
 from mainspring.programs.profile import BUNDLES, KEY, MODEL_URL, Ask, Launch, Profile
 from mainspring.programs.profiles.claude_code import ClaudeCode
-from mainspring.programs.profiles.client import HOME, PLACE, QUIET
+from mainspring.programs.profiles.client import HOME, PLACE, QUIET, TASK, Client
 from mainspring.programs.profiles.codex import Codex
 from mainspring.programs.profiles.function import VARIABLES, FunctionProfile, variables_in
+from mainspring.programs.profiles.gemini_cli import GeminiCli
 from mainspring.programs.profiles.mini_swe_agent import MiniSweAgent
+from mainspring.programs.profiles.opencode import OpenCode
+from mainspring.programs.profiles.qwen_code import QwenCode
 from mainspring.programs.recipes import Recipe, recipe_of
 
 PLAY = "infra.harbor.playing:play"
@@ -37,8 +41,8 @@ _OURS = (_AGENT, _BUNDLE, _IN_IMAGE, VARIABLES)
 _SET = ("logs_dir", "model_name", "version", "extra_env", "environment_logs_dir", "logger")
 """Arguments of Harbor's classes that Mainspring gives."""
 _PROGRAMS = f"{PLACE}/programs"
-_OWN: Mapping[str, type[MiniSweAgent] | type[ClaudeCode] | type[Codex]] = {
-    each.name: each for each in (MiniSweAgent, ClaudeCode, Codex)
+_OWN: Mapping[str, Callable[[AgentConfig], Client]] = {
+    each.name: each for each in (MiniSweAgent, ClaudeCode, Codex, OpenCode, QwenCode, GeminiCli)
 }
 """Profiles whose variables lead a client to the model port and keep it quiet."""
 
@@ -55,7 +59,8 @@ class HarborProfile(FunctionProfile):
             name: value for name, value in config.options.items() if name not in _OURS
         }
         self._recipe = _recipe_in(config, self.agent)
-        self._client = CLIENTS.get(self._recipe.name) if self._recipe else None
+        self._name = _harbors_name(self.agent, self._recipe)
+        self._client = CLIENTS[self._name] if self._name else None
         self._own: Profile | None = None
         self.asks_inside = self._recipe is not None or _is_in_image(config)
         if self._recipe is not None:
@@ -107,8 +112,8 @@ class HarborProfile(FunctionProfile):
         return inside.model_copy(
             update={
                 "environment": environment,
-                "extends": self._recipe.name,
-                "arguments": {"version": self._recipe.version, **_configured(launch)},
+                "extends": self._name,
+                **_configured(launch, self._recipe.version, client),
             }
         )
 
@@ -164,7 +169,7 @@ def _recipe_in(config: AgentConfig, agent: str) -> Recipe | None:
                 remedy=f"remove it: {agent!r} "
                 + ("brings its bundle" if agent in CLIENTS else "runs beside the node"),
             )
-    return recipe_of(agent, config.version) if agent in CLIENTS else None
+    return recipe_of(CLIENTS[agent].bundle, config.version) if agent in CLIENTS else None
 
 
 def _is_in_image(config: AgentConfig) -> bool:
@@ -200,7 +205,16 @@ def _linked(recipe: Recipe, programs: Mapping[str, str]) -> list[str]:
     return [f"[ -d {_PROGRAMS} ] || {{ {made}; }}", f'export PATH={_PROGRAMS}:"$PATH"']
 
 
-def _configured(launch: Launch) -> dict[str, Any]:
-    """The client's configuration where Harbor's class takes one as a table."""
-    texts = [text for path, text in launch.files.items() if path.endswith("/config.toml")]
-    return {"config": tomllib.loads(texts[0])} if texts else {}
+def _configured(launch: Launch, version: str, client: harbor.Client) -> dict[str, Any]:
+    """Fields of `Inside` that tell the client what its own profile would write into files."""
+    files = {path: text for path, text in launch.files.items() if path != TASK}
+    if not client.takes_config:
+        return {"files": files, "arguments": {"version": version}}
+    [text] = files.values()
+    return {"arguments": {"version": version, "config": tomllib.loads(text)}}
+
+
+def _harbors_name(agent: str, recipe: Recipe | None) -> str | None:
+    """Of the agent whose client the recipe's bundle has; None: Harbor's classes start none."""
+    names = [name for name, each in CLIENTS.items() if recipe and each.bundle == recipe.name]
+    return agent if agent in CLIENTS else next(iter(names), None)

@@ -36,18 +36,19 @@ def inside_of(start: HarborStart) -> Inside:
 
 @pytest.mark.parametrize("agent", CLIENTS)
 def test_an_installed_agent_finds_its_bundle_and_the_model_port(agent: str) -> None:
-    profile, own = profile_of(agent=agent), profile_for(AgentConfig(kind=agent))
-    assert profile.bundle == recipe_of(agent).bundle and profile.asks_inside
+    recipe = recipe_of(CLIENTS[agent].bundle)
+    profile, own = profile_of(agent=agent), profile_for(AgentConfig(kind=recipe.name))
+    assert profile.bundle == recipe.bundle and profile.asks_inside
     assert (profile.noise, profile.offers_tools) == (own.noise, own.offers_tools)
     inside = inside_of(profile.start(ASK))
-    told = str(inside.environment) + str(inside.arguments)
+    told = str(inside.environment) + str(inside.arguments) + str(inside.files)
     assert MODEL_URL in told and KEY in told
     assert inside.programs == tuple(CLIENTS[agent].programs)
     for name, program in CLIENTS[agent].programs.items():
         assert f"{BUNDLES}/{profile.bundle}/bin/{program}" in inside.prelude
-        assert f"/{name}" in inside.prelude and program in recipe_of(agent).programs
+        assert f"/{name}" in inside.prelude and program in recipe.programs
     assert subprocess.run(["bash", "-n", "-c", inside.prelude], check=False).returncode == 0
-    assert inside.arguments["version"] == recipe_of(agent).version
+    assert inside.arguments["version"] == recipe.version and inside.extends == agent
     assert profile.start(ASK) == HarborStart.model_validate(profile.options_for(ASK))
 
 
