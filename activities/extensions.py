@@ -7,8 +7,9 @@ import asyncio
 
 from activities.implements import implements
 from infra.functions.process import problem_of
+from infra.harbor import checking
 from mainspring.errors import ConfigError
-from mainspring.extensions import Extension
+from mainspring.extensions import HARBOR_AGENT, Extension
 from mainspring.named import find
 from mainspring.programs.functions import FUNCTION
 from mainspring.protocol.activities import CHECK_EXTENSIONS
@@ -25,6 +26,8 @@ class ExtensionActivities:
 async def _problem(extension: Extension) -> str:
     if extension.what == FUNCTION:
         return await problem_of(extension.path)  # it will run in a process of its own, too
+    if extension.what == HARBOR_AGENT:
+        return await asyncio.to_thread(checking.problem_of, extension.path)
     try:
         # In a thread: a module that loads for seconds must not hold up heartbeats.
         await asyncio.to_thread(find, extension.what, extension.path, {})

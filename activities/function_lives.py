@@ -15,6 +15,7 @@ from pathlib import Path
 
 from temporalio import activity
 
+from activities.program_start import ask_of, note_bundle
 from infra.db import model_requests, program_lives, rollouts
 from infra.db.database import Database
 from infra.db.program_lives import ProgramLife
@@ -95,15 +96,19 @@ class FunctionLives:
         key: str,
     ) -> tuple[int, str]:
         """Exit code and output, which are stored."""
-        sandbox = _Commands(ask, config, world) if world is not None else None
+        # The client of an installed agent is one command, and ends with its rollout.
+        longest_s = ask.timeout_s if profile.asks_inside else config.agent.command_timeout_s
+        sandbox = _Commands(ask, longest_s, world) if world is not None else None
+        await note_bundle(self._db, ask, config)
         name = program_id(ask.rollout, ask.epoch, ask.life)
-        async with self._model_port(name, key) as port:
+        inside = world if profile.asks_inside else None
+        async with self._model_port(name, key) as port, self._model_port_in(inside, key):
             start = Start(
                 path=profile.path,
                 task=visible(task).model_dump(mode="json"),
                 model_url=f"http://{LOOPBACK}:{port}/s/{key}/v1",
                 key=key,
-                options=dict(profile.options),
+                options=profile.options_for(ask_of(config, task)),
                 rollout=ask.rollout,
                 life=ask.life,
                 has_sandbox=sandbox is not None,
@@ -167,9 +172,7 @@ class FunctionLives:
             how = output.rstrip().rpartition("\n")[2]
             if code == KILLED:
                 remedy = "it was killed in each of its lives: look at the memory of its node"
-        raise FunctionFailed(
-            f"rollout {ask.rollout}: function {profile.path!r} {how}", remedy=remedy
-        )
+        raise FunctionFailed(f"rollout {ask.rollout}: {profile.title} {how}", remedy=remedy)
 
     @asynccontextmanager
     async def _model_port(self, owner: str, key: str) -> AsyncIterator[int]:
@@ -181,6 +184,18 @@ class FunctionLives:
             yield listener.getsockname()[1]
         finally:
             await asyncio.shield(port.close())
+
+    @asynccontextmanager
+    async def _model_port_in(self, world: SweWorld | None, key: str) -> AsyncIterator[None]:
+        """For a client that runs in the sandbox; None: there is none."""
+        if world is None:
+            yield
+            return
+        await world.open_model_port(self._gateways, key)
+        try:
+            yield
+        finally:
+            await asyncio.shield(world.close_model_port())
 
 
 async def _ended(function: FunctionProcess, timeout_s: float) -> FunctionEnd:
@@ -200,24 +215,22 @@ async def _ended(function: FunctionProcess, timeout_s: float) -> FunctionEnd:
 class _Commands:
     """Of one life, in the rollout's sandbox."""
 
-    def __init__(self, ask: RunProgramInput, config: RunConfig, world: SweWorld) -> None:
+    def __init__(self, ask: RunProgramInput, longest_s: float, world: SweWorld) -> None:
         self._name = program_id(ask.rollout, ask.epoch, ask.life)
-        self._timeout_s = config.agent.command_timeout_s
+        self._longest_s = longest_s
         self._world = world
         self._one_runs = asyncio.Lock()
-        self._running: str | None = None
+        self._newest: str | None = None
 
     async def run(self, number: int, command: str, timeout_s: float | None) -> CommandResult:
         step = f"{self._name}.c{number}"
-        bound = self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s)
+        bound = self._longest_s if timeout_s is None else min(timeout_s, self._longest_s)
         # One at a time reaches the sandbox: what waits there could not be taken back.
         async with self._one_runs:
-            self._running = step
-            result = await self._world.step(step, command, bound)
-            self._running = None
-            return result
+            self._newest = step
+            return await self._world.step(step, command, bound)
 
     async def stop(self) -> None:
-        """The one that the function did not wait for."""
-        if self._running is not None:
-            await self._world.stop(self._running)
+        """The one that the function did not wait for, and what all of them left running."""
+        if self._newest is not None:
+            await self._world.stop(self._newest)

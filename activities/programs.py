@@ -6,7 +6,6 @@ and at no other time, also not when this process drains; its end is stored befor
 """
 
 import asyncio
-import contextlib
 import time
 
 import structlog
@@ -14,7 +13,7 @@ from temporalio import activity
 
 from activities.function_lives import FunctionLives
 from activities.implements import implements
-from infra.bundles.store import BundleMissing, bundle_of
+from activities.program_start import ask_of, note_bundle
 from infra.db import answer_receipts, model_requests, program_lives
 from infra.db.cache import Known
 from infra.db.database import Database
@@ -24,15 +23,15 @@ from mainspring.config.run import RunConfig
 from mainspring.environments.protocol import CommandResult
 from mainspring.errors import ConfigError, MainspringError, SandboxError
 from mainspring.ids import program_id
-from mainspring.programs.profile import Ask, Profile
+from mainspring.programs.profile import Profile
 from mainspring.programs.profiles.choice import profile_for
 from mainspring.programs.profiles.function import FunctionProfile
-from mainspring.programs.starting import instruction, script
+from mainspring.programs.starting import script
 from mainspring.protocol.activities import RUN_PROGRAM
 from mainspring.protocol.program import RunProgramInput, RunProgramResult
 from mainspring.status import FaultKind
 from mainspring.tasks.any_task import AnyTask
-from mainspring.tasks.swe_task import SWE, SweTask
+from mainspring.tasks.swe_task import SWE
 from node.held_sandboxes import HeldSandboxes
 
 KILLED = (137, -9)
@@ -74,7 +73,8 @@ class ProgramActivities:
             task = await self._known.task(facts.task)
             profile = profile_for(config.agent)
             world = self._held.get(ask.sandbox)
-            if isinstance(profile, FunctionProfile) and task.kind != SWE:
+            is_function = isinstance(profile, FunctionProfile)
+            if is_function and not profile.needs_sandbox and task.kind != SWE:
                 return await self._functions.play(ask, config, task, profile, None)
             if not isinstance(world, SweWorld):
                 raise ConfigError(
@@ -82,11 +82,11 @@ class ProgramActivities:
                     "one",
                     remedy='choose tasks of the kind "swe", or an agent',
                 )
-            if isinstance(profile, FunctionProfile):
+            if is_function:
                 return await self._functions.play(ask, config, task, profile, world)
             command = _command(profile, config, task)
             key = await program_lives.begin(self._db, ask.rollout, ask.epoch, ask.life)
-            await self._note_bundle(ask, config)
+            await note_bundle(self._db, ask, config)
             await world.open_model_port(self._gateways, key)
             name = program_id(ask.rollout, ask.epoch, ask.life)
             result, was_stopped = await self._ended(world, name, command, ask.timeout_s)
@@ -111,13 +111,6 @@ class ProgramActivities:
                 was_stopped=was_stopped,
                 was_cut=was_cut,
             )
-
-    async def _note_bundle(self, ask: RunProgramInput, config: RunConfig) -> None:
-        # A bundle that was removed since is still mounted where this life's sandbox is.
-        with contextlib.suppress(BundleMissing):
-            if bundle := bundle_of(config.agent):
-                sha256 = bundle.manifest.sha256
-                await program_lives.ran_from(self._db, ask.rollout, ask.epoch, ask.life, sha256)
 
     async def _ended(
         self, world: SweWorld, name: str, command: str, timeout_s: float
@@ -186,14 +179,4 @@ def _tail(output: str) -> str:
 
 
 def _command(profile: Profile, config: RunConfig, task: AnyTask) -> str:
-    workdir = task.workdir if isinstance(task, SweTask) else "/"
-    launch = profile.launch(
-        Ask(
-            instruction=instruction(task.issue, workdir),
-            issue=task.issue,
-            workdir=workdir,
-            max_context=config.policy.max_context,
-            max_new_tokens=config.policy.max_new_tokens,
-        )
-    )
-    return script(launch)
+    return script(profile.launch(ask_of(config, task)))

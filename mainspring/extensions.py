@@ -15,7 +15,10 @@ from mainspring.config.sft import SftConfig
 from mainspring.config.tracking import TrackingConfig
 from mainspring.named import is_path
 from mainspring.programs.functions import FUNCTION
+from mainspring.programs.harbor import HARBOR
 from mainspring.tracking import TRACKERS, chosen
+
+HARBOR_AGENT = "Harbor agent"
 
 
 class Role(StrEnum):
@@ -31,15 +34,17 @@ class Extension(BaseModel):
     what: str
     """The extension point, for messages."""
     path: str
-    """As "package.module:attribute"."""
+    """As "package.module:attribute"; of an agent of Harbor also its name there."""
 
 
 def extensions_of(config: AnyRun, role: Role) -> list[Extension]:
-    """What a process of `role` imports for a run; what Mainspring brings is left out."""
+    """What a process of `role` imports for a run; what Mainspring brings is left out.
+
+    Harbor's own agents are listed: they need a package that is an extra."""
     return [
         Extension(what=what, path=name)
         for what, name, roles in _named(config)
-        if role in roles and is_path(name)
+        if role in roles and (is_path(name) or what == HARBOR_AGENT)
     ]
 
 
@@ -51,6 +56,8 @@ def _named(config: AnyRun) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
     yield "agent", config.agent.kind, (Role.ROLLOUT_WORKER, Role.NODE)
     if config.agent.kind == FUNCTION:
         yield FUNCTION, str(config.agent.options.get("function")), (Role.NODE,)
+    if config.agent.kind == HARBOR:
+        yield HARBOR_AGENT, str(config.agent.options.get("agent")), (Role.NODE,)
     for part in config.reward.parts:
         yield "reward", part.name, (Role.ROLLOUT_WORKER,)
     for path in config.environments.values():

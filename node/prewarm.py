@@ -21,6 +21,7 @@ from infra.sandbox.pool import WarmPool
 from infra.sandbox.protocol import SandboxSpec
 from mainspring.errors import DatabaseError, SandboxError
 from mainspring.ids import SandboxId
+from mainspring.programs.profiles.choice import folders_of
 from mainspring.sandbox_choice import DOCKER, backend_name
 from mainspring.tasks.swe_task import SweTask
 from mainspring.timeouts import TEND_EVERY_S
@@ -80,6 +81,7 @@ class Readiness:
                         labels,
                         repeats=config.repeats,
                         mounts=mounts_for(config.agent),
+                        folders=folders_of(config.agent),
                     )
                     wanted[name].append(spec)
         self._needed = needed

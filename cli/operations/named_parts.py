@@ -7,10 +7,12 @@ with the list of what exists. Used before a run is stored, and by the checklist.
 
 from collections.abc import Callable, Iterator
 
+from infra.harbor.checking import check_harbor
 from infra.sandbox.backends import check_backend
 from infra.tracking.choice import check_tracking
 from mainspring.agents.choice import check_agent
 from mainspring.algorithms.choice import check_algorithms
+from mainspring.config.agent import AgentConfig
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.sft import SftConfig
@@ -43,10 +45,15 @@ def _checks(config: AnyRun) -> Iterator[tuple[str, Callable[[], None]]]:
         yield "tracker", lambda: check_tracking(config.tracking)
         return
     yield "reward", lambda: check_parts(config)
-    yield "agent", lambda: check_agent(config.agent)
+    yield "agent", lambda: _check_agent(config.agent)
     yield "environment", lambda: check_environments(config)
     yield "sandbox backend", lambda: check_backend(config.sandbox.backend)
     if isinstance(config, CampaignConfig):
         yield "algorithm", lambda: check_algorithms(config.trainer)
         yield "curriculum", lambda: check_curriculum(config)
         yield "tracker", lambda: check_tracking(config.tracking)
+
+
+def _check_agent(config: AgentConfig) -> None:
+    check_agent(config)
+    check_harbor(config)

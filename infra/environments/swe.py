@@ -24,7 +24,7 @@ from mainspring.environments.protocol import CommandResult, Finished, Judged, Pl
 from mainspring.fates import OUTAGE_S
 from mainspring.ids import SandboxId
 from mainspring.integrity.exploits import Exploit
-from mainspring.programs.profiles.choice import is_program
+from mainspring.programs.profiles.choice import folders_of, is_program
 from mainspring.tasks.swe_task import SweTask
 
 REPEATING = {
@@ -44,9 +44,10 @@ def sandbox_spec(
     *,
     repeats: bool = False,
     mounts: Mapping[str, Path] = MappingProxyType({}),
+    folders: tuple[str, ...] = (),
 ) -> SandboxSpec:
     """Of an agent's sandbox. `repeats`: its commands print the same each time, as far as variables
-    can make them."""
+    can make them; `folders`: empty ones that it has beside the repository."""
     return SandboxSpec(
         id=sandbox,
         workdir=task.workdir,
@@ -56,6 +57,7 @@ def sandbox_spec(
         labels=labels,
         allow_hosts=task.allow_hosts,
         mounts=mounts,
+        writable_dirs=folders,
         limits=Limits(
             memory_mb=config.memory_mb,
             max_pids=config.max_pids,
@@ -126,8 +128,11 @@ class SweEnvironment:
         backend = await self._backend(task, place)
         await place.lease(backend.name)
         try:
-            mounts = mounts_for(place.config.agent)
-            sandbox = await backend.open(dataclasses.replace(_spec(task, place), mounts=mounts))
+            agent = place.config.agent
+            spec = dataclasses.replace(
+                _spec(task, place), mounts=mounts_for(agent), writable_dirs=folders_of(agent)
+            )
+            sandbox = await backend.open(spec)
         except BaseException:
             # Also a cancel in the middle: the workflow never learns of this sandbox.
             await asyncio.shield(backend.remove(place.world))

@@ -53,6 +53,8 @@ class Channel:
     def ask(self, fields: dict[str, Any]) -> "concurrent.futures.Future[dict[str, Any]]":
         number = next(self._numbers)
         answer = self._asked[number] = concurrent.futures.Future()
+        # No cancel reaches it then: the answer comes, whether or not it is still awaited.
+        answer.set_running_or_notify_cancel()
         self.tell({**fields, "run": number})
         return answer
 

@@ -187,7 +187,7 @@ async def running(
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
                 cwd=scratch,
-                env=_environment(variables) | {LABEL: label, "TMPDIR": str(scratch)},
+                env=environment_of(variables) | {LABEL: label, "TMPDIR": str(scratch)},
             )
         streams = await asyncio.open_connection(sock=ours, limit=LINE_BYTES)
         function = FunctionProcess(process, streams, label, run_command)
@@ -212,7 +212,7 @@ async def problem_of(path: str) -> str:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-        env=_environment(()),
+        env=environment_of(()),
     )
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
@@ -229,7 +229,8 @@ async def problem_of(path: str) -> str:
     return problem.decode(errors="replace")
 
 
-def _environment(variables: Sequence[str]) -> dict[str, str]:
+def environment_of(variables: Sequence[str]) -> dict[str, str]:
+    """Of a function's process, beside its label and its folder."""
     passed = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     named = {name: os.environ[name] for name in variables if name in os.environ}
     # What this process can import the function's can, too.

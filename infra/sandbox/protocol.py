@@ -92,7 +92,8 @@ class SandboxSpec:
     allow_hosts: tuple[str, ...] = ()
     """What it may reach, as `mainspring.tasks.allow_list` reads it. Empty: no network at all."""
     writable_dirs: tuple[str, ...] = ()
-    """Absolute paths of further empty directories, whatever the image has there; for grading."""
+    """Absolute paths of further empty directories, whatever the image has there; for grading, and
+    for agents that take them for given."""
     mounts: Mapping[str, Path] = field(default_factory=dict)
     """Absolute path inside to a folder of the node, read-only; `mounts` has what may be where."""
     limits: Limits = Limits()

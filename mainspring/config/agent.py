@@ -27,14 +27,15 @@ class AgentConfig(Section):
     """The agent: "bash", "bundled" (its prompts are short, for the bundled model), or a class of
     your own as "package.module:Class". Or a program that runs by itself in the sandbox and asks the
     policy over HTTP: the name of a client (docs/agents.md), or "command"; or "function", a Python
-    function of your own; or "remote": agents that run elsewhere take its rollouts at a gateway. A
-    task's own `agent_name` overrides an agent, not a program."""
+    function of your own; or "harbor", an agent class of that package; or "remote": agents that run
+    elsewhere take its rollouts at a gateway. A task's own `agent_name` overrides an agent, not a
+    program."""
     version: str | None = None
     """Version of the client's bundle; None: the one that `mainspring agents add` installs. This
     field and those below are for programs."""
     options: dict[str, str | int | float | bool | list[str]] = Field(default_factory=dict)
     """What the client takes beside, by its own names; `command` for the kind "command", `function`
-    for the kind "function"; for "remote" those of docs/agents.md."""
+    for the kind "function"; for "harbor" and "remote" those of docs/agents.md."""
     tool_parser: str = "hermes"
     """How a reply writes tool calls: "hermes", "qwen_xml", "llama_json", "none", or a function of
     your own as "package.module:function". An endpoint gives its tool calls apart: it needs none."""

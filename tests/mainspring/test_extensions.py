@@ -39,6 +39,9 @@ CONFIG = CampaignConfig.model_validate(
 PLAYED = CONFIG.model_copy(
     update={"agent": AgentConfig(kind="function", options={"function": "own:function"})}
 )
+BY_HARBOR = CONFIG.model_copy(
+    update={"agent": AgentConfig(kind="harbor", options={"agent": "own:Agent"})}
+)
 
 
 def documented() -> dict[str, set[Role]]:
@@ -55,8 +58,9 @@ def documented() -> dict[str, set[Role]]:
 def test_the_processes_asked_are_those_of_the_page() -> None:
     asked: dict[str, set[Role]] = {}
     for role in Role:
-        for extension in (*extensions_of(CONFIG, role), *extensions_of(PLAYED, role)):
-            asked.setdefault(extension.what, set()).add(role)
+        for config in (CONFIG, PLAYED, BY_HARBOR):
+            for extension in extensions_of(config, role):
+                asked.setdefault(extension.what, set()).add(role)
     listed = documented()
     assert listed.pop(IN_COMMANDS_ONLY) == set()
     assert asked == listed

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from mainspring.config.agent import AgentConfig
 from mainspring.named import find, make
 from mainspring.programs.functions import FUNCTION
+from mainspring.programs.harbor import HARBOR
 from mainspring.programs.profile import Profile
 from mainspring.programs.profiles.aider import Aider
 from mainspring.programs.profiles.claude_code import ClaudeCode
@@ -15,6 +16,7 @@ from mainspring.programs.profiles.codex import Codex
 from mainspring.programs.profiles.command import CommandProfile
 from mainspring.programs.profiles.function import FunctionProfile
 from mainspring.programs.profiles.gemini_cli import GeminiCli
+from mainspring.programs.profiles.harbor import HarborProfile
 from mainspring.programs.profiles.mini_swe_agent import MiniSweAgent
 from mainspring.programs.profiles.opencode import OpenCode
 from mainspring.programs.profiles.python_agents import LangGraph, OpenAiAgents, OpenHands
@@ -24,6 +26,7 @@ from mainspring.programs.profiles.remote import REMOTE, RemoteProfile
 PROFILES: Mapping[str, Callable[[AgentConfig], Profile | FunctionProfile]] = {
     "command": CommandProfile,
     FUNCTION: FunctionProfile,
+    HARBOR: HarborProfile,
     **{
         each.name: each
         for each in (
@@ -32,7 +35,7 @@ PROFILES: Mapping[str, Callable[[AgentConfig], Profile | FunctionProfile]] = {
         )
     },
 }
-"""Programs that a sandbox starts."""
+"""Programs that a sandbox starts, or its node beside it."""
 KINDS: Mapping[str, Callable[[AgentConfig], Profile | FunctionProfile]] = {
     **PROFILES,
     REMOTE: RemoteProfile,
@@ -57,3 +60,10 @@ def profile_for(config: AgentConfig) -> Profile | FunctionProfile:
 def remote_profile(config: AgentConfig) -> RemoteProfile | None:
     """None where the agent does not run elsewhere. Raises ConfigError."""
     return RemoteProfile(config) if is_remote(config) else None
+
+
+def folders_of(config: AgentConfig) -> tuple[str, ...]:
+    """Absolute paths of empty folders that its sandbox has beside the repository. Raises
+    ConfigError."""
+    profile = profile_for(config) if is_program(config) else None
+    return profile.folders if isinstance(profile, FunctionProfile) else ()

@@ -16,7 +16,7 @@ from mainspring.programs.recipes import recipe_of
 PLACE = "/tmp/mainspring-agent"
 """Where a client's files are: its task, its configuration, what it writes."""
 TASK = f"{PLACE}/task"
-_HOME = f'[ -w "$HOME" ] || {{ export HOME={PLACE}/home; mkdir -p "$HOME"; }}'
+HOME = f'[ -w "$HOME" ] || {{ export HOME={PLACE}/home; mkdir -p "$HOME"; }}'
 _LOOPBACK = "localhost,127.0.0.1,::1"
 QUIET = {
     "DO_NOT_TRACK": "1",
@@ -79,7 +79,7 @@ class Client:
         """`command` in words, each quoted here; `told_by`: bash that hands over the task's file."""
         line = " ".join([*map(shlex.quote, command), told_by])
         return Launch(
-            command="\n".join([_HOME, *before, line]),
+            command="\n".join([HOME, *before, line]),
             environment={**QUIET, **environment},
             files={TASK: ask.instruction, **files},
         )

@@ -1,6 +1,7 @@
 """Functions that a test calls in processes of their own: good ones, and all that can be wrong."""
 
 import asyncio
+import contextlib
 import os
 import sys
 import threading
@@ -99,6 +100,14 @@ async def leaves_processes() -> dict:
 async def asks_for_commands(sandbox) -> list:
     ran = await asyncio.gather(*(sandbox.run(f"echo {n}", timeout_s=n + 1) for n in range(5)))
     return [each.output for each in ran]
+
+
+async def gives_up_a_command(sandbox) -> list:
+    """And asks for the next one, which comes after it."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(sandbox.run("slow"), 0.05)
+    ran = await asyncio.wait_for(sandbox.run("next"), 60)
+    return [ran.output]
 
 
 async def writes_a_file() -> str:

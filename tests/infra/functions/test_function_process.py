@@ -201,6 +201,20 @@ async def test_its_commands_are_run_each_once(tmp_path: Path) -> None:
     assert sorted(asked) == [(n, f"echo {n}", n + 1) for n in range(5)]
 
 
+async def test_a_command_that_is_given_up_does_not_keep_the_next_one(tmp_path: Path) -> None:
+    asked: list[str] = []
+    one_runs = asyncio.Lock()
+
+    async def run(number: int, command: str, timeout_s: float | None) -> CommandResult:
+        async with one_runs:
+            asked.append(command)
+            await asyncio.sleep(0.5 if command == "slow" else 0)
+            return CommandResult(0, command.encode())
+
+    end = await end_of("gives_up_a_command", tmp_path, run_command=run)
+    assert (end.returncode, asked) == (0, ["slow", "next"]), end.error
+
+
 async def test_a_sandbox_that_is_lost_ends_the_function(tmp_path: Path) -> None:
     async def run(number: int, command: str, timeout_s: float | None) -> CommandResult:
         raise WorldLost("its sandbox is gone")

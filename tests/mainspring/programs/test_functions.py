@@ -15,6 +15,7 @@ from mainspring.errors import ConfigError
 from mainspring.ids import TaskId
 from mainspring.programs import functions
 from mainspring.programs.functions import arguments, require_number, returned, visible
+from mainspring.programs.profile import Ask
 from mainspring.programs.profiles.choice import is_program, profile_for
 from mainspring.programs.profiles.function import FunctionProfile
 from mainspring.rewards.scoring import Outcome, score
@@ -107,7 +108,10 @@ def test_other_options_are_the_functions_own() -> None:
     profile = profile_for(config)
     assert isinstance(profile, FunctionProfile) and is_program(config)
     assert (profile.path, profile.variables) == ("m:f", ("GYM_URL",))
-    assert profile.options == {"service": "http://x", "level": 3}
+    assert profile.options_for(Ask("Fix it.", "/", 8192, 1024)) == {
+        "service": "http://x",
+        "level": 3,
+    }
 
 
 def test_its_score_is_the_reward_unless_parts_are_named() -> None:

@@ -1,0 +1,36 @@
+"""Whether this Python can make agents of Harbor.
+
+Invariant: it imports nothing of Harbor, so that it can be asked in any process.
+"""
+
+import importlib.metadata
+import importlib.util
+import sys
+
+from mainspring.errors import ConfigError
+from mainspring.programs.harbor import HARBOR, VERSION
+
+_MIN_PYTHON = (3, 12)
+
+
+def require() -> None:
+    """Raises ConfigError."""
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    if sys.version_info < _MIN_PYTHON:
+        raise ConfigError(
+            f"Harbor's agents need Python 3.12, and this process has {here} ({sys.executable})",
+            remedy="make the environment with it (`make install PYTHON=python3.12`), then install "
+            "the extra: `pip install 'mainspring[harbor]' -c constraints.txt`",
+        )
+    remedy = "install the extra: `pip install 'mainspring[harbor]' -c constraints.txt`"
+    if importlib.util.find_spec(HARBOR) is None:
+        raise ConfigError(
+            f"the package harbor, which has Harbor's agents, is not installed ({sys.executable})",
+            remedy=remedy,
+        )
+    found = importlib.metadata.version(HARBOR)
+    if found != VERSION:
+        raise ConfigError(
+            f"the package harbor is installed at {found}, expected {VERSION} ({sys.executable})",
+            remedy=remedy,
+        )
