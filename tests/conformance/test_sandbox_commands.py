@@ -183,6 +183,21 @@ async def test_what_runs_commands_is_replaced_when_killed_between_two(fresh, vic
     assert await output(fresh, "echo alive") == b"alive\n"
 
 
+async def test_no_output_is_lost_when_its_reader_is_slow(shared):
+    """As on a machine with so much to do that the reader does not run for a while."""
+    stops = """
+        mine=$(readlink /proc/$$/fd/1)
+        for each in /proc/[0-9]*; do
+          [ "$(readlink "$each/fd/0")" != "$mine" ] || reader=${each#/proc/}
+        done
+        kill -STOP $reader; echo whole; (exec >&- 2>&-; sleep 1; kill -CONT $reader) &
+    """
+    for _ in range(2):
+        assert await output(shared, stops) == b"whole\n"
+    daemon = "echo begun; (sleep 3; echo late) &"
+    assert await output(shared, daemon) == b"begun\n"
+
+
 async def test_no_network(shared):
     async with await asyncio.start_server(lambda r, w: w.close(), "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]

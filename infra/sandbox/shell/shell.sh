@@ -131,9 +131,28 @@ collect() {
   exec {ready}<&-
   while read -r spool; do
     cat <&"$output" >"$spool" &
+    echo "$spool $!" >&"$drained_fd"
     echo >&"$into"
     wait $! || cat <&"$output"
     echo "$spool" >&"$drained_fd"
+  done
+}
+
+# Waits until all that the command wrote is in the spool; sets `drained` once nothing else can come. A
+# daemon may hold the pipe open for ever: then it is enough that the reader sleeps, because it found the
+# pipe empty. Time alone tells nothing: on a busy machine the reader may not have run at all.
+await_spool() {
+  local line reader='' name state i
+  for ((i = 0; i < 40; i++)); do
+    while read -r -t 0.25 -u "$drained_fd" line; do
+      case $line in
+        "$spool") drained=$spool && return ;;
+        "$spool "*) reader=${line##* } ;;
+      esac
+    done
+    # Without a line it was killed as it began. One that ended has filled the spool.
+    read -r _ name state _ <"/proc/$reader/stat" || return
+    [[ "$name $state" != '(cat) S' ]] || return
   done
 }
 
@@ -150,7 +169,7 @@ turn() { # turn_id timeout_s cpu_s command
   fi
   : >"$spool"
   spool="$RUN/${#ended[@]}"
-  local microseconds began group='' stopped=0 status='' timed_out=0 drained
+  local microseconds began group='' stopped=0 status='' timed_out=0 drained=''
   clock
   began=$microseconds
   for _ in 1 2; do
@@ -169,8 +188,7 @@ turn() { # turn_id timeout_s cpu_s command
   fi
   group=''
   timed_out=$((timed_out | stopped))
-  # A daemon may hold the pipe open for ever; what the command itself wrote is through by then.
-  while read -r -t 0.25 -u "$drained_fd" drained && [[ $drained != "$spool" ]]; do :; done
+  await_spool
   clock
   # No status: the command killed even the process that waited for it.
   last_turn=$1
