@@ -15,7 +15,8 @@ TORCH ?= torch==2.13.0
 # module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test test-model agents test-agents locks pytest chaos lint fmt clean distclean constraints
+.PHONY: help install quickstart test test-model agents test-agents locks pytest chaos lint fmt clean distclean constraints \
+	constraints-harbor
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
@@ -85,3 +86,18 @@ constraints: install ## write constraints.txt anew from .venv
 	{ sed -n '/^#/p' constraints.txt; \
 	  $(BIN)/python -m pip freeze --exclude-editable | sed -e '/^#/d' -e 's/+[a-z0-9.]*$$//'; } > constraints.txt.new
 	mv constraints.txt.new constraints.txt
+
+# The pins of constraints.txt, but for three that litellm refuses; what torch brings for GPUs is left out.
+constraints-harbor: install ## write constraints-harbor.txt anew, with uv
+	$(BIN)/python -m pip install --quiet uv==0.13.8
+	grep -vE '^(certifi|importlib_metadata|python-dateutil)==' constraints.txt > constraints.kept
+	index=$$($(BIN)/python -m pip config get global.index-url 2>/dev/null || true); \
+	UV_DEFAULT_INDEX=$$index $(BIN)/python -m uv pip compile --quiet --no-config --python-version 3.12 \
+		--extra train --extra swe --extra mlflow --extra wandb --extra dev --extra harbor \
+		--no-header --no-annotate --no-emit-index-url --no-emit-find-links \
+		--constraint constraints.kept pyproject.toml --output-file constraints.wanted
+	{ sed -n '/^#/p' constraints-harbor.txt; \
+	  grep -vE '^(cuda|nvidia|triton|setuptools)' constraints.wanted | sed -e 's/+[a-z0-9.]*$$//'; \
+	} > constraints-harbor.txt.new
+	mv constraints-harbor.txt.new constraints-harbor.txt
+	rm -f constraints.kept constraints.wanted

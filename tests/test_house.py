@@ -90,13 +90,20 @@ def test_agents_page_is_short_and_shared() -> None:
     assert (ROOT / "CLAUDE.md").read_text() == "@AGENTS.md\n"
 
 
-def test_constraints_pin_every_requirement_within_its_bounds() -> None:
-    pins = dict(
-        line.split("==")
-        for line in (ROOT / "constraints.txt").read_text().splitlines()
-        if not line.startswith("#")
-    )
-    pins = {canonicalize_name(name): version for name, version in pins.items()}
+def pins_of(file: str) -> dict[str, str]:
+    """By name."""
+    lines = (ROOT / file).read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    return {canonicalize_name(name.partition("[")[0]): pin for name, pin in pins.items()}
+
+
+@pytest.mark.parametrize(
+    ("file", "more"), [("constraints.txt", ()), ("constraints-harbor.txt", ("harbor",))]
+)
+def test_constraints_pin_every_requirement_within_its_bounds(
+    file: str, more: tuple[str, ...]
+) -> None:
+    pins = pins_of(file)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     for line in [
@@ -105,10 +112,11 @@ def test_constraints_pin_every_requirement_within_its_bounds() -> None:
         *extras["mlflow"],
         *extras["wandb"],
         *extras["dev"],
+        *(line for extra in more for line in extras[extra]),
     ]:
         requirement = Requirement(line)
         pin = pins.get(canonicalize_name(requirement.name))
-        assert pin is not None, f"constraints.txt lacks {requirement.name}: make constraints"
+        assert pin is not None, f"{file} lacks {requirement.name}: make constraints"
         assert requirement.specifier.contains(pin), f"{line}, pinned {pin}"
     assert "+" not in pins["torch"], "a local version exists on one machine's index only"
 
@@ -117,10 +125,12 @@ def test_every_pin_installs_on_every_python_that_is_promised() -> None:
     """Distributions stay at an early patch release, and nodes are made with their Python."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["requires-python"] == ">=3.11,<3.13"
+    of_harbor = pins_of("constraints-harbor.txt").keys() - pins_of("constraints.txt").keys()
     wanted = {
         package.name: SpecifierSet(package.metadata["Requires-Python"])
         for package in distributions()
         if "Requires-Python" in package.metadata
+        and canonicalize_name(package.name) not in of_harbor
     }
     for python in ("3.11.2", "3.12.0"):  # Debian 12's, and the first of the other
         refusing = [name for name, pythons in wanted.items() if not pythons.contains(python)]

@@ -20,9 +20,9 @@ def require() -> None:
         raise ConfigError(
             f"Harbor's agents need Python 3.12, and this process has {here} ({sys.executable})",
             remedy="make the environment with it (`make install PYTHON=python3.12`), then install "
-            "the extra: `pip install 'mainspring[harbor]' -c constraints.txt`",
+            "the extra: `pip install 'mainspring[harbor]' -c constraints-harbor.txt`",
         )
-    remedy = "install the extra: `pip install 'mainspring[harbor]' -c constraints.txt`"
+    remedy = "install the extra: `pip install 'mainspring[harbor]' -c constraints-harbor.txt`"
     if importlib.util.find_spec(HARBOR) is None:
         raise ConfigError(
             f"the package harbor, which has Harbor's agents, is not installed ({sys.executable})",

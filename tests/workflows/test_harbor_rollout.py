@@ -1,5 +1,6 @@
 """An agent of Harbor plays a rollout; only the replies are scripted, at the engine's seam."""
 
+import asyncio
 import json
 import shutil
 from collections.abc import Iterator
@@ -22,7 +23,9 @@ from program_cluster import ProgramCluster
 
 from infra.bundles.store import bundle_of
 from infra.db import program_lives
+from infra.environments.swe import SweWorld
 from mainspring.config.agent import AgentConfig
+from mainspring.environments.protocol import Finished
 from mainspring.ids import RolloutId
 from mainspring.status import StopReason
 from reports import one_rollout
@@ -105,8 +108,17 @@ async def test_a_class_that_extends_harbors_uses_its_bundle(programs: ProgramClu
     )
 
 
-async def test_a_client_in_the_image_asks_at_the_model_port(programs: ProgramCluster) -> None:
+async def test_a_client_in_the_image_asks_at_the_model_port(
+    programs: ProgramCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It leaves a process that would spoil the tree, and ends with an error: the tree counts."""
+    finish = SweWorld.finish
+
+    async def finish_late(world: SweWorld) -> Finished:
+        await asyncio.sleep(5)  # longer than what was left behind would wait
+        return await finish(world)
+
+    monkeypatch.setattr(SweWorld, "finish", finish_late)
     programs.engine.say = lambda prompt, turn: EDIT
     rollout, result = await programs.play(
         agent("acting_harbor:InImage", in_image=True), sandbox=ROOMY
