@@ -25,7 +25,7 @@ from mainspring.programs.harbor import (
 )
 from mainspring.programs.profile import BUNDLES, KEY, MODEL_URL, Ask, Launch, Profile
 from mainspring.programs.profiles.claude_code import ClaudeCode
-from mainspring.programs.profiles.client import HOME, PLACE, QUIET, TASK, Client
+from mainspring.programs.profiles.client import HOME, PLACE, QUIET, TASK
 from mainspring.programs.profiles.codex import Codex
 from mainspring.programs.profiles.function import VARIABLES, FunctionProfile, variables_in
 from mainspring.programs.profiles.gemini_cli import GeminiCli
@@ -41,7 +41,7 @@ _OURS = (_AGENT, _BUNDLE, _IN_IMAGE, VARIABLES)
 _SET = ("logs_dir", "model_name", "version", "extra_env", "environment_logs_dir", "logger")
 """Arguments of Harbor's classes that Mainspring gives."""
 _PROGRAMS = f"{PLACE}/programs"
-_OWN: Mapping[str, Callable[[AgentConfig], Client]] = {
+_OWN: Mapping[str, Callable[[AgentConfig], Profile]] = {
     each.name: each for each in (MiniSweAgent, ClaudeCode, Codex, OpenCode, QwenCode, GeminiCli)
 }
 """Profiles whose variables lead a client to the model port and keep it quiet."""
@@ -66,8 +66,8 @@ class HarborProfile(FunctionProfile):
         if self._recipe is not None:
             self.bundle = self._recipe.bundle
             if made := _OWN.get(self._recipe.name):
-                self._own = made(AgentConfig(kind=self._recipe.name, version=config.version))
-                self.noise, self.offers_tools = self._own.noise, self._own.offers_tools
+                own = made(AgentConfig(kind=self._recipe.name, version=config.version))
+                self._own, self.noise, self.offers_tools = own, own.noise, own.offers_tools
         elif config.version is not None:
             raise ConfigError(
                 f"agent.version is {config.version!r}, and no bundle is used",
