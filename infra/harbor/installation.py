@@ -11,6 +11,7 @@ from mainspring.errors import ConfigError
 from mainspring.programs.harbor import HARBOR, VERSION
 
 _MIN_PYTHON = (3, 12)
+_EXTRA = "install the extra: `pip install 'mainspring[harbor]' -c constraints-harbor.txt`"
 
 
 def require() -> None:
@@ -19,18 +20,17 @@ def require() -> None:
     if sys.version_info < _MIN_PYTHON:
         raise ConfigError(
             f"Harbor's agents need Python 3.12, and this process has {here} ({sys.executable})",
-            remedy="make the environment with it (`make install PYTHON=python3.12`), then install "
-            "the extra: `pip install 'mainspring[harbor]' -c constraints-harbor.txt`",
+            remedy="make the environment with it (`make install PYTHON=python3.12`), then "
+            + _EXTRA,
         )
-    remedy = "install the extra: `pip install 'mainspring[harbor]' -c constraints-harbor.txt`"
     if importlib.util.find_spec(HARBOR) is None:
         raise ConfigError(
             f"the package harbor, which has Harbor's agents, is not installed ({sys.executable})",
-            remedy=remedy,
+            remedy=_EXTRA,
         )
     found = importlib.metadata.version(HARBOR)
     if found != VERSION:
         raise ConfigError(
             f"the package harbor is installed at {found}, expected {VERSION} ({sys.executable})",
-            remedy=remedy,
+            remedy=_EXTRA,
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cluster import Cluster, Host, bwrap_or_skip, cluster_of
 from guessing import EXAMPLE
-from program_cluster import ProgramCluster, program_cluster
+from program_cluster import ProgramCluster, program_cluster, without_gateway
 
 from cli.operations.embedded_stack import StackInfo
 from mainspring.ids import NodeId
@@ -59,6 +59,17 @@ async def program_workers(
     backends = await bwrap_or_skip(tmp_path_factory.mktemp("sandboxes"))
     hosts = {NODE: Host(backends, capacity=8)}
     async with program_cluster(stack, hosts, tmp_path_factory.mktemp("model")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+async def ungated(
+    stack: StackInfo, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[ProgramCluster]:
+    """Without a gateway: each test starts its own."""
+    backends = await bwrap_or_skip(tmp_path_factory.mktemp("sandboxes"))
+    hosts = {NODE: Host(backends, capacity=8)}
+    async with without_gateway(stack, hosts, tmp_path_factory.mktemp("model")) as cluster:
         yield cluster
 
 

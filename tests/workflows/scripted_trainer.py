@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 
 from cluster import Cluster
 from scripted import SUBMIT, bash
+from temporalio.client import WorkflowHandle
 from temporalio.worker import Worker
 
 from activities.implements import implements
+from cli.operations import campaign_launch as launch
 from infra.db import policies, steps, tasks
 from infra.db.database import Database
 from infra.temporal.faults import Faults
@@ -26,7 +28,15 @@ from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import WorkFailed
-from mainspring.ids import CampaignId, TaskId, trainer_queue
+from mainspring.ids import (
+    ROLLOUT_QUEUE,
+    CampaignId,
+    GroupId,
+    TaskId,
+    group_id,
+    group_workflow,
+    trainer_queue,
+)
 from mainspring.protocol.activities import (
     CHECK_LOGPROBS,
     PREPARE_POLICY,
@@ -37,11 +47,14 @@ from mainspring.protocol.campaign import (
     CampaignRef,
     CheckInput,
     CheckResult,
+    FinishGroupResult,
+    GroupInput,
     PolicyRef,
     SendResult,
     StepInput,
     StepResult,
 )
+from mainspring.protocol.names import Workflow
 from mainspring.status import FaultKind, StepStatus, Unverified
 from mainspring.tasks.swe_task import SweTask
 from tests.waiting import until
@@ -211,3 +224,19 @@ def hold_policy(cluster: Cluster, holds: dict[str, Hold]) -> None:
 
 async def until_reached(hold: Hold) -> None:
     await until(hold.reached.is_set)
+
+
+async def start_first_group(
+    cluster: Cluster, config: CampaignConfig
+) -> tuple[WorkflowHandle, GroupId]:
+    """Of a new campaign, by itself."""
+    campaign = await launch.create(cluster.db, config)
+    group = group_id(campaign, 0)
+    handle = await cluster.client.start_workflow(
+        Workflow.GROUP,
+        GroupInput(campaign=campaign, index=0, policy_version=0),
+        id=group_workflow(group),
+        task_queue=ROLLOUT_QUEUE,
+        result_type=FinishGroupResult,
+    )
+    return handle, group

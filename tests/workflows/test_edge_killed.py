@@ -1,32 +1,18 @@
 """Agents outside reach gateways through an edge: real processes, killed while a request waits."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
-from cluster import Host, bwrap_or_skip
-from conftest import NODE
 from outside import Outside, started, work
 from program_checks import THREE, Held, check_answered_once
-from program_cluster import ProgramCluster, without_gateway
+from program_cluster import ProgramCluster
 
 from cli.operations.embedded_stack import StackInfo
 from infra.db import campaign_keys
 from mainspring.status import StopReason
 from tests.edge_process import edge_process, gateway_process
-
-
-@pytest.fixture(scope="module")
-async def ungated(
-    stack: StackInfo, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[ProgramCluster]:
-    """Without a gateway: each test starts its own processes."""
-    backends = await bwrap_or_skip(tmp_path_factory.mktemp("sandboxes"))
-    hosts = {NODE: Host(backends, capacity=8)}
-    async with without_gateway(stack, hosts, tmp_path_factory.mktemp("model")) as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from cluster import Host, bwrap_or_skip
 from function_rollouts import begin, function, processes_of
+from node_processes import without_node
 from program_checks import EDIT, Held, check_answered_once, until_asked_in
-from program_cluster import gateway_of, program_cluster, without_gateway
-from test_program_node_killed import node_process
+from program_cluster import program_cluster
 
 from cli.operations.embedded_stack import StackInfo
 from infra.db import nodes, program_lives
@@ -62,12 +62,7 @@ async def test_the_next_process_of_a_node_begins_another_life(
     root = Path(__file__).parents[2]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(root), str(Path(__file__).parent))))
     home = tmp_path / "node"
-    home.mkdir()
-    async with (
-        without_gateway(stack, {}, tmp_path / "model") as cluster,
-        gateway_of(stack, cluster.workers) as url,
-    ):
-        address = url.removeprefix("http://")
+    async with without_node(stack, home) as (cluster, node):
         said = {"count": COUNTED, "fix": ("$ cat calc.py", f"$ {EDIT}", "done")}[name]
         cluster.engine.say = lambda prompt, turn: said[turn]
         cluster.engine.hold = held = Held(1)
@@ -75,14 +70,14 @@ async def test_the_next_process_of_a_node_begins_another_life(
             campaign, group, rollout = await begin(cluster, function(name))
         else:
             campaign, group, [rollout] = await cluster.workers.make_rollouts(program=function(name))
-        async with node_process(stack, home, address) as process:
+        async with node() as process:
             handle = await cluster.workers.start(rollout, campaign, group)
             await held.reached.wait()
             [called] = processes_of(rollout)
             process.kill()
             await process.wait()
             await until(lambda: not processes_of(rollout))
-        async with node_process(stack, home, address):
+        async with node():
             await until_asked_in(cluster.workers, rollout, 1, life=1)
             assert called.pid not in {each.pid for each in processes_of(rollout)}
             held.let_go.set()

@@ -5,7 +5,14 @@ from datetime import timedelta
 import pytest
 from cluster import Cluster
 from resetting import reset
-from scripted_trainer import Hold, hold_policy, mixed, small_config, until_reached
+from scripted_trainer import (
+    Hold,
+    hold_policy,
+    mixed,
+    small_config,
+    start_first_group,
+    until_reached,
+)
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 
 from activities.rollouts import make_group
@@ -15,7 +22,6 @@ from infra.db.cache import Known
 from mainspring.ids import (
     ROLLOUT_QUEUE,
     GroupId,
-    group_id,
     group_workflow,
     rollout_id,
     rollout_workflow,
@@ -29,16 +35,7 @@ async def start_group(cluster: Cluster, hold: Hold) -> tuple[WorkflowHandle, Gro
     cluster.policy.say = mixed
     config = await small_config(cluster)
     hold_policy(cluster, {config.name: hold})
-    campaign = await launch.create(cluster.db, config)
-    group = group_id(campaign, 0)
-    handle = await cluster.client.start_workflow(
-        Workflow.GROUP,
-        GroupInput(campaign=campaign, index=0, policy_version=0),
-        id=group_workflow(group),
-        task_queue=ROLLOUT_QUEUE,
-        result_type=FinishGroupResult,
-    )
-    return handle, group
+    return await start_first_group(cluster, config)
 
 
 def newest(cluster: Cluster, handle: WorkflowHandle) -> WorkflowHandle:

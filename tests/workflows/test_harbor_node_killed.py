@@ -16,9 +16,8 @@ from harbor_rollouts import (
     harbor_or_skip,
     installed,
 )
+from node_processes import without_node
 from program_checks import Held, check_answered_once, until_asked_in
-from program_cluster import gateway_of, without_gateway
-from test_program_node_killed import node_process
 
 from cli.operations.embedded_stack import StackInfo
 from mainspring.status import StopReason
@@ -36,12 +35,7 @@ async def test_the_next_process_of_its_node_begins_another_life(
     root = Path(__file__).parents[2]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(root), str(SOLVER))))
     home = tmp_path / "node"
-    home.mkdir()
-    async with (
-        without_gateway(stack, {}, tmp_path / "model") as cluster,
-        gateway_of(stack, cluster.workers) as url,
-    ):
-        address = url.removeprefix("http://")
+    async with without_node(stack, home) as (cluster, node):
         cluster.engine.say = fixes_with(name) if is_client else lambda prompt, turn: BLOCKS[turn]
         campaign, group, [rollout] = await cluster.workers.make_rollouts(
             program=fields, sandbox=ROOMY, max_context=MAX_CONTEXT
@@ -54,13 +48,13 @@ async def test_the_next_process_of_its_node_begins_another_life(
             await held(len(asked) - 1)
 
         cluster.engine.hold = hold_the_second
-        async with node_process(stack, home, address) as process:
+        async with node() as process:
             handle = await cluster.workers.start(rollout, campaign, group)
             await held.reached.wait()
             process.kill()
             await process.wait()
             await until(lambda: not processes_of(rollout))
-        async with node_process(stack, home, address):
+        async with node():
             await until_asked_in(cluster.workers, rollout, 1, life=1)
             held.let_go.set()
             result = await handle.result()

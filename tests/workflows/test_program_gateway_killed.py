@@ -1,11 +1,9 @@
 """Gateways and engines that die under a program: it asks again, and gets the reply that stands."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
-from cluster import Host, bwrap_or_skip
-from conftest import NODE
 from program_checks import THREE, Held, check_answered_once, replays, sandboxes_of
 from program_cluster import (
     AGENT,
@@ -13,7 +11,6 @@ from program_cluster import (
     ProgramCluster,
     gateway_of,
     own_program,
-    without_gateway,
 )
 
 from cli.operations.embedded_stack import StackInfo
@@ -36,14 +33,8 @@ FAILS = DONE.replace("return", "sys.exit(3)")
 
 
 @pytest.fixture(scope="module")
-async def program_workers(
-    stack: StackInfo, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[ProgramCluster]:
-    """Without a gateway: each test starts its own."""
-    backends = await bwrap_or_skip(tmp_path_factory.mktemp("sandboxes"))
-    hosts = {NODE: Host(backends, capacity=8)}
-    async with without_gateway(stack, hosts, tmp_path_factory.mktemp("model")) as cluster:
-        yield cluster
+def program_workers(ungated: ProgramCluster) -> ProgramCluster:
+    return ungated
 
 
 class Stuck:

@@ -1,24 +1,18 @@
 """A node's process ends under a program: killed and replaced, or gone as the program is stopped."""
 
-import asyncio
-import os
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from cluster import Host, bwrap_or_skip
+from node_processes import without_node
 from program_checks import FIX, THREE, Held, check_answered_once, once
 from program_cluster import (
     ProgramCluster,
     calling,
-    gateway_of,
     own_program,
     program_cluster,
-    without_gateway,
 )
 from sqlalchemy import select
 
@@ -32,35 +26,7 @@ from tests.waiting import until
 from workers import sandbox as sandbox_worker
 from workflows import activity_calls
 
-NODE = NodeId("program-node-process")
 NODES = (NodeId("program-lost-a"), NodeId("program-lost-b"))
-
-
-@asynccontextmanager
-async def node_process(
-    stack: StackInfo, home: Path, gateway: str
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Killed at the end of the block; its sandboxes are left to the next one."""
-    environment = {
-        **os.environ,
-        "MAINSPRING_HOME": str(home),
-        "MAINSPRING_NODE_ID": NODE,
-        "MAINSPRING_DATABASE_URL": stack.database_url,
-        "MAINSPRING_TEMPORAL_ADDRESS": stack.temporal_address,
-        "MAINSPRING_GATEWAY_ADDRESSES": gateway,
-        "MAINSPRING_NODE_MIN_FREE_MEMORY_MB": "0",
-    }
-    words = ("-m", "mainspring", "worker", "sandbox", "--capacity", "2", "--leave-sandboxes")
-    with (home / "node.log").open("ab") as log:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, *words, env=environment, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 async def key_hashes(cluster: ProgramCluster, rollout: RolloutId) -> list[str]:
@@ -83,22 +49,17 @@ async def test_the_next_process_of_a_node_opens_the_models_port_again(
 
     monkeypatch.setattr(DurableAnswers, "_signal", note)
     home = tmp_path / "node"
-    home.mkdir()
-    async with (
-        without_gateway(stack, {}, tmp_path / "model") as cluster,
-        gateway_of(stack, cluster.workers) as url,
-    ):
-        address = url.removeprefix("http://")
+    async with without_node(stack, home) as (cluster, node):
         cluster.engine.say = lambda prompt, turn: THREE[turn]
         cluster.engine.hold = held = Held(1)
         campaign, group, [rollout] = await cluster.workers.make_rollouts(program=own_program())
-        async with node_process(stack, home, address) as process:
+        async with node() as process:
             handle = await cluster.workers.start(rollout, campaign, group)
             await held.reached.wait()
             process.kill()
             await process.wait()
         [first_key] = await key_hashes(cluster, rollout)
-        async with node_process(stack, home, address):
+        async with node():
             await until(lambda: told.count(1) == 2)
             held.let_go.set()
             result = await handle.result()
@@ -114,12 +75,7 @@ async def test_a_reply_that_a_dying_node_kept_is_told_again(
     """The gateway sent it whole to the node, which is killed before it passes it on."""
     await bwrap_or_skip(tmp_path / "probe")
     home = tmp_path / "node"
-    home.mkdir()
-    async with (
-        without_gateway(stack, {}, tmp_path / "model") as cluster,
-        gateway_of(stack, cluster.workers) as url,
-    ):
-        address = url.removeprefix("http://")
+    async with without_node(stack, home) as (cluster, node):
         cluster.engine.say = lambda prompt, turn: THREE[turn]
         cluster.engine.hold = held = Held(1)
         campaign, group, [rollout] = await cluster.workers.make_rollouts(program=own_program())
@@ -130,7 +86,7 @@ async def test_a_reply_that_a_dying_node_kept_is_told_again(
             async with cluster.workers.db.statement() as connection:
                 return await connection.scalar(statement) is not None
 
-        async with node_process(stack, home, address) as process:
+        async with node() as process:
             handle = await cluster.workers.start(rollout, campaign, group)
             await held.reached.wait()
             process.send_signal(signal.SIGSTOP)
@@ -138,7 +94,7 @@ async def test_a_reply_that_a_dying_node_kept_is_told_again(
             await until(is_sent)
             process.kill()
             await process.wait()
-        async with node_process(stack, home, address):
+        async with node():
             result = await handle.result()
         assert (result.stop_reason, result.reward) == (StopReason.EXITED, 1.0)
         await check_answered_once(cluster, rollout, num_calls=3, num_lives=1)

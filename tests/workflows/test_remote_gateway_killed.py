@@ -1,15 +1,13 @@
 """Gateways that die under agents outside: what was asked is asked again, and one result stands."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import httpx
 import pytest
-from cluster import Host, bwrap_or_skip
-from conftest import NODE
 from outside import Outside, client_of, started, work
 from program_checks import THREE, check_answered_once
-from program_cluster import ProgramCluster, gateway_of, without_gateway
+from program_cluster import ProgramCluster, gateway_of
 
 from cli.operations.embedded_stack import StackInfo
 from gateway.session_desk import SessionDesk
@@ -17,17 +15,6 @@ from infra.db import campaign_keys, session_ends, sessions
 from mainspring.programs.session import SessionEnd
 from mainspring.status import StopReason
 from tests.waiting import until
-
-
-@pytest.fixture(scope="module")
-async def ungated(
-    stack: StackInfo, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[ProgramCluster]:
-    """Without a gateway: each test starts its own."""
-    backends = await bwrap_or_skip(tmp_path_factory.mktemp("sandboxes"))
-    hosts = {NODE: Host(backends, capacity=8)}
-    async with without_gateway(stack, hosts, tmp_path_factory.mktemp("model")) as cluster:
-        yield cluster
 
 
 class Stuck:

@@ -6,7 +6,7 @@ import pytest
 from cluster import Cluster
 from resetting import reset
 from scripted import SUBMIT, bash
-from scripted_trainer import FIX, small_config
+from scripted_trainer import FIX, small_config, start_first_group
 from temporalio.client import WorkflowHandle
 
 from cli.operations import campaign_launch as launch
@@ -36,16 +36,7 @@ async def start_group(
             "rollout": RolloutConfig(turns_per_activity=together),
         }
     )
-    campaign = await launch.create(cluster.db, config)
-    group = group_id(campaign, 0)
-    handle = await cluster.client.start_workflow(
-        Workflow.GROUP,
-        GroupInput(campaign=campaign, index=0, policy_version=0),
-        id=group_workflow(group),
-        task_queue=ROLLOUT_QUEUE,
-        result_type=FinishGroupResult,
-    )
-    return handle, group
+    return await start_first_group(cluster, config)
 
 
 def endless(rollout: str, turn: int) -> str:

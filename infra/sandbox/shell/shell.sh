@@ -139,8 +139,8 @@ collect() {
 }
 
 # Waits until all that the command wrote is in the spool; sets `drained` once nothing else can come. A
-# daemon may hold the pipe open for ever: then it is enough that the reader sleeps, because it found the
-# pipe empty. Time alone tells nothing: on a busy machine the reader may not have run at all.
+# daemon may keep the pipe open without end: then it is enough that the reader sleeps, because it found
+# the pipe empty. Time alone tells nothing: on a busy machine the reader may not have run at all.
 await_spool() {
   local line reader='' name state i
   for ((i = 0; i < 40; i++)); do
