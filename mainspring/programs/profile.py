@@ -18,6 +18,13 @@ MODEL_NAME = "mainspring"
 """What clients call the model; the gateway takes any name."""
 KEY = "sk-none"
 """What clients send as a key inside a sandbox, where none is needed."""
+TO_MODEL: Mapping[str, str] = {
+    "OPENAI_BASE_URL": f"{MODEL_URL}/v1",
+    "OPENAI_API_KEY": KEY,
+    "ANTHROPIC_BASE_URL": MODEL_URL,
+    "ANTHROPIC_API_KEY": KEY,
+}
+"""Variables that lead the usual clients to the model port."""
 BUNDLES = "/opt/mainspring-agents"
 """Inside a sandbox: each bundle is mounted read-only in a folder of its name."""
 

@@ -3,7 +3,7 @@
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.programs.matching import SILENT, Noise
-from mainspring.programs.profile import KEY, MODEL_NAME, MODEL_URL, Ask, Launch
+from mainspring.programs.profile import MODEL_NAME, MODEL_URL, TO_MODEL, Ask, Launch
 
 
 class CommandProfile:
@@ -30,9 +30,6 @@ class CommandProfile:
                 "MODEL_NAME": MODEL_NAME,
                 "MAX_CONTEXT": str(ask.max_context),
                 "MAX_NEW_TOKENS": str(ask.max_new_tokens),
-                "OPENAI_BASE_URL": f"{MODEL_URL}/v1",
-                "OPENAI_API_KEY": KEY,
-                "ANTHROPIC_BASE_URL": MODEL_URL,
-                "ANTHROPIC_API_KEY": KEY,
+                **TO_MODEL,
             },
         )

@@ -23,7 +23,7 @@ from mainspring.programs.harbor import (
     HarborStart,
     Inside,
 )
-from mainspring.programs.profile import BUNDLES, KEY, MODEL_URL, Ask, Launch, Profile
+from mainspring.programs.profile import BUNDLES, KEY, MODEL_URL, TO_MODEL, Ask, Launch, Profile
 from mainspring.programs.profiles.claude_code import ClaudeCode
 from mainspring.programs.profiles.client import HOME, PLACE, QUIET, TASK
 from mainspring.programs.profiles.codex import Codex
@@ -184,11 +184,8 @@ def _leading_to_the_port() -> dict[str, str]:
     """For clients that no profile knows."""
     return {
         **QUIET,
-        "OPENAI_BASE_URL": f"{MODEL_URL}/v1",
+        **TO_MODEL,
         "OPENAI_API_BASE": f"{MODEL_URL}/v1",
-        "OPENAI_API_KEY": KEY,
-        "ANTHROPIC_BASE_URL": MODEL_URL,
-        "ANTHROPIC_API_KEY": KEY,
         "GOOGLE_GEMINI_BASE_URL": MODEL_URL,
         "GEMINI_API_KEY": KEY,
     }
