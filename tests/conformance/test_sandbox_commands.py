@@ -89,7 +89,7 @@ async def test_a_timeout_kills_the_whole_group(fresh):
     result = await run(fresh, command, 0.5)
     assert (result.returncode, result.timed_out, result.output) == (-1, True, b"begun\n")
     assert 0.5 <= result.wall_s < 5
-    assert await output(fresh, "grep -l 98[67] /proc/[0-9]*/cmdline || echo none") == b"none\n"
+    assert await output(fresh, "grep -sl 98[67] /proc/[0-9]*/cmdline || echo none") == b"none\n"
 
 
 async def test_a_stubborn_command_is_killed_too(shared):
@@ -151,7 +151,7 @@ async def test_daemons_live_on_and_block_nothing(fresh):
     assert await output(fresh, "setsid sleep 601 & echo up") == b"up\n"
     assert time.monotonic() - started < 60
     await asyncio.sleep(0.8)
-    assert await output(fresh, "grep -l 60[01] /proc/[0-9]*/cmdline | wc -l") == b"2\n"
+    assert await output(fresh, "grep -sl 60[01] /proc/[0-9]*/cmdline | wc -l") == b"2\n"
     assert await output(fresh, "echo clean") == b"clean\n"
 
 

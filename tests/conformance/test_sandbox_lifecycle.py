@@ -165,7 +165,7 @@ async def test_a_sandbox_survives_its_owner(backend, tmp_path):
     assert (in_flight.output.strip(), in_flight.returncode) == (b"1", 0)
     assert 1.4 < in_flight.wall_s < 60
     assert (await sandbox.run("t1", SLOW, 20)).output.strip() == b"1"
-    assert await output(sandbox, "grep -la ^sleep /proc/[0-9]*/cmdline | wc -l") == b"1\n"
+    assert await output(sandbox, "grep -sla ^sleep /proc/[0-9]*/cmdline | wc -l") == b"1\n"
     await output(sandbox, "echo more >> README.md")
     assert b"+more" in await sandbox.diff()
     await sandbox.ping()

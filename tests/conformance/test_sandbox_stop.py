@@ -23,7 +23,7 @@ async def main():
     os.kill(os.getpid(), signal.SIGKILL)
 asyncio.run(main())
 """
-SLEEPERS = "grep -l 98[678] /proc/[0-9]*/cmdline || echo none"
+SLEEPERS = "grep -sl 98[678] /proc/[0-9]*/cmdline || echo none"
 KNOCK = "(echo hello >/dev/tcp/127.0.0.1/8400); "
 
 
@@ -60,7 +60,7 @@ async def test_what_ended_keeps_its_result_and_loses_its_daemons(fresh) -> None:
     command = "setsid sleep 986 >/dev/null 2>&1 & echo more >> README.md; exit 3"
     result = await fresh.run("agent", command, 60)
     assert (result.returncode, result.timed_out) == (3, False)
-    await fresh.run("look", "until grep -l 98[6] /proc/[0-9]*/cmdline; do sleep 0.05; done", 100)
+    await fresh.run("look", "until grep -sl 98[6] /proc/[0-9]*/cmdline; do sleep 0.05; done", 100)
     assert await output(fresh, SLEEPERS) != b"none\n"
     await fresh.stop("agent")
     assert await output(fresh, SLEEPERS) == b"none\n"
