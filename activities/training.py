@@ -25,6 +25,7 @@ from activities.trainer_backend import Progress, TrainerBackend
 from infra.db import batches, campaigns, policies, retention, steps, trainers
 from infra.db.batches import BatchGroup
 from infra.db.database import Database
+from infra.db.step_clock import step_clock
 from infra.policy.weight_files import weights_digest
 from infra.temporal.heartbeat import heartbeating
 from mainspring import layout
@@ -116,7 +117,7 @@ class TrainingActivities:
             await self._finish_checkpoint(ask.campaign, wait=is_due)
             save = partial(self._backend.save, weights_only=not is_whole)
             await self.held.run(save, job, directory, ask.step, batch.digest)
-            clock = await steps.step_clock(self._db, ask.campaign, ask.step)
+            clock = await step_clock(self._db, ask.campaign, ask.step)
             metrics = measured.figures | batch.figures | clock.figures(measured.num_tokens)
             metrics |= {"seconds": time.monotonic() - started}
             await steps.commit_step(

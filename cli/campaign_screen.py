@@ -187,6 +187,8 @@ def _speed(step: Any) -> str:
         told.append(f"MFU {percent(found['mfu'])}")
     if found.get("trainer_idle_s") is not None:
         told.append(f"waited {duration(found['trainer_idle_s'])}")
+    if found.get("engine_idle_s") is not None:
+        told.append(f"engines idle {duration(found['engine_idle_s'])}")
     if found.get("rank_memory_peak_gib") is not None:
         told.append(f"{found['rank_memory_peak_gib']:.1f} GiB a rank")
     return ", ".join(told)

@@ -150,12 +150,18 @@ class StepClock:
     """From the commit of the version it began with until its batch was planned."""
     since_before_s: float
     """From the same commit until now."""
+    engine_idle_s: float
+    """Of that time: while no engine had a request of the campaign."""
+    engine_request_s: float
+    """Of that time: the requests' times at engines, added up."""
 
     def figures(self, num_tokens: int) -> dict[str, float | None]:
         """`num_tokens`: action tokens the step's loss was taken over."""
         since_s = self.since_before_s
         return {
             "trainer_idle_s": self.trainer_idle_s,
+            "engine_idle_s": self.engine_idle_s,
+            "engine_requests_mean": self.engine_request_s / since_s if since_s > 0 else None,
             "goodput": num_tokens / since_s if since_s > 0 else None,
         }
 
@@ -167,7 +173,7 @@ CRITIC_NAMES = frozenset(
 """Of figures of a critic, where the campaign has one."""
 MACHINE_NAMES = frozenset(
     {"seconds", "compute_s", "tokens_per_s", "mfu", "goodput", "trainer_idle_s"}
-    | {"rank_memory_peak_gib"}
+    | {"engine_idle_s", "engine_requests_mean", "rank_memory_peak_gib"}
 )
 """Of figures that depend on the machine and its load; all others repeat when a step does."""
 

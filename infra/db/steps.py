@@ -24,7 +24,6 @@ from mainspring.fingerprint import Fingerprint
 from mainspring.ids import CampaignId, GroupId
 from mainspring.stamp import Stamp
 from mainspring.status import GroupKind, GroupStatus, StepStatus
-from mainspring.step_metrics import StepClock
 
 _COLUMNS = (
     StepRow.campaign_id,
@@ -126,7 +125,7 @@ async def commit_step(
             .with_for_update(key_share=True)
         )
         if status is None:
-            raise _never_planned(campaign, step)
+            raise never_planned(campaign, step)
         if status is StepStatus.PLANNED:
             planned = await groups_of(connection, campaign, step)
             if groups is not None and list(groups) != planned:
@@ -145,30 +144,6 @@ async def get_step(database: Database, campaign: CampaignId, step: int) -> StepR
     return None if row is None else StepRecord(*row)
 
 
-async def step_clock(database: Database, campaign: CampaignId, step: int) -> StepClock:
-    """Of a planned step, from the commit of the version that it begins with. Raises
-    StepOutOfOrder."""
-    async with database.transaction() as connection:
-        row = (
-            await connection.execute(
-                select(
-                    StepRow.planned_at - PolicyVersionRow.created_at,
-                    func.now() - PolicyVersionRow.created_at,
-                )
-                .join(PolicyVersionRow, PolicyVersionRow.campaign_id == StepRow.campaign_id)
-                .where(
-                    StepRow.campaign_id == campaign,
-                    StepRow.step == step,
-                    PolicyVersionRow.version == StepRow.policy_version_before,
-                )
-            )
-        ).one_or_none()
-    if row is None:
-        raise _never_planned(campaign, step)
-    waited, since = row
-    return StepClock(waited.total_seconds(), since.total_seconds())
-
-
 async def list_steps(database: Database, campaign: CampaignId) -> list[StepRecord]:
     """In order."""
     async with database.transaction() as connection:
@@ -182,7 +157,7 @@ async def step_groups(database: Database, campaign: CampaignId, step: int) -> li
         return await groups_of(connection, campaign, step)
 
 
-def _never_planned(campaign: CampaignId, step: int) -> StepOutOfOrder:
+def never_planned(campaign: CampaignId, step: int) -> StepOutOfOrder:
     return StepOutOfOrder(f"campaign {campaign}: step {step} was never planned")
 
 

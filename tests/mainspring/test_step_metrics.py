@@ -40,9 +40,15 @@ def test_ranks_add_up_their_peaks_and_the_largest_memory_counts() -> None:
 
 
 def test_goodput_is_of_the_whole_loop() -> None:
-    assert StepClock(30.0, 50.0).figures(200) == {"trainer_idle_s": 30.0, "goodput": 4.0}
+    assert StepClock(30.0, 50.0, 5.0, 400.0).figures(200) == {
+        "trainer_idle_s": 30.0,
+        "engine_idle_s": 5.0,
+        "engine_requests_mean": 8.0,
+        "goodput": 4.0,
+    }
     assert METRICS.figures["tokens_per_s"] == 500.0
-    assert StepClock(0.0, 0.0).figures(200)["goodput"] is None
+    unknown = StepClock(0.0, 0.0, 0.0, 0.0).figures(200)
+    assert unknown["goodput"] is None and unknown["engine_requests_mean"] is None
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,8 @@ def _metrics(step: int) -> dict[str, float | None]:
         "compute_s": 0.9,
         "seconds": 1.2,
         "trainer_idle_s": 3.5,
+        "engine_idle_s": 0.4,
+        "engine_requests_mean": 6.5,
         "rank_memory_peak_gib": 1.25,
     }
 

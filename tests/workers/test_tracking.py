@@ -15,6 +15,7 @@ from store_records import CAMPAIGN, add_ready_group, config, task
 
 from infra.db import campaigns, policies, steps, tasks
 from infra.db.database import Database
+from infra.db.step_clock import step_clock
 from mainspring import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId
@@ -38,7 +39,7 @@ async def begin(db: Database, **sections: dict[str, str]) -> None:
 async def train(db: Database, step: int) -> None:
     group = await add_ready_group(db, step - 1)
     assert await steps.plan_step(db, CAMPAIGN, step, 1) == [group]
-    clock = await steps.step_clock(db, CAMPAIGN, step)
+    clock = await step_clock(db, CAMPAIGN, step)
     assert 0 <= clock.trainer_idle_s <= clock.since_before_s
     await steps.commit_step(
         db,
