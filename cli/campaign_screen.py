@@ -11,6 +11,8 @@ from mainspring.status import Verdict
 
 NUM_STEPS = 10
 """Newest steps that are shown; --json has all."""
+MAX_NAME = 32
+"""Characters of the longest name that stands in one line at 80 columns."""
 
 
 def print_list(rows: list[dict[str, Any]]) -> None:
@@ -25,6 +27,8 @@ def print_list(rows: list[dict[str, Any]]) -> None:
     table = Table("name", "kind", "status", "done", "resolved", "created", box=None, pad_edge=False)
     for column in (3, 4):
         table.columns[column].justify = "right"
+    # A name is copied into the next command: dates and words fold before it does.
+    table.columns[0].no_wrap = max(len(row["name"]) for row in rows) <= MAX_NAME
     for row in rows:
         steps = row["num_steps"]
         done = f"{row['num_rollouts_done']} rollouts"
