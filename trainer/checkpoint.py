@@ -2,7 +2,8 @@
 
     <directory>/tp0.pt ..       model and optimizer of each tensor-parallel rank, or
     <directory>/critic-tp0.pt   the critic's, where the campaign has one
-    <directory>/shards/         the same by Megatron, in pieces for any layout of ranks, or
+    <directory>/shards/         the same by Megatron, in pieces for any layout of ranks (the
+                                critic's in critic/), or
                                 neither: weights alone, of a version between two checkpoints
     <directory>/hf/             what policy engines load
     <directory>/checkpoint.json written last: whose it is, and every other file with its digest
@@ -32,6 +33,9 @@ from mainspring.training_faults import CheckpointUnusable, TrainerFenced
 
 HF_DIRECTORY = "hf"
 SHARDS = "shards"
+CRITIC = "critic"
+_SHARD_FILES = ("metadata.json", "common.pt")
+"""That Megatron writes beside its pieces."""
 MANIFEST = "checkpoint.json"
 TEMPORARY = ".tmp-"
 FORMAT = 2
@@ -87,7 +91,8 @@ class Manifest(_Model):
 
     @property
     def has_critic(self) -> bool:
-        return any(file.path == critic_file(Path(), 0).name for file in self.files)
+        found = {str(critic_file(Path(), 0)), f"{CRITIC}/{_SHARD_FILES[0]}"}
+        return any(file.path in found for file in self.files)
 
 
 def rank_file(directory: Path, tp_rank: int) -> Path:
@@ -168,13 +173,14 @@ def commit(
     trainer took files away, and FileExistsError when `directory` exists."""
     match manifest.sharding:
         case Sharding.RANKS:
-            needed = [rank_file(temporary, rank) for rank in range(manifest.tensor_parallel)]
+            files_of = [rank_file, critic_file] if has_critic else [rank_file]
+            ranks = range(manifest.tensor_parallel)
+            needed = [file_of(temporary, rank) for file_of in files_of for rank in ranks]
         case Sharding.RESHARDABLE:
-            needed = [temporary / SHARDS / name for name in ("metadata.json", "common.pt")]
+            folders = [SHARDS, CRITIC] if has_critic else [SHARDS]
+            needed = [temporary / folder / name for folder in folders for name in _SHARD_FILES]
         case Sharding.NONE:
             needed = []
-    if has_critic:
-        needed += [critic_file(temporary, rank) for rank in range(manifest.tensor_parallel)]
     needed.append(temporary / HF_DIRECTORY / "config.json")
     paths = sorted(path for path in temporary.rglob("*") if path.is_file())
     if missing := [path for path in needed if path not in paths]:
@@ -216,7 +222,7 @@ def add_shards(temporary: Path, directory: Path, manifest: Manifest) -> Manifest
         shards = _stored(directory, sorted((directory / SHARDS).rglob("*")))
         if missing := [
             name
-            for name in ("metadata.json", "common.pt")
+            for name in _SHARD_FILES
             if f"{SHARDS}/{name}" not in {file.path for file in shards}
         ]:
             raise TrainerFenced(f"checkpoint {directory}: {missing[0]} was removed by another one")

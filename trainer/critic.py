@@ -1,5 +1,4 @@
-"""The critic of a rank: its value model and optimizer, what they judge, and their part of a
-checkpoint.
+"""The critic of a rank: what its value engine judges, its steps, and its part of a checkpoint.
 
 Invariants: values are those before the step, and every rank has all of the batch's; they make the
 same advantages on every rank, whatever each one computed. The critic moves after the policy, so a
@@ -8,31 +7,32 @@ refused. Micro-batches are the policy's. Made and called by `trainer.rank`; all 
 calls.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from mainspring.algorithms.gae import explained_variance, gae, whitened
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.critic import CriticConfig
 from mainspring.config.optimizer import OptimizerConfig
+from mainspring.config.parallel import MCORE, ParallelConfig
 from mainspring.errors import ModelError
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import MaskedSequence
-from trainer.checkpoint import critic_file
-from trainer.micro_batch import MicroBatch, micro_batches
+from trainer.checkpoint import CRITIC
+from trainer.engines.protocol import StepOptimizer, WatchedOptimizer
 from trainer.mini_batch import parts_of
-from trainer.optimizer import PolicyOptimizer
-from trainer.packed import packed, unpacked
+from trainer.packed import packed
 from trainer.processes import Processes
 from trainer.update import update
 from trainer.value_loss import value_loss
-from trainer.value_model import build_value_model
+from trainer.values.plain import PlainValueEngine
+from trainer.values.protocol import ValueEngineClass
 from trainer.weights import Weights
 
 
@@ -62,27 +62,28 @@ class Critic:
         self._trainer = config.trainer
         self._config = critic
         self._processes = processes
-        self._model, self._weights, self._hf = build_value_model(
-            model_dir, config.trainer, processes
-        )
+        make = value_engine_of(config.trainer)
+        self.engine = make(config, model_dir, processes)
         self._optimizer = self._fresh_optimizer()
 
-    def _fresh_optimizer(self) -> PolicyOptimizer:
-        config = OptimizerConfig(lr=self._config.lr, max_grad_norm=self._config.max_grad_norm)
-        return PolicyOptimizer(self._model, self._hf, config, self._processes)
+    def _fresh_optimizer(self) -> StepOptimizer:
+        return self.engine.optimizer(
+            OptimizerConfig(lr=self._config.lr, max_grad_norm=self._config.max_grad_norm)
+        )
 
     def begin_as(self, policy: Weights) -> None:
         """Take the layers that the policy has now; head and optimizer start anew."""
-        mine = self._weights.named()
+        mine = self.engine.weights.named()
         theirs = policy.stored()
-        self._weights.take(
+        self.engine.weights.take(
             {name: theirs.get(name, torch.zeros_like(weight)) for name, weight in mine.items()}
         )
         self._optimizer = self._fresh_optimizer()
 
     def watch(self, show: Callable[[nn.Module], None] | None) -> None:
         """See `trainer.engines.protocol.WatchedOptimizer`."""
-        self._optimizer.watch = show
+        if isinstance(self._optimizer, WatchedOptimizer):
+            self._optimizer.watch = show
 
     def judge(self, samples: Sequence[Sample]) -> tuple[list[Sample], list[Judged]]:
         """All samples in their order, those with a reward with their advantages; and these."""
@@ -119,15 +120,9 @@ class Critic:
             )
         ]
 
-    @torch.no_grad()
     def _values(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
         """[T] of each sample, 0 where no action is; on all ranks."""
-        mine: dict[int, NDArray[np.float32]] = {}
-        for batch in self._micro_batches(samples):
-            rows = unpacked(
-                batch.through(self._model), [samples[n].action_mask for n in batch.share]
-            )
-            mine |= zip(batch.share, rows, strict=True)
+        mine = self.engine.values(_sequences(samples))
         found: dict[int, NDArray[np.float32]] = {}
         for share in self._processes.gather_objects_over_batch(mine):
             found |= share
@@ -161,46 +156,56 @@ class Critic:
         num_tokens = sum(each.sample.num_action_tokens for each in part)
         device = self._processes.device
         sums = torch.zeros(2, dtype=torch.float64, device=device)
-        for batch in self._micro_batches([each.sample for each in part]):
-            share = [part[n] for n in batch.share]
-            masks = [each.sample.action_mask for each in share]
+
+        def loss_of(share: list[int], values: Tensor) -> Tensor:
+            theirs = [part[n] for n in share]
+            masks = [each.sample.action_mask for each in theirs]
             losses, is_cut = value_loss(
-                batch.through(self._model),
-                packed([each.values for each in share], masks, device),
-                packed([each.returns for each in share], masks, device),
+                values,
+                packed([each.values for each in theirs], masks, device),
+                packed([each.returns for each in theirs], masks, device),
                 self._config.value_clip,
             )
-            (losses.sum() / num_tokens).backward()
             with torch.no_grad():
-                sums += torch.stack([losses.double().sum(), is_cut.double().sum()])
+                sums.add_(torch.stack([losses.double().sum(), is_cut.double().sum()]))
+            return losses.sum() / num_tokens
+
+        self.engine.forward_backward(_sequences([each.sample for each in part]), loss_of)
         loss, num_cut = map(float, self._processes.sum_over_batch(sums))
         return loss, num_cut, update(self._optimizer, 1.0, self._campaign, what)
 
     def save(self, directory: Path) -> None:
-        """Write this rank's share into an existing directory; copies of the model write nothing."""
-        if not self._processes.is_first_copy:
-            return
-        state = {"model": self._weights.named(), "optimizer": self._optimizer.state_dict()}
-        torch.save(state, critic_file(directory, self._processes.tp_rank))
+        """Write this rank's share into an existing directory."""
+        self.engine.files.save(directory, CRITIC, self._optimizer)
 
     def load(self, directory: Path) -> None:
         """Raises ModelError for a critic of another shape."""
-        file = critic_file(directory, self._processes.tp_rank)
-        saved = torch.load(file, map_location=self._processes.device, weights_only=True)
+
+        def fresh(_: str) -> StepOptimizer:
+            self._optimizer = self._fresh_optimizer()
+            return self._optimizer
+
         try:
-            self._weights.take(saved["model"])
+            self.engine.files.load(directory, fresh)
         except ModelError as error:
             raise ModelError(
-                f"campaign {self._campaign}: the critic in {file} does not fit: {error.message}",
+                f"campaign {self._campaign}: the critic in {directory} does not fit: "
+                f"{error.message}",
                 remedy="resume the campaign with the model it was started with",
             ) from None
-        self._optimizer = self._fresh_optimizer()
-        self._optimizer.load_state_dict(saved["optimizer"])
 
-    def _micro_batches(self, samples: Sequence[Sample]) -> Iterator[MicroBatch]:
-        sequences = [MaskedSequence(each.token_ids, each.action_mask) for each in samples]
-        found = micro_batches(sequences, self._trainer, self._processes)
-        return (batch for batch in found if batch.share)
+
+def value_engine_of(parallel: ParallelConfig) -> ValueEngineClass:
+    """Of a critic beside this step engine; engines of your own have the plain one's."""
+    if parallel.engine_name != MCORE:
+        return PlainValueEngine
+    from trainer.values.mcore import McoreValueEngine  # Megatron's optimizer takes 3 s to import
+
+    return McoreValueEngine
+
+
+def _sequences(samples: Sequence[Sample]) -> list[MaskedSequence]:
+    return [MaskedSequence(each.token_ids, each.action_mask) for each in samples]
 
 
 def _placed(values: NDArray[np.float64], mask: NDArray[np.bool_]) -> NDArray[np.float32]:

@@ -3,6 +3,7 @@
 It is loaded under the same `tensor_parallel`. Copies of the model write nothing.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -16,9 +17,16 @@ from trainer.weights import Weights
 class RankFiles:
     sharding = Sharding.RANKS
 
-    def __init__(self, weights: Weights, processes: Processes) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        processes: Processes,
+        file_of: Callable[[Path, int], Path] = rank_file,
+    ) -> None:
+        """`file_of`: from a checkpoint's directory and a tensor-parallel rank."""
         self._weights = weights
         self._processes = processes
+        self._file_of = file_of
 
     def save(self, directory: Path, phase: str | None, optimizer: StepOptimizer | None) -> None:
         if not self._processes.is_first_copy:
@@ -29,11 +37,11 @@ class RankFiles:
                 "phase": phase,
                 "optimizer": optimizer.state_dict() if optimizer else None,
             },
-            rank_file(directory, self._processes.tp_rank),
+            self._file_of(directory, self._processes.tp_rank),
         )
 
     def load(self, directory: Path, enter: EnterPhase) -> None:
-        file = rank_file(directory, self._processes.tp_rank)
+        file = self._file_of(directory, self._processes.tp_rank)
         saved = torch.load(file, map_location=self._processes.device, weights_only=True)
         self._weights.take(saved["model"])
         if saved["phase"] is not None:

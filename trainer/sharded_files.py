@@ -33,8 +33,10 @@ from trainer.parent_death import end_with_parent, ended_with_parent
 class ShardedFiles:
     sharding = Sharding.RESHARDABLE
 
-    def __init__(self, model: PolicyModel) -> None:
+    def __init__(self, model: PolicyModel, folder: str = SHARDS) -> None:
+        """`folder`: its name within a checkpoint's directory."""
         self._model = model
+        self._folder = folder
         self._calls = AsyncCallsQueue()
 
     def save(self, directory: Path, phase: str | None, optimizer: StepOptimizer | None) -> None:
@@ -61,7 +63,7 @@ class ShardedFiles:
         *,
         in_background: bool,
     ) -> AsyncRequest | None:
-        folder = directory / SHARDS
+        folder = directory / self._folder
         folder.mkdir(exist_ok=True)
         _start_results()
         strategy = FullyParallelSaveStrategyWrapper(
@@ -73,7 +75,7 @@ class ShardedFiles:
         )
 
     def load(self, directory: Path, enter: EnterPhase) -> None:
-        folder = str(directory / SHARDS)
+        folder = str(directory / self._folder)
         phase: Any = dist_checkpointing.load_common_state_dict(folder)["phase"]
         optimizer = enter(phase) if phase is not None else None
         strategy = FullyParallelLoadStrategyWrapper(

@@ -2,12 +2,13 @@
 
 Invariants: the value of token t is computed from the tokens before it, in the place where the
 policy computes its log-prob; the head begins as zero, so the first values are 0 and nothing is
-random. Every tensor-parallel rank has the whole head and computes the same values. Imported by
-`trainer.critic`.
+random. Every tensor-parallel rank has the whole head and computes the same values. Imported by the
+value engines.
 """
 
 from pathlib import Path
 
+from megatron.core import tensor_parallel
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
@@ -31,9 +32,15 @@ class ValueModel(PolicyModel):
         packed_seq_params: PackedSequences | None = None,
         **__: object,
     ) -> Tensor:
-        """[N] values of the N tokens that `loss_mask` [1, T] wants."""
+        """[N] values of the N tokens that `loss_mask` [1, T] wants, in float32."""
         assert loss_mask is not None
-        return self.value_head(hidden_states[:, 0][loss_mask[0]])[:, 0]
+        if self.config.sequence_parallel:
+            # Every rank computes the whole loss, so its gradient is split, not added up.
+            hidden_states = tensor_parallel.gather_from_sequence_parallel_region(
+                hidden_states, tensor_parallel_output_grad=False
+            )
+        rows, head = hidden_states[:, 0][loss_mask[0]], self.value_head
+        return nn.functional.linear(rows.float(), head.weight.float(), head.bias.float())[:, 0]
 
 
 def build_value_model(

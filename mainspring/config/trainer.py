@@ -84,16 +84,23 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
                 f'filter = "{self.filter}" replaces groups that a critic learns from as well: set '
                 'filter = "none"'
             )
-        if self.engine_name == MCORE:
+        if self.pipeline_parallel > 1:
+            raise ValueError("a critic has no pipeline stages: remove pipeline_parallel")
+        if self.engine_name != MCORE:
+            for name in ("context_parallel", "expert_parallel"):
+                if getattr(self, name) > 1:
+                    raise ValueError(
+                        f'a critic is shared by {name} with the engine "mcore" alone: remove {name}'
+                    )
+            if self.sequence_parallel:
+                raise ValueError(
+                    'a critic is shared by sequence_parallel with the engine "mcore" alone: '
+                    "remove it"
+                )
+        if self.checkpoint_in_background:
             raise ValueError(
-                'the engine "mcore" trains no critic yet: set engine = "plain", or remove '
-                "[trainer.critic] and choose another advantage"
+                "a critic is not written in the background: remove checkpoint_in_background"
             )
-        for name in ("pipeline_parallel", "context_parallel", "expert_parallel"):
-            if getattr(self, name) > 1:
-                raise ValueError(f"a critic is not shared by {name}: remove {name}")
-        if self.sequence_parallel:
-            raise ValueError("a critic is not shared by sequence_parallel: remove it")
         if self.critic.warmup_steps >= self.num_steps:
             raise ValueError(
                 f"critic.warmup_steps = {self.critic.warmup_steps} is not below num_steps = "

@@ -30,9 +30,6 @@ HEAP_SHARE = 0.8
 """Of activations in small tensors: what the heap of a rank on CPU holds beyond tensors that are in
 use, because freed ones leave gaps of other sizes. Measured (tests/trainer/measure_plan.py)."""
 
-CRITIC_BYTES = 3 * FLOAT32_BYTES
-"""Of each of a critic's parameters: the weight and AdamW's two moments."""
-
 
 class Part(StrEnum):
     WEIGHTS = "weights"
@@ -119,8 +116,8 @@ def _moments(
     rest = CPU_REST_BYTES if on_cpu else CUDA_REST_BYTES
     standing = {Part.WEIGHTS: weights, Part.OPTIMIZER: optimizer, Part.REST: rest}
     of_critic = 0 if trainer.critic is None else critic_parameters(shape, kind)
-    if of_critic:  # its gradients and activations take the place of the policy's
-        standing[Part.CRITIC] = of_critic * CRITIC_BYTES
+    if of_critic:
+        standing[Part.CRITIC] = critic_bytes(shape, trainer, kind)
 
     has_mask = config.schedule is Schedule.REPRODUCIBLE
     kept = kept_bytes(shape, trainer, kind, tokens, has_mask=has_mask)
@@ -160,7 +157,7 @@ def _moments(
         Part.COMMUNICATION: import_bytes(shape, trainer, kind) if on_cpu else 0,
     }
     if of_critic:
-        imported[Part.CRITIC] = of_critic * FLOAT32_BYTES
+        imported[Part.CRITIC] = of_critic * bytes_per_value(trainer)
     return (
         Moment(MomentName.IMPORT, imported),
         *([Moment(MomentName.LOGITS, at_output)] if kind.has_output else []),
@@ -174,6 +171,19 @@ def critic_parameters(shape: ModelShape, kind: RankKind) -> int:
     """Of a rank's critic: the policy's without an output layer, and one number for each token."""
     output = 0 if shape.is_tied else kind.output_parameters
     return kind.num_parameters - output + shape.hidden_size + 1
+
+
+def critic_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
+    """Between its steps. Its activations take the place of the policy's, which are freed before;
+    its gradients too, where they have no buffer of their own."""
+    facts, parameters = facts_of(trainer), critic_parameters(shape, kind)
+    each = bytes_per_value(trainer) + (FLOAT32_BYTES if facts.has_gradient_buffer else 0)
+    if not facts.shards_optimizer:
+        return parameters * (each + 2 * FLOAT32_BYTES)
+    if trainer.optimizer_offload:
+        return parameters * each
+    moments = optimizer_bytes(shape, trainer, kind) * parameters / kind.num_parameters
+    return parameters * each + round(moments)
 
 
 def optimizer_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:

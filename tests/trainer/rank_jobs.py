@@ -9,7 +9,8 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.trajectories.samples import Sample
 from tests.trainer import cuda_shim
 from trainer import model_conversion
-from trainer.engines.mcore import McoreEngine, finalize_model_grads
+from trainer.engines.mcore import McoreEngine
+from trainer.mcore_module import finalize_model_grads
 from trainer.mini_batch import MiniBatch
 from trainer.policy_step import PolicyStep
 from trainer.processes import Processes, join
@@ -48,7 +49,7 @@ def gradients(
     def summed(model: list[Any], num_tokens: object = None, **options: Any) -> None:
         finalize_model_grads(model, None, **options | {"force_all_reduce": True})
 
-    engine._config.finalize_model_grads_func = summed
+    engine.module.config.finalize_model_grads_func = summed
     optimizer = engine.optimizer(config.trainer.optimizer)
     step = PolicyStep(config, engine, optimizer, processes, loss=trainer._loss, reference=None)
     figures, _ = step._accumulate(MiniBatch(samples), 0)

@@ -2,7 +2,7 @@
 checkpoint keeps of it."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,6 @@ import torch
 from transformers import PreTrainedModel
 
 from mainspring.algorithms.gae import gae, whitened
-from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import ModelError
 from mainspring.step_metrics import CRITIC_NAMES
 from mainspring.training_faults import LogprobGapTooLarge, NonFiniteStep
@@ -20,24 +19,14 @@ from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import WeightedSequence
 from tests.trainer import rank_jobs, ranks
 from tests.trainer.conftest import MakeModel, largest_gap, weights_of
+from tests.trainer.critics import MakeConfig, with_critic, with_rewards
 from trainer.critic import Critic
 from trainer.rank import TrainerRank
-
-MakeConfig = Callable[..., CampaignConfig]
-REWARDS = (1.0, 0.0, 1.0, 1.0, 0.0, 0.5, 0.0, 1.0)
 
 
 @pytest.fixture
 def rewarded(batch: list[Sample]) -> list[Sample]:
-    """As `step_batch` makes them for a critic; the last one is masked for its length."""
-    nothing = [replace(each, advantages=np.zeros_like(each.advantages)) for each in batch]
-    judged = [replace(s, reward=r) for s, r in zip(nothing[:-1], REWARDS, strict=False)]
-    return [*judged, nothing[-1]]
-
-
-def with_critic(make_config: MakeConfig, **fields: object) -> CampaignConfig:
-    critic = {"lr": 5e-3} | fields.pop("critic", {})  # type: ignore[operator]
-    return make_config(advantage="gae", filter="none", critic=critic, **fields)
+    return with_rewards(batch)
 
 
 def critic_of(rank: TrainerRank) -> Critic:
@@ -47,7 +36,7 @@ def critic_of(rank: TrainerRank) -> Critic:
 
 def move_head(rank: TrainerRank) -> tuple[torch.Tensor, torch.Tensor]:
     """A head that is not zero, so that values differ; its weight and bias."""
-    head = critic_of(rank)._model.value_head
+    head = critic_of(rank).engine.model.value_head
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         head.weight.copy_(torch.randn(head.weight.shape, generator=generator))
@@ -236,7 +225,7 @@ def test_resuming_gives_the_same_numbers(
     ]
     gap = largest_gap(weights_of(rank, tmp_path / "a"), weights_of(resumed, tmp_path / "b"))
     assert gap == 0.0
-    with pytest.raises(ModelError, match=r"critic in .*critic-tp0.pt does not fit: .*shape"):
+    with pytest.raises(ModelError, match=r"the critic in .* does not fit: .*shape"):
         wider = TrainerRank(config, directory)
         saved = torch.load(tmp_path / "critic-tp0.pt", weights_only=True)
         saved["model"]["value_head.weight"] = torch.zeros(1, 7)
@@ -256,25 +245,26 @@ def test_the_critic_begins_as_version_0(
     critic = critic_of(rank)
     move_head(rank)
     name = "decoder.layers.0.mlp.linear_fc1.weight"
-    policy, mine = rank._weights.named()[name], critic._weights.named()[name]
+    policy, mine = rank._weights.named()[name], critic.engine.weights.named()[name]
     assert not torch.equal(policy, mine)
     rank.begin_critic()
     assert torch.equal(policy, mine) and policy.data_ptr() != mine.data_ptr()
-    assert not critic._model.value_head.weight.any() and not critic._model.value_head.bias.any()
+    head = critic.engine.model.value_head
+    assert not head.weight.any() and not head.bias.any()
 
 
 def test_a_step_that_is_refused_leaves_the_critic_as_it_was(
     make_model: MakeModel, make_config: MakeConfig, rewarded: list[Sample]
 ) -> None:
     rank = TrainerRank(with_critic(make_config, gap={"max": 1e-3}), make_model("qwen3")[1])
-    before = {n: w.clone() for n, w in critic_of(rank)._weights.named().items()}
+    before = {n: w.clone() for n, w in critic_of(rank).engine.weights.named().items()}
     with pytest.raises(LogprobGapTooLarge):
         rank.train_step(rewarded, step=0, current_version=0)
     wrong = [replace(each, reward=float("inf")) for each in rewarded]
     free = TrainerRank(with_critic(make_config, critic={"whiten": False}), make_model("qwen3")[1])
     with pytest.raises(NonFiniteStep):
         free.train_step(wrong, step=0, current_version=0)
-    for name, weight in critic_of(rank)._weights.named().items():
+    for name, weight in critic_of(rank).engine.weights.named().items():
         assert torch.equal(weight, before[name])
 
 

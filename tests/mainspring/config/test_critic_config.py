@@ -30,14 +30,14 @@ def test_an_empty_section_suffices_and_flat_groups_are_trained() -> None:
         ({"advantage": "own:advantage"}, 'would do nothing with advantage = "own:advantage"'),
         ({"filter": "mixed"}, 'filter = "mixed" replaces groups that a critic learns from'),
         ({"filter": "solved"}, 'filter = "solved" replaces groups'),
-        ({"engine": "mcore", "device": "cuda"}, 'the engine "mcore" trains no critic yet'),
-        ({"device": "cuda"}, 'the engine "mcore" trains no critic yet'),
-        ({"engine": "own:Engine", "pipeline_parallel": 2}, "not shared by pipeline_parallel"),
-        ({"engine": "own:Engine", "context_parallel": 2}, "not shared by context_parallel"),
+        ({"device": "cuda", "pipeline_parallel": 2}, "a critic has no pipeline stages"),
+        ({"engine": "own:Engine", "pipeline_parallel": 2}, "a critic has no pipeline stages"),
+        ({"engine": "own:Engine", "context_parallel": 2}, "shared by context_parallel with the"),
         (
             {"engine": "own:Engine", "tensor_parallel": 2, "sequence_parallel": True},
-            "not shared by sequence_parallel",
+            "shared by sequence_parallel with the",
         ),
+        ({"device": "cuda", "checkpoint_in_background": True}, "not written in the background"),
         ({"kl": {"coef": 0.1, "where": "reward"}}, 'kl.where = "reward" changes advantages'),
         ({"num_steps": 3, "critic": {"warmup_steps": 3}}, "the policy would never be trained"),
         ({"critic": {"gamma": 1.1}}, "critic.gamma"),
@@ -60,5 +60,6 @@ def test_what_goes_with_a_critic_is_allowed() -> None:
         {"tensor_parallel": 2, "data_parallel": 2},
         {"lora": {"rank": 4}},
         {"engine": "plain", "device": "cuda"},
+        {"device": "cuda", "tensor_parallel": 2, "sequence_parallel": True, "context_parallel": 2},
     ):
         TrainerConfig.model_validate(GAE | fields)

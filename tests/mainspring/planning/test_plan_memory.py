@@ -69,6 +69,15 @@ def test_a_critic_stands_beside_the_policy_in_every_moment(is_tied: bool) -> Non
         assert mine.num_bytes - theirs.num_bytes == more * parameters
 
 
+def test_a_critic_of_the_engine_mcore_has_gradients_of_its_own_and_shares_its_optimizer() -> None:
+    fields = {"device": "cuda", "data_parallel": 4, "dtype": "bfloat16"}
+    critic = {"advantage": "gae", "filter": "none", "critic": {}}
+    [found, *_] = memory_of_ranks(campaign(fields | critic), COUNTED, Tokens(64, 64, 16), 2)
+    parameters = replace(COUNTED, is_tied=True).num_parameters + 256 + 1
+    expected = parameters * (2 + 4) + parameters * 12 / 4
+    assert found.peak.bytes_of[Part.CRITIC] == pytest.approx(expected, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("shape", "num_floats"),
     [

@@ -1,0 +1,1 @@
+"""The critic's model, by step engine: `plain` and `mcore`. Chosen by `trainer.critic`."""
