@@ -10,7 +10,6 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import OptimizerName
 from mainspring.planning.assumptions import Assumptions
 from mainspring.planning.engine_facts import bytes_per_value, facts_of
-from mainspring.planning.memory import CRITIC_BYTES
 from mainspring.planning.model_shape import ModelShape
 
 MANIFEST_BYTES = 1 << 20
@@ -104,11 +103,11 @@ def _state_bytes(config: CampaignConfig, shape: ModelShape) -> int:
         hidden = shape.num_layers * (shape.attention_parameters + shape.mlp_parameters)
         share = 4 * hidden / shape.num_parameters
         moments = round(8 - share)
-    each = bytes_per_value(trainer) + moments
-    if facts_of(trainer).shards_optimizer and bytes_per_value(trainer) == 2:
-        each += 4  # the float32 copy that the optimizer moves
-    state = each * shape.num_parameters
+    weight = bytes_per_value(trainer)
+    if facts_of(trainer).shards_optimizer and weight == 2:
+        weight += 4  # the float32 copy that the optimizer moves
+    state = (weight + moments) * shape.num_parameters
     if trainer.critic is not None:
         output = 0 if shape.is_tied else shape.embedding_parameters
-        state += CRITIC_BYTES * (shape.num_parameters - output)
+        state += (weight + 8) * (shape.num_parameters - output)
     return state
