@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from megatron.core.distributed import (
     DistributedDataParallel,
@@ -17,6 +18,7 @@ from megatron.core.distributed import (
 )
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.module import Float16Module
+from numpy.typing import NDArray
 from torch import Tensor
 
 from mainspring.config.optimizer import OptimizerConfig
@@ -25,6 +27,7 @@ from mainspring.trajectories.sequences import MaskedSequence
 from trainer.mcore_optimizer import McoreOptimizer
 from trainer.micro_batch import MicroBatch, micro_batches, whole
 from trainer.model import PolicyModel
+from trainer.packed import unpacked
 from trainer.processes import Processes
 
 PassLoss = Callable[[list[int], Tensor], Tensor]
@@ -53,6 +56,20 @@ class McoreModule:
 
     def zero_gradients(self) -> None:
         self._model.zero_grad_buffer()
+
+    @torch.no_grad()
+    def rows(self, sequences: Sequence[MaskedSequence]) -> dict[int, NDArray[np.float32]]:
+        """Of this rank's share, by index: [T] of the first that the model makes of each token, 0
+        where not masked."""
+        out: dict[int, NDArray[np.float32]] = {}
+
+        def keep(share: list[int], found: Tensor) -> Tensor:
+            rows = unpacked(found[0], [sequences[n].mask for n in share])
+            out.update(zip(share, rows, strict=True))
+            return found.sum()
+
+        self.run(sequences, keep, forward_only=True)
+        return out
 
     def run(
         self, sequences: Sequence[MaskedSequence], loss: PassLoss, *, forward_only: bool

@@ -103,7 +103,7 @@ def test_a_checkpoint_with_a_critic_is_loaded_under_another_layout(
 
 def test_a_checkpoint_without_the_shards_of_its_critic_is_not_committed(tmp_path: Path) -> None:
     target = tmp_path / "v3"
-    manifest = replace_sharding(MANIFEST)
+    manifest = MANIFEST.model_copy(update={"sharding": Sharding.RESHARDABLE})
     temporary = checkpoint.begin(target, 1)
     write_export(temporary)
     write_shards(temporary / "shards")
@@ -115,10 +115,6 @@ def test_a_checkpoint_without_the_shards_of_its_critic_is_not_committed(tmp_path
     (target / "critic" / "common.pt").unlink()
     with pytest.raises(CheckpointUnusable, match=r"lacks its file critic/common.pt"):
         checkpoint.verify(target, whole)
-
-
-def replace_sharding(manifest: checkpoint.Manifest) -> checkpoint.Manifest:
-    return manifest.model_copy(update={"sharding": Sharding.RESHARDABLE})
 
 
 def write_shards(folder: Path) -> None:

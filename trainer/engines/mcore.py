@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from megatron.core.models.gpt.gpt_layer_specs import HAVE_TE
 from numpy.typing import NDArray
 from torch import Tensor
@@ -25,7 +24,6 @@ from trainer.lora import add_adapters
 from trainer.mcore_module import McoreModule
 from trainer.mcore_optimizer import McoreOptimizer
 from trainer.model import build_model
-from trainer.packed import unpacked
 from trainer.processes import Processes
 from trainer.sharded_files import ShardedFiles
 from trainer.weights import Weights, first_layer
@@ -53,17 +51,7 @@ class McoreEngine:
         return self.module.optimizer(config)
 
     def logprobs(self, sequences: Sequence[MaskedSequence]) -> dict[int, NDArray[np.float32]]:
-        out: dict[int, NDArray[np.float32]] = {}
-
-        def keep(share: list[int], found: Tensor) -> Tensor:
-            logprobs, _ = found
-            rows = unpacked(logprobs, [sequences[n].mask for n in share])
-            out.update(zip(share, rows, strict=True))
-            return logprobs.sum()
-
-        with torch.no_grad():
-            self.module.run(sequences, keep, forward_only=True)
-        return out
+        return self.module.rows(sequences)
 
     def forward_backward(self, sequences: Sequence[MaskedSequence], loss: MicroBatchLoss) -> None:
         self.module.zero_gradients()

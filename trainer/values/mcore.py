@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import OptimizerConfig
@@ -17,7 +15,6 @@ from mainspring.trajectories.sequences import MaskedSequence
 from trainer.checkpoint import CRITIC
 from trainer.mcore_module import McoreModule
 from trainer.mcore_optimizer import McoreOptimizer
-from trainer.packed import unpacked
 from trainer.processes import Processes
 from trainer.sharded_files import ShardedFiles
 from trainer.value_model import build_value_model
@@ -36,16 +33,7 @@ class McoreValueEngine:
         return self._module.optimizer(config)
 
     def values(self, sequences: Sequence[MaskedSequence]) -> dict[int, NDArray[np.float32]]:
-        out: dict[int, NDArray[np.float32]] = {}
-
-        def keep(share: list[int], found: Tensor) -> Tensor:
-            rows = unpacked(found[0], [sequences[n].mask for n in share])
-            out.update(zip(share, rows, strict=True))
-            return found.sum()
-
-        with torch.no_grad():
-            self._module.run(sequences, keep, forward_only=True)
-        return out
+        return self._module.rows(sequences)
 
     def forward_backward(self, sequences: Sequence[MaskedSequence], loss: ValueLoss) -> None:
         self._module.zero_gradients()
