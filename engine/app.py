@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from engine.adapter_routes import AdapterRoutes
 from engine.bodies import AbortBody, GenerateBody, PauseBody, parse
 from engine.scheduler import PauseMode, Scheduler
 from engine.sequences import (
@@ -43,11 +44,12 @@ OPEN_PATHS = frozenset({"/health", "/health_generate", "/ready"})
 
 
 class Routes:
-    def __init__(self, engine: EngineThread, scheduler: Scheduler) -> None:
+    def __init__(self, engine: EngineThread, scheduler: Scheduler, adapters: AdapterRoutes) -> None:
         self._engine = engine
         self._scheduler = scheduler
         """Read here without the engine thread: its weight_version and paused flag alone."""
         self._model = scheduler.model
+        self._adapters = adapters
         self._started_at = time.time()
 
     def table(self) -> list[Route]:
@@ -106,6 +108,12 @@ class Routes:
             self._sequence(rids[index] if rids else uuid.uuid4().hex, ids, parse_options(raw))
             for index, (ids, raw) in enumerate(zip(prompts, options, strict=True))
         ]
+        named = body.lora_path
+        names = named if isinstance(named, list) else [named] * len(prompts)
+        if len(names) != len(prompts):
+            raise InvalidRequest(f"{len(names)} lora_path for {len(prompts)} prompts")
+        for sequence, name in zip(sequences, names, strict=True):
+            sequence.adapter = self._adapters.named(name)
         return sequences, batched
 
     def _prompts(self, body: GenerateBody) -> tuple[list[list[int]], bool]:
@@ -206,6 +214,7 @@ class Routes:
                 "max_running_requests": self._scheduler.max_batch,
                 "startup_time": self._started_at,
                 "tp_size": 1,
+                "enable_lora": self._adapters.takes_any,
                 "stream_interval": PIECE_TOKENS,
                 "internal_states": [internal],
                 "version": f"mainspring-{__version__}",
@@ -240,9 +249,9 @@ class Routes:
     async def models(self, request: Request) -> Response:
         name = str(self._model.directory)
         card = {"id": name, "object": "model", "root": name}
-        return JSONResponse(
-            {"object": "list", "data": [card | {"max_model_len": self._model.context_length}]}
-        )
+        cards: list[dict[str, Any]] = [card | {"max_model_len": self._model.context_length}]
+        cards += self._adapters.cards(parent=name)
+        return JSONResponse({"object": "list", "data": cards})
 
     def _describe(self) -> dict[str, Any]:
         directory = str(self._model.directory)
@@ -326,8 +335,10 @@ def _refusal(
 
 
 def make_app(engine: EngineThread, scheduler: Scheduler, *, api_key: str = "") -> ASGIApp:
+    adapters = AdapterRoutes(engine, scheduler)
+    routes = Routes(engine, scheduler, adapters).table()
     app = Starlette(
-        routes=Routes(engine, scheduler).table() + UpdateRoutes(engine).table(),
+        routes=routes + adapters.table() + UpdateRoutes(engine).table(),
         exception_handlers={
             SchemaViolation: _refusal(str, 400),
             InvalidRequest: _refusal(lambda error: {"message": str(error)}, 400),

@@ -19,6 +19,8 @@ class GenerateBody(BaseModel):
     text: str | list[str] | None = None
     sampling_params: dict[str, Any] | list[dict[str, Any]] | None = None
     rid: str | list[str] | None = None
+    lora_path: str | list[str | None] | None = None
+    """Name of a loaded adapter, for all prompts or for each."""
     return_logprob: bool = False
     logprob_start_len: int = -1
     top_logprobs_num: int = 0
@@ -39,6 +41,16 @@ class UpdateBody(BaseModel):
 class VersionBody(BaseModel):
     new_version: str
     abort_all_requests: bool = True
+
+
+class LoadAdapterBody(BaseModel):
+    lora_name: str
+    lora_path: Path
+    """PEFT's folder."""
+
+
+class UnloadAdapterBody(BaseModel):
+    lora_name: str
 
 
 class AbortBody(BaseModel):

@@ -82,7 +82,8 @@ class Scheduler:
             sequence.ids[length:]
             for sequence, length in zip(self.running, self.pool.lengths, strict=False)
         ]
-        logits = self.model.forward(self.pool, new_ids, num_decoding)
+        adapters = [sequence.adapter for sequence in self.running]
+        logits = self.model.forward(self.pool, new_ids, num_decoding, adapters)
         for sequence, token, logprob in zip(
             self.running, *sample(logits, self.running), strict=True
         ):
@@ -95,12 +96,12 @@ class Scheduler:
 
     def _admit(self) -> None:
         budget = MAX_PREFILL_TOKENS
-        joining: set[tuple[int, ...]] = set()
+        joining: set[tuple[str | int | None, ...]] = set()
         passed_over: list[Sequence] = []
         while self.waiting and len(self.running) < self.max_batch:
             sequence = self.waiting.popleft()
-            prefix = self.pool.longest_prefix(sequence.ids)
-            beginning = tuple(sequence.ids[: prefix.length + WORTH_SHARING_TOKENS])
+            prefix = self.pool.longest_prefix(sequence.ids, sequence.adapter)
+            beginning = (sequence.adapter, *sequence.ids[: prefix.length + WORTH_SHARING_TOKENS])
             if beginning in joining:
                 passed_over.append(sequence)
                 continue
@@ -108,7 +109,7 @@ class Scheduler:
             if budget < 0 and joining:
                 passed_over.append(sequence)
                 break
-            self.pool.occupy(len(self.running), prefix)
+            self.pool.occupy(len(self.running), prefix, sequence.adapter)
             sequence.cached_tokens = prefix.length
             self.running.append(sequence)
             joining.add(beginning)
@@ -198,6 +199,14 @@ class Scheduler:
         self.is_updating = False
         self.weight_version = self._version_before or self.weight_version
         self.paused = self.paused and not resume
+
+    def remove_adapter(self, name: str) -> bool:
+        """False while a request in flight has it."""
+        if any(each.adapter == name for each in (*self.running, *self.waiting, *self._held)):
+            return False
+        self.model.adapters.remove(name)
+        self.pool.forget_adapter(name)
+        return True
 
     def _apply_updates(self) -> None:
         while self._updates and (self.paused or not (self.running or self.waiting)):

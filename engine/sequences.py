@@ -98,6 +98,8 @@ class Sequence:
     stop_ids: frozenset[int]
     """The model's end tokens and the request's; empty with `ignore_eos`."""
     prompt_tokens: int
+    adapter: str | None = None
+    """Name of the adapter that it runs with."""
     logprobs: list[float] = field(default_factory=list)
     spans: list[dict[str, Any]] = field(default_factory=list)
     """{"version", "start", "end"} over output tokens."""

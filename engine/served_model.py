@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
+from engine.adapters import Adapters
 from engine.attention import IMPLEMENTATION, plan
 from engine.padding import NONE, WHOLE, padded
 from engine.slots import KvShape, SlotPool
@@ -59,6 +60,7 @@ class PolicyModel:
         self._model.eval().set_attn_implementation(IMPLEMENTATION)
         self.padding = WHOLE if is_reproducible else NONE
         self.stamp = machine_stamp(torch.__version__, torch.backends.cpu.get_cpu_capability())
+        self.adapters = Adapters(self._model)
         self.directory = directory
         self.vocab_size: int = self.config.vocab_size
         self.context_length = context_length or int(self.config.max_position_embeddings)
@@ -111,19 +113,27 @@ class PolicyModel:
         return [module.weight for module in modules if isinstance(module, torch.nn.Linear)]
 
     @torch.inference_mode()
-    def forward(self, pool: SlotPool, new_ids: list[list[int]], num_decoding: int) -> torch.Tensor:
-        """Run `new_ids[i]` behind what slot i holds; the logits after each one's last, [R, V]."""
+    def forward(
+        self,
+        pool: SlotPool,
+        new_ids: list[list[int]],
+        num_decoding: int,
+        adapters: list[str | None] | None = None,
+    ) -> torch.Tensor:
+        """Run `new_ids[i]` behind what slot i holds, with the adapter that `adapters[i]` names;
+        the logits after each one's last, [R, V]."""
         counts = [len(ids) for ids in new_ids]
         ragged = plan(pool, counts, num_decoding, self.padding)
         ids = torch.tensor([token for ids in new_ids for token in ids])
         last = torch.tensor(counts).cumsum(0) - 1
-        output = self._model(
-            input_ids=self._rows(ids)[None],
-            position_ids=self._rows(ragged.positions)[None],
-            use_cache=False,
-            logits_to_keep=self._rows(last),
-            ragged=ragged,
-        )
+        with self.adapters.applied(adapters or [None] * len(counts), counts):
+            output = self._model(
+                input_ids=self._rows(ids)[None],
+                position_ids=self._rows(ragged.positions)[None],
+                use_cache=False,
+                logits_to_keep=self._rows(last),
+                ragged=ragged,
+            )
         pool.record(ragged.slots, ragged.positions, ids)
         for slot, count in enumerate(counts):
             pool.lengths[slot] += count

@@ -2,8 +2,9 @@
 
 Invariants: rows [0, running) belong to running requests, in order, so that a decode step attends
 over one contiguous block; the rows behind are idle and keep the KV of what ran there last;
-`tokens[slot, :lengths[slot]]` are the tokens whose KV is in the slot; memory is never uninitialised
-(a NaN behind the mask would still poison the row). Used by the engine thread only.
+`tokens[slot, :lengths[slot]]` are the tokens whose KV is in the slot, made with one adapter or
+none, and no request with another one gets it; memory is never uninitialised (a NaN behind the mask
+would still poison the row). Used by the engine thread only.
 """
 
 from dataclasses import dataclass
@@ -82,6 +83,7 @@ class SlotPool:
         self._tokens = numpy.full((num_slots, shape.max_length), NO_TOKEN)
         self._rows = numpy.arange(num_slots)
         self._last_used = [0] * num_slots
+        self._adapters: list[str | None] = [None] * num_slots
         self._clock = 0
         self.lengths = [0] * num_slots
 
@@ -90,8 +92,9 @@ class SlotPool:
         keys, values = self._kv[index]
         return keys, values
 
-    def occupy(self, slot: int, prefix: Prefix) -> None:
-        """Make idle `slot` (all before it run) start with the cached `prefix`, just looked up.
+    def occupy(self, slot: int, prefix: Prefix, adapter: str | None = None) -> None:
+        """Make idle `slot` (all before it run) start with the cached `prefix`, just looked up for
+        the same adapter.
 
         A slot whose whole content is the prefix (the last turn of the same rollout) is moved here;
         a part of a slot is copied, so that its owner still finds it.
@@ -99,6 +102,7 @@ class SlotPool:
         source, shared = prefix.slot, prefix.length
         if source >= slot and 0 < shared == self.lengths[source]:
             self.swap(source, slot)
+            self._adapters[slot] = adapter
             return
         victim = min(range(slot, len(self.lengths)), key=self._last_used.__getitem__)
         self.swap(victim, slot)
@@ -107,8 +111,9 @@ class SlotPool:
         if source != slot:
             self._copy(source, slot, shared)
         self.lengths[slot] = shared
+        self._adapters[slot] = adapter
 
-    def longest_prefix(self, ids: list[int]) -> Prefix:
+    def longest_prefix(self, ids: list[int], adapter: str | None = None) -> Prefix:
         """The slot sharing most of `ids`' beginning; the last token never counts, because its
         logits are what the caller is after."""
         limit = min(len(ids) - 1, max(self.lengths))
@@ -118,6 +123,7 @@ class SlotPool:
         first = differs.argmax(1)
         common = numpy.where(differs[self._rows, first], first, limit)
         common = numpy.minimum(common, self.lengths)
+        common[[made_with != adapter for made_with in self._adapters]] = 0
         slot = int(common.argmax())
         shared = int(common[slot])
         return Prefix(slot, shared) if shared >= MIN_SHARED_TOKENS else Prefix(0, 0)
@@ -136,6 +142,8 @@ class SlotPool:
         self._tokens[b, :length] = tokens
         for values in (self.lengths, self._last_used):
             values[a], values[b] = values[b], values[a]
+        adapters = self._adapters
+        adapters[a], adapters[b] = adapters[b], adapters[a]
 
     def _copy(self, source: int, target: int, length: int) -> None:
         self._kv[:, :, target, :, :length] = self._kv[:, :, source, :, :length]
@@ -145,6 +153,12 @@ class SlotPool:
         """Its request has ended; the KV may serve a later one."""
         self._clock += 1
         self._last_used[slot] = self._clock
+
+    def forget_adapter(self, adapter: str) -> None:
+        """No request runs with it: what is kept of those before serves none."""
+        for slot in range(len(self.lengths)):
+            if self._adapters[slot] == adapter:
+                self.lengths[slot] = 0
 
     def forget(self, running: int = 0) -> None:
         """No KV of now serves a later request; the first `running` slots keep theirs to

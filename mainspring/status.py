@@ -371,6 +371,8 @@ class Publish(StrEnum):
     COLLECTIVE = "collective"
     """The trainer's ranks send them to all engines at once, over a process group (NCCL, on CPU
     gloo); an engine that this did not reach loads the files."""
+    ADAPTER = "adapter"
+    """Engines keep the frozen model and load the adapters of the version."""
 
 
 class PolicyApi(StrEnum):

@@ -6,6 +6,7 @@ file, with the adapters of all pipeline stages. Imported by `trainer.weights`.
 """
 
 import json
+import shutil
 from pathlib import Path
 
 import torch
@@ -13,12 +14,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PretrainedConfig
 
+from mainspring.adapter_files import CONFIG, WEIGHTS
 from mainspring.config.lora import LoraConfig
 from trainer.convert import to_hf
 from trainer.lora import Adapter
-
-CONFIG = "adapter_config.json"
-WEIGHTS = "adapter_model.safetensors"
 
 
 def in_hf_names(name: str, adapter: Adapter, hf: PretrainedConfig) -> dict[str, Tensor]:
@@ -34,7 +33,6 @@ def in_hf_names(name: str, adapter: Adapter, hf: PretrainedConfig) -> dict[str, 
 def write(directory: Path, found: dict[str, Tensor], lora: LoraConfig, model_dir: Path) -> None:
     """Write a new folder; `model_dir`: of the frozen weights."""
     directory.mkdir()
-    save_file(found, directory / WEIGHTS, metadata={"format": "pt"})
     targets = {name.split(".")[-3] for name in found}
     config = {
         "peft_type": "LORA",
@@ -47,3 +45,6 @@ def write(directory: Path, found: dict[str, Tensor], lora: LoraConfig, model_dir
         "target_modules": sorted(targets),
     }
     (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+    save_file(found, directory / WEIGHTS, metadata={"format": "pt"})
+    # safetensors keeps its files for their owner, and an engine may run as somebody else.
+    shutil.copymode(directory / CONFIG, directory / WEIGHTS)

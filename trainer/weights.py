@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import PretrainedConfig
 
+from mainspring import adapter_files
 from mainspring.config.lora import LoraConfig
 from mainspring.errors import ModelError
 from trainer.adapters import in_hf_names, write
@@ -34,8 +35,6 @@ from trainer.model import PolicyModel
 from trainer.processes import Processes
 
 T = TypeVar("T")
-ADAPTER_DIRECTORY = "adapter"
-"""Inside the export."""
 
 
 def first_layer(model: PolicyModel, processes: Processes) -> int:
@@ -129,7 +128,7 @@ class Weights:
         if first:
             writer.finish({name: file for part in files for name, file in part.items()})
         if self._lora is not None and self._lora.rank:
-            self._export_adapters(directory / ADAPTER_DIRECTORY, self._lora)
+            self._export_adapters(directory / adapter_files.DIRECTORY, self._lora)
 
     def gathered(self) -> Iterator[tuple[int, StateDict]]:
         """Weight after weight as an export has it, on the rank that writes it, elsewhere nothing;

@@ -231,6 +231,7 @@ async def engine_item(config: CampaignConfig, url: str, settings: Settings) -> I
             api_key=settings.policy_api_key.get_secret_value(),
             model_dir=None if model == BUNDLED else Path(model),
             max_context=config.policy.max_context,
+            adapter_rank=config.adapter_rank,
         )
     except EngineError as error:
         return Item(what, State.MISSING, error.message, error.remedy, True)

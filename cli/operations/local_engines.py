@@ -21,6 +21,7 @@ import httpx
 import psutil
 
 from cli.operations.fleet import ONE_THREAD, Member
+from infra.policy.engine_check import adapter_arguments
 from infra.policy.model_files import read_facts
 from mainspring import batch_invariance, layout
 from mainspring.algorithms.schedule import Schedule
@@ -158,6 +159,8 @@ def _sglang(
     if config.policy.model != BUNDLED:
         length = min(length, read_facts(Path(config.policy.model)).max_context or length)
     member.arguments += ["--engine", "sglang", "--context-length", str(length)]
+    if config.adapter_rank:
+        member.arguments += adapter_arguments(config.adapter_rank)
     if not rest:
         member.arguments += ["--mem-fraction-static", SHARED_GPU_FRACTION]
         rest = hardware.gpus[:1]

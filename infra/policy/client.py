@@ -18,8 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from infra.policy.adapter_loading import AdapterLoading, loaded_at, of_adapter, under
 from infra.policy.balancer import Balancer
 from infra.policy.engine_weights import EngineWeights, IsKnown, served_label
+from infra.policy.loading import Loading, WholeModel
 from infra.policy.partial import Partial, UnknownWeights, cut_off, weight_label
 from infra.policy.protocol import (
     ANY,
@@ -34,7 +36,7 @@ from infra.policy.protocol import (
 from infra.policy.pulse import Pulse
 from infra.policy.weight_label import WeightLabel
 from infra.policy.wire import Closed, OnPiece, Wire
-from mainspring.errors import EngineFailing, EngineUnreachable
+from mainspring.errors import EngineError, EngineFailing, EngineUnreachable
 from mainspring.trajectories.turns import PartialCall
 
 MAX_RESUMES = 64
@@ -84,13 +86,16 @@ class SGLangClient:
         is_known: IsKnown | None = None,
         reproducible: bool = False,
         alone: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        adapters: bool = False,
     ) -> None:
         """`vocab_size`: of the model, where it is known; `model`: directory of the first version,
         whose weights all later ones must have by name and shape; `is_known`: whether the campaign
         has such weights now, asked for every reply (default: any number is a version of it);
         `reproducible`: engines that are not, or not alike, are refused before they get weights;
-        `alone`: entered while weights are loaded, to keep other processes from the same."""
+        `alone`: entered while weights are loaded, to keep other processes from the same;
+        `adapters`: engines keep `model` and load each version's adapters."""
         self._any_weights = any_weights
+        self._adapters = adapters
         self._vocab_size = vocab_size
         self._is_known = is_known
         self._doubtful: set[str] = set()
@@ -98,8 +103,17 @@ class SGLangClient:
         self._balancer = Balancer([url.rstrip("/") for url in engines])
         self._wire = Wire(timeout_s, api_key)
         self._pulse = Pulse(self._wire.answers)
+        self._loading: Loading = WholeModel()
+        if adapters:
+            assert model is not None, "adapters are those of a model"
+            self._loading = AdapterLoading(model, is_known or _any_label)
         self.weights = EngineWeights(
-            self._wire, model=model, is_known=is_known, reproducible=reproducible, alone=alone
+            self._wire,
+            model=model,
+            is_known=is_known,
+            reproducible=reproducible,
+            alone=alone,
+            loading=self._loading,
         )
 
     async def __aenter__(self) -> Self:
@@ -266,15 +280,38 @@ class SGLangClient:
         """What the engine answered, and why that is not all."""
         try:
             await self._refuse_first_model(engine, request.versions)
+            adapter = await self._adapter(engine, request.versions)
         except (EngineUnreachable, EngineFailing) as error:
             # Not of the request: a connection that closed here is none that it closed.
             return None, EngineUnreachable(error.message)
+        body, on_piece = request.body, request.on_piece
+        if adapter is not None:
+            body = body | {"lora_path": adapter}
+            on_piece = on_piece and of_adapter(adapter, on_piece)
         try:
-            return await self._wire.reply(engine, request.body, request.on_piece), None
+            return under(adapter, await self._wire.reply(engine, body, on_piece)), None
         except Closed as closed:
-            return closed.so_far and cut_off(closed.so_far), closed
+            return closed.so_far and under(adapter, cut_off(closed.so_far)), closed
         except (EngineUnreachable, EngineFailing) as error:
             return None, error
+        except EngineError:
+            # Another process may have come to its address meanwhile, without the adapter.
+            if adapter is not None and adapter != await self._adapter(engine, request.versions):
+                raise UnknownWeights(engine, adapter, request.versions) from None
+            raise
+
+    async def _adapter(self, engine: str, versions: Versions) -> str | None:
+        """Name of the adapter of the version that `engine` serves now, of whatever campaign for an
+        evaluation. Raises UnknownWeights."""
+        if not (self._adapters or self._any_weights):
+            return None
+        served = str((await self.weights.info(engine)).get("weight_version"))
+        if self._any_weights:
+            is_one = WeightLabel.parse(served) and served in await loaded_at(self._wire, engine)
+            return served if is_one else None
+        label = weight_label(engine, served, versions)
+        await self._refuse_unknown(engine, {label})
+        return self._loading.adapter(label)
 
     async def served_version(self, engine: str) -> int | None:
         label = served_label(await self.weights.info(engine))
@@ -287,3 +324,7 @@ class SGLangClient:
     async def reconcile(self, engine: str, weights: Path, label: WeightLabel) -> bool:
         """See EngineWeights.reconcile."""
         return await self.weights.reconcile(engine, weights, label)
+
+
+async def _any_label(label: WeightLabel) -> bool:
+    return True

@@ -46,11 +46,17 @@ class EngineReport:
 
 
 async def check_engine(
-    url: str, *, api_key: str = "", model_dir: Path | None = None, max_context: int | None = None
+    url: str,
+    *,
+    api_key: str = "",
+    model_dir: Path | None = None,
+    max_context: int | None = None,
+    adapter_rank: int = 0,
 ) -> EngineReport:
-    """Ask the engine at `url`; compare it with a model directory and with the longest prompt plus
-    reply that is asked for. Raises EngineError when it does not answer as a policy engine, and
-    ModelError when `model_dir` cannot be read."""
+    """Ask the engine at `url`; compare it with a model directory, with the longest prompt plus
+    reply that is asked for, and with the adapters that it is to load (rank 0: none). Raises
+    EngineError when it does not answer as a policy engine, and ModelError when `model_dir` cannot
+    be read."""
     url = url.rstrip("/")
     expected = None if model_dir is None else read_facts(model_dir)
     async with httpx.AsyncClient(
@@ -66,6 +72,7 @@ async def check_engine(
         if not bundled:
             context_length = await _sglang_context_length(http, url)
         paused = (await _get(http, url, "/ready")).status_code == 503
+        server = await _ask(http, url, "/server_info") if adapter_rank else {}
     vocab_size = info.get("vocab_size")
     if vocab_size is None:
         vocab_size = _vocab_size_on_disk(Path(str(info["model_path"])))
@@ -82,7 +89,10 @@ async def check_engine(
         stamp=_stamp(info.get("stamp")),
         mismatch=None,
     )
-    return replace(report, mismatch=_mismatch(report, expected, model_dir, max_context))
+    mismatch = _mismatch(report, expected, model_dir, max_context)
+    if mismatch is None and adapter_rank:
+        mismatch = _takes_no_adapter(url, server, adapter_rank)
+    return replace(report, mismatch=mismatch)
 
 
 def _mismatch(
@@ -109,6 +119,25 @@ def _mismatch(
             "lower policy.max_context"
         )
     return None
+
+
+def _takes_no_adapter(url: str, server: dict[str, Any], rank: int) -> str | None:
+    largest = server.get("max_lora_rank")
+    if server.get("enable_lora") and (largest is None or largest >= rank):
+        return None
+    found = f"takes adapters of rank {largest} or less" if largest else "takes no adapters"
+    arguments = " ".join(adapter_arguments(rank))
+    return (
+        f'policy engine {url} {found}, and policy.publish = "adapter" loads those of rank {rank}: '
+        f"start SGLang with {arguments}"
+    )
+
+
+def adapter_arguments(rank: int) -> list[str]:
+    """SGLang's, so that it takes adapters at run time."""
+    # Not "all": for a tied model SGLang then makes an output layer of its own.
+    targets = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    return ["--enable-lora", "--max-lora-rank", str(rank), "--lora-target-modules", *targets]
 
 
 def _stamp(told: object) -> MachineStamp | None:

@@ -15,10 +15,11 @@ from typing import Any
 
 import structlog
 
+from infra.policy.loading import Loading, WholeModel
 from infra.policy.model_files import check_servable
 from infra.policy.protocol import WeightsDiffer
 from infra.policy.same_bits import SameBits
-from infra.policy.weight_files import check_same_weights, weights_digest
+from infra.policy.weight_files import check_same_weights
 from infra.policy.weight_label import WeightLabel
 from infra.policy.wire import Wire
 from mainspring.errors import EngineError
@@ -41,14 +42,15 @@ class EngineWeights:
         is_known: IsKnown | None = None,
         reproducible: bool = False,
         alone: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        loading: Loading | None = None,
     ) -> None:
-        """See SGLangClient."""
+        """See SGLangClient. `loading`: of whole models where None is given."""
         self.wire = wire
         self.alone = alone
         self._model = model
         self._is_known = is_known
         self._like = SameBits() if reproducible else None
-        self._digests: dict[tuple[Path, WeightLabel], str | None] = {}
+        self._loading = loading or WholeModel()
         self._not_compared: set[str] = set()
         self._publishing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -67,6 +69,7 @@ class EngineWeights:
             if await self.is_current(engine, weights, label):
                 return False
             await asyncio.to_thread(self.check, weights)
+            await asyncio.to_thread(self._loading.check, weights, label)
             async with self.alone():
                 # Another process may have loaded them while this one waited, or newer ones.
                 if await self.is_current(engine, weights, label):
@@ -81,7 +84,9 @@ class EngineWeights:
         if self._like is not None:
             self._like.check(engine, info)
         served = served_label(info)
-        if not (served and served.can_be(label) and await self._holds(info, weights, label)):
+        if not (
+            served and served.can_be(label) and await self._loading.holds(info, weights, label)
+        ):
             return False
         # The process that loaded it may have died before this.
         await self.wire.post(engine, "/continue_generation", {})
@@ -98,15 +103,7 @@ class EngineWeights:
         return await self._is_known(served)
 
     async def _load(self, engine: str, weights: Path, label: WeightLabel) -> None:
-        try:
-            await self.wire.post(engine, "/pause_generation", {"mode": "retract"})
-            await self.wire.post(
-                engine,
-                "/update_weights_from_disk",
-                {"model_path": str(weights.absolute()), "weight_version": str(label)},
-            )
-        finally:
-            await asyncio.shield(self.wire.post(engine, "/continue_generation", {}))
+        await self._loading.load(self.wire, engine, await self.info(engine), weights, label)
         info = await self.info(engine)
         if served_label(info) != label:
             raise EngineError(
@@ -126,7 +123,7 @@ class EngineWeights:
         self, engine: str, info: dict[str, Any], weights: Path, label: WeightLabel
     ) -> None:
         """Raises WeightsDiffer. `info`: what the engine answered after it had got `weights`."""
-        if not await self._holds(info, weights, label):
+        if not await self._loading.holds(info, weights, label):
             raise WeightsDiffer(
                 f"policy engine {engine} loaded version {label.version}, and its weights "
                 f"differ from those in {weights} by checksum",
@@ -135,14 +132,3 @@ class EngineWeights:
         if info.get("weights_digest") is None and engine not in self._not_compared:
             self._not_compared.add(engine)
             _log.info("weights not compared: the engine reports no checksum", engine=engine)
-
-    async def _holds(self, info: dict[str, Any], weights: Path, label: WeightLabel) -> bool:
-        """Whether an engine holds these very weights; taken for granted where it cannot tell."""
-        digest = info.get("weights_digest")
-        if digest is None:
-            return True
-        # By the label as well: after a rollback other weights are at the same path.
-        if (key := (weights, label)) not in self._digests:
-            self._digests.clear()  # only the newest are published again
-            self._digests[key] = await asyncio.to_thread(weights_digest, weights)
-        return self._digests[key] in (None, digest)

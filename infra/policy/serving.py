@@ -38,7 +38,7 @@ from mainspring.errors import ConfigError
 from mainspring.ids import CampaignId
 from mainspring.programs.parsing.choice import parser_of
 from mainspring.programs.profiles.choice import is_program, profile_for
-from mainspring.status import PolicyApi
+from mainspring.status import PolicyApi, Publish
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +181,7 @@ def engines_of(
         is_known=None if is_eval else is_known,
         reproducible=needs_same_bits(config),
         alone=PublishingLease(db, campaign).held,
+        adapters=policy.publish is Publish.ADAPTER and not is_eval,
     )
 
 

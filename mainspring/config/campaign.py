@@ -17,7 +17,7 @@ from mainspring.config.section import BUNDLED, STORED
 from mainspring.config.tracking import TrackingConfig
 from mainspring.config.trainer import TrainerConfig
 from mainspring.programs.profiles.choice import is_program
-from mainspring.status import CampaignKind, PolicyApi
+from mainspring.status import CampaignKind, PolicyApi, Publish
 
 
 class CampaignConfig(RunConfig):
@@ -46,6 +46,7 @@ class CampaignConfig(RunConfig):
             ("curriculum.kind", self.curriculum.kind == SHUFFLED, f'"{SHUFFLED}"'),
             ("agent.kind", not is_program(self.agent), 'an agent such as "bash", no program'),
             ("policy.api", self.policy.api is PolicyApi.SGLANG, '"sglang"'),
+            ("policy.publish", self.policy.publish is not Publish.ADAPTER, '"disk"'),
         ):
             if not is_fit:
                 raise ValueError(
@@ -53,6 +54,11 @@ class CampaignConfig(RunConfig):
                     '"fastest"'
                 )
         return self
+
+    @property
+    def adapter_rank(self) -> int:
+        """Of the adapters that engines load; 0: they load whole models."""
+        return self.trainer.lora.rank if self.policy.publish is Publish.ADAPTER else 0
 
     @property
     def repeats(self) -> bool:
@@ -77,6 +83,15 @@ class CampaignConfig(RunConfig):
     @model_validator(mode="after")
     def _adapters_need_a_trained_model(self) -> Self:
         self.trainer.lora.require_trained(self.policy.model)
+        return self
+
+    @model_validator(mode="after")
+    def _adapters_are_there_to_publish(self) -> Self:
+        if self.policy.publish is Publish.ADAPTER and not self.trainer.lora.rank:
+            raise ValueError(
+                'policy.publish = "adapter" needs adapters: set trainer.lora.rank, or publish = '
+                '"disk"'
+            )
         return self
 
     @model_validator(mode="after")

@@ -26,9 +26,11 @@ class PolicyConfig(Section):
     temperature: float = Field(default=1.0, ge=0, le=2)
     """Sampling temperature; greedy evaluations use 0."""
     publish: Publish = Publish.DISK
-    """How engines get new weights: "disk", they load the files of each version; or "collective",
+    """How engines get new weights: "disk", they load the files of each version; "collective",
     the trainer's ranks send them to all engines at once over a process group (NCCL on GPUs, gloo on
-    CPUs), and what this does not reach loads the files. Engines must reach the trainer's host."""
+    CPUs), and what this does not reach loads the files (engines must reach the trainer's host); or
+    "adapter", they keep the frozen model and load the adapters of each version alone (with
+    [trainer.lora])."""
     request_timeout_s: float = Field(default=600.0, gt=0)
     """Time limit of one reply; then the request is repeated."""
 
@@ -48,6 +50,6 @@ class PolicyConfig(Section):
 
     @model_validator(mode="after")
     def _engines_take_weights(self) -> Self:
-        if self.publish is Publish.COLLECTIVE and self.api is not PolicyApi.SGLANG:
-            raise ValueError('publish = "collective" needs api = "sglang": it sends weights')
+        if self.publish is not Publish.DISK and self.api is not PolicyApi.SGLANG:
+            raise ValueError(f'publish = "{self.publish}" needs api = "sglang": it sends weights')
         return self

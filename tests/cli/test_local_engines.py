@@ -106,6 +106,19 @@ def test_an_engine_with_threads_of_its_own_is_not_forked(model: Path) -> None:
         assert started["trainer"].imports == ()
 
 
+def test_sglang_here_takes_the_adapters_that_are_published(model: Path) -> None:
+    url = "http://127.0.0.1:30000"
+    fields = campaign(model, url).model_dump(exclude_unset=True)
+    fields["trainer"]["lora"] = {"rank": 16}
+    for publish, has_adapters in (("disk", False), ("adapter", True)):
+        config = CampaignConfig.model_validate(
+            fields | {"policy": fields["policy"] | {"publish": publish}}
+        )
+        started = {each.name: each for each in members(Settings(), config, (url,), gpus(2))}
+        given = " ".join(started["engine"].arguments)
+        assert ("--enable-lora --max-lora-rank 16" in given) is has_adapters
+
+
 def reproducible(model: Path | str, *engines: str) -> CampaignConfig:
     fields = campaign(Path(model), *engines, device="cpu").model_dump(exclude_unset=True)
     return CampaignConfig.model_validate(fields | {"schedule": "reproducible"})

@@ -33,8 +33,14 @@ class Noting(PolicyModel):
         self.rows: defaultdict[tuple[int, ...], set[bytes]] = defaultdict(set)
         super().__init__(directory, is_reproducible=True)
 
-    def forward(self, pool: SlotPool, new_ids: list[list[int]], num_decoding: int) -> torch.Tensor:
-        logits = super().forward(pool, new_ids, num_decoding)
+    def forward(
+        self,
+        pool: SlotPool,
+        new_ids: list[list[int]],
+        num_decoding: int,
+        adapters: list[str | None] | None = None,
+    ) -> torch.Tensor:
+        logits = super().forward(pool, new_ids, num_decoding, adapters)
         for slot in range(len(new_ids)):
             seen = tuple(pool._tokens[slot, : pool.lengths[slot]].tolist())
             self.rows[seen].add(logits[slot].numpy().tobytes())

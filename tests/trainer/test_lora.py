@@ -122,7 +122,9 @@ def test_the_export_is_the_policy_and_the_adapter_makes_it_from_the_base(
     assert config["target_modules"] == sorted(
         ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     )
-    adapter = load_file(tmp_path / "hf" / "adapter" / "adapter_model.safetensors")
+    file = tmp_path / "hf" / "adapter" / "adapter_model.safetensors"
+    assert file.stat().st_mode == (tmp_path / "hf" / "config.json").stat().st_mode
+    adapter = load_file(file)
     base = load_weights(directory)
     scale = config["lora_alpha"] / config["r"]
     for name in [n for n in adapter if n.endswith("lora_A.weight")]:

@@ -122,3 +122,21 @@ async def test_sglangs_own_answers_are_read(model: Path) -> None:
     elsewhere = answers["/model_info"] | {"model_path": "/models/of/another/host"}
     with answering(answers | {"/model_info": elsewhere}) as url:
         assert (await check_engine(url, model_dir=model)).vocab_size is None
+
+
+async def test_an_engine_that_takes_no_adapters_is_told_how_it_would(engine, model) -> None:
+    assert (await check_engine(engine, adapter_rank=16)).mismatch is None
+    info = {"model_path": "m", "weight_version": "0"}
+    arguments = "--enable-lora --max-lora-rank 16 --lora-target-modules q_proj k_proj"
+    for server, found in (
+        ({}, "takes no adapters"),
+        ({"enable_lora": None, "max_lora_rank": None}, "takes no adapters"),
+        ({"enable_lora": True, "max_lora_rank": 8}, "takes adapters of rank 8 or less"),
+    ):
+        with answering({"/model_info": info, "/server_info": server}) as url:
+            mismatch = (await check_engine(url, adapter_rank=16)).mismatch
+            assert mismatch is not None and found in mismatch and arguments in mismatch
+            assert (await check_engine(url)).mismatch is None
+    taken = {"enable_lora": True, "max_lora_rank": 16}
+    with answering({"/model_info": info, "/server_info": taken}) as url:
+        assert (await check_engine(url, adapter_rank=16)).mismatch is None

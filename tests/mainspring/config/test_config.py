@@ -1,6 +1,7 @@
 """Campaign files: what is wrong is named with file and field, all of it at once, in plain words."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -225,6 +226,7 @@ def test_bounds_of_the_gap_follow_the_dtype() -> None:
         ("trainer", "tensor_parallel", 2),
         ("trainer", "data_parallel", 2),
         ("policy", "api", "openai"),
+        ("policy", "publish", "adapter"),
     ],
 )
 def test_what_cannot_be_reproduced_is_refused(section: str, field: str, value: object) -> None:
@@ -233,6 +235,19 @@ def test_what_cannot_be_reproduced_is_refused(section: str, field: str, value: o
     assert CampaignConfig.model_validate(raw).batches is not None
     raw[section] = raw[section] | {field: value}
     with pytest.raises(ValidationError, match=rf"{section}\.{field}.*or set schedule = \"fastest"):
+        CampaignConfig.model_validate(raw)
+
+
+def test_adapters_are_published_where_there_are_some() -> None:
+    raw: dict[str, Any] = {"name": "a", "policy": {"model": "/m", "publish": "adapter"}}
+    with pytest.raises(ValidationError, match=r'publish = "adapter" needs adapters: set trainer'):
+        CampaignConfig.model_validate(raw)
+    for publish, rank in (("adapter", 8), ("disk", 0)):
+        raw["policy"]["publish"] = publish
+        config = CampaignConfig.model_validate(raw | {"trainer": {"lora": {"rank": 8}}})
+        assert config.adapter_rank == rank
+    raw["policy"] |= {"publish": "adapter", "api": "openai"}
+    with pytest.raises(ValidationError, match=r'publish = "adapter" needs api = "sglang"'):
         CampaignConfig.model_validate(raw)
 
 

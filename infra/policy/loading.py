@@ -1,0 +1,64 @@
+"""How a policy version gets into an engine: the seam between `engine_weights` and the two ways.
+
+`WholeModel` replaces all weights from the version's files; `adapter_loading` keeps the frozen model
+and adds the version's adapters. Used by `engine_weights` and the client.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Any, Protocol
+
+from infra.policy.checksums import Checksums
+from infra.policy.weight_label import WeightLabel
+from infra.policy.wire import Wire
+
+
+class Loading(Protocol):
+    async def holds(self, info: dict[str, Any], version: Path, label: WeightLabel) -> bool:
+        """Whether an engine that answers `info` to /model_info has the weights in its memory that
+        `version` needs; taken for granted where it cannot tell."""
+        ...
+
+    def check(self, version: Path, label: WeightLabel) -> None:
+        """Raises ModelError before an engine is asked."""
+        ...
+
+    async def load(
+        self, wire: Wire, engine: str, info: dict[str, Any], version: Path, label: WeightLabel
+    ) -> None:
+        """Make `engine`, whose /model_info is `info`, serve `version` as `label`. Idempotent, and
+        the engine generates afterwards, whatever happened. Raises EngineError."""
+        ...
+
+    def adapter(self, label: WeightLabel) -> str | None:
+        """Name of the adapter that a request must give to be served by `label`."""
+        ...
+
+
+class WholeModel:
+    def __init__(self) -> None:
+        self._checksums = Checksums()
+
+    async def holds(self, info: dict[str, Any], version: Path, label: WeightLabel) -> bool:
+        return await self._checksums.agree(info, version, label)
+
+    def check(self, version: Path, label: WeightLabel) -> None:
+        pass  # engine_weights checks whole models, which every version is
+
+    async def load(
+        self, wire: Wire, engine: str, info: dict[str, Any], version: Path, label: WeightLabel
+    ) -> None:
+        await load_from_disk(wire, engine, version, label)
+
+    def adapter(self, label: WeightLabel) -> str | None:
+        return None
+
+
+async def load_from_disk(wire: Wire, engine: str, model: Path, label: WeightLabel) -> None:
+    """Requests in flight continue under the new weights, with their keys computed again."""
+    try:
+        await wire.post(engine, "/pause_generation", {"mode": "retract"})
+        body = {"model_path": str(model.absolute()), "weight_version": str(label)}
+        await wire.post(engine, "/update_weights_from_disk", body)
+    finally:
+        await asyncio.shield(wire.post(engine, "/continue_generation", {}))
