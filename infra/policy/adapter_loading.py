@@ -45,8 +45,7 @@ class AdapterLoading:
         self, wire: Wire, engine: str, info: dict[str, Any], version: Path, label: WeightLabel
     ) -> None:
         served = WeightLabel.parse(str(info.get("weight_version")))
-        is_ours = served is not None and (served == FIRST or await self._is_ours(served))
-        if label.version == 0 or not (is_ours and await self.holds(info, version, label)):
+        if label.version == 0 or not await self._has_model(info, served):
             await load_from_disk(wire, engine, self._model, label if label.version == 0 else FIRST)
         if label.version == 0:
             return
@@ -63,6 +62,13 @@ class AdapterLoading:
         )
         for name in old_ones(loaded - {str(label), str(served)}):
             await _unload(wire, engine, name)
+
+    async def _has_model(self, info: dict[str, Any], served: WeightLabel | None) -> bool:
+        """For sure: the bare number 0 may be that of any model that an engine was started with."""
+        if served is None or (served == FIRST and info.get("weights_digest") is None):
+            return False
+        is_named_so = served == FIRST or await self._is_ours(served)
+        return is_named_so and await self._checksums.agree(info, self._model, FIRST)
 
     def adapter(self, label: WeightLabel) -> str | None:
         return str(label) if label.version > 0 else None

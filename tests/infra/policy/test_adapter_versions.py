@@ -12,9 +12,10 @@ from infra.policy.partial import UnknownWeights
 from infra.policy.protocol import SamplingParams, Versions
 from infra.policy.weight_label import WeightLabel
 from mainspring.adapter_files import DIRECTORY
-from mainspring.errors import ModelError
+from mainspring.errors import EngineError, ModelError
 from mainspring.trajectories.turns import PartialCall
 from tests.engine.adapter_folders import save_version
+from tests.infra.policy.engine_stub import engine_stub
 from tests.infra.policy.engines import Reference, running, serving, serving_process, until
 from tests.infra.policy.tiny_model import save_tiny_model
 
@@ -99,6 +100,23 @@ async def test_an_engine_with_another_model_gets_the_frozen_one_first(versions, 
                         await ask(client)
                 assert await client.reconcile(url, versions[1], label(1))
                 assert gap(await ask(client), versions[1]) < 1e-4
+
+
+async def test_the_number_0_proves_no_model_where_an_engine_has_no_checksum(versions) -> None:
+    """As SGLang, which may have been started with any model."""
+    with engine_stub() as stub:
+        async with client_of(versions, stub.url) as client:
+            with pytest.raises(EngineError, match="serves version 0 after loading 1-c1"):
+                await client.reconcile(stub.url, versions[1], label(1))
+    posted = [(path, body) for path, body in stub.asked if body]
+    assert [path for path, _ in posted] == [
+        "/pause_generation",
+        "/update_weights_from_disk",
+        "/load_lora_adapter",
+        "/update_weight_version",
+    ]
+    assert posted[1][1] == {"model_path": str(versions[0]), "weight_version": "0"}
+    assert posted[2][1]["lora_path"] == str(versions[1] / DIRECTORY)
 
 
 async def test_an_engine_that_was_killed_is_given_model_and_adapter_again(versions) -> None:
