@@ -74,7 +74,8 @@ class Critic:
     def begin_as(self, policy: Weights) -> None:
         """Take the layers that the policy has now; head and optimizer start anew."""
         mine = self.engine.weights.named()
-        theirs = policy.stored()
+        # Not the policy's output layer: a last stage has its name for a copy of the embedding.
+        theirs = policy.stored() | {n: w for n, w in mine.items() if n == "output_layer.weight"}
         self.engine.weights.take(
             {name: theirs.get(name, torch.zeros_like(weight)) for name, weight in mine.items()}
         )

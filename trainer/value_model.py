@@ -22,6 +22,7 @@ from trainer.weights import Weights
 
 class ValueModel(PolicyModel):
     value_head: nn.Linear
+    """On the last pipeline stage alone."""
 
     def _postprocess(
         self,
@@ -32,7 +33,10 @@ class ValueModel(PolicyModel):
         packed_seq_params: PackedSequences | None = None,
         **__: object,
     ) -> Tensor:
-        """[N] values of the N tokens that `loss_mask` [1, T] wants, in float32."""
+        """Before the last stage the hidden states. There [N]: values of the N tokens that
+        `loss_mask` [1, T] wants, in float32."""
+        if not self.post_process:
+            return hidden_states
         assert loss_mask is not None
         if self.config.sequence_parallel:
             # Every rank computes the whole loss, so its gradient is split, not added up.
@@ -48,12 +52,15 @@ def build_value_model(
 ) -> tuple[ValueModel, Weights, PretrainedConfig]:
     """With the weights of a Hugging Face directory. Raises ModelError."""
     hf = hf_directory.load_config(model_dir)
-    hf.tie_word_embeddings = True  # it has no output layer, and keeps no weight for one
+    # It has no output layer. Tied, it keeps no weight for one, or on a last stage that is not the
+    # first a copy of the embedding, which is not used.
+    hf.tie_word_embeddings = True
     model = build_model(hf, parallel, processes, make=ValueModel)
     weights = Weights(model, hf, processes, model_dir)
     weights.load_hf(model_dir)
-    head = nn.Linear(hf.hidden_size, 1, device=processes.device)
-    nn.init.zeros_(head.weight)
-    nn.init.zeros_(head.bias)
-    model.value_head = head  # after the weights of the directory, which has none for it
+    if processes.is_last_stage:
+        head = nn.Linear(hf.hidden_size, 1, device=processes.device)
+        nn.init.zeros_(head.weight)
+        nn.init.zeros_(head.bias)
+        model.value_head = head  # after the weights of the directory, which has none for it
     return model, weights, hf

@@ -14,7 +14,7 @@ class CriticConfig(Section):
     value to each action token. Generalized advantage estimation (arXiv 1506.02438) makes advantages
     of these values and of the reward, which is given at the last action token of a branch. The
     critic is trained on the policy's mini-batches, after the policy, and is a part of every
-    checkpoint. It needs `advantage = "gae"` and `filter = "none"`, and has no pipeline stages."""
+    checkpoint. It needs `advantage = "gae"` and `filter = "none"`."""
 
     lr: float = Field(default=1e-5, gt=0)
     """Learning rate of its AdamW, the same in all steps."""

@@ -84,10 +84,8 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
                 f'filter = "{self.filter}" replaces groups that a critic learns from as well: set '
                 'filter = "none"'
             )
-        if self.pipeline_parallel > 1:
-            raise ValueError("a critic has no pipeline stages: remove pipeline_parallel")
         if self.engine_name != MCORE:
-            for name in ("context_parallel", "expert_parallel"):
+            for name in ("pipeline_parallel", "context_parallel", "expert_parallel"):
                 if getattr(self, name) > 1:
                     raise ValueError(
                         f'a critic is shared by {name} with the engine "mcore" alone: remove {name}'

@@ -115,7 +115,7 @@ def _moments(
     on_cpu = trainer.device is Device.CPU
     rest = CPU_REST_BYTES if on_cpu else CUDA_REST_BYTES
     standing = {Part.WEIGHTS: weights, Part.OPTIMIZER: optimizer, Part.REST: rest}
-    of_critic = 0 if trainer.critic is None else critic_parameters(shape, kind)
+    of_critic = 0 if trainer.critic is None else critic_parameters(shape, trainer, kind)
     if of_critic:
         standing[Part.CRITIC] = critic_bytes(shape, trainer, kind)
 
@@ -167,16 +167,19 @@ def _moments(
     )
 
 
-def critic_parameters(shape: ModelShape, kind: RankKind) -> int:
+def critic_parameters(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
     """Of a rank's critic: the policy's without an output layer, and one number for each token."""
-    output = 0 if shape.is_tied else kind.output_parameters
-    return kind.num_parameters - output + shape.hidden_size + 1
+    # A last stage that is not the first keeps a copy of the embedding in its place.
+    keeps = shape.is_tied or trainer.pipeline_parallel > 1
+    output = 0 if keeps else kind.output_parameters
+    head = shape.hidden_size + 1 if kind.has_output else 0
+    return kind.num_parameters - output + head
 
 
 def critic_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
     """Between its steps. Its activations take the place of the policy's, which are freed before;
     its gradients too, where they have no buffer of their own."""
-    facts, parameters = facts_of(trainer), critic_parameters(shape, kind)
+    facts, parameters = facts_of(trainer), critic_parameters(shape, trainer, kind)
     each = bytes_per_value(trainer) + (FLOAT32_BYTES if facts.has_gradient_buffer else 0)
     if not facts.shards_optimizer:
         return parameters * (each + 2 * FLOAT32_BYTES)

@@ -66,6 +66,8 @@ def steps(
     """Three steps; the metrics of each. The weights are exported to `out`."""
     joined(rank, store, config)
     trainer = TrainerRank(config, model_dir, rank=rank)
+    if config.trainer.critic is not None:
+        trainer.begin_critic()
     found = [trainer.train_step(samples, step=step, current_version=0) for step in range(3)]
     trainer.export_hf(out)
     return found

@@ -13,7 +13,7 @@ from tests.trainer import rank_jobs
 from tests.trainer.conftest import MakeModel
 from tests.trainer.critics import MakeConfig, with_critic, with_rewards
 from tests.trainer.ranks import run
-from tests.trainer.test_mcore_engine import ALONE, CP2, DP2, SP, TP2, name_of
+from tests.trainer.test_mcore_engine import ALONE, CP2, DP2, PP2, SP, TP2, name_of
 from tests.trainer.test_trainer_checkpoint import MANIFEST, ORIGIN, write_export
 from trainer import checkpoint
 from trainer.checkpoint import Sharding
@@ -36,15 +36,17 @@ def are_close(found: list[StepMetrics], expected: list[StepMetrics], bound: floa
             assert mine.values[name] == pytest.approx(theirs.values[name], abs=bound), name
 
 
-@pytest.mark.parametrize("layout", [ALONE, DP2, TP2 | SP, CP2 | TP2], ids=name_of)
+@pytest.mark.parametrize("is_tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("layout", [ALONE, DP2, TP2 | SP, CP2 | TP2, PP2, PP2 | TP2], ids=name_of)
 def test_three_steps_equal_those_of_the_plain_engine(
     layout: dict[str, Any],
+    is_tied: bool,
     make_model: MakeModel,
     make_config: MakeConfig,
     rewarded: list[Sample],
     tmp_path: Path,
 ) -> None:
-    _, directory = make_model("qwen3")
+    _, directory = make_model("qwen3", tied=is_tied)
     plain = TrainerRank(with_critic(make_config, **FIELDS), directory)
     expected = [plain.train_step(rewarded, step=n, current_version=0) for n in range(3)]
     config = with_critic(make_config, **MCORE, **layout)
@@ -86,7 +88,7 @@ def test_a_checkpoint_with_a_critic_is_loaded_under_another_layout(
     saved = with_critic(make_config, **MCORE, **TP2, **DP2, dtype=dtype)
     [expected, *_] = run(4, rank_jobs.saved_after_two_steps, saved, directory, rewarded, tmp_path)
     assert np.isfinite(expected.values["critic_grad_norm"])
-    for layout, bound in ((TP2 | DP2, 0.0), (CP2, 1e-5)):
+    for layout, bound in ((TP2 | DP2, 0.0), (CP2, 1e-5), (PP2, 1e-5)):
         config = with_critic(make_config, **MCORE, **layout, dtype=dtype)
         found = run(
             config.trainer.world_size,

@@ -1,7 +1,5 @@
 """The critic's model beside the mcore engine: its own gradient buffer and distributed optimizer.
-
-Not over pipeline stages: the head would be on the last one alone, beside a copy of the embedding.
-"""
+Its pipeline stages are the policy's, with the head on the last one."""
 
 from collections.abc import Sequence
 from pathlib import Path

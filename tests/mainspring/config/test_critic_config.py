@@ -30,8 +30,10 @@ def test_an_empty_section_suffices_and_flat_groups_are_trained() -> None:
         ({"advantage": "own:advantage"}, 'would do nothing with advantage = "own:advantage"'),
         ({"filter": "mixed"}, 'filter = "mixed" replaces groups that a critic learns from'),
         ({"filter": "solved"}, 'filter = "solved" replaces groups'),
-        ({"device": "cuda", "pipeline_parallel": 2}, "a critic has no pipeline stages"),
-        ({"engine": "own:Engine", "pipeline_parallel": 2}, "a critic has no pipeline stages"),
+        (
+            {"engine": "own:Engine", "pipeline_parallel": 2},
+            "a critic is shared by pipeline_parallel",
+        ),
         ({"engine": "own:Engine", "context_parallel": 2}, "shared by context_parallel with the"),
         (
             {"engine": "own:Engine", "tensor_parallel": 2, "sequence_parallel": True},
@@ -61,5 +63,6 @@ def test_what_goes_with_a_critic_is_allowed() -> None:
         {"lora": {"rank": 4}},
         {"engine": "plain", "device": "cuda"},
         {"device": "cuda", "tensor_parallel": 2, "sequence_parallel": True, "context_parallel": 2},
+        {"device": "cuda", "pipeline_parallel": 2},
     ):
         TrainerConfig.model_validate(GAE | fields)
