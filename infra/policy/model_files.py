@@ -20,6 +20,7 @@ TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 """Where a chat template may lie instead of tokenizer_config.json."""
 TRAINABLE = ("qwen3", "qwen2", "llama", "qwen3_moe")
 """Values of `model_type` that the trainer knows (trainer.model.FAMILIES)."""
+EMBEDDING = "model.embed_tokens.weight"
 REMEDY = "expected a Hugging Face model directory (config.json, tokenizer.json, *.safetensors)"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -45,11 +46,24 @@ def check_model_directory(directory: Path) -> None:
             f"model directory {directory}: model_type {facts.model_type!r} cannot be trained",
             remedy=f"use a model of {', '.join(TRAINABLE)}",
         )
+    _check_vocabulary(directory, facts)
     if not _has_chat_template(directory):
         raise ModelError(
             f"model directory {directory}: the tokenizer has no chat template",
             remedy="use an instruction-tuned model, or set chat_template in tokenizer_config.json",
         )
+
+
+def _check_vocabulary(directory: Path, facts: ModelFacts) -> None:
+    """Weights and config of two models in one folder show only when ranks have started."""
+    embedding = read_weights(directory).get(EMBEDDING)
+    if embedding is None or facts.vocab_size in (None, embedding.shape[0]):
+        return  # other names are refused by the import, which knows them all
+    raise ModelError(
+        f"model directory {directory}: config.json has vocab_size = {facts.vocab_size}, the "
+        f"embedding in {embedding.file.name} has {embedding.shape[0]} rows",
+        remedy="give the config.json that belongs to the weights",
+    )
 
 
 def check_servable(directory: Path) -> None:

@@ -76,6 +76,10 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda d: edit(d / "config.json", model_type="gpt_oss"),
         "model_type 'gpt_oss' cannot be trained",
     ),
+    "vocabulary": (
+        lambda d: edit(d / "config.json", vocab_size=9),
+        "config.json has vocab_size = 9, the embedding in model.safetensors has ",
+    ),
     "no weights": (lambda d: (d / SINGLE).unlink(), "no *.safetensors"),
     "weights cut": (lambda d: cut(d / SINGLE), f"{SINGLE}: "),
     "weights empty": (lambda d: (d / SINGLE).write_bytes(b""), f"{SINGLE}: 0 bytes"),
