@@ -6,17 +6,16 @@ file, with the adapters of all pipeline stages. Imported by `trainer.weights`.
 """
 
 import json
-import shutil
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PretrainedConfig
 
 from mainspring.adapter_files import CONFIG, WEIGHTS
 from mainspring.config.lora import LoraConfig
 from trainer.convert import to_hf
+from trainer.hf_directory import save_weights
 from trainer.lora import Adapter
 
 
@@ -45,6 +44,4 @@ def write(directory: Path, found: dict[str, Tensor], lora: LoraConfig, model_dir
         "target_modules": sorted(targets),
     }
     (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
-    save_file(found, directory / WEIGHTS, metadata={"format": "pt"})
-    # safetensors keeps its files for their owner, and an engine may run as somebody else.
-    shutil.copymode(directory / CONFIG, directory / WEIGHTS)
+    save_weights(found, directory / WEIGHTS, directory / CONFIG)

@@ -139,9 +139,13 @@ class HfWriter:
         (self._directory / INDEX).write_text(json.dumps(index, indent=2) + "\n")
 
     def _save(self, name: str) -> None:
-        file = self._directory / name
-        save_file(self._waiting, file, metadata={"format": "pt"})
-        # safetensors keeps its files for their owner, and an engine may run as somebody else.
-        shutil.copymode(self._directory / "config.json", file)
+        save_weights(self._waiting, self._directory / name, self._directory / "config.json")
         self.files |= dict.fromkeys(self._waiting, name)
         self._waiting, self._num_bytes = {}, 0
+
+
+def save_weights(weights: dict[str, Tensor], file: Path, like: Path) -> None:
+    """Write `file` with the permissions of `like`: safetensors keeps its files for their owner, and
+    an engine may run as somebody else."""
+    save_file(weights, file, metadata={"format": "pt"})
+    shutil.copymode(like, file)
