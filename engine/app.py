@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -343,6 +343,8 @@ def make_app(engine: EngineThread, scheduler: Scheduler, *, api_key: str = "") -
             SchemaViolation: _refusal(str, 400),
             InvalidRequest: _refusal(lambda error: {"message": str(error)}, 400),
             EngineFailed: _refusal(lambda error: {"message": str(error)}, 503),
+            # A killed worker's request breaks off in its body: not an error, and no answer is read.
+            ClientDisconnect: _refusal(str, 400),
         },
     )
     return _ApiKey(app, api_key) if api_key else app

@@ -61,6 +61,8 @@ class RayCluster:
             self._temp_dir = Path(tempfile.mkdtemp(prefix=prefix, dir=SOCKET_ROOT))
             options = {
                 "include_dashboard": False,
+                # Ray starts an idle process for each CPU that it counts; ranks ask for none.
+                "num_cpus": 0,
                 "object_store_memory": OBJECT_STORE_BYTES,
                 "_temp_dir": str(self._temp_dir),
             }

@@ -24,6 +24,7 @@ from infra.temporal.faults import Faults
 from infra.temporal.sticky_queues import free_workflows
 from mainspring.ids import ROLLOUT_QUEUE, worker_queue
 from mainspring.settings import Settings, load_settings
+from mainspring.timeouts import STICKY_TIMEOUT_S
 from workers.polling import (
     GRACE,
     HEARTBEAT_THROTTLE,
@@ -45,9 +46,7 @@ MAX_ACTIVITIES = 1000
 """Replies in flight; they only wait. The SDK's default of 100 would be the real bound."""
 MAX_WORKFLOW_TASKS = 100
 CACHED_WORKFLOWS = 2000
-STICKY_TIMEOUT = timedelta(seconds=5)
-"""After a kill a workflow that this process had cached waits so long for it, until the next worker
-begins and frees it. The SDK would wait 10 s, those for Go and Java wait 5."""
+STICKY_TIMEOUT = timedelta(seconds=STICKY_TIMEOUT_S)
 
 
 def main(home: Path | None, serve: Serve | None = None) -> None:

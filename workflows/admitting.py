@@ -19,7 +19,7 @@ with workflow.unsafe.imports_passed_through():
         FinishGroupResult,
         GroupInput,
     )
-    from mainspring.protocol.names import Workflow
+    from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
     from workflows import activity_calls, search
 
 
@@ -107,6 +107,7 @@ class Admission:
                 GroupInput(campaign=state.campaign, index=index, policy_version=version),
                 id=group_workflow(group),
                 task_queue=ROLLOUT_QUEUE,
+                task_timeout=WORKFLOW_TASK_TIMEOUT,
                 result_type=FinishGroupResult,
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 search_attributes=search.at_start(state.campaign, group, version),

@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
         CheckInput,
         Survey,
     )
-    from mainspring.protocol.names import Workflow
+    from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
     from mainspring.protocol.run import PolicyEvaluation, RunProgress, RunState
     from workflows import activity_calls, search
     from workflows.playing import cancel_elsewhere
@@ -78,6 +78,7 @@ async def _evaluate(state: CampaignState, split: str, greedy: bool) -> RunProgre
                 ),
                 id=evaluation_workflow(group),
                 task_queue=ROLLOUT_QUEUE,
+                task_timeout=WORKFLOW_TASK_TIMEOUT,
                 result_type=RunProgress,
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 search_attributes=search.at_start(state.campaign, group, version),

@@ -30,7 +30,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from mainspring.protocol.activities import READ_OUTCOME
     from mainspring.protocol.campaign import OutcomeInput
-    from mainspring.protocol.names import Workflow
+    from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
     from mainspring.protocol.rollout import RolloutInput, RolloutResult
     from mainspring.status import StopReason
     from workflows import activity_calls, search
@@ -81,6 +81,7 @@ async def run_rollout(
                 ),
                 id=rollout_workflow(rollout),
                 id_reuse_policy=reuse,
+                task_timeout=WORKFLOW_TASK_TIMEOUT,
                 result_type=RolloutResult,
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
                 search_attributes=search.at_start(campaign, group, policy_version, task),

@@ -39,7 +39,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import ROLLOUT_QUEUE, CampaignId, rollout_workflow
-from mainspring.protocol.names import Workflow
+from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
 from mainspring.protocol.rollout import RolloutInput
 from mainspring.sandbox_choice import BWRAP
 from mainspring.settings import load_settings
@@ -123,6 +123,7 @@ class _GatewayStack:
                 RolloutInput(rollout=each, campaign=CAMPAIGN, group=group),
                 id=rollout_workflow(each),
                 task_queue=ROLLOUT_QUEUE,
+                task_timeout=WORKFLOW_TASK_TIMEOUT,
             )
             for each in ids
         ]

@@ -52,7 +52,7 @@ from mainspring.ids import (
     campaign_workflow,
 )
 from mainspring.protocol.campaign import CampaignPlan, CampaignState
-from mainspring.protocol.names import Workflow
+from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
 from mainspring.protocol.run import RunState
 from mainspring.protocol.sft import SftState
 from mainspring.status import CampaignStatus, Exclusion, PolicyApi
@@ -231,6 +231,7 @@ async def start(client: Client, db: Database, campaign: CampaignId) -> WorkflowH
             state,
             id=handle.id,
             task_queue=ROLLOUT_QUEUE,
+            task_timeout=WORKFLOW_TASK_TIMEOUT,
             id_reuse_policy=reuse,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             static_summary=f"{record.kind} {campaign}",

@@ -29,6 +29,7 @@ MAX_QUICK_DEATHS = 4
 """Lives in a row shorter than QUICK_S that mean the process cannot run at all."""
 QUICK_S = 30.0
 RESTART_DELAY_S = 0.5
+"""After a life shorter than QUICK_S: what is missing may come. Others are started at once."""
 STOP_TIMEOUT_S = 40.0
 """A node drains for ten seconds, then removes up to a hundred sandboxes."""
 POLL_S = 0.5
@@ -108,7 +109,8 @@ class Fleet:
                     remedy="fix what the log names, then repeat the command to resume",
                 )
             self._on_restart(member.name, code)
-            await asyncio.sleep(RESTART_DELAY_S)
+            if quick:
+                await asyncio.sleep(RESTART_DELAY_S)
 
     async def _start(self, member: Member) -> asyncio.subprocess.Process | Forked:
         if member.imports:

@@ -25,7 +25,7 @@ from infra.db.reading import volume
 from infra.temporal.connection import connect
 from mainspring.errors import WorkFailed
 from mainspring.ids import ROLLOUT_QUEUE, CampaignId, RolloutId, rollout_workflow
-from mainspring.protocol.names import Workflow
+from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
 from mainspring.protocol.rollout import RolloutInput
 from mainspring.settings import load_settings
 from mainspring.status import StopReason, Verdict
@@ -119,6 +119,7 @@ class LoadedStack:
                     RolloutInput(rollout=rollout, campaign=campaign, group=group),
                     id=rollout_workflow(rollout),
                     task_queue=ROLLOUT_QUEUE,
+                    task_timeout=WORKFLOW_TASK_TIMEOUT,
                 )
             ids.append(rollout)
 

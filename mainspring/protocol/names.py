@@ -1,6 +1,11 @@
-"""Names of workflows as they stand in Temporal's UI."""
+"""Names of workflows as they stand in Temporal's UI, and what all of them are started with."""
 
+from datetime import timedelta
 from enum import StrEnum
+
+from mainspring.timeouts import WORKFLOW_TASK_TIMEOUT_S
+
+WORKFLOW_TASK_TIMEOUT = timedelta(seconds=WORKFLOW_TASK_TIMEOUT_S)
 
 
 class Workflow(StrEnum):

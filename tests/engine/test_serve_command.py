@@ -46,6 +46,19 @@ def test_serves_until_terminated(model: Path) -> None:
         assert process.wait(timeout=90) in (0, -signal.SIGTERM)
 
 
+def test_a_request_that_breaks_off_in_its_body_leaves_no_traceback(model: Path) -> None:
+    with serving_process(model) as (url, process):
+        asked = httpx.URL(url)
+        head = b"POST /generate HTTP/1.1\r\nHost: engine\r\nContent-Length: 1000\r\n\r\n{"
+        with socket.create_connection((asked.host, asked.port)) as broken_off:
+            broken_off.sendall(head)
+        body = {"input_ids": [5], "sampling_params": {"max_new_tokens": 3, "ignore_eos": True}}
+        assert httpx.post(url + "/generate", json=body).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
 @pytest.mark.parametrize("missing", ["config.json", "tokenizer", "*.safetensors"])
 def test_incomplete_model_directory_is_a_usage_error(tmp_path: Path, missing: str) -> None:
     directory = save_tiny_model(tmp_path / "model")

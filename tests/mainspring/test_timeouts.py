@@ -83,6 +83,11 @@ RULES = (
         t.LEASE_GONE_AFTER_S >= t.ORPHAN_S,
         "when a dead node's leases are closed, its sandboxes have ended themselves",
     ),
+    # Workflows.
+    (
+        max(t.WORKFLOW_TASK_TIMEOUT_S, t.STICKY_TIMEOUT_S) < t.HEARTBEAT_TIMEOUT_S,
+        "a killed worker's workflows are resumed before its activities are tried again",
+    ),
     # Workers.
     (5 * t.TRAINER_RENEW_S <= t.TRAINER_SILENT_S, "four lost renewals are no dead trainer"),
     (t.POLLER_SILENT_S > 60, "a poll of Temporal's lasts up to a minute"),

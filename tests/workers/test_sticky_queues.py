@@ -40,6 +40,11 @@ async def are_listed(client: Client, task_queue: str, num: int) -> bool:
     return (await client.count_workflows(query)).count == num
 
 
+async def sticky_worker(*words: str) -> asyncio.subprocess.Process:
+    script = Path(__file__).with_name("sticky_worker.py")
+    return await asyncio.create_subprocess_exec(sys.executable, str(script), *words)
+
+
 async def test_the_next_tasks_are_for_any_worker(stack: StackInfo) -> None:
     client = await connect(load_settings(stack.home))
     worker = Worker(
@@ -70,6 +75,44 @@ async def test_the_next_tasks_are_for_any_worker(stack: StackInfo) -> None:
             assert (await task_queues(handle))[-1] == TaskQueueKind.TASK_QUEUE_KIND_NORMAL
 
 
+async def test_tasks_that_wait_for_a_killed_worker_are_given_back(stack: StackInfo) -> None:
+    settings = load_settings(stack.home)
+    client = await connect(settings)
+    killed = await sticky_worker(settings.temporal_address, client.namespace, "given-back")
+    handles = [
+        await client.start_workflow(Counting.run, id=f"counting/back-{n}", task_queue="given-back")
+        for n in range(NUM)
+    ]
+    for handle in handles:
+        await handle.execute_update(Counting.add)
+        await handle.execute_update(Counting.add)
+    await until(lambda: are_listed(client, "given-back", NUM))
+    os.kill(killed.pid, signal.SIGKILL)
+    await killed.wait()
+    *waiting, idle = handles
+    for handle in waiting:
+        await handle.signal(Counting.finish)
+        assert (await task_queues(handle))[-1] == TaskQueueKind.TASK_QUEUE_KIND_STICKY
+    with capture_logs() as logs:
+        assert await free_workflows(client, "given-back") == NUM
+    nums = {each["event"]: each["num"] for each in logs}
+    assert nums == {"sticky queues reset": 1, "workflow tasks given back": NUM - 1}
+    await idle.signal(Counting.finish)
+    worker = Worker(
+        client,
+        task_queue="given-back",
+        workflows=[Counting],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+    )
+    async with worker:
+        for handle in handles:
+            assert await handle.result() == 2
+            events = [event async for event in handle.fetch_history_events()]
+            kinds = {event.event_type for event in events}
+            assert EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT not in kinds
+            assert (EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED in kinds) is (handle is not idle)
+
+
 async def test_a_server_that_does_not_answer_costs_the_waits_alone(
     stack: StackInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,10 +128,7 @@ async def test_a_rollout_worker_frees_what_a_killed_one_had(
 ) -> None:
     settings = load_settings(stack.home)
     client = await connect(settings)
-    script = Path(__file__).with_name("sticky_worker.py")
-    killed = await asyncio.create_subprocess_exec(
-        sys.executable, str(script), settings.temporal_address, client.namespace, ROLLOUT_QUEUE
-    )
+    killed = await sticky_worker(settings.temporal_address, client.namespace, ROLLOUT_QUEUE)
     handle = await client.start_workflow(Counting.run, id="counting/x", task_queue=ROLLOUT_QUEUE)
     try:
         await handle.execute_update(Counting.add)
