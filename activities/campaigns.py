@@ -37,8 +37,11 @@ class CampaignActivities:
     @implements(SURVEY_CAMPAIGN)
     async def survey_campaign(self, ask: SurveyInput) -> Survey:
         """Also corrects the row, which may have the end of a run before this one was reset."""
-        batches = training(await self._known.config(ask.campaign)).batches
-        found = await standing.read(self._db, ask.campaign, ask.since, batches)
+        config = training(await self._known.config(ask.campaign))
+        found = await standing.read(self._db, ask.campaign, ask.since, config.batches)
+        flat_as, num_flat = None, found.num_flat_in_a_row
+        if num_flat >= config.trainer.flat_groups_bound:
+            flat_as = await standing.ends_of_flat(self._db, ask.campaign, num_flat)
         status = CampaignStatus.WARMING_UP if found.version is None else ask.status
         if (await campaigns.get(self._db, ask.campaign)).status is not status:
             await campaigns.set_status(self._db, ask.campaign, status)
@@ -49,7 +52,8 @@ class CampaignActivities:
             num_ready=found.num_ready,
             num_masked_in_a_row=found.num_masked_in_a_row,
             masked_by=None if found.masked_by is None else found.masked_by[:FAULT_CHARS],
-            num_flat_in_a_row=found.num_flat_in_a_row,
+            num_flat_in_a_row=num_flat,
+            flat_as=flat_as,
             evaluated=found.evaluated,
             is_checked=found.is_checked,
             served=None if found.served == found.version else found.served,

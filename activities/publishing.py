@@ -1,4 +1,8 @@
-"""Publishing: load a policy version into all engines of its campaign at once. Safe to run twice."""
+"""Publishing: load a policy version into all engines of its campaign at once. Safe to run twice.
+
+The first version that this process publishes for a campaign is compared with its manifest: it may
+have been altered while the campaign was stopped.
+"""
 
 import asyncio
 from pathlib import Path
@@ -11,7 +15,9 @@ from infra.db.database import Database
 from infra.db.policies import PolicyRecord
 from infra.policy.protocol import Publisher
 from infra.policy.serving import ServedCampaigns, label_of
+from infra.policy.written_files import verify_written
 from infra.temporal.heartbeat import heartbeating
+from mainspring.ids import CampaignId
 from mainspring.protocol.activities import PUBLISH_POLICY
 from mainspring.protocol.campaign import PolicyRef
 
@@ -20,6 +26,7 @@ class PublishingActivities:
     def __init__(self, db: Database, served: ServedCampaigns) -> None:
         self._db = db
         self._served = served
+        self._verified: set[CampaignId] = set()
 
     @implements(PUBLISH_POLICY)
     async def publish_policy(self, ref: PolicyRef) -> PolicyRef:
@@ -31,6 +38,11 @@ class PublishingActivities:
                 # Not always the version asked for: a campaign that was reset asks for an older one.
                 newest = await policies.latest_policy(self._db, ref.campaign)
             policy = newest or await policies.get_policy(self._db, ref.campaign, ref.version)
+            if ref.campaign not in self._verified:
+                beat.show("comparing files with their manifest")
+                path = Path(policy.path)
+                await asyncio.to_thread(verify_written, path, ref.campaign, weights=True)
+                self._verified.add(ref.campaign)
             engines = served.config.policy.engines
             beat.show(f"version {policy.version} to {len(engines)} engines")
             loads = [_publish(served.publisher, engine, policy) for engine in engines]

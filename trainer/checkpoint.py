@@ -122,7 +122,9 @@ def read(directory: Path, origin: Origin) -> Manifest:
             origin,
             directory,
             f"belongs to {manifest.identity.origin}, expected {origin}",
-            remedy="move the directory away, or start the campaign under another name",
+            remedy="restore the campaign's own from a backup, or resume from an older version with "
+            f"`mainspring campaign rollback {origin.campaign}`; before its first version, move the "
+            "directory away",
         )
     return manifest
 
@@ -143,7 +145,12 @@ def verify(directory: Path, manifest: Manifest) -> None:
         found = pool.map(_digest, [directory / file.path for file in manifest.files])
         for file, digest in zip(manifest.files, found, strict=True):
             if digest != file.sha256:
-                raise unusable(origin, directory, f"has an altered file {file.path}")
+                raise unusable(
+                    origin,
+                    directory,
+                    f"has an altered file {file.path}: its SHA-256 begins with {digest[:12]}, "
+                    f"expected {file.sha256[:12]}",
+                )
 
 
 def begin(directory: Path, epoch: int) -> Path:

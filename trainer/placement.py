@@ -60,9 +60,11 @@ def _missing(
 
     hosts = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     found = ", ".join(told(host) for host in hosts)
-    groups = f"{num_bundles} group{'s' if num_bundles > 1 else ''} of ranks"
+    needs = f"its ranks need {told(bundle)} on one host"
+    if num_bundles > 1:
+        needs = f"its {num_bundles} groups of ranks need {told(bundle)} each, on one host each"
     return DeviceMissing(
-        f"campaign {campaign}: its {groups} need {told(bundle)} on one host each; the Ray cluster "
+        f"campaign {campaign}: {needs}; the Ray cluster "
         f"at {address} has {len(hosts)} host{'s' if len(hosts) > 1 else ''} with {found}, and they "
         f"were not free within {parallel.placement_timeout_s:.0f} s (trainer.placement_timeout_s)",
         remedy="add hosts to the cluster, wait until another campaign ends, or start a campaign "

@@ -11,7 +11,9 @@ import logging
 import os
 import re
 import shutil
+import socket
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
@@ -20,13 +22,19 @@ from typing import Any
 import psutil
 import ray
 import structlog
+from ray.exceptions import RayError
 
-from mainspring.training_faults import TrainerLost
+from mainspring.training_faults import DeviceMissing, TrainerLost
 
 LOCAL = "local"
 """Ray's word for a cluster of its own inside this process tree."""
 SOCKET_ROOT = "/tmp"
 """Ray puts Unix sockets there, whose paths the kernel cuts at 107 bytes: TMPDIR may be too long."""
+ANSWER_S = 30.0
+"""A cluster at an address gets so long to take a connection: Ray itself would retry for minutes,
+and print alone."""
+ANSWER_LOOK_S = 1.0
+REASON_CHARS = 400
 SHUTDOWN_TIMEOUT_S = 1.0
 RAY_SHUTDOWN_TIMEOUT_S = 20.0
 """For Ray's own shutdown; then its processes are killed."""
@@ -51,9 +59,13 @@ class RayCluster:
         self._servers: list[tuple[str, psutil.Process]] = []
 
     def connect(self, campaign: str) -> None:
+        """Raises TrainerLost when nothing answers at the address, and DeviceMissing when what
+        answers there refuses this process."""
         self.check()
         if ray.is_initialized():
             return
+        if self.address != LOCAL:
+            _reach(self.address, campaign)
         options: dict[str, Any] = {}
         if self.address == LOCAL:
             clear_leftovers()
@@ -77,7 +89,20 @@ class RayCluster:
             logging_level=logging.ERROR,
             **options,
         )
-        connect.result()
+        try:
+            connect.result()
+        except (RayError, ConnectionError, RuntimeError, ValueError) as error:
+            self._ray_thread.shutdown(wait=False)
+            self._ray_thread = None
+            if self.address == LOCAL:
+                raise
+            reason = str(error).strip().splitlines()[-1][:REASON_CHARS]
+            raise DeviceMissing(
+                f"campaign {campaign}: the Ray cluster at {self.address} (MAINSPRING_RAY_ADDRESS) "
+                f"refused the trainer: {reason}",
+                remedy="give the trainer the cluster's token (RAY_AUTH_MODE, RAY_AUTH_TOKEN) and "
+                "its versions of Ray and Python, then start the campaign again",
+            ) from error
         if self._temp_dir is not None:
             self._plant = _children_naming(self._temp_dir)
             self._servers = [(p.name(), p) for p in self._plant if p.name() in SERVERS]
@@ -129,6 +154,27 @@ class RayCluster:
         if self._temp_dir is not None:
             shutil.rmtree(self._temp_dir, ignore_errors=True)
             self._temp_dir = None
+
+
+def _reach(address: str, campaign: str) -> None:
+    """Return once something takes a connection at host:port. Raises TrainerLost after ANSWER_S."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not port.isdecimal():
+        return  # a word of Ray's, such as "auto"
+    until = time.monotonic() + ANSWER_S
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_LOOK_S).close()
+            return
+        except OSError as error:
+            if time.monotonic() > until:
+                raise TrainerLost(
+                    f"campaign {campaign}: no Ray cluster answers at {address} "
+                    f"(MAINSPRING_RAY_ADDRESS) within {ANSWER_S:.0f} s: {error}",
+                    remedy="start Ray there (`ray start --head`), or correct the address and start "
+                    "the trainer again",
+                ) from None
+        time.sleep(ANSWER_LOOK_S)
 
 
 def _is_alive(process: psutil.Process) -> bool:

@@ -150,10 +150,12 @@ class CampaignWorkflow:
                 non_retryable=True,
             )
         if plan.max_flat_groups and seen.num_flat_in_a_row >= plan.max_flat_groups:
+            ends = f": {seen.flat_as}" if seen.flat_as else ""
             raise ApplicationError(
-                f"{seen.num_flat_in_a_row} groups in a row had equal rewards, so there was nothing "
-                "to learn: use easier or harder tasks, a larger trainer.group_size, or "
-                'trainer.filter = "none"',
+                f"{seen.num_flat_in_a_row} groups in a row had equal rewards, "
+                f"trainer.max_flat_groups is {plan.max_flat_groups}{ends}\n  there was nothing to "
+                "learn: look at some of these rollouts (`mainspring rollout list`), then use "
+                "easier or harder tasks, a larger trainer.group_size, or another trainer.filter",
                 type="AllFlat",
                 non_retryable=True,
             )

@@ -4,7 +4,6 @@ Owns what of a model directory is looked at: config.json, and headers of weights
 any. Invariants: starts nothing and asks no service; torch and transformers are not imported.
 """
 
-import os
 import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from bundled import shape as bundled_shape
 from cli.operations.gpus_here import GpusHere, gpus_here
+from cli.operations.memory_item import memory_here
 from mainspring.algorithms.choice import check_device
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import Device
@@ -66,7 +66,7 @@ def plan_campaign(
 
 def _host_notes(plan: CampaignPlan) -> list[str]:
     """Ranks on CPU may run on another machine, so this one's memory refuses nothing."""
-    here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    here = memory_here()
     needed = plan.host.peak_bytes
     if plan.config.trainer.device is not Device.CPU or needed <= here:
         return []

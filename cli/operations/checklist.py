@@ -6,7 +6,6 @@ processes itself, and by `mainspring campaign start`, which does not.
 """
 
 import importlib.util
-import re
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -19,19 +18,19 @@ from cli.operations import fleet_extensions, local_engines
 from cli.operations.checklist_item import Item, State
 from cli.operations.gpus_here import gpus_here
 from cli.operations.local_engines import EngineKind, Hardware
-from cli.operations.memory_item import memory_item
+from cli.operations.memory_item import memory_here, memory_item
+from cli.operations.model_item import as_before, model_bytes, model_item
 from cli.operations.named_parts import unusable
 from cli.operations.sandboxes_here import backends_here, probe_here
 from infra.db import tasks, verifications
 from infra.db.database import Database
 from infra.policy.engine_check import check_engine
-from infra.policy.model_files import check_model_directory, read_facts
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import Device
 from mainspring.config.section import BUNDLED
-from mainspring.errors import EngineError, ModelError, ServiceError, UsageError
+from mainspring.errors import EngineError, ServiceError, UsageError
 from mainspring.ids import (
     GRADE_QUEUE,
     ROLLOUT_QUEUE,
@@ -40,8 +39,6 @@ from mainspring.ids import (
     trainer_queue,
     waiting_trainer_queue,
 )
-from mainspring.planning.model_shape import read_shape
-from mainspring.planning.rank_kinds import check_divides
 from mainspring.sandbox_choice import backend_name
 from mainspring.settings import Settings
 from mainspring.status import PolicyApi, Unverified, Verification
@@ -51,7 +48,6 @@ SPARE_BYTES = 2 << 30
 BYTES_PER_PARAMETER = 16
 """Of one checkpoint: weights, two moments and the exported copy, four bytes each."""
 TRAINER_LIBRARIES = ("torch", "ray", "megatron")
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def require(campaign: str, items: Sequence[Item]) -> None:
@@ -71,7 +67,7 @@ async def of_this_machine(
     config: CampaignConfig, settings: Settings, hardware: Hardware
 ) -> list[Item]:
     """What `mainspring train` needs here before any service is asked."""
-    model = model_item(config)
+    model = as_before(model_item(config), config, settings.home)
     items = [
         model,
         *_named_items(config),
@@ -83,12 +79,13 @@ async def of_this_machine(
             ]
         ),
         await _sandbox_item(config, settings),
-        _trainer_item(),
-        _gpu_item(config, hardware),
+        _trainer_item(settings.ray_address),
+        _gpu_item(config, hardware, settings.ray_address),
         _disk_item(config, settings.home),
     ]
-    if model.state is State.OK and (memory := memory_item(config, gpus_here())) is not None:
-        items.append(memory)
+    if model.state is State.OK and not settings.ray_address:
+        memory = memory_item(config, gpus_here(), memory_here())
+        items += [] if memory is None else [memory]
     return items
 
 
@@ -188,36 +185,6 @@ async def of_the_tasks(config: CampaignConfig, db: Database | None) -> list[Item
     return items
 
 
-def model_item(config: CampaignConfig) -> Item:
-    model = config.policy.model
-    if model == BUNDLED:
-        return Item("model", State.OK, "bundled, made by the campaign")
-    directory = Path(model)
-    if not directory.is_dir() and not directory.is_absolute() and _HUB_NAME.fullmatch(model):
-        return Item(
-            "model",
-            State.MISSING,
-            f"policy.model = {model!r} is a name of the Hugging Face hub, not a folder",
-            f"download it (hf download {model} --local-dir models/{directory.name}) and name the "
-            "folder in policy.model",
-        )
-    try:
-        check_model_directory(directory)
-        check_divides(read_shape(directory), config.trainer)
-    except ModelError as error:
-        return Item("model", State.MISSING, error.message, error.remedy)
-    own = read_facts(directory).max_context
-    if own is not None and config.policy.max_context > own:
-        return Item(
-            "model",
-            State.MISSING,
-            f"policy.max_context = {config.policy.max_context}, the model {model} was made for "
-            f"{own} tokens",
-            f"set policy.max_context to {own} or less",
-        )
-    return Item("model", State.OK, f"{model} ({_size(directory) / 1e9:.1f} GB)")
-
-
 async def engine_item(config: CampaignConfig, url: str, settings: Settings) -> Item | None:
     """What serves at `url`; None when no HTTP server answers there."""
     if not await local_engines.answering([url]):
@@ -262,7 +229,7 @@ async def _engine_here(
         why = "bundled model"
     elif config.schedule is Schedule.REPRODUCIBLE:
         why = "reproducible schedule"
-    size = 0 if config.policy.model == BUNDLED else _size(Path(config.policy.model))
+    size = 0 if config.policy.model == BUNDLED else model_bytes(Path(config.policy.model))
     if size > local_engines.MAX_CPU_BYTES:
         fix = f"start SGLang from its own environment: {by_hand} --engine sglang"
         if config.schedule is Schedule.REPRODUCIBLE:
@@ -297,19 +264,25 @@ async def _sandbox_item(config: CampaignConfig, settings: Settings) -> Item:
     return Item("sandbox", State.OK, f"works: {', '.join(works)}")
 
 
-def _trainer_item() -> Item:
+def _trainer_item(ray_address: str) -> Item:
     absent = [name for name in TRAINER_LIBRARIES if importlib.util.find_spec(name) is None]
     if absent:
         fix = "pip install 'mainspring[train]' (not into SGLang's environment)"
         return Item("trainer", State.MISSING, f"not installed: {', '.join(absent)}", fix)
+    if ray_address:
+        found = f"Megatron-core on the Ray cluster at {ray_address}"
+        return Item("trainer", State.STARTS, found)
     return Item("trainer", State.STARTS, "Ray and Megatron-core on this machine")
 
 
-def _gpu_item(config: CampaignConfig, hardware: Hardware) -> Item:
+def _gpu_item(config: CampaignConfig, hardware: Hardware, ray_address: str) -> Item:
     world_size = config.trainer.world_size
     ranks = f"{world_size} rank{'s' if world_size > 1 else ''}"
     if config.trainer.device is Device.CPU:
         return Item("device", State.OK, f"{ranks} on CPU, as set by trainer.device")
+    if ray_address:
+        found = f"{ranks} on CUDA of the Ray cluster, which has trainer.placement_timeout_s for it"
+        return Item("device", State.OK, found)
     found = f"{ranks} on CUDA; GPUs here: {len(hardware.gpus)}"
     if len(hardware.gpus) >= world_size:
         return Item("device", State.OK, found)
@@ -340,11 +313,7 @@ def _checkpoint_bytes(config: CampaignConfig) -> int:
         return 0
     hf = local_engines.hf_config(directory)
     bytes_each = 4 if "32" in str(hf.get("dtype") or hf.get("torch_dtype")) else 2
-    num_parameters = _size(directory) // bytes_each
+    num_parameters = model_bytes(directory) // bytes_each
     trainer = config.trainer
     num_kept = trainer.keep_checkpoints + trainer.keep_best + 1
     return num_kept * BYTES_PER_PARAMETER * num_parameters
-
-
-def _size(directory: Path) -> int:
-    return sum(file.stat().st_size for file in directory.glob("*.safetensors"))

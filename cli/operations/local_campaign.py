@@ -29,7 +29,7 @@ from cli.operations.fleet import (
 from cli.operations.local_engines import Hardware, this_machine
 from cli.operations.sandboxes_here import backends_here
 from cli.operations.supervisor import Supervisor
-from cli.operations.watch import Watch
+from cli.operations.watch import Watch, require_finished
 from infra.db import campaigns
 from infra.db.connect import open_database
 from infra.db.database import Database
@@ -40,7 +40,6 @@ from mainspring import layout
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import Device
-from mainspring.errors import WorkFailed
 from mainspring.ids import CampaignId, campaign_id
 from mainspring.settings import USUAL_NAMESPACE, Settings, configured_settings, load_settings
 from mainspring.status import CampaignStatus
@@ -164,14 +163,11 @@ async def _run(
     ):
         telling.say(f"started {', '.join(fleet.members)}; logs in {settings.home / 'logs'}")
         await keep_until(watch.has_ended, fleet, settings.home, telling.say)
-    record = await campaigns.get(db, campaign)
-    if record.status is not CampaignStatus.FINISHED:
-        raise WorkFailed(
-            f"campaign {campaign} ended as {record.status}"
-            + (f": {record.error}" if record.error else ""),
-            remedy=f"see {settings.home / 'logs'} and {settings.temporal_link}; the same command "
-            "resumes it",
-        )
+    require_finished(
+        await campaigns.get(db, campaign),
+        f"see {settings.home / 'logs'} and {settings.temporal_link}; then the same command resumes "
+        "it",
+    )
 
 
 async def _with_ports(db: Database, config: CampaignConfig, as_stored: bool) -> CampaignConfig:

@@ -29,7 +29,7 @@ from cli.operations.fleet import (
 from cli.operations.named_parts import check_named
 from cli.operations.sandboxes_here import backends_here
 from cli.operations.split_choice import chosen_split
-from cli.operations.watch import Watch
+from cli.operations.watch import Watch, require_finished
 from infra.db import campaigns
 from infra.db.campaigns import CampaignRecord
 from infra.db.connect import open_database
@@ -45,7 +45,7 @@ from mainspring.config.policy import PolicyConfig
 from mainspring.config.regrade import RegradeConfig
 from mainspring.config.run import RunConfig
 from mainspring.config.sft import SftConfig
-from mainspring.errors import EngineError, UsageError, WorkFailed
+from mainspring.errors import EngineError, UsageError
 from mainspring.ids import NodeId, campaign_id
 from mainspring.settings import Settings, configured_settings, load_settings
 from mainspring.status import CampaignStatus, PolicyApi
@@ -106,12 +106,7 @@ class Conductor:
         async with fleet, watch:
             await keep_until(watch.has_ended, fleet, self.settings.home, self.say)
         record = await campaigns.get(self.db, campaign)
-        if record.status is not CampaignStatus.FINISHED:
-            raise WorkFailed(
-                f"{config.kind} {campaign} ended as {record.status}"
-                + (f": {record.error}" if record.error else ""),
-                remedy=f"repeat the command with --name {campaign} to resume it",
-            )
+        require_finished(record, f"repeat the command with --name {campaign} to resume it")
         return record
 
     async def split_of(self, raw: Mapping[str, Any], given: str | None) -> str:

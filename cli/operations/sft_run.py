@@ -17,13 +17,12 @@ from cli.operations.named_parts import check_named
 from cli.operations.run_launch import Conductor, conductor
 from cli.operations.sft_data import SftSamples, check_files
 from cli.operations.supervisor import Supervisor
-from cli.operations.watch import Watch
+from cli.operations.watch import Watch, require_finished
 from infra.db import campaigns, policies, sft
 from infra.db.sft import SftData
 from infra.policy.model_files import check_model_directory
 from mainspring.config.section import BUNDLED
 from mainspring.config.sft import SftConfig
-from mainspring.errors import WorkFailed
 from mainspring.ids import CampaignId, campaign_id
 from mainspring.settings import Settings
 from mainspring.status import CampaignStatus
@@ -77,13 +76,9 @@ async def _perform(services: Conductor, config: SftConfig, fleet_of: list[Member
         watch = Watch(db, services.client, run, link, on_stderr=services.for_a_program)
         async with fleet, watch:
             await keep_until(watch.has_ended, fleet, settings.home, say)
-    record = await campaigns.get(db, run)
-    if record.status is not CampaignStatus.FINISHED:
-        raise WorkFailed(
-            f"supervised run {run} ended as {record.status}"
-            + (f": {record.error}" if record.error else ""),
-            remedy="the same command resumes it after its newest version",
-        )
+    require_finished(
+        await campaigns.get(db, run), "the same command resumes it after its newest version"
+    )
     return await _outcome(services, config, run)
 
 

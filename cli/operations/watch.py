@@ -33,6 +33,7 @@ from mainspring.config.any_run import Measurement
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.sft import SftConfig
 from mainspring.config.verification import VerificationConfig
+from mainspring.errors import WorkFailed
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignKind, CampaignStatus
 from mainspring.waits import ENDED, Wait, doing, waits
@@ -237,6 +238,18 @@ class Watch:
         self._console.print(f"{status}: {far}, {shown.line}", highlight=False, soft_wrap=True)
 
 
+def require_finished(record: CampaignRecord, remedy: str) -> None:
+    """Raises WorkFailed with its error when a campaign or other run ended otherwise."""
+    if record.status is CampaignStatus.FINISHED:
+        return
+    what = "campaign" if record.kind is CampaignKind.TRAIN else record.kind
+    error = (record.error or "").removeprefix(f"campaign {record.id}: ")
+    raise WorkFailed(
+        f"{what} {record.id} ended as {record.status}" + (f": {error}" if error else ""),
+        remedy=remedy,
+    )
+
+
 def sparkline(values: list[float]) -> str:
     """The last values between 0 and 1 as one line of bars."""
     top = len(SPARK) - 1
@@ -244,7 +257,7 @@ def sparkline(values: list[float]) -> str:
 
 
 def follow(home: Path | None, name: str) -> None:
-    """Raises UnknownId."""
+    """Raises UnknownId, and WorkFailed when it ended otherwise than finished."""
     from cli.operations.services import Services, with_services
     from infra.db.naming import campaign_named
 
@@ -254,5 +267,7 @@ def follow(home: Path | None, name: str) -> None:
         async with Watch(services.db, services.client, campaign, ui) as watch:
             while not await watch.has_ended():
                 await asyncio.sleep(1.0)
+        record = await campaigns.get(services.db, campaign)
+        require_finished(record, f"see `mainspring campaign show {campaign}`")
 
     asyncio.run(with_services(home, go))

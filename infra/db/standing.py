@@ -117,6 +117,35 @@ async def read(
         )
 
 
+async def ends_of_flat(database: Database, campaign: CampaignId, num: int) -> str:
+    """Rewards and commonest end of the rollouts of the newest `num` flat groups, in words."""
+    newest = (
+        select(GroupRow.id)
+        .where(
+            GroupRow.campaign_id == campaign,
+            GroupRow.kind == GroupKind.TRAIN,
+            GroupRow.status == GroupStatus.FLAT,
+        )
+        .order_by(GroupRow.finished_at.desc())
+        .limit(num)
+    )
+    ends = (
+        select(RolloutRow.stop_reason, func.count(), func.min(RolloutRow.reward))
+        .add_columns(func.max(RolloutRow.reward))
+        .where(RolloutRow.group_id.in_(newest), RolloutRow.reward.is_not(None))
+        .group_by(RolloutRow.stop_reason)
+        .order_by(func.count().desc(), RolloutRow.stop_reason)
+    )
+    async with database.snapshot() as connection:
+        rows = (await connection.execute(ends)).all()
+    if not rows:
+        return "none of their rollouts has a reward"
+    total, low, high = sum(row[1] for row in rows), min(r[2] for r in rows), max(r[3] for r in rows)
+    rewards = f"reward {low:g}" if low == high else f"rewards from {low:g} to {high:g}"
+    reason, number = rows[0][:2]
+    return f"their {total} rollouts have {rewards}, and {number} of them ended as {reason}"
+
+
 async def _newest_fault(connection: AsyncConnection, campaign: CampaignId) -> str | None:
     """Of the rollouts of the newest masked training group."""
     return await connection.scalar(

@@ -31,6 +31,7 @@ from infra.policy.text_policy import TextPolicy
 from infra.policy.token_policy import TokenPolicy
 from infra.policy.tokenizer import ChatTokenizer
 from infra.policy.weight_label import WeightLabel
+from infra.policy.written_files import verify_written
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.run import RunConfig
@@ -135,6 +136,7 @@ async def serve_over_http(
     if config.policy.api is PolicyApi.OPENAI:
         return in_text(config, OpenAIClient(config.policy, api_key))
     model = await _model(db, campaign, config)
+    await asyncio.to_thread(verify_written, model, campaign, weights=False)
     tokenizer = await asyncio.to_thread(ChatTokenizer, model)
     return in_tokens(
         db, campaign, config, engines_of(db, campaign, config, model, api_key), tokenizer

@@ -41,6 +41,8 @@ TIMEOUT_S = 10.0
 CALL_TIMEOUT = timedelta(seconds=3)
 NEWEST_EVENTS = 20
 """Signals and ends of children may have come after the task was put into its queue."""
+POLLERS = 8
+"""That take tasks from the queue of a killed worker at the same time."""
 POLL_TIMEOUT = timedelta(seconds=3)
 """Temporal refuses polls below 2 s, and answers an empty queue a second before the end."""
 
@@ -57,16 +59,23 @@ async def free_workflows(client: Client, task_queue: str, most: int = MOST) -> i
     try:
         async with asyncio.timeout(TIMEOUT_S):
             runs = await _running(client, task_queue, most)
-            names = await asyncio.gather(*(_free(client, slots, run) for run in runs))
-            if freed := names.count(FREED):
+            dead: dict[str, list[asyncio.Task[int]]] = {}
+            async with asyncio.TaskGroup() as group:
+                looks = [group.create_task(_free(client, slots, run)) for run in runs]
+                for look in asyncio.as_completed(looks):
+                    # At once, not after the other looks: on a busy machine these take seconds.
+                    if (name := await look) not in (FREED, LEFT, *dead) and _is_of_the_dead(name):
+                        give_back = (_give_back(client, task_queue, name) for _ in range(POLLERS))
+                        dead[name] = [group.create_task(each) for each in give_back]
+            if freed := [look.result() for look in looks].count(FREED):
                 log.info("sticky queues reset", num=freed)
-            for name in sorted(set(names) - {FREED, LEFT}):
-                if _is_of_the_dead(name):
-                    given = await _give_back(client, task_queue, name)
-                    log.info("workflow tasks given back", queue=name, num=given)
-                    freed += given
-    except (RPCError, TimeoutError) as error:
-        reason = str(error) or f"not done after {TIMEOUT_S:.0f} s"
+            for name, pollers in dead.items():
+                given = sum(each.result() for each in pollers)
+                log.info("workflow tasks given back", queue=name, num=given)
+                freed += given
+                await _shut_down(client, name)
+    except* (RPCError, TimeoutError) as errors:
+        reason = str(errors.exceptions[0]) or f"not done after {TIMEOUT_S:.0f} s"
         log.info("sticky queues are left to their timeout", reason=reason)
     return freed
 
@@ -123,30 +132,35 @@ def _is_of_the_dead(name: str) -> bool:
 
 
 async def _give_back(client: Client, task_queue: str, name: str) -> int:
-    """Take all tasks from the queue `name` and fail each, as the SDKs do with one whose workflow
-    they do not have cached any more: Temporal puts it into `task_queue` at once."""
+    """Take tasks from the queue `name` until it is empty, and fail each; how many that were. SDKs
+    do so with a task whose workflow they do not have cached any more: Temporal puts it into
+    `task_queue` at once."""
     service, given = client.workflow_service, 0
+    ask = service.poll_workflow_task_queue
     kind = TaskQueueKind.TASK_QUEUE_KIND_STICKY
     poll = PollWorkflowTaskQueueRequest(
         namespace=client.namespace,
         task_queue=TaskQueue(name=name, kind=kind, normal_name=task_queue),
         identity=client.identity,
     )
-    while task := (await service.poll_workflow_task_queue(poll, timeout=POLL_TIMEOUT)).task_token:
-        failed = RespondWorkflowTaskFailedRequest(
-            namespace=client.namespace,
-            task_token=task,
-            cause=WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_STICKY_TASK_QUEUE,
-            identity=client.identity,
-        )
-        try:
+    try:
+        while task := (await ask(poll, timeout=POLL_TIMEOUT)).task_token:
+            failed = RespondWorkflowTaskFailedRequest(
+                namespace=client.namespace,
+                task_token=task,
+                cause=WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_STICKY_TASK_QUEUE,
+                identity=client.identity,
+            )
             await service.respond_workflow_task_failed(failed, timeout=CALL_TIMEOUT)
             given += 1
-        except RPCError as error:
-            log.debug("left to its timeout", queue=name, reason=error.message)
-    # For 10 s after a poll the server would take the queue for one whose worker lives.
+    except RPCError as error:
+        log.debug("left to its timeout", queue=name, reason=error.message)
+    return given
+
+
+async def _shut_down(client: Client, name: str) -> None:
+    """For 10 s after a poll the server would take the queue for one whose worker lives."""
     ended = ShutdownWorkerRequest(
         namespace=client.namespace, sticky_task_queue=name, identity=client.identity
     )
-    await service.shutdown_worker(ended, timeout=CALL_TIMEOUT)
-    return given
+    await client.workflow_service.shutdown_worker(ended, timeout=CALL_TIMEOUT)

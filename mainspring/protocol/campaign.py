@@ -174,6 +174,8 @@ class Survey(BaseModel):
     masked_by: str | None = None
     """The newest fault of the rollouts of those."""
     num_flat_in_a_row: int = 0
+    flat_as: str | None = None
+    """Rewards and ends of the rollouts of those, in words, where they are too many."""
     evaluated: list[GroupId] = []
     """Evaluations of the served version that are complete."""
     is_checked: bool = False

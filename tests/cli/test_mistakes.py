@@ -18,6 +18,8 @@ from infra.db.database import Database
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.errors import MainspringError
+from mainspring.ids import CampaignId
+from mainspring.status import CampaignStatus
 
 FILE = """
 name = "mistaken"
@@ -152,6 +154,17 @@ async def test_an_unknown_id(stack: StackInfo, arguments: list[str]) -> None:
     ended = await run(*arguments, "--home", str(stack.home))
     expect(ended, 2, "no-such", "")
     assert isinstance(ended.exception, MainspringError) and ended.exception.remedy
+
+
+async def test_watching_a_campaign_that_failed_tells_why(stack: StackInfo) -> None:
+    name = CampaignId("watched")
+    async with Database.open(stack.database_url) as db:
+        await campaigns.create(db, CampaignConfig(name=name, policy=PolicyConfig(model="m")))
+        await campaigns.set_status(
+            db, name, CampaignStatus.FAILED, f"campaign {name}: no GPU\n  start one"
+        )
+    ended = await run("campaign", "watch", name, "--home", str(stack.home))
+    expect(ended, 4, "campaign watched ended as failed: no GPU", "mainspring campaign show watched")
 
 
 async def test_a_temporal_that_does_not_answer(

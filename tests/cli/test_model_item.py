@@ -1,14 +1,15 @@
 """What the checklist finds about a campaign's model before anything is stored or started."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cli.operations.checklist import model_item
 from cli.operations.checklist_item import State
 from cli.operations.gpus_here import GpusHere
 from cli.operations.memory_item import memory_item
+from cli.operations.model_item import as_before, model_item
 from mainspring.config.campaign import CampaignConfig
 from tests.infra.policy.tiny_model import save_tiny_model
 
@@ -51,11 +52,32 @@ def test_ranks_that_do_not_fit_this_machines_gpus_are_refused(
 ) -> None:
     seen = GpusHere("NVIDIA H100 80GB HBM3", 8, gpu_gb * 10**9)
     config = campaign(QWEN3_8B, device="cuda", **sizes)
-    found = memory_item(config, seen)
+    found = memory_item(config, seen, 25 * 10**9)
     assert found is not None and found.state is state, found
     assert "H100 80GB HBM3 has 80.0 GB" in found.found
-    assert memory_item(config, None) is None
-    assert memory_item(campaign(QWEN3_8B, device="cpu"), seen) is None
+    assert memory_item(config, None, 25 * 10**9) is None
+
+
+@pytest.mark.parametrize(("host_gb", "state"), [(2000, State.OK), (25, State.MISSING)])
+def test_ranks_that_do_not_fit_this_machines_memory_are_refused(host_gb: int, state: State) -> None:
+    found = memory_item(campaign(QWEN3_8B, device="cpu"), None, host_gb * 10**9)
+    assert found is not None and found.state is state, found
+    assert f"this machine has {host_gb}.0 GB" in found.found
+
+
+def test_a_model_of_other_shapes_than_the_campaign_began_with_is_refused(tmp_path: Path) -> None:
+    config = campaign(save_tiny_model(tmp_path / "model"))
+    first = tmp_path / "home" / "campaigns" / "c" / "policies" / "v00000" / "hf"
+    item = model_item(config)
+    assert as_before(item, config, tmp_path / "home") is item
+    save_tiny_model(first)
+    assert as_before(item, config, tmp_path / "home") is item
+    shutil.rmtree(first)
+    save_tiny_model(first, hidden_size=64)
+    found = as_before(item, config, tmp_path / "home")
+    assert (
+        found.state is State.MISSING and str(first) in found.found and "began with" in found.found
+    )
 
 
 def test_a_missing_shard_is_refused_by_name(tmp_path: Path) -> None:

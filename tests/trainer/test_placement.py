@@ -16,7 +16,7 @@ def test_ranks_wait_for_a_host_that_holds_them_and_are_placed_again(make_model) 
     # Ray prints what a lost host's log has, before it and after.
     [line] = [each for each in ended.stdout.splitlines() if each.startswith('{"refusal"')]
     found = json.loads(line)
-    assert "need 2 CPUs on one host each" in found["refusal"]
+    assert "need 2 CPUs on one host;" in found["refusal"]
     assert "has 1 host with 1 CPU," in found["refusal"] and "within 3 s" in found["refusal"]
     assert found["lost"] == "TrainerLost"
     # One host before, another one after the first was lost.

@@ -212,7 +212,9 @@ async def test_equal_rewards_are_replaced_and_end_the_campaign(cluster) -> None:
         with pytest.raises(WorkflowFailureError):
             await handle.result()
     record = await campaigns.get(cluster.db, campaign)
-    assert (record.error or "").startswith("3 groups in a row had equal rewards")
+    error = record.error or ""
+    assert error.startswith("3 groups in a row had equal rewards, trainer.max_flat_groups is 3")
+    assert "rollouts have reward 0, and" in error and "ended as submitted" in error
     assert await ends_of_groups(cluster, campaign, 3) == {GroupStatus.FLAT}
     assert await steps.list_steps(cluster.db, campaign) == []
 
