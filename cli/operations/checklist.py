@@ -281,7 +281,8 @@ def _gpu_item(config: CampaignConfig, hardware: Hardware, ray_address: str) -> I
     if config.trainer.device is Device.CPU:
         return Item("device", State.OK, f"{ranks} on CPU, as set by trainer.device")
     if ray_address:
-        found = f"{ranks} on CUDA of the Ray cluster, which has trainer.placement_timeout_s for it"
+        wait_s = config.trainer.placement_timeout_s
+        found = f"{ranks} on CUDA: Ray has {wait_s:g} s to place them (trainer.placement_timeout_s)"
         return Item("device", State.OK, found)
     found = f"{ranks} on CUDA; GPUs here: {len(hardware.gpus)}"
     if len(hardware.gpus) >= world_size:
