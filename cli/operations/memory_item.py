@@ -44,7 +44,8 @@ def memory_item(config: CampaignConfig, seen: GpusHere | None, host_bytes: int) 
     found = f"{who} {needed / 1e9:.1f} GB as planned, {where} has {there / 1e9:.1f} GB"
     if needed <= there:
         return Item("memory", State.OK, found)
-    fix = "lower trainer.micro_batch_tokens or policy.max_context: `mainspring campaign plan FILE` "
-    fix += "shows each part"
+    fix = "`mainspring campaign plan FILE` names changes that fit"
+    if not on_gpus:
+        fix = "lower trainer.micro_batch_tokens or policy.max_context"
     is_sure = needed > (1 + EXACTNESS) * there and not trainer.lora.rank
     return Item("memory", State.MISSING if is_sure else State.WARNING, found, fix)
