@@ -35,6 +35,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import MainspringError
 from mainspring.fingerprint import Fingerprint
 from mainspring.ids import CampaignId
+from mainspring.layout import HF_DIRECTORY
 from mainspring.protocol.activities import CHECK_LOGPROBS, PREPARE_POLICY, TRAIN_STEP
 from mainspring.protocol.campaign import (
     CampaignRef,
@@ -49,9 +50,6 @@ from mainspring.status import StepStatus
 from mainspring.step_metrics import Origin, TrainerJob
 from mainspring.training_faults import gap_too_large
 from mainspring.trajectories.samples import Sample, content_digest, samples_of
-
-HF_DIRECTORY = "hf"
-"""Where a saved version keeps the weights that engines load."""
 
 log = structlog.get_logger()
 CHECKED_SAMPLES = 64

@@ -14,6 +14,10 @@ from pathlib import Path
 
 from mainspring.ids import CampaignId
 
+HF_DIRECTORY = "hf"
+"""In a policy version: what engines load, and its tokenizer."""
+MANIFEST = "checkpoint.json"
+"""In a policy version: its identity, and its files with their digests."""
 BASE_IDENTITY = ".mainspring.json"
 """End of the name of the file by which a base model made on the spot is known again."""
 

@@ -28,15 +28,15 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from mainspring.file_digest import altered, sha256_of
+from mainspring.layout import HF_DIRECTORY, MANIFEST
 from mainspring.step_metrics import Origin
 from mainspring.training_faults import CheckpointUnusable, TrainerFenced
 
-HF_DIRECTORY = "hf"
 SHARDS = "shards"
 CRITIC = "critic"
 _SHARD_FILES = ("metadata.json", "common.pt")
 """That Megatron writes beside its pieces."""
-MANIFEST = "checkpoint.json"
 TEMPORARY = ".tmp-"
 FORMAT = 2
 _HASHERS = 4
@@ -142,15 +142,10 @@ def verify(directory: Path, manifest: Manifest) -> None:
                 origin, directory, f"has {size} bytes of its file {file.path}, expected {file.size}"
             )
     with ThreadPoolExecutor(_HASHERS) as pool:
-        found = pool.map(_digest, [directory / file.path for file in manifest.files])
+        found = pool.map(sha256_of, [directory / file.path for file in manifest.files])
         for file, digest in zip(manifest.files, found, strict=True):
             if digest != file.sha256:
-                raise unusable(
-                    origin,
-                    directory,
-                    f"has an altered file {file.path}: its SHA-256 begins with {digest[:12]}, "
-                    f"expected {file.sha256[:12]}",
-                )
+                raise unusable(origin, directory, altered(file.path, digest, file.sha256))
 
 
 def begin(directory: Path, epoch: int) -> Path:
@@ -252,7 +247,7 @@ def add_shards(temporary: Path, directory: Path, manifest: Manifest) -> Manifest
 def _stored(directory: Path, paths: list[Path]) -> tuple[StoredFile, ...]:
     files = [path for path in paths if path.is_file()]
     with ThreadPoolExecutor(_HASHERS) as pool:
-        digests = list(pool.map(_digest, files))
+        digests = list(pool.map(sha256_of, files))
     return tuple(
         StoredFile(path=str(path.relative_to(directory)), size=path.stat().st_size, sha256=digest)
         for path, digest in zip(files, digests, strict=True)
@@ -281,11 +276,6 @@ def unusable(origin: Origin, directory: Path, why: str, remedy: str = "") -> Che
 def _epoch_of(temporary: Path) -> int:
     epoch = temporary.name.partition(f"{TEMPORARY}e")[2].partition("-")[0]
     return int(epoch) if epoch.isdigit() else 0
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _flush(path: Path) -> None:

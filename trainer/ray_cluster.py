@@ -64,10 +64,10 @@ class RayCluster:
         self.check()
         if ray.is_initialized():
             return
+        options: dict[str, Any] = {}
         if self.address != LOCAL:
             _reach(self.address, campaign)
-        options: dict[str, Any] = {}
-        if self.address == LOCAL:
+        else:
             clear_leftovers()
             prefix = f"{TEMP_PREFIX}{os.getpid()}-"
             self._temp_dir = Path(tempfile.mkdtemp(prefix=prefix, dir=SOCKET_ROOT))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cli.operations.checklist_item import Item, State
 from infra.policy.model_files import check_model_directory, read_facts
-from infra.policy.weight_files import read_weights
+from infra.policy.weight_files import check_same_weights
 from mainspring import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import BUNDLED
@@ -54,24 +54,15 @@ def model_item(config: CampaignConfig) -> Item:
 def as_before(item: Item, config: CampaignConfig, home: Path) -> Item:
     """`item`, of the model; unless a campaign that is resumed began with one of other shapes: its
     engines would start with this one and refuse every version."""
-    first = layout.policy(home, campaign_id(config.name), 0) / "hf"
+    first = layout.policy(home, campaign_id(config.name), 0) / layout.HF_DIRECTORY
     if item.state is not State.OK or config.policy.model == BUNDLED or not first.is_dir():
         return item
     try:
-        now, before = read_weights(Path(config.policy.model)), read_weights(first)
+        check_same_weights(Path(config.policy.model), first, more_allowed=True)
     except ModelError as error:
-        return Item("model", State.MISSING, error.message, error.remedy)
-    for name, weight in before.items():
-        shape = now[name].shape if name in now else None
-        if shape != weight.shape:
-            return Item(
-                "model",
-                State.MISSING,
-                f"{config.policy.model}: weight {name} is {list(shape) if shape else 'missing'}, "
-                f"campaign {config.name} began with {list(weight.shape)} as in {first}",
-                "put the model back that the campaign began with, or give the new campaign "
-                "another name",
-            )
+        found = f"{error.message}; campaign {config.name} began with that one"
+        fix = "put the model back that the campaign began with, or give the new campaign another "
+        return Item("model", State.MISSING, found, fix + "name")
     return item
 
 

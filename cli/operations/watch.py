@@ -222,8 +222,7 @@ class Watch:
         facts = Table.grid(padding=(0, 2))
         for fact in shown.facts:
             facts.add_row(*fact)
-        what = "campaign" if record.kind is CampaignKind.TRAIN else record.kind
-        title = Text(f"{what} {self._campaign}: {record.status}", style="bold")
+        title = Text(f"{_named(record)}: {record.status}", style="bold")
         return Group(title, self._bar, facts, Text(self._ui, style="dim"))
 
     def _print_line(self, status: CampaignStatus, shown: "Shown") -> None:
@@ -242,12 +241,15 @@ def require_finished(record: CampaignRecord, remedy: str) -> None:
     """Raises WorkFailed with its error when a campaign or other run ended otherwise."""
     if record.status is CampaignStatus.FINISHED:
         return
-    what = "campaign" if record.kind is CampaignKind.TRAIN else record.kind
     error = (record.error or "").removeprefix(f"campaign {record.id}: ")
     raise WorkFailed(
-        f"{what} {record.id} ended as {record.status}" + (f": {error}" if error else ""),
+        f"{_named(record)} ended as {record.status}" + (f": {error}" if error else ""),
         remedy=remedy,
     )
+
+
+def _named(record: CampaignRecord) -> str:
+    return f"{'campaign' if record.kind is CampaignKind.TRAIN else record.kind} {record.id}"
 
 
 def sparkline(values: list[float]) -> str:

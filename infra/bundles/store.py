@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import ConfigError
+from mainspring.file_digest import sha256_of
 from mainspring.programs.profile import BUNDLES
 from mainspring.programs.profiles.choice import is_program, profile_for
 from mainspring.settings import configured_settings
@@ -109,10 +110,8 @@ def digest(folder: Path) -> str:
         if path.is_symlink():
             found.update(b"link " + os.fsencode(os.readlink(path)) + b"\0")
             continue
-        with path.open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
         runs = "x" if os.access(path, os.X_OK) else "-"
-        found.update(f"{runs} {content}\0".encode())
+        found.update(f"{runs} {sha256_of(path)}\0".encode())
     return found.hexdigest()
 
 

@@ -81,8 +81,9 @@ def read_weights(directory: Path) -> dict[str, Weight]:
     return weights
 
 
-def check_same_weights(directory: Path, expected: Path) -> None:
-    """Raises ModelError unless `directory` has the weights of `expected` by name and shape."""
+def check_same_weights(directory: Path, expected: Path, *, more_allowed: bool = False) -> None:
+    """Raises ModelError unless `directory` has the weights of `expected` by name and shape, and no
+    others. `more_allowed`: a tied model may hold its output weight a second time."""
     found, wanted = read_weights(directory), read_weights(expected)
     for name, weight in wanted.items():
         if name not in found:
@@ -96,7 +97,7 @@ def check_same_weights(directory: Path, expected: Path) -> None:
                 f"expected {list(weight.shape)} as in {expected}",
                 remedy=OF_ANOTHER_MODEL,
             )
-    if unknown := sorted(found.keys() - wanted.keys()):
+    if not more_allowed and (unknown := sorted(found.keys() - wanted.keys())):
         raise ModelError(
             f"model directory {directory}: weight {unknown[0]} is unknown, {expected} has no such "
             "weight",

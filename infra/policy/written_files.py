@@ -7,14 +7,14 @@ manifest is one that no trainer wrote, and nothing is compared. Used where a tok
 and where weights are published.
 """
 
-import hashlib
 import json
 from pathlib import Path
 
+from mainspring.file_digest import altered, sha256_of
 from mainspring.ids import CampaignId
+from mainspring.layout import MANIFEST
 from mainspring.training_faults import CheckpointUnusable
 
-MANIFEST = "checkpoint.json"
 WEIGHTS = ".safetensors"
 
 
@@ -35,15 +35,8 @@ def verify_written(directory: Path, campaign: CampaignId, *, weights: bool) -> N
         file = directory.parent / path
         if not file.is_file():
             raise _unusable(campaign, directory, f"lacks its file {file.name}")
-        with file.open("rb") as opened:
-            found = hashlib.file_digest(opened, "sha256").hexdigest()
-        if found != sha256:
-            raise _unusable(
-                campaign,
-                directory,
-                f"has an altered file {file.name}: its SHA-256 begins with {found[:12]}, expected "
-                f"{sha256[:12]}",
-            )
+        if (found := sha256_of(file)) != sha256:
+            raise _unusable(campaign, directory, altered(file.name, found, sha256))
 
 
 def _unusable(campaign: CampaignId, directory: Path, why: str) -> CheckpointUnusable:

@@ -45,15 +45,18 @@ async def sticky_worker(*words: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(sys.executable, str(script), *words)
 
 
-async def test_the_next_tasks_are_for_any_worker(stack: StackInfo) -> None:
-    client = await connect(load_settings(stack.home))
-    worker = Worker(
+def living_worker(client: Client, task_queue: str) -> Worker:
+    return Worker(
         client,
-        task_queue="sticky-queues",
+        task_queue=task_queue,
         workflows=[Counting],
         workflow_runner=UnsandboxedWorkflowRunner(),
     )
-    async with worker:
+
+
+async def test_the_next_tasks_are_for_any_worker(stack: StackInfo) -> None:
+    client = await connect(load_settings(stack.home))
+    async with living_worker(client, "sticky-queues"):
         handles = [
             await client.start_workflow(
                 Counting.run, id=f"counting/{n}", task_queue="sticky-queues"
@@ -98,13 +101,7 @@ async def test_tasks_that_wait_for_a_killed_worker_are_given_back(stack: StackIn
     nums = {each["event"]: each["num"] for each in logs}
     assert nums == {"sticky queues reset": 1, "workflow tasks given back": NUM - 1}
     await idle.signal(Counting.finish)
-    worker = Worker(
-        client,
-        task_queue="given-back",
-        workflows=[Counting],
-        workflow_runner=UnsandboxedWorkflowRunner(),
-    )
-    async with worker:
+    async with living_worker(client, "given-back"):
         for handle in handles:
             assert await handle.result() == 2
             events = [event async for event in handle.fetch_history_events()]

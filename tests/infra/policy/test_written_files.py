@@ -11,10 +11,11 @@ from activities.publishing import PublishingActivities
 from infra.db import campaigns, policies, tasks
 from infra.db.database import Database
 from infra.policy.serving import ServedCampaigns, serve_over_http
-from infra.policy.written_files import MANIFEST, verify_written
+from infra.policy.written_files import verify_written
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.ids import CampaignId
+from mainspring.layout import MANIFEST
 from mainspring.protocol.campaign import PolicyRef
 from mainspring.step_metrics import Origin
 from mainspring.training_faults import CheckpointUnusable
