@@ -100,6 +100,13 @@ RULES: Mapping[FaultKind, Rule] = {
     FaultKind.TRAINER_LOST: Rule(
         Fate.RETRY, f"look at the trainer's log, {_AGAIN}", attempts=5, seconds=1800.0
     ),
+    # Another process may have held the memory; what needs too much by itself fails each time.
+    FaultKind.OUT_OF_MEMORY: Rule(
+        Fate.RETRY,
+        f"give the process more memory, or make its work smaller, {_AGAIN}",
+        attempts=5,
+        seconds=120.0,
+    ),
     FaultKind.BATCH_FILE_DAMAGED: Rule(
         Fate.RETRY, f"check the disk of the trainer's home, {_AGAIN}", attempts=5, seconds=60.0
     ),

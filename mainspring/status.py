@@ -176,6 +176,8 @@ class FaultKind(StrEnum):
     """The policy engine or endpoint answers, and fails at this request each time (HTTP 500)."""
     TRAINER_LOST = "TrainerLost"
     """A process of the trainer died or stopped answering; it is started again."""
+    OUT_OF_MEMORY = "OutOfMemory"
+    """A rank, worker or engine has no memory left, of the host or of a GPU; it is tried again."""
     BATCH_FILE_DAMAGED = "BatchFileDamaged"
     """The file of a step's batch is not what was written; the next attempt writes another."""
     TRAINER_FENCED = "TrainerFenced"

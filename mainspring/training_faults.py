@@ -58,6 +58,18 @@ class TrainerLost(ServiceError):
     fault = FaultKind.TRAINER_LOST
 
 
+class RankOutOfMemory(TrainerLost):
+    """A rank had no memory left, or the kernel ended it for lack of memory."""
+
+    fault = FaultKind.OUT_OF_MEMORY
+
+
+class RankFailed(TrainerLost):
+    """A rank raised what is no MainspringError. All ranks were stopped."""
+
+    fault = FaultKind.UNEXPECTED
+
+
 class BatchFileDamaged(ServiceError):
     """The file through which ranks get a step's batch is missing, truncated or altered. Nothing was
     trained; another attempt writes it again from the store."""

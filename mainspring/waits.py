@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from mainspring.causes import plain_text, shortened
 from mainspring.figures import duration
 from mainspring.ids import GRADE_QUEUE, ROLLOUT_QUEUE, SANDBOX_QUEUE
 from mainspring.protocol.activities import ANSWER_CALL, GENERATE
@@ -140,13 +141,16 @@ class Wait:
     """The highest of those that are retried."""
     rank: int = 0
     """Those that block everything come first."""
+    before: str = ""
+    """What the attempt before this one failed with, where this one runs."""
 
     def line(self, at: datetime) -> str:
         age = (at - self.since).total_seconds() if self.since else 0.0
         tries = [f"attempt {self.attempt}"] if self.attempt > 1 else []
         facts = ", ".join([*tries, *([f"for {duration(age)}"] if age >= 1 else [])])
         said = f"{self.what} ({facts})" if facts else self.what
-        return f"{said}; {self.remedy}" if self.remedy else said
+        told = f"{said}; {self.remedy}" if self.remedy else said
+        return f"{told}; the attempt before: {self.before}" if self.before else told
 
     def as_dict(self) -> dict[str, object]:
         found = asdict(self)
@@ -221,30 +225,45 @@ def _of_pending(scene: Scene, pending: Pending) -> Iterator[Wait]:
     if unserved and (pending.failure is None or not _alive(scene, pending.queue, pending.since)):
         yield _no_poller(scene, pending.queue, pending.since, pending.of)
         return
-    if pending.failure is not None and pending.attempt > 1:
-        yield _retrying(scene, pending, pending.failure)
-        return
+    failure = pending.failure if pending.attempt > 1 else None
     asked_at = pending.since if pending.activity in _REPLIES else pending.asked_at
-    if asked_at is not None and scene.at - asked_at > SLOW:
+    # An attempt that has run for a while has got past what the one before it failed with.
+    if failure is not None and not (pending.state is PendingState.STARTED and age > GRACE):
+        yield _retrying(scene, pending, failure)
+    elif asked_at is not None and scene.at - asked_at > SLOW:
         yield Wait(
             f"waiting for a reply from {_listed(scene.engines)}",
             "check that the engine works: `curl URL/health`",
             asked_at,
+            failure=failure.message if failure else "",
             of=(pending.of,),
+            attempt=pending.attempt,
             rank=2,
+            before=_reason(failure) if failure else "",
+        )
+    elif failure is not None:
+        note = f": {pending.note}" if pending.note else ""
+        yield Wait(
+            f"{_words(pending.activity)} runs again{note}",
+            "",
+            pending.since,
+            pending.queue,
+            failure=failure.message,
+            of=(pending.of,),
+            attempt=pending.attempt,
+            rank=3,
+            before=_reason(failure),
         )
 
 
 def _retrying(scene: Scene, pending: Pending, failure: Failure) -> Wait:
-    told, _, rest = failure.message.partition("\n")
-    remedy = " ".join(rest.split())[:MAX_CHARS]
-    what = f"retrying {_words(pending.activity)}: {told[:MAX_CHARS]}"
+    remedy = failure.message.partition("\n")[2]
+    remedy = shortened(" ".join(plain_text(remedy).split()), MAX_CHARS)
+    what = f"retrying {_words(pending.activity)}: {_reason(failure)}"
     if failure.kind in _OF_ENGINES:
         begin = f"{_OF_ENGINES[FaultKind(failure.kind)]} {_listed(scene.engines)}"
-        what = f"{begin}: {told[:MAX_CHARS]}"
+        what = f"{begin}: {_reason(failure)}"
         remedy = remedy or "start it (`mainspring serve --model DIR`), or correct policy.engines"
-    elif "heartbeat timeout" in told.lower():
-        what = f"retrying {_words(pending.activity)}: its worker died"
     return Wait(
         what,
         remedy,
@@ -255,6 +274,12 @@ def _retrying(scene: Scene, pending: Pending, failure: Failure) -> Wait:
         attempt=pending.attempt,
         rank=2 if failure.kind in _CROWDED else 1,
     )
+
+
+def _reason(failure: Failure) -> str:
+    """The failure in one line."""
+    told = plain_text(failure.message).partition("\n")[0]
+    return "its worker died" if "heartbeat timeout" in told.lower() else shortened(told, MAX_CHARS)
 
 
 def _no_poller(scene: Scene, queue: str, since: datetime, of: str) -> Wait:

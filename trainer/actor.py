@@ -5,6 +5,9 @@ loads them.
 """
 
 import os
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +15,7 @@ import ray
 
 from mainspring.algorithms.choice import find_engine, find_loss
 from mainspring.config.campaign import CampaignConfig
+from mainspring.errors import MainspringError
 from mainspring.sending import Meeting
 from mainspring.trajectories.samples import Sample
 from trainer.batch_file import BatchFile
@@ -60,12 +64,13 @@ class RankActor:
         from trainer.rank import TrainerRank
 
         store = self._store or reach_store(host, port, self._world_size)
-        self._rank = TrainerRank(
-            config,
-            model_dir,
-            rank=self._rank_index,
-            store=store,
-        )
+        with _in_log():
+            self._rank = TrainerRank(
+                config,
+                model_dir,
+                rank=self._rank_index,
+                store=store,
+            )
         return os.getpid()
 
     @ray.method(concurrency_group=PULSE_GROUP)
@@ -84,7 +89,8 @@ class RankActor:
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         if self._log is not None:
             bound(self._log)
-        return getattr(self._rank, method)(*args, **kwargs)
+        with _in_log():
+            return getattr(self._rank, method)(*args, **kwargs)
 
     def open_meeting(self, name: str, num_engine_ranks: int) -> Meeting | None:
         """See `WeightSender.open`."""
@@ -98,3 +104,16 @@ class RankActor:
     def _sender(self) -> "WeightSender":
         assert self._rank is not None, "the rank was not started"
         return self._rank.sender
+
+
+@contextmanager
+def _in_log() -> Iterator[None]:
+    """Print an unexpected error with its traceback: the driver tells its last line alone, and which
+    file has the rest."""
+    try:
+        yield
+    except MainspringError:
+        raise
+    except Exception:
+        traceback.print_exc()
+        raise

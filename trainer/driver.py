@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import ray
 from numpy.typing import NDArray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError
 
 from mainspring.algorithms.gap import LogprobGap, measure
+from mainspring.causes import memory_kills
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import MainspringError
 from mainspring.sending import Meeting
@@ -30,11 +31,11 @@ from mainspring.training_faults import (
 )
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import WeightedSequence
-from trainer import checkpoint, rank_pulse
+from trainer import checkpoint, rank_ends, rank_pulse
 from trainer.background_checkpoint import BackgroundCheckpoint
 from trainer.batch_file import BatchFile
 from trainer.checkpoint import Identity, Manifest, Sharding
-from trainer.rank_log import rank_log, tails
+from trainer.rank_log import rank_log
 from trainer.rank_processes import RankProcesses
 from trainer.rank_pulse import RankPulse
 from trainer.ray_cluster import LOCAL, RayCluster
@@ -58,6 +59,7 @@ class TrainerDriver:
         self._pids: list[int] = []
         self._logs: Path | None = None
         self._stamp: Stamp | None = None
+        self._memory_kills: int | None = None
 
     def start(self, config: CampaignConfig, model_dir: Path, logs: Path | None = None) -> None:
         """Make the ranks, each with the weights of `model_dir`, each printing to a file in `logs`.
@@ -66,6 +68,7 @@ class TrainerDriver:
         trainer = config.trainer
         world_size = trainer.world_size
         self._logs = logs.absolute() if logs else None
+        self._memory_kills = memory_kills()
         self._actors = self._processes.take(config)
         self._tensor_parallel = trainer.tensor_parallel
         self._has_critic = trainer.critic is not None
@@ -79,8 +82,8 @@ class TrainerDriver:
             )
             self._cluster.own(self._pids)
             first = self._actors[0].call
-            told = [first.remote("stamp"), first.remote("sharding")]
-            self._stamp, self._sharding = self._get(told)
+            [self._stamp] = self._get([first.remote("stamp")])
+            [self._sharding] = self._get([first.remote("sharding")])
         except BaseException:
             self._stop_actors()
             raise
@@ -327,45 +330,25 @@ class TrainerDriver:
                         f"{rank_pulse.SILENCE_S:.0f} s",
                         remedy="the ranks are started again and resume from the newest checkpoint",
                     ) from None
-            except RayTaskError as error:
-                # An error of the domain is raised by all ranks alike and leaves them usable.
-                if isinstance(error.cause, MainspringError):
-                    raise error.cause from None
-                # A rank whose peer died fails too, in its collective, and may be heard first.
-                died = _some_rank_died(calls)
-                lost = self._lost(error)
-                self._stop_actors()
-                if not died:
-                    raise
-                raise lost from error
-            except RayError as error:
-                lost = self._lost(error)
-                self._stop_actors()
-                raise lost from error
+            except RayError:
+                raise self._failed(calls) from None
 
-    def _lost(self, error: RayError) -> TrainerLost:
+    def _failed(self, calls: list[Any]) -> MainspringError:
+        """Why a call failed, in one line; stops ranks that cannot be used any more. An error of the
+        domain is raised by all ranks alike and leaves them usable."""
+        ends = rank_ends.look(calls, DEATH_NEWS_TIMEOUT_S)
+        if (known := ends.domain_error()) is not None:
+            return known
         try:
             self.check()
-        except TrainerLost as gone:  # the cause, of which the rank's end is the effect
-            return gone
-        ends = tails(self._logs, len(self._actors)) if self._logs else ""
-        return TrainerLost(
-            f"a rank of the trainer was lost: {error}" + (f"\n{ends}" if ends else ""),
-            remedy="the ranks are started again and resume from the newest checkpoint",
-        )
+        except TrainerLost as gone:  # the cause, of which the ranks' end is the effect
+            found = gone
+        else:
+            found = ends.told(self._logs, self._memory_kills)
+        self._stop_actors()
+        return found
 
     def _stop_actors(self) -> None:
         self.background.forget()
         self._processes.end(self._actors)
         self._actors, self._pids = [], []
-
-
-def _some_rank_died(calls: list[Any]) -> bool:
-    for call in calls:
-        try:
-            ray.get(call, timeout=DEATH_NEWS_TIMEOUT_S)
-        except RayActorError:
-            return True
-        except (RayTaskError, GetTimeoutError):
-            continue
-    return False

@@ -5,8 +5,11 @@ outlives the rank. Of each rank the current life and the one before are kept, ea
 import os
 from pathlib import Path
 
+from mainspring.causes import plain_text
+
 MAX_BYTES = 4 << 20
-TAIL_LINES = 8
+TAIL_LINES = 4
+TAIL_BYTES = 4 << 10
 _STDOUT, _STDERR = 1, 2
 
 
@@ -31,11 +34,11 @@ def bound(log: Path) -> None:
         os.truncate(log, 0)
 
 
-def tails(directory: Path, num_ranks: int) -> str:
-    """The last lines of each rank's log; empty when none printed anything."""
-    found: list[str] = []
-    for rank in range(num_ranks):
-        log = rank_log(directory, rank)
-        if log.exists() and (lines := log.read_text(errors="replace").splitlines()):
-            found += [f"the end of {log}:", *lines[-TAIL_LINES:]]
-    return "\n".join(found)
+def last_words(log: Path) -> str:
+    """The end of what a rank printed, in one line; empty when it printed nothing."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+        lines = plain_text(file.read().decode(errors="replace")).splitlines()
+    return " | ".join(line.strip() for line in lines[-TAIL_LINES:] if line.strip())

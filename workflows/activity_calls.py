@@ -20,6 +20,7 @@ from temporalio.exceptions import (
 )
 
 with workflow.unsafe.imports_passed_through():
+    from mainspring.causes import cause_of, plain_text, shortened
     from mainspring.fates import FIRST_WAIT_S, LONGEST_WAIT_S, OUTAGE_S, Fate, rule_of
     from mainspring.ids import NodeId, node_queue
     from mainspring.protocol.activities import In, NodeCall, Out, QueueCall, StoreCall
@@ -43,6 +44,7 @@ LOCAL_RETRY_THRESHOLD = timedelta(seconds=2)
 """Longer waits between attempts leave the worker's memory and become timers."""
 DEAD_NODE_TIMEOUT = timedelta(seconds=DEAD_NODE_TIMEOUT_S)
 FAULT_CHARS = 500
+END_CHARS = 1000
 PREFER_TIMEOUT = timedelta(seconds=PREFER_TIMEOUT_S)
 
 
@@ -172,7 +174,8 @@ def end_text(error: BaseException) -> str:
     """One sentence and its remedy, for the row of a campaign that failed."""
     while isinstance(error, FailureError) and error.cause is not None:
         error = error.cause
-    return error.message if isinstance(error, ApplicationError) else str(error)
+    said = error.message if isinstance(error, ApplicationError) else cause_of(error)
+    return shortened(plain_text(said), END_CHARS)
 
 
 def kind_in(fault: str | None) -> FaultKind | None:
@@ -184,7 +187,7 @@ def kind_in(fault: str | None) -> FaultKind | None:
 def fault_text(error: BaseException) -> str:
     """For the rollout's row: which activity, which fault, its sentence and remedy."""
     where = f"{error.activity_type}: " if isinstance(error, ActivityError) else ""
-    return (where + _text(error))[:FAULT_CHARS]
+    return shortened(where + _text(error), FAULT_CHARS)
 
 
 def sentence(error: BaseException) -> str:
@@ -195,7 +198,7 @@ def sentence(error: BaseException) -> str:
 
 
 def _text(error: BaseException) -> str:
-    return ": ".join(str(cause) for cause in _causes(error))[:FAULT_CHARS]
+    return shortened(plain_text(": ".join(str(each) for each in _causes(error))), FAULT_CHARS)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -91,7 +91,7 @@ class CampaignWorkflow:
             await self._cancel_groups()
             await self._set_status(
                 CampaignStatus.CANCELLED if cancelled else CampaignStatus.FAILED,
-                None if cancelled else activity_calls.end_text(error)[:1000],
+                None if cancelled else activity_calls.end_text(error),
             )
             raise
         await self._admission.stop()

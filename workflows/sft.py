@@ -46,7 +46,7 @@ class SftWorkflow:
             cancelled = is_cancelled_exception(error)
             await self._set_status(
                 CampaignStatus.CANCELLED if cancelled else CampaignStatus.FAILED,
-                None if cancelled else activity_calls.end_text(error)[:1000],
+                None if cancelled else activity_calls.end_text(error),
             )
             raise
         await self._set_status(CampaignStatus.FINISHED)

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import structlog
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, FailureError
 from temporalio.service import RPCError
@@ -19,11 +20,17 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from infra.db.cache import Known
 from infra.db.sandboxes import CampaignFull
+from mainspring.causes import cause_of, is_out_of_memory, own_log, plain_text, shortened
 from mainspring.errors import MainspringError, SandboxError
 from mainspring.fates import FIRST_WAIT_S, rule_of, waits_s
 from mainspring.ids import NodeId, RolloutId, SandboxId
 from mainspring.status import FaultKind
 
+log = structlog.get_logger(__name__)
+
+MESSAGE_CHARS = 1000
+REMEDY_CHARS = 400
+"""Both together stay below what the server keeps of a pending activity's failure."""
 JITTER = 0.25
 """Waits of those that are told the same time differ by this part: they must not all come back at
 once."""
@@ -64,9 +71,11 @@ class _Classifying(ActivityInboundInterceptor):
                 waited_s=_waited_s(info),
                 is_cancelled=activity.is_cancelled(),
             )
-            # The server cuts the message of a pending activity's failure above 2 KB, and counts the
-            # stack traces of its causes. The worker's log has those.
-            raise told from (error if told.type == FaultKind.UNEXPECTED else None)
+            if told.type == FaultKind.UNEXPECTED:
+                log.error("an activity failed", attempt=info.attempt, exc_info=error)
+            # In the place of a pending activity's failure above 2 KB, stack traces of its causes
+            # included, the server puts a sentence of its own. The log has the traceback.
+            raise told from None
 
 
 def _waited_s(info: activity.Info) -> float:
@@ -79,6 +88,8 @@ def _waited_s(info: activity.Info) -> float:
 def kind_of(error: Exception) -> FaultKind:
     if isinstance(error, MainspringError):
         return error.fault
+    if is_out_of_memory(error):
+        return FaultKind.OUT_OF_MEMORY
     return FaultKind.TEMPORAL_UNREACHABLE if isinstance(error, RPCError) else FaultKind.UNEXPECTED
 
 
@@ -98,9 +109,9 @@ def failure(
     kind = kind_of(error)
     rule = rule_of(kind)
     known = isinstance(error, MainspringError)
-    message = str(error) if known else f"{type(error).__name__}: {error}"
-    if not (known and error.remedy):
-        message = f"{message}\n  {rule.remedy}"
+    message = plain_text(error.message) if known else _of_unknown(error, kind)
+    remedy = plain_text(error.remedy) if known and error.remedy else rule.remedy
+    message = f"{shortened(message, MESSAGE_CHARS)}\n  {shortened(remedy, REMEDY_CHARS)}"
     wait_s = error.retry_after_s if known else None
     return ApplicationError(
         message,
@@ -113,6 +124,15 @@ def failure(
         if rule.benign
         else ApplicationErrorCategory.UNSPECIFIED,
     )
+
+
+def _of_unknown(error: Exception, kind: FaultKind) -> str:
+    """Class and message, and the file that has the traceback."""
+    what = cause_of(error)
+    if kind is FaultKind.OUT_OF_MEMORY:
+        what = f"out of memory: {what}"
+    file = own_log()
+    return f"{what} (its traceback: {file})" if file else what
 
 
 @asynccontextmanager

@@ -18,7 +18,10 @@ from mainspring.errors import DatabaseError, MainspringError
 from mainspring.fates import OUTAGE_S, RULES, Fate
 from mainspring.status import FaultKind
 
-BUGS = {"MainspringError", "ServiceError", "WorkFailed", "UnknownId", "StepOutOfOrder"}
+BUGS = {
+    *("MainspringError", "ServiceError", "WorkFailed", "UnknownId", "StepOutOfOrder"),
+    "RankFailed",
+}
 """Of those that activities can raise, the only ones that stand for a bug (or for no activity)."""
 
 

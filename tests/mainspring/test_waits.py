@@ -98,7 +98,7 @@ def test_the_newest_failure_and_its_remedy() -> None:
     assert "(attempt 7)" in wait.line(AT)
     assert wait.remedy == "check the network" and wait.failure == pull.message
     away = Failure("EngineUnreachable", "no policy engine answered: http://e:1: refused")
-    asked = pending("generate", "rollout", attempt=3, failure=away, started=True)
+    asked = pending("generate", "rollout", attempt=3, failure=away, started=True, seconds=9)
     [wait] = waits(scene(asked))
     assert wait.what.startswith("no engine answers at http://e:1") and "serve" in wait.remedy
     hung = pending("generate", "rollout", started=True, seconds=90)
@@ -108,7 +108,31 @@ def test_the_newest_failure_and_its_remedy() -> None:
     asks = replace(plays, asked_at=AT - timedelta(seconds=90))
     assert "waiting for a reply from http://e:1 (for 1 min 30 s)" in told(scene(asks))[0]
     died = Failure("", "activity Heartbeat timeout")
-    assert "its worker died" in told(scene(pending(attempt=2, failure=died, started=True)))[0]
+    assert "its worker died" in told(scene(pending(attempt=2, failure=died, seconds=-9)))[0]
+
+
+def test_what_runs_now_is_told_before_what_failed_earlier() -> None:
+    died = Failure("", "activity Heartbeat timeout")
+    begun = pending("play_turns", "sandbox/a", attempt=2, failure=died, started=True, seconds=5)
+    assert told(scene(begun)) == ["retrying play turns: its worker died (attempt 2, for 5 s)"]
+    runs = pending("play_turns", "sandbox/a", attempt=2, failure=died, started=True, seconds=170)
+    assert told(scene(runs)) == [
+        "play turns runs again: starting the ranks (attempt 2, for 2 min 50 s); the attempt "
+        "before: its worker died"
+    ]
+    asks = replace(runs, asked_at=AT - timedelta(seconds=120))
+    assert told(scene(asks)) == [
+        "waiting for a reply from http://e:1 (attempt 2, for 2 min 00 s); check that the engine "
+        "works: `curl URL/health`; the attempt before: its worker died"
+    ]
+
+
+def test_a_failure_is_one_line_with_its_end_and_without_escape_codes() -> None:
+    said = "\x1b[36mray::RankActor\x1b[39m " + "x" * 400 + " ValueError: beta\n  remedy\n  more"
+    [wait] = waits(scene(pending(attempt=2, failure=Failure("Unexpected", said), seconds=-1)))
+    assert wait.what.startswith("retrying train step: ray::RankActor xxx")
+    assert wait.what.endswith("ValueError: beta") and len(wait.what) < 340
+    assert wait.remedy == "remedy more"
 
 
 def test_a_workflow_that_no_worker_runs() -> None:

@@ -17,8 +17,10 @@ import pytest
 import ray
 import torch
 
+from infra.temporal.faults import failure
 from mainspring.batch_invariance import MKL_VARIABLE, environment
 from mainspring.config.campaign import CampaignConfig
+from mainspring.status import FaultKind
 from mainspring.step_metrics import Origin
 from mainspring.training_faults import (
     BatchFileDamaged,
@@ -30,6 +32,7 @@ from mainspring.training_faults import (
 )
 from mainspring.trajectories.samples import Sample
 from tests.processes import runs
+from tests.trainer.failing_engine import FAILS_AT
 from tests.waiting import until
 from trainer import checkpoint, rank_pulse, ray_cluster
 from trainer.batch_file import batch_file
@@ -236,8 +239,37 @@ async def test_a_killed_rank_is_an_error_that_shows_its_log(driver, batch):
     ray.get(driver._actors[1].__ray_call__.remote(shout))
     pids = ray.get([actor.__ray_call__.remote(lambda _: os.getpid()) for actor in driver._actors])
     os.kill(pids[1], signal.SIGKILL)
-    with pytest.raises(TrainerLost, match=r"rank1\.log:\n(.*\n)*.*the last words of a rank"):
+    with pytest.raises(
+        TrainerLost, match=r"rank 1 of the trainer was lost.*rank1\.log: .*the last words of a rank"
+    ):
         driver.train_step(batch, step=5, current_version=0)
+    with pytest.raises(TrainerLost, match="no ranks"):
+        driver.logprobs(batch)
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "said"),
+    [
+        ("1:value", FaultKind.UNEXPECTED, "rank 1 of the trainer failed: ValueError: Invalid beta"),
+        ("0:memory", FaultKind.OUT_OF_MEMORY, "out of memory: rank 0 of the trainer failed: Run"),
+        ("1:python memory", FaultKind.OUT_OF_MEMORY, "out of memory: rank 1 of the trainer failed"),
+    ],
+)
+async def test_the_cause_of_a_failed_rank_comes_first(
+    asked, kind, said, driver, make_model, make_config, batch, tmp_path, monkeypatch
+) -> None:
+    """The other rank waits in its collective meanwhile, or is heard first."""
+    monkeypatch.setenv(FAILS_AT, str(tmp_path / "asked"))
+    config = make_config(data_parallel=2, engine="tests.trainer.failing_engine:FailingEngine")
+    driver.start(config, make_model()[1], tmp_path)
+    (tmp_path / "asked").write_text(asked)
+    with pytest.raises(TrainerLost) as failed:
+        driver.train_step(batch, step=0, current_version=0)
+    assert failed.value.fault is kind and failed.value.message.startswith(said)
+    told = failure(failed.value, attempt=1, waited_s=0.0).message
+    log = tmp_path / f"rank{asked[0]}.log"
+    assert len(told) < 1500 and "\x1b" not in told and "ray::" not in told and "File" not in told
+    assert str(log) in told and "Traceback" in log.read_text()
     with pytest.raises(TrainerLost, match="no ranks"):
         driver.logprobs(batch)
 
