@@ -22,6 +22,7 @@ import traceback
 from typing import Any, NoReturn
 
 from infra.functions.messages import Start, line, of_result
+from mainspring.causes import cause_of, is_out_of_memory
 from mainspring.environments.protocol import WorldLost
 from mainspring.errors import ConfigError
 from mainspring.programs.functions import Ran, Returned, arguments, find_function, returned
@@ -117,7 +118,8 @@ async def _end_of(start: Start, channel: Channel) -> dict[str, Any]:
         cause = _single(error)
         if isinstance(cause, WorldLost):
             return {"lost": cause.message}
-        return {"failed": f"raised {type(cause).__name__}: {cause}{_place(cause)}"}
+        memory = "ran out of memory: " if is_out_of_memory(cause) else ""
+        return {"failed": f"{memory}raised {cause_of(cause)}{_place(cause)}"}
     try:
         # A task with a repository is judged by that: what the function returns has no meaning.
         return of_result(Returned(b"", "") if start.has_sandbox else returned(value))

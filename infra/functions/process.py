@@ -23,6 +23,7 @@ from typing import Any
 
 from infra.functions.labelled import LABEL, kill_labelled
 from infra.functions.messages import LINE_BYTES, Start, line, result_in
+from mainspring.causes import memory_kills
 from mainspring.environments.protocol import CommandResult, WorldLost
 from mainspring.programs.functions import Returned
 
@@ -81,6 +82,7 @@ class FunctionProcess:
         self._broken: asyncio.Future[FunctionEnd] = asyncio.get_running_loop().create_future()
         """Fails with what a command failed with."""
         self._kept = bytearray()
+        self._memory_kills = memory_kills()
         self._draining = asyncio.create_task(self._drain())
 
     @property
@@ -122,7 +124,8 @@ class FunctionProcess:
                 return FunctionEnd(1, error=f"told its node what cannot be read: {error}")
             if not raw.endswith(b"\n"):
                 code = await self._process.wait()
-                return FunctionEnd(code or 1, error=_ended_by_itself(code))
+                is_short = code == -signal.SIGKILL and memory_kills() != self._memory_kills
+                return FunctionEnd(code or 1, error=_ended_by_itself(code, is_short))
             fields = json.loads(raw)
             if "command" not in fields:
                 break
@@ -238,7 +241,9 @@ def environment_of(variables: Sequence[str]) -> dict[str, str]:
     return passed | QUIET | named | {"PYTHONPATH": search}
 
 
-def _ended_by_itself(code: int) -> str:
+def _ended_by_itself(code: int, is_short_of_memory: bool) -> str:
+    if is_short_of_memory:
+        return "ran out of memory: the kernel ended it (signal 9)"
     if code < 0:
         return f"was ended by signal {-code}"
     return f"ended its process with exit code {code} before it returned"

@@ -112,7 +112,7 @@ async def test_secrets_of_its_node_are_not_in_its_environment(
 @pytest.mark.parametrize(
     ("name", "code", "error"),
     [
-        ("raises", 1, "raised ValueError: no such move\nin this game (at "),
+        ("raises", 1, "raised ValueError: no such move in this game (at "),
         ("exits", 1, "raised SystemExit: 3 (at "),
         ("ends_its_process", 3, "ended its process with exit code 3 before it returned"),
         ("kills_itself", -9, "was ended by signal 9"),
@@ -120,7 +120,7 @@ async def test_secrets_of_its_node_are_not_in_its_environment(
         ("gives_an_object", 1, "returned a object that is neither"),
         ("gives_nan", 1, "returned a float that is neither"),
         ("gives_too_much", 1, "at most 16777216 are stored"),
-        ("leaks", 1, "raised MemoryError"),
+        ("leaks", 1, "ran out of memory: raised MemoryError"),
         ("plain", 1, "cannot be called: function 'acting:plain' is not async"),
         ("absent", 1, "cannot be called: function 'acting:absent' cannot be imported"),
     ],
