@@ -22,7 +22,8 @@ from mainspring.step_metrics import PASS_NAMES, TAKEN_NAMES
 from mainspring.training_faults import AlgorithmBroken, algorithm_broken
 from trainer.corrections.protocol import Corrected, Correction
 from trainer.losses.aggregation import token_weights
-from trainer.losses.kl import kl_of
+from trainer.losses.kl import kl_of, to_come
+from trainer.losses.objective import bounded
 from trainer.losses.protocol import ActionTokens, Loss, LossOutput
 from trainer.mini_batch import MiniBatch
 from trainer.packed import packed
@@ -138,7 +139,8 @@ class LossPass:
         sums: dict[str, float] = {}
         kl = self._trainer.kl
         if reference is not None and kl.where is KlPlace.REWARD:
-            penalty = kl.coef * kl_of(tokens.proximal_logprobs, reference, kl)
+            penalty = kl_of(tokens.proximal_logprobs, reference, kl)
+            penalty = kl.coef * to_come(penalty, lengths)
             tokens = replace(tokens, advantages=tokens.advantages - penalty)
         if self._correction is not None:
             corrected = self._corrected(tokens)
@@ -153,7 +155,8 @@ class LossPass:
                 term = kl.coef * torch.dot(divergence, tokens.weights)
                 loss, kl_part = loss + term, term.item()
         with torch.no_grad():
-            log_ratio = logprobs - served
+            difference = logprobs - served
+            log_ratio = bounded(difference)
             ratio = log_ratio.exp()
             bonus = 0.0
             if self._has_bonus:
@@ -171,7 +174,7 @@ class LossPass:
             for name, value in (found.sums | sums).items():
                 self._named[name] = self._named.get(name, 0.0) + float(value)
             versions = pack(row.versions for row in rows)
-            self.differences.append(log_ratio[versions == self._current_version].cpu().numpy())
+            self.differences.append(difference[versions == self._current_version].cpu().numpy())
         return loss
 
     def figures(self, problem: AlgorithmBroken | None) -> PassFigures:

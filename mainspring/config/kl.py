@@ -24,8 +24,11 @@ class KlPlace(StrEnum):
     LOSS = "loss"
     """Added to the loss of each token, under the current weights, with gradient."""
     REWARD = "reward"
-    """Subtracted from the advantage of each token, under the step's first weights or as served
-    (`proximal`), without gradient."""
+    """A penalty in the reward, as in RLHF: each token's advantage loses the penalties of this token
+    and of all later ones of its branch, so that a token pays for the divergence that it leads to.
+    Under the step's first weights or as served (`proximal`), without gradient, and after the
+    advantages are normalised: `coef` is in units of the advantage. Use the estimator "k1": then its
+    expected gradient is that of the divergence of whole sequences."""
 
 
 class KlConfig(Section):

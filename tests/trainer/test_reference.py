@@ -83,7 +83,13 @@ def test_the_penalty_in_the_loss_equals_hugging_face(make_model, make_config, ba
 def test_the_penalty_in_the_reward_is_subtracted_from_advantages(
     fields, make_model, make_config, batch
 ) -> None:
-    """Of the log-probs that the ratio is against: the served ones, or those recomputed."""
+    """Of the log-probs that the ratio is against: the served ones, or those recomputed. Each token
+    pays for itself and for all action tokens after it."""
+
+    def to_come(values: np.ndarray, sample: Sample) -> np.ndarray:
+        sums = [values[t:].sum() for t in range(len(values))]
+        return np.where(sample.action_mask, sums, 0)
+
     directory, coef = make_model("qwen3")[1], 0.5
     kl = {"coef": coef, "where": "reward", "clamp": 1000.0}
     rank = TrainerRank(make_config(kl=kl, **fields), directory)
@@ -92,7 +98,7 @@ def test_the_penalty_in_the_reward_is_subtracted_from_advantages(
     old = rank.logprobs(batch) if fields else {n: s.logprobs for n, s in enumerate(batch)}
     found = divergences(old, base, batch)
     by_hand = [
-        replace(s, advantages=(s.advantages - coef * found[n]).astype(np.float32))
+        replace(s, advantages=(s.advantages - coef * to_come(found[n], s)).astype(np.float32))
         if s.carries_advantage
         else s
         for n, s in enumerate(batch)

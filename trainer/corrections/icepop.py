@@ -8,10 +8,11 @@ from torch import Tensor
 
 from mainspring.config.correction import CorrectionConfig
 from trainer.corrections.protocol import Corrected
+from trainer.losses.objective import bounded
 
 
 def icepop(log_ratio: Tensor, correction: CorrectionConfig) -> Corrected:
-    ratio = log_ratio.exp()
+    ratio = bounded(log_ratio).exp()
     low, high = correction.bounds
     is_cut = ~((low <= ratio) & (ratio <= high))
     return Corrected(factors=torch.where(is_cut, 0.0, ratio), is_cut=is_cut)

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from mainspring.config.correction import CorrectionConfig
 from trainer.corrections.protocol import Corrected
+from trainer.losses.objective import bounded
 
 
 def sequence_mask(log_ratio: Tensor, correction: CorrectionConfig) -> Corrected:
     low, high = correction.bounds
-    mean = log_ratio.mean().exp()
+    mean = bounded(log_ratio.mean()).exp()
     is_cut = ~((low <= mean) & (mean <= high)).expand(len(log_ratio))
     return Corrected(factors=torch.where(is_cut, 0.0, torch.ones_like(log_ratio)), is_cut=is_cut)

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from mainspring.config.correction import CorrectionConfig
 from trainer.corrections.protocol import Corrected
+from trainer.losses.objective import bounded
 
 
 def tis(log_ratio: Tensor, correction: CorrectionConfig) -> Corrected:
-    ratio = log_ratio.exp()
+    ratio = bounded(log_ratio).exp()
     low, high = correction.bounds
     return Corrected(factors=ratio.clamp(low, high), is_cut=(ratio < low) | (ratio > high))

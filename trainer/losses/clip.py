@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from mainspring.config.trainer import TrainerConfig
-from trainer.losses.objective import clip_sums, loss_of
+from trainer.losses.objective import clip_sums, loss_of, ratio_of
 from trainer.losses.protocol import ActionTokens, LossOutput
 
 
 def clip(tokens: ActionTokens, trainer: TrainerConfig) -> LossOutput:
     """Reports `clip_fraction`, the tokens whose gradient the clip cut off, and of these
     `clip_fraction_low` and `clip_fraction_high`."""
-    ratio = (tokens.logprobs - tokens.proximal_logprobs).exp()
+    ratio = ratio_of(tokens.logprobs, tokens.proximal_logprobs)
     objective, sums = clipped(ratio, tokens.advantages, trainer)
     return LossOutput(loss_of(objective, tokens, trainer), sums)
 

@@ -9,14 +9,14 @@ import torch
 
 from mainspring.config.trainer import TrainerConfig
 from trainer.losses.clip import clipped
-from trainer.losses.objective import loss_of
+from trainer.losses.objective import loss_of, ratio_of
 from trainer.losses.protocol import ActionTokens, LossOutput
 
 
 def dual_clip(tokens: ActionTokens, trainer: TrainerConfig) -> LossOutput:
     """Reports what `clip` does, and `clip_fraction_dual`, the tokens at the third bound, which are
     part of `clip_fraction`."""
-    ratio = (tokens.logprobs - tokens.proximal_logprobs).exp()
+    ratio = ratio_of(tokens.logprobs, tokens.proximal_logprobs)
     objective, sums = clipped(ratio, tokens.advantages, trainer)
     floor = trainer.dual_clip * tokens.advantages
     with torch.no_grad():

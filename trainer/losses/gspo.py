@@ -10,7 +10,7 @@ import torch
 
 from mainspring.config.trainer import TrainerConfig
 from trainer.losses.clip import clipped
-from trainer.losses.objective import loss_of
+from trainer.losses.objective import bounded, loss_of
 from trainer.losses.protocol import ActionTokens, LossOutput
 
 
@@ -21,6 +21,6 @@ def gspo(tokens: ActionTokens, trainer: TrainerConfig) -> LossOutput:
         parts = log_ratio.split(list(tokens.num_tokens_N))
         of_sample = torch.cat([part.mean().expand(len(part)) for part in parts])
     # Of the value of its sample's ratio; the gradient goes through the token itself.
-    ratio = (of_sample + (tokens.logprobs - tokens.logprobs.detach())).exp()
+    ratio = bounded(of_sample + (tokens.logprobs - tokens.logprobs.detach())).exp()
     objective, sums = clipped(ratio, tokens.advantages, trainer)
     return LossOutput(loss_of(objective, tokens, trainer), sums)

@@ -4,18 +4,29 @@ Source: J. Schulman, "Approximating KL divergence" (2020); k3 as in GRPO, arXiv 
 clamp of 10, k3 equals verl's "low_var_kl"; k1 and k2 without a clamp equal its "kl" and "mse".
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from mainspring.config.kl import KlConfig, KlEstimator
+from trainer.losses.objective import bounded
 
-MAX_DIFFERENCE = 20.0
-"""Of two log-probs: the exponential of more may be infinite, and its gradient not a number."""
+
+def to_come(values: Tensor, num_tokens_N: Sequence[int]) -> Tensor:
+    """[T] of each token: the sum over itself and all later tokens of its sample.
+
+    What a reward of -value for each token makes of its return: a token pays for the divergence that
+    it leads to. With the estimator k1 the expected policy gradient is that of the divergence of
+    whole sequences. As OpenRLHF's returns of REINFORCE++ and verl's `apply_kl_penalty` with
+    "reinforce_plus_plus"."""
+    parts = values.double().split(list(num_tokens_N))
+    return torch.cat([part.flip(0).cumsum(0).flip(0) for part in parts]).to(values.dtype)
 
 
 def kl_of(logprobs: Tensor, reference_logprobs: Tensor, kl: KlConfig) -> Tensor:
     """[T] estimates of KL(current || reference), with the gradient of `logprobs`."""
-    difference = (logprobs - reference_logprobs).clamp(-MAX_DIFFERENCE, MAX_DIFFERENCE)
+    difference = bounded(logprobs - reference_logprobs)
     match kl.estimator:
         case KlEstimator.K1:
             found = difference

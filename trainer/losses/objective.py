@@ -1,10 +1,28 @@
-"""What the losses of this folder share: the entropy bonus, and the figures of a clip. Pure."""
+"""What the losses of this folder share: a bounded ratio, the entropy bonus, the figures of a clip.
+
+Invariant: every finite input gives a finite gradient. Pure.
+"""
 
 import torch
 from torch import Tensor
 
 from mainspring.config.trainer import TrainerConfig
 from trainer.losses.protocol import ActionTokens
+
+MAX_LOG_RATIO = 20.0
+"""In nats. exp() of more than 88 is infinite in float32, and autograd multiplies it by 0, also
+where a clip holds the loss: not a number. Equals the bound of verl; a token beyond it has no
+gradient."""
+
+
+def bounded(log_ratio: Tensor) -> Tensor:
+    """A difference of two log-probs, as far as its exponential is a number."""
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+
+
+def ratio_of(logprobs: Tensor, others: Tensor) -> Tensor:
+    """[T] probability ratios, with the gradient of both."""
+    return bounded(logprobs - others).exp()
 
 
 def loss_of(objective: Tensor, tokens: ActionTokens, trainer: TrainerConfig) -> Tensor:
