@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mainspring.algorithms.gae import explained_variance, gae, whitened
+from mainspring.algorithms.gae import explained_variance, gae_of_branches, whitened
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.critic import CriticConfig
 from mainspring.config.optimizer import OptimizerConfig
@@ -98,15 +98,13 @@ class Critic:
     def _judged(self, samples: Sequence[Sample]) -> list[Judged]:
         masks = [sample.action_mask for sample in samples]
         values_N = self._values(samples)
-        found = [
-            gae(
-                values[mask],
-                sample.reward or 0.0,
-                gamma=self._config.gamma,
-                gae_lambda=self._config.gae_lambda,
-            )
-            for sample, values, mask in zip(samples, values_N, masks, strict=True)
-        ]
+        found = gae_of_branches(
+            [values[mask] for values, mask in zip(values_N, masks, strict=True)],
+            [sample.rollout for sample in samples],
+            [sample.reward or 0.0 for sample in samples],
+            gamma=self._config.gamma,
+            gae_lambda=self._config.gae_lambda,
+        )
         advantages_N = [advantages for advantages, _ in found]
         if self._config.whiten:
             advantages_N = whitened(advantages_N)
@@ -141,7 +139,8 @@ class Critic:
             "value_clip_fraction": None,
             "critic_grad_norm": None,
         }
-        parts = parts_of(judged, self._trainer.mini_batches)
+        rollouts = [each.sample.rollout for each in judged]
+        parts = parts_of(judged, self._trainer.mini_batches, rollouts)
         for number in range(self._trainer.updates_per_step if parts else 0):
             passed = [self._pass(part, f"the critic of step {step + 1}") for part in parts]
             norms = [norm for *_, norm in passed]

@@ -100,7 +100,10 @@ class LossPass:
         self._processes = processes
         self._lengths_N = [sample.num_action_tokens for sample in batch.samples]
         self._weights_N = token_weights(
-            trainer.aggregation, self._lengths_N, trainer.aggregation_length
+            trainer.aggregation,
+            self._lengths_N,
+            trainer.aggregation_length,
+            [sample.rollout for sample in batch.samples],
         )
         self._sums = np.zeros(NUM_SUMS)
         """Of loss, entropy, ratio, k1 and k3; of the loss's parts."""

@@ -1,7 +1,8 @@
 """A part of a step's batch with an optimizer update of its own, and what was recomputed of it.
 
-Invariant: the parts of a batch depend on the order of its samples and on their number alone, and
-each sample is in one part. Imported by `trainer.policy_step` and `trainer.loss_pass`.
+Invariants: the parts of a batch depend on the order of its samples and on their rollouts alone;
+each sample is in one part, and all branches of a rollout are in the same. Imported by
+`trainer.policy_step` and `trainer.loss_pass`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,12 @@ class MiniBatch:
     """Under the reference's weights; None: there is no reference."""
 
 
-def parts_of(samples: Sequence[T], number: int) -> list[list[T]]:
-    """At most `number` parts, none empty: the n-th sample is in part n modulo `number`, so that a
-    group's rollouts, which stand side by side, are in different ones."""
-    return [list(samples[start::number]) for start in range(min(number, len(samples)))]
+def parts_of(samples: Sequence[T], number: int, rollouts_N: Sequence[str]) -> list[list[T]]:
+    """At most `number` parts, none empty: the n-th rollout is in part n modulo `number`, so that a
+    group's rollouts, which stand side by side, are in different ones. `rollouts_N`: whose branch
+    each sample is."""
+    places = {rollout: n for n, rollout in enumerate(dict.fromkeys(rollouts_N))}
+    parts: list[list[T]] = [[] for _ in range(min(number, len(places)))]
+    for sample, rollout in zip(samples, rollouts_N, strict=True):
+        parts[places[rollout] % number].append(sample)
+    return parts

@@ -26,7 +26,7 @@ from trainer.losses.protocol import Loss
 from trainer.mini_batch import MiniBatch, Recomputed, parts_of
 from trainer.processes import Processes
 from trainer.reference import Reference
-from trainer.schedule import lr_scale
+from trainer.schedule import policy_lr_scale
 from trainer.update import update
 
 
@@ -62,18 +62,19 @@ class PolicyStep:
         as if no sample carried advantage."""
         started = time.monotonic()
         config = self._config.trainer
-        scale = lr_scale(
+        scale = policy_lr_scale(
             step,
             config.num_steps,
             config.optimizer.warmup_steps,
             config.optimizer.final_lr_fraction,
+            config.critic.warmup_steps if config.critic else 0,
         )
         is_kept = [s.carries_advantage and not compares_only for s in samples]
         kept = [s for s, keep in zip(samples, is_kept, strict=True) if keep]
         others = [s for s, keep in zip(samples, is_kept, strict=True) if not keep]
         flat = [s for s in others if (s.versions == current_version).any()]
         differences = _differences(flat, self._recomputed(flat), current_version)
-        parts = parts_of(kept, config.mini_batches)
+        parts = parts_of(kept, config.mini_batches, [each.rollout for each in kept])
         proximal: list[Recomputed | None] = [None] * len(parts)
         gap: LogprobGap | None = None
         # The first pass over a single part recomputes its log-probs before anything moves.
@@ -95,6 +96,7 @@ class PolicyStep:
                 found, seen = self._accumulate(batch, current_version)
                 if gap is None:
                     gap = self._gap([*differences, *seen], step, current_version)
+                assert scale is not None, "the critic's warm-up keeps no sample for the policy"
                 norms.append(update(self._optimizer, scale, self._config.name, f"step {step + 1}"))
                 figures.append(found)
             passes.append(combined(figures))
@@ -110,7 +112,7 @@ class PolicyStep:
             kl=last.kl,
             num_tokens=sum(sample.num_action_tokens for sample in kept),
             num_samples=len(kept),
-            lr=config.optimizer.lr * scale,
+            lr=config.optimizer.lr * scale if norms and scale is not None else None,
             loss_policy=first.parts[0],
             loss_kl=first.parts[1],
             loss_entropy=first.parts[2],

@@ -13,6 +13,16 @@ def lr_scale(step: int, num_steps: int, warmup_steps: int, final_fraction: float
     return warmup * (final_fraction + (1 - final_fraction) * (1 - step / num_steps))
 
 
+def policy_lr_scale(
+    step: int, num_steps: int, warmup_steps: int, final_fraction: float, critic_steps: int = 0
+) -> float | None:
+    """Of a campaign's step, from 0. The first `critic_steps` train a critic alone: they take
+    nothing from the policy's warm-up and fall, as in verl, and have no rate."""
+    if step < critic_steps:
+        return None
+    return lr_scale(step - critic_steps, num_steps - critic_steps, warmup_steps, final_fraction)
+
+
 def copy_scale(step: int) -> float:
     """The warm start's copying phase: a linear warm-up, then constant."""
     return min(1.0, (step + 1) / WARM_START_WARMUP_STEPS)

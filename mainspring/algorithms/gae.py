@@ -1,10 +1,11 @@
-"""Generalized advantage estimation: advantages and returns of a branch's action tokens. Pure.
+"""Generalized advantage estimation: advantages and returns of a rollout's action tokens. Pure.
 
 Source: arXiv 1506.02438. Equals verl's `compute_gae_advantage_return`: what stands between two
 action tokens (prompts, observations, tokens that are too old) is skipped and takes no discount. A
-branch ends for good, also where a limit cut it off: nothing is expected after its last action
-token. Invariants: equal input gives equal bits, on every rank; computed in float64. Imported by
-`trainer.critic`.
+rollout ends for good, also where a limit cut it off: nothing is expected after its last action
+token. Its branches are one episode, in the order of their last calls: after the last action token
+of one the next one begins, and the reward is given once, at the end of the last. Invariants: equal
+input gives equal bits, on every rank; computed in float64. Imported by `trainer.critic`.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ VARIANCE_EPS = 1e-8
 def gae(
     values_T: NDArray[np.float32], reward: float, *, gamma: float, gae_lambda: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Advantages [T] and returns [T] of one branch, from the values [T] of the states that its T
+    """Advantages [T] and returns [T] of one episode, from the values [T] of the states that its T
     action tokens were sampled in, T > 0; `reward`: given with the last of them."""
     values = values_T.astype(np.float64)
     deltas = -values
@@ -35,6 +36,35 @@ def gae(
         found.append(running)
     advantages = np.array(found[::-1], np.float64)
     return advantages, advantages + values
+
+
+def gae_of_branches(
+    values_N: Sequence[NDArray[np.float32]],
+    rollouts_N: Sequence[str],
+    rewards_N: Sequence[float],
+    *,
+    gamma: float,
+    gae_lambda: float,
+) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Advantages and returns of each branch, as it stands; `rollouts_N`: whose it is. Branches of
+    one rollout have its reward, and stand in their order."""
+    places: dict[str, list[int]] = {}
+    for n, rollout in enumerate(rollouts_N):
+        places.setdefault(rollout, []).append(n)
+    found: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+    for branches in places.values():
+        advantages, returns = gae(
+            np.concatenate([values_N[n] for n in branches]),
+            rewards_N[branches[-1]],
+            gamma=gamma,
+            gae_lambda=gae_lambda,
+        )
+        start = 0
+        for n in branches:
+            end = start + len(values_N[n])
+            found[n] = (advantages[start:end], returns[start:end])
+            start = end
+    return [found[n] for n in range(len(values_N))]
 
 
 def whitened(advantages_N: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:

@@ -44,11 +44,12 @@ class Aggregation(StrEnum):
     TOKEN_MEAN = "token_mean"
     """Sum over all action tokens of the batch, divided by their number (DAPO)."""
     SEQ_MEAN_TOKEN_MEAN = "seq_mean_token_mean"
-    """Mean over samples of each sample's token mean (the original GRPO)."""
+    """Mean over rollouts of each one's token mean (the original GRPO). In this and in those below a
+    rollout counts once: each of its B branches has the weight 1/B."""
     SEQ_MEAN_TOKEN_SUM = "seq_mean_token_sum"
-    """Mean over samples of each sample's token sum (Dr. GRPO up to a constant)."""
+    """Mean over rollouts of each one's token sum (Dr. GRPO up to a constant)."""
     SEQ_MEAN_TOKEN_SUM_NORM = "seq_mean_token_sum_norm"
-    """Mean over samples of each sample's token sum divided by `aggregation_length` (Dr. GRPO)."""
+    """Mean over rollouts of each one's token sum divided by `aggregation_length` (Dr. GRPO)."""
 
 
 class AlgorithmConfig(Section):
@@ -57,7 +58,7 @@ class AlgorithmConfig(Section):
     `mini_batches`."""
     mini_batches: int = Field(default=1, ge=1)
     """Number of parts of the batch, each with an optimizer update and a denominator of its own. The
-    batch's n-th sample is in part n modulo this number."""
+    batch's n-th rollout is in part n modulo this number, with all its branches."""
     advantage: str = "grpo"
     """How rewards of a group become advantages. "grpo": minus the group's mean, divided by its
     standard deviation. "dr_grpo": minus the mean only. "rloo": minus the mean of the others.

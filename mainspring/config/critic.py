@@ -12,9 +12,10 @@ class CriticConfig(Section):
     """A value model beside the policy (PPO's critic): the policy's model as it is at version 0,
     with one number in place of the output layer, and an AdamW of its own. Before a step it gives a
     value to each action token. Generalized advantage estimation (arXiv 1506.02438) makes advantages
-    of these values and of the reward, which is given at the last action token of a branch. The
-    critic is trained on the policy's mini-batches, after the policy, and is a part of every
-    checkpoint. It needs `advantage = "gae"` and `filter = "none"`."""
+    of these values and of the reward, which is given once, at the last action token of a rollout:
+    its branches follow each other in the order in which they ended. The critic is trained on the
+    policy's mini-batches, after the policy, and is a part of every checkpoint. It needs the advantage
+    "gae" and the filter "none"."""
 
     lr: float = Field(default=1e-5, gt=0)
     """Learning rate of its AdamW, the same in all steps."""
@@ -31,4 +32,5 @@ class CriticConfig(Section):
     """Whether advantages are scaled to mean 0 and variance 1 over the batch's action tokens."""
     warmup_steps: int = Field(default=0, ge=0)
     """Number of first steps that train the critic alone: they make versions with the policy's
-    weights as they were."""
+    weights as they were, and take nothing from the policy's warm-up and fall of the learning
+    rate."""

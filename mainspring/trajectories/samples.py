@@ -65,7 +65,7 @@ def samples_of(
     trained once: in the first one, and are context in the others.
 
     `advantage`: of all tokens, or of those of each trained call, by its number. `reward`: for a
-    critic, of every branch.
+    critic; every branch has it, and the critic gives it once.
     `trained`: numbers of the calls that are trained; None: all. Others are context of those that
     extend them; where nothing trained does, they are in no sample.
 

@@ -1,26 +1,44 @@
-"""How the losses of a batch's tokens become one number: a weight for each token. Pure."""
+"""How the losses of a batch's tokens become one number: a weight for each token. Pure.
 
+Invariant: in the means over sequences a rollout counts once, however many branches it has: each of
+its B branches has the share 1/B of it.
+"""
+
+from collections import Counter
 from collections.abc import Sequence
 
 from mainspring.config.algorithm import Aggregation
 
 
 def token_weights(
-    aggregation: Aggregation, num_tokens_N: Sequence[int], length: int | None = None
+    aggregation: Aggregation,
+    num_tokens_N: Sequence[int],
+    length: int | None = None,
+    rollouts_N: Sequence[str] | None = None,
 ) -> list[float]:
     """Weight of each action token of sample n in the batch's loss, from all samples' lengths.
-    `length`: the constant of SEQ_MEAN_TOKEN_SUM_NORM."""
+    `length`: the constant of SEQ_MEAN_TOKEN_SUM_NORM. `rollouts_N`: whose branch each sample is;
+    None: each of another rollout."""
     if not num_tokens_N:
         return []
     if any(num_tokens < 1 for num_tokens in num_tokens_N):
         raise ValueError("a sample without action tokens has no place in the loss")
+    if aggregation is Aggregation.TOKEN_MEAN:
+        return [1 / sum(num_tokens_N)] * len(num_tokens_N)
+    pairs = zip(_shared_by(rollouts_N, len(num_tokens_N)), num_tokens_N, strict=True)
     match aggregation:
-        case Aggregation.TOKEN_MEAN:
-            return [1 / sum(num_tokens_N)] * len(num_tokens_N)
         case Aggregation.SEQ_MEAN_TOKEN_MEAN:
-            return [1 / (len(num_tokens_N) * num_tokens) for num_tokens in num_tokens_N]
+            return [1 / (num_shares * num_tokens) for num_shares, num_tokens in pairs]
         case Aggregation.SEQ_MEAN_TOKEN_SUM:
-            return [1 / len(num_tokens_N)] * len(num_tokens_N)
+            return [1 / num_shares for num_shares, _ in pairs]
         case Aggregation.SEQ_MEAN_TOKEN_SUM_NORM:
             assert length is not None, "the configuration is refused without aggregation_length"
-            return [1 / (len(num_tokens_N) * length)] * len(num_tokens_N)
+            return [1 / (num_shares * length) for num_shares, _ in pairs]
+
+
+def _shared_by(rollouts_N: Sequence[str] | None, num_samples: int) -> list[int]:
+    """Of each sample how many of its kind make the whole batch: rollouts times its branches."""
+    if rollouts_N is None:
+        return [num_samples] * num_samples
+    branches = Counter(rollouts_N)
+    return [len(branches) * branches[rollout] for rollout in rollouts_N]

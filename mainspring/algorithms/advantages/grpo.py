@@ -21,8 +21,21 @@ def grpo(rewards_G: Sequence[float | None], trainer: TrainerConfig) -> list[floa
     scored = [reward for reward in rewards_G if reward is not None]
     if is_flat(scored) or trainer.std is Std.NONE:
         return dr_grpo(rewards_G, trainer)
-    mean = sum(scored) / len(scored)
-    num_free = len(scored) - (trainer.std is Std.UNBIASED)
-    variance = sum((reward - mean) ** 2 for reward in scored) / num_free
-    scale = variance**0.5 + STD_EPS[trainer.std]
-    return [None if reward is None else (reward - mean) / scale for reward in rewards_G]
+    found = iter(compared([[reward] for reward in scored], trainer))
+    return [None if reward is None else next(found)[0] for reward in rewards_G]
+
+
+def compared(scores_RN: Sequence[Sequence[float]], trainer: TrainerConfig) -> list[list[float]]:
+    """Of R rollouts, each with N > 0 scores: minus their mean, divided by their deviation as
+    `trainer.std` has it. A rollout counts once in both, however many scores it has. Scores that are
+    all equal, or of a single rollout, give exact zeros."""
+    together = [score for scores_N in scores_RN for score in scores_N]
+    if is_flat(together) or len(scores_RN) < 2:
+        return [[0.0] * len(scores_N) for scores_N in scores_RN]
+    mean = sum(sum(scores_N) / len(scores_N) for scores_N in scores_RN) / len(scores_RN)
+    if trainer.std is Std.NONE:
+        return [[score - mean for score in scores_N] for scores_N in scores_RN]
+    num_free = len(scores_RN) - (trainer.std is Std.UNBIASED)
+    squares = (sum((s - mean) ** 2 for s in scores_N) / len(scores_N) for scores_N in scores_RN)
+    scale = (sum(squares) / num_free) ** 0.5 + STD_EPS[trainer.std]
+    return [[(score - mean) / scale for score in scores_N] for scores_N in scores_RN]

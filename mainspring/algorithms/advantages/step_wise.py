@@ -4,14 +4,15 @@ A turn's return is its rollout's reward, times `turn_discount` for each turn tha
 branch: rewards are given at the end alone, so this is the discounted sum of what is still to come.
 The returns of the turns with the same number of turns before them, over all scored rollouts of the
 group, are one step group; a turn's advantage is its return minus the group's mean, divided by its
-standard deviation as `std` has it. All tokens of the turn get it. Every turn counts once, so a
-rollout with several branches has several turns in a step group.
+standard deviation as `std` has it. All tokens of the turn get it. Every rollout counts once: one
+with several branches may have several turns in a step group, which share its weight in mean and
+deviation.
 
 With `turn_discount = 1` the baseline of turn n is the mean reward of the rollouts that reached turn
 n: a rollout is no longer compared with those that had ended by then.
 
 Equals rLLM's mode "per_step" with GRPO and `std = "unbiased"`: Monte Carlo returns, grouped by task
-and step. Two differences: a step group of one turn gives 0 (there its return), and one of equal
+and step. Two differences: a step group of one rollout gives 0 (there its return), and one of equal
 returns gives exact zeros. The returns are GiGPO's (arXiv 2505.10978, equation 5); its step groups
 are of equal states, which the output of commands seldom is.
 """
@@ -19,7 +20,7 @@ are of equal states, which the output of commands seldom is.
 from collections import defaultdict
 from collections.abc import Sequence
 
-from mainspring.algorithms.advantages.grpo import grpo
+from mainspring.algorithms.advantages.grpo import compared, grpo
 from mainspring.config.trainer import TrainerConfig
 from mainspring.trajectories.turn_places import TurnPlace
 
@@ -38,22 +39,24 @@ class StepWise:
         trainer: TrainerConfig,
     ) -> list[list[float] | None]:
         advantages: list[list[float] | None] = []
-        returns: defaultdict[int, list[float]] = defaultdict(list)
-        homes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        # Of a step group, by rollout: each of its turns with its return.
+        groups: defaultdict[int, dict[int, list[tuple[int, float]]]] = defaultdict(dict)
         for rollout, (reward, turns) in enumerate(zip(rewards_G, turns_GN, strict=True)):
             advantages.append(None if reward is None else [0.0] * len(turns))
             if reward is None:
                 continue
             for number, turn in enumerate(turns):
-                returns[turn.index].append(reward * trainer.turn_discount**turn.num_after)
-                homes[turn.index].append((rollout, number))
-        for index, returns_N in returns.items():
-            for (rollout, number), found in zip(
-                homes[index], grpo(returns_N, trainer), strict=True
+                found = reward * trainer.turn_discount**turn.num_after
+                groups[turn.index].setdefault(rollout, []).append((number, found))
+        for turns_RN in groups.values():
+            returns_RN = [[found for _, found in turns] for turns in turns_RN.values()]
+            for (rollout, turns), found_N in zip(
+                turns_RN.items(), compared(returns_RN, trainer), strict=True
             ):
                 of_rollout = advantages[rollout]
-                assert of_rollout is not None and found is not None
-                of_rollout[number] = found
+                assert of_rollout is not None
+                for (number, _), found in zip(turns, found_N, strict=True):
+                    of_rollout[number] = found
         return advantages
 
 
