@@ -61,8 +61,8 @@ class StepMetrics:
     """Action tokens the loss was taken over."""
     num_samples: int
     """Samples that carry advantage."""
-    lr: float
-    """AdamW's rate at this step."""
+    lr: float | None
+    """AdamW's rate at this step; None when the policy did not move."""
     logprob_gap_max: float | None
     """Largest |served - recomputed| over the batch's tokens that were sampled under the weights
     the step began with, whether their sample carries advantage or not."""

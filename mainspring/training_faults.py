@@ -19,8 +19,8 @@ class LogprobGapTooLarge(WorkFailed):
 
 
 class NonFiniteStep(WorkFailed):
-    """The gradient of a step is infinite or not a number. The weights are those before the step;
-    another attempt finds the same."""
+    """The gradient of a step is infinite or not a number. The campaign's weights stay those of the
+    version before it; another attempt finds the same."""
 
     fault = FaultKind.NON_FINITE_STEP
 

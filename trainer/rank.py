@@ -2,9 +2,11 @@
 
 A plain class: `trainer.actor` runs it in a Ray actor, tests run it in their own process. How a step
 is computed is the engine's matter (`trainer.engines`). All ranks get the same calls with the same
-arguments; engines pick their shares, deterministically. Invariants: a step that fails leaves
-weights and optimizer as they were; equal calls under an equal stamp give equal weights (no dropout,
-no random state) in a reproducible campaign, and in any with one thread.
+arguments; engines pick their shares, deterministically. Invariants: an update that fails moves
+nothing; a step that fails in a later mini-batch has moved the weights of the rank, but not of the
+campaign: its version counts as lost and is loaded again before anything else; equal calls under an
+equal stamp give equal weights (no dropout, no random state) in a reproducible campaign, and in any
+with one thread.
 """
 
 import time

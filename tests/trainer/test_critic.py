@@ -22,6 +22,7 @@ from tests.trainer.conftest import MakeModel, largest_gap, weights_of
 from tests.trainer.critics import MakeConfig, with_critic, with_rewards
 from trainer.critic import Critic
 from trainer.rank import TrainerRank
+from trainer.schedule import lr_scale
 
 
 @pytest.fixture
@@ -205,6 +206,32 @@ def test_a_warm_up_moves_the_critic_alone(
     second = rank.train_step(rewarded, step=1, current_version=0)
     assert second.num_samples == 7 and second.values["value_mean"] != 0.0
     assert largest_gap(weights_of(rank, tmp_path / "second"), before) > 0.0
+
+
+@pytest.mark.parametrize("warmup_steps", [1, 3])
+def test_a_critics_warm_up_takes_nothing_from_the_policys_schedule(
+    warmup_steps: int, make_model: MakeModel, make_config: MakeConfig, rewarded: list[Sample]
+) -> None:
+    optimizer = {"lr": 1e-3, "warmup_steps": 3, "final_lr_fraction": 0.2}
+    config = with_critic(
+        make_config, num_steps=6, optimizer=optimizer, critic={"warmup_steps": warmup_steps}
+    )
+    rank = TrainerRank(config, make_model("qwen3")[1])
+    rates = [rank.train_step(rewarded, step=n, current_version=0).lr for n in range(6)]
+    num_policy_steps = 6 - warmup_steps
+    of_policy = [1e-3 * lr_scale(n, num_policy_steps, 3, 0.2) for n in range(num_policy_steps)]
+    assert rates == [None] * warmup_steps + of_policy
+    assert rates[warmup_steps] == pytest.approx(1e-3 / 3)
+
+
+def test_a_step_that_moves_nothing_has_no_learning_rate(
+    make_model: MakeModel, make_config: MakeConfig, batch: list[Sample]
+) -> None:
+    rank = TrainerRank(make_config(), make_model("qwen3")[1])
+    flat = [replace(each, advantages=np.zeros_like(each.advantages)) for each in batch]
+    for samples in (flat, []):
+        assert rank.train_step(samples, step=0, current_version=0).lr is None
+    assert rank.train_step(batch, step=0, current_version=0).lr is not None
 
 
 def test_resuming_gives_the_same_numbers(
