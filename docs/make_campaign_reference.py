@@ -215,7 +215,9 @@ def _bounds(field: FieldInfo) -> str:
     for constraint in field.metadata:
         for name, symbol in _SYMBOLS.items():
             if (value := getattr(constraint, name, None)) is not None:
-                found.append(f"{symbol} {value:g}" if value < 1e6 else f"{symbol} {value:,}")
+                found.append(
+                    f"{symbol} {value:g}" if abs(value) < 1e6 else f"{symbol} {value:,.0f}"
+                )
     return ", ".join(found)
 
 

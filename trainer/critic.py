@@ -21,6 +21,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.critic import CriticConfig
 from mainspring.config.optimizer import OptimizerConfig
 from mainspring.config.parallel import MCORE, ParallelConfig
+from mainspring.config.section import STORED
 from mainspring.errors import ModelError
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import MaskedSequence
@@ -67,9 +68,8 @@ class Critic:
         self._optimizer = self._fresh_optimizer()
 
     def _fresh_optimizer(self) -> StepOptimizer:
-        return self.engine.optimizer(
-            OptimizerConfig(lr=self._config.lr, max_grad_norm=self._config.max_grad_norm)
-        )
+        given = {"lr": self._config.lr, "max_grad_norm": self._config.max_grad_norm}
+        return self.engine.optimizer(OptimizerConfig.model_validate(given, context=STORED))
 
     def begin_as(self, policy: Weights) -> None:
         """Take the layers that the policy has now; head and optimizer start anew."""

@@ -14,6 +14,7 @@ from transformers import PretrainedConfig
 
 from bundled.muon import Muon
 from mainspring.config.optimizer import OptimizerConfig, OptimizerName, WarmStartConfig
+from mainspring.config.section import STORED
 from trainer.convert import GATE_UP, QKV, qkv_rows
 from trainer.gradients import clip_gradients, reduce_gradients, trained
 from trainer.processes import Processes
@@ -25,14 +26,15 @@ WARM_START_WEIGHT_DECAY = 0.01
 
 def warm_start_optimizer(config: WarmStartConfig, name: OptimizerName) -> OptimizerConfig:
     """The supervised warm start's optimizer; its schedule is in `trainer.schedule`."""
-    return OptimizerConfig(
-        name=name,
-        lr=config.lr,
-        muon_lr=config.muon_lr,
-        betas=WARM_START_BETAS,
-        muon_momentum=WARM_START_MUON_MOMENTUM,
-        weight_decay=WARM_START_WEIGHT_DECAY,
-    )
+    given = {
+        "name": name,
+        "lr": config.lr,
+        "muon_lr": config.muon_lr,
+        "betas": WARM_START_BETAS,
+        "muon_momentum": WARM_START_MUON_MOMENTUM,
+        "weight_decay": WARM_START_WEIGHT_DECAY,
+    }
+    return OptimizerConfig.model_validate(given, context=STORED)
 
 
 @dataclass(frozen=True, slots=True)

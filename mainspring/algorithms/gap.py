@@ -6,12 +6,13 @@ A figure that was measured on no token is None, never 0. Pure; numpy only.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from mainspring.config.section import Section
+from mainspring.config.section import LARGE, Section, Within
 
 
 class Dtype(StrEnum):
@@ -36,13 +37,13 @@ class GapConfig(Section):
 
     mode: GapMode = GapMode.ENFORCE
     """What a gap beyond a bound does."""
-    max: float | None = Field(default=None, gt=0)
+    max: Annotated[float | None, Within(le=LARGE)] = Field(default=None, gt=0)
     """Bound on the largest difference of one token, in nats."""
-    mean: float | None = Field(default=None, gt=0)
+    mean: Annotated[float | None, Within(le=LARGE)] = Field(default=None, gt=0)
     """Bound on the mean difference, in nats."""
-    p999: float | None = Field(default=None, gt=0)
+    p999: Annotated[float | None, Within(le=LARGE)] = Field(default=None, gt=0)
     """Bound on the difference that 99.9 % of the tokens stay below, in nats."""
-    k3: float | None = Field(default=None, gt=0)
+    k3: Annotated[float | None, Within(le=LARGE)] = Field(default=None, gt=0)
     """Bound on KL(engine || trainer) per token, by the estimator k3, in nats."""
 
 

@@ -4,14 +4,14 @@ Base of `mainspring.config.trainer.TrainerConfig`. Sections of their own: `corre
 """
 
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from mainspring.config.correction import NO_CORRECTION, CorrectionConfig
 from mainspring.config.critic import CriticConfig
 from mainspring.config.kl import KlConfig, KlPlace
-from mainspring.config.section import Section
+from mainspring.config.section import LARGE, MANY, MANY_TOKENS, Section, Within
 
 GAE = "gae"
 """Name of the advantage that needs a critic."""
@@ -53,10 +53,10 @@ class Aggregation(StrEnum):
 
 
 class AlgorithmConfig(Section):
-    updates_per_step: int = Field(default=1, ge=1)
+    updates_per_step: Annotated[int, Within(le=1000)] = Field(default=1, ge=1)
     """Passes over a step's batch (PPO's epochs), with one optimizer update for each of its
     `mini_batches`."""
-    mini_batches: int = Field(default=1, ge=1)
+    mini_batches: Annotated[int, Within(le=MANY)] = Field(default=1, ge=1)
     """Number of parts of the batch, each with an optimizer update and a denominator of its own. The
     batch's n-th rollout is in part n modulo this number, with all its branches."""
     advantage: str = "grpo"
@@ -69,10 +69,10 @@ class AlgorithmConfig(Section):
     each turn is compared with the turns of the same number in its group. "gae": generalized
     advantage estimation by a critic, PPO; it needs [trainer.critic] and the filter "none". Or a
     function of your own as "package.module:function"."""
-    turn_discount: float = Field(default=1.0, gt=0, le=1)
+    turn_discount: Annotated[float, Within()] = Field(default=1.0, gt=0, le=1)
     """What the advantage "step_wise" multiplies a rollout's reward with for each turn that follows
     the one that is compared."""
-    keep_reward: float = 1.0
+    keep_reward: Annotated[float, Within(ge=-LARGE, le=LARGE)] = 1.0
     """Minimum reward of the rollouts that the advantage "raft" keeps."""
     std: Std = Std.POPULATION
     """Standard deviation that the advantages "grpo" and "step_wise" divide by."""
@@ -85,11 +85,11 @@ class AlgorithmConfig(Section):
     its tokens' geometric mean; it wants bounds of about 0.0003 and 0.0004, and the aggregation
     "seq_mean_token_mean". "nll": the negative log-likelihood times the advantage, without a ratio.
     Or a function of your own as "package.module:function"."""
-    clip_low: float = Field(default=0.2, gt=0, le=1)
+    clip_low: Annotated[float, Within()] = Field(default=0.2, gt=0, le=1)
     """The probability ratio is clipped below at 1 - `clip_low`; with 1 it is not."""
-    clip_high: float = Field(default=0.28, gt=0)
+    clip_high: Annotated[float, Within(le=LARGE)] = Field(default=0.28, gt=0)
     """The probability ratio is clipped above at 1 + `clip_high` ("clip higher", DAPO)."""
-    dual_clip: float = Field(default=3.0, gt=1)
+    dual_clip: Annotated[float, Within(le=LARGE)] = Field(default=3.0, gt=1)
     """Bound of the ratio for negative advantages, of the loss "dual_clip"."""
     proximal: Proximal = Proximal.SERVED
     """Log-probs that the current ones are compared with in the loss's ratio."""
@@ -98,10 +98,10 @@ class AlgorithmConfig(Section):
     critic: CriticConfig | None = None
     aggregation: Aggregation = Aggregation.TOKEN_MEAN
     """How the losses of all tokens become one number."""
-    aggregation_length: int | None = Field(default=None, ge=1)
+    aggregation_length: Annotated[int | None, Within(le=MANY_TOKENS)] = Field(default=None, ge=1)
     """Number of tokens that the aggregation "seq_mean_token_sum_norm" divides by, such as
     `policy.max_context`."""
-    entropy_coef: float = Field(default=0.0, ge=0)
+    entropy_coef: Annotated[float, Within(le=1000)] = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""
 
     @model_validator(mode="after")

@@ -1,10 +1,10 @@
 """Section [curriculum]: which task the next training group gets, and which tasks are left out."""
 
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from mainspring.config.section import Section
+from mainspring.config.section import MANY, Section, Within
 
 SHUFFLED = "shuffled"
 
@@ -14,22 +14,22 @@ class CurriculumConfig(Section):
     """"shuffled": every task once in each pass, in random order. "band": tasks whose solve rate so
     far lies between `low` and `high`, and tasks not played yet. "prioritized": tasks in proportion
     to how often they fail. Or a function of your own as "package.module:function"."""
-    low: float = Field(default=0.1, ge=0, le=1)
+    low: Annotated[float, Within()] = Field(default=0.1, ge=0, le=1)
     """Lowest solve rate of the band."""
-    high: float = Field(default=0.9, ge=0, le=1)
+    high: Annotated[float, Within()] = Field(default=0.9, ge=0, le=1)
     """Highest solve rate of the band."""
-    outside: float = Field(default=0.05, ge=0, le=1)
+    outside: Annotated[float, Within()] = Field(default=0.05, ge=0, le=1)
     """Weight of a task outside the band, and the smallest weight of "prioritized"; a task in the
     band or not played yet has weight 1."""
-    recent_groups: int = Field(default=2, ge=1)
+    recent_groups: Annotated[int, Within(le=MANY)] = Field(default=2, ge=1)
     """Number of newest groups of a task that its solve rate is taken over."""
     pass_rates_of: str = ""
     """Name of an evaluation with this task source. Its tasks whose pass rate there lies outside
     `min_pass_rate` and `max_pass_rate` are left out, and so are those it did not play. Empty: all
     tasks are used."""
-    min_pass_rate: float = Field(default=0.0, ge=0, le=1)
+    min_pass_rate: Annotated[float, Within()] = Field(default=0.0, ge=0, le=1)
     """Lowest pass rate of a task that is used."""
-    max_pass_rate: float = Field(default=1.0, ge=0, le=1)
+    max_pass_rate: Annotated[float, Within()] = Field(default=1.0, ge=0, le=1)
     """Highest pass rate of a task that is used."""
 
     @model_validator(mode="after")

@@ -89,7 +89,9 @@ def _said(error: Any, model: type[BaseModel]) -> str:
         return f"{_PLAIN[kind]}, not {shown(given)}"
     if kind in _BOUNDS:
         words, key = _BOUNDS[kind]
-        return f"{words} {context[key]:g}, not {shown(given)}"
+        bound = context[key]
+        number = f"{bound:g}" if abs(bound) < 1e6 else f"{bound:,.0f}"
+        return f"{words} {number}, not {shown(given)}"
     if kind in ("enum", "literal_error"):
         return f"must be {context['expected']}, not {shown(given)}"
     if kind in ("too_short", "string_too_short"):

@@ -4,10 +4,11 @@ What the estimators compute is in `trainer.losses.kl`.
 """
 
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field
 
-from mainspring.config.section import Section
+from mainspring.config.section import LARGE, Section, Within
 
 
 class KlEstimator(StrEnum):
@@ -36,11 +37,11 @@ class KlConfig(Section):
     reference is the campaign's policy version 0; each rank keeps a copy of its weights in the
     host's memory, and computes its log-probs once in a step."""
 
-    coef: float = Field(default=0.0, ge=0)
+    coef: Annotated[float, Within(le=1000)] = Field(default=0.0, ge=0)
     """Weight of the penalty; 0: there is none, and no reference is kept."""
     estimator: KlEstimator = KlEstimator.K3
     """Estimate of a token's divergence from its log-probs."""
     where: KlPlace = KlPlace.LOSS
     """Where the penalty counts."""
-    clamp: float | None = Field(default=10.0, gt=0)
+    clamp: Annotated[float | None, Within(le=LARGE)] = Field(default=10.0, gt=0)
     """Bound on the size of one token's estimate, in nats; beyond it, a token has no gradient."""

@@ -1,10 +1,11 @@
 """Section [trainer.lora]: low-rank adapters instead of all weights."""
 
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field
 
-from mainspring.config.section import BUNDLED, Section
+from mainspring.config.section import BUNDLED, LARGE, Section, Within
 
 
 class LoraTargets(StrEnum):
@@ -15,9 +16,9 @@ class LoraTargets(StrEnum):
 
 
 class LoraConfig(Section):
-    rank: int = Field(default=0, ge=0)
+    rank: Annotated[int, Within(le=65_536)] = Field(default=0, ge=0)
     """Rank of the adapters. 0: none, all weights are trained."""
-    alpha: float = Field(default=32.0, gt=0)
+    alpha: Annotated[float, Within(le=LARGE)] = Field(default=32.0, gt=0)
     """An adapter's product is multiplied by alpha / rank."""
     targets: LoraTargets = LoraTargets.ALL
     """Which matrices have adapters: "all" of attention and MLP, or those of "attention"."""

@@ -6,14 +6,14 @@ supervised runs.
 """
 
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from mainspring.algorithms.gap import Dtype
 from mainspring.config.lora import LoraConfig
 from mainspring.config.optimizer import OptimizerConfig, OptimizerName
-from mainspring.config.section import Section
+from mainspring.config.section import MANY_TOKENS, YEAR_S, Section, Within
 
 PLAIN, MCORE = "plain", "mcore"
 
@@ -44,15 +44,15 @@ class ParallelConfig(Section):
     dtype: Dtype = Dtype.FLOAT32
     """Numbers of weights and activations. In "bfloat16" the optimizer keeps float32 copies of the
     weights, which it moves."""
-    tensor_parallel: int = Field(default=1, ge=1)
+    tensor_parallel: Annotated[int, Within(le=65_536)] = Field(default=1, ge=1)
     """Number of ranks that share each layer."""
-    pipeline_parallel: int = Field(default=1, ge=1)
+    pipeline_parallel: Annotated[int, Within(le=65_536)] = Field(default=1, ge=1)
     """Number of stages that share the layers; needs the engine "mcore"."""
-    context_parallel: int = Field(default=1, ge=1)
+    context_parallel: Annotated[int, Within(le=65_536)] = Field(default=1, ge=1)
     """Number of ranks that share each sequence; needs the engine "mcore"."""
-    expert_parallel: int = Field(default=1, ge=1)
+    expert_parallel: Annotated[int, Within(le=65_536)] = Field(default=1, ge=1)
     """Number of ranks that share the experts of a layer; needs the engine "mcore"."""
-    data_parallel: int = Field(default=1, ge=1)
+    data_parallel: Annotated[int, Within(le=65_536)] = Field(default=1, ge=1)
     """Number of copies of the model that share a batch."""
     sequence_parallel: bool = False
     """Whether tensor-parallel ranks also share the tokens between layers, which saves memory; needs
@@ -62,12 +62,12 @@ class ParallelConfig(Section):
     optimizer_offload: bool = False
     """Whether the optimizer's state is kept in the host's memory; needs the engine "mcore" and
     GPUs."""
-    micro_batch_tokens: int = Field(default=8192, ge=64)
+    micro_batch_tokens: Annotated[int, Within(le=MANY_TOKENS)] = Field(default=8192, ge=64)
     """Token budget of one packed micro-batch. A longer sequence is a micro-batch of its own."""
-    threads_per_rank: int = Field(default=1, ge=1)
+    threads_per_rank: Annotated[int, Within(le=4096)] = Field(default=1, ge=1)
     """OMP threads of each rank on CPU."""
     lora: LoraConfig = LoraConfig()
-    placement_timeout_s: float = Field(default=600.0, gt=0)
+    placement_timeout_s: Annotated[float, Within(le=YEAR_S)] = Field(default=600.0, gt=0)
     """Seconds to wait until a Ray cluster's hosts have what the ranks need."""
 
     @property

@@ -1,11 +1,11 @@
 """Section [policy]: the model, the engines that serve it, and how it is sampled."""
 
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from mainspring.algorithms.gap import Dtype
-from mainspring.config.section import BUNDLED, Section
+from mainspring.config.section import BUNDLED, MANY_TOKENS, YEAR_S, Section, Within
 from mainspring.status import PolicyApi, Publish
 
 
@@ -19,11 +19,11 @@ class PolicyConfig(Section):
     """Base URLs of the engines. With port 0 `mainspring train` chooses a free port."""
     dtype: Dtype = Dtype.FLOAT32
     """Precision of the engines; the default bounds of [trainer.gap] depend on it."""
-    max_context: int = Field(default=32_768, ge=64)
+    max_context: Annotated[int, Within(le=MANY_TOKENS)] = Field(default=32_768, ge=64)
     """Prompt plus reply never exceed this many tokens."""
-    max_new_tokens: int = Field(default=4096, ge=1)
+    max_new_tokens: Annotated[int, Within(le=MANY_TOKENS)] = Field(default=4096, ge=1)
     """Maximum number of tokens of one reply."""
-    temperature: float = Field(default=1.0, ge=0, le=2)
+    temperature: Annotated[float, Within()] = Field(default=1.0, ge=0, le=2)
     """Sampling temperature; greedy evaluations use 0."""
     publish: Publish = Publish.DISK
     """How engines get new weights: "disk", they load the files of each version; "collective",
@@ -31,7 +31,7 @@ class PolicyConfig(Section):
     CPUs), and what this does not reach loads the files (engines must reach the trainer's host); or
     "adapter", they keep the frozen model and load the adapters of each version alone (with
     [trainer.lora])."""
-    request_timeout_s: float = Field(default=600.0, gt=0)
+    request_timeout_s: Annotated[float, Within(le=YEAR_S)] = Field(default=600.0, gt=0)
     """Time limit of one reply; then the request is repeated."""
 
     @field_validator("engines")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mainspring.config.run import RunConfig
-from mainspring.config.section import CONCURRENCY
+from mainspring.config.section import CONCURRENCY, MANY, Within
 from mainspring.status import CampaignKind
 
 
@@ -17,5 +17,5 @@ class RegradeConfig(RunConfig):
     """The run whose patches are graded again."""
     split: str = "test"
     """Split under which its rollouts are listed: that of an evaluation, or "test"."""
-    concurrency: int = Field(default=CONCURRENCY, ge=1)
+    concurrency: Annotated[int, Within(le=MANY)] = Field(default=CONCURRENCY, ge=1)
     """Gradings in flight at once."""

@@ -1,8 +1,10 @@
 """Section [reward]: what a rollout's end is worth."""
 
+from typing import Annotated
+
 from pydantic import Field
 
-from mainspring.config.section import Section
+from mainspring.config.section import LARGE, Section, Within
 
 SCORE = "score"
 """The part that is the number of a rollout's judge, as it is."""
@@ -11,9 +13,9 @@ SCORE = "score"
 class RewardPart(Section):
     name: str
     """Name of a part (docs/rewards.md), or a function of your own as "package.module:function"."""
-    weight: float = 1.0
+    weight: Annotated[float, Within(ge=-LARGE, le=LARGE)] = 1.0
     """Factor of the part in the sum of all parts."""
-    options: dict[str, float] = Field(default_factory=dict)
+    options: Annotated[dict[str, float], Within(ge=-1e12, le=1e12)] = Field(default_factory=dict)
     """Options of the part, all numbers; an unknown option is refused."""
 
 

@@ -13,7 +13,7 @@ from mainspring.config.policy import PolicyConfig
 from mainspring.config.reward import SCORE, RewardConfig
 from mainspring.config.rollout import RolloutConfig
 from mainspring.config.sandbox import SandboxConfig
-from mainspring.config.section import BUNDLED, Section
+from mainspring.config.section import BUNDLED, Section, Within
 from mainspring.config.tasks import TasksConfig
 from mainspring.errors import UsageError
 from mainspring.ids import campaign_id
@@ -23,7 +23,7 @@ from mainspring.programs.functions import FUNCTION
 class NamedConfig(Section):
     name: Annotated[str, Field(min_length=1)]
     """Name of the run, a part of all its ids: a-z, 0-9 and '-', at most 48 characters."""
-    seed: int = Field(default=0, ge=0, lt=2**31)
+    seed: Annotated[int, Within()] = Field(default=0, ge=0, lt=2**31)
     """Seed of tasks, model, order and sampling."""
 
     @field_validator("name")

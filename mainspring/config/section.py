@@ -1,6 +1,22 @@
-"""The base of every section of a campaign file: unknown keys are refused, nothing changes later."""
+"""The base of every section of a campaign file: unknown keys are refused, nothing changes later.
 
-from pydantic import BaseModel, ConfigDict
+Invariants: a number is finite, and is no `true`; each has bounds at both ends, its own (`ge`, `gt`,
+`le`, `lt` of pydantic's Field) or those of `Within`. Bounds of Field hold whatever is read. Those
+of `Within` came later: they hold what is given now, and spare what an earlier version stored.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
 
 BUNDLED = "bundled"
 """The generated task family, and the tiny model made for it."""
@@ -8,7 +24,60 @@ STORED = {"stored": True}
 """Validation context of configurations that were accepted before: newer refusals spare them."""
 CONCURRENCY = 32
 """Rollouts of one evaluation in flight at once, unless it is set."""
+YEAR_S = 365 * 24 * 3600.0
+"""The longest time limit: Temporal counts in nanoseconds, and cannot count much further."""
+MANY = 1_000_000
+"""More steps, groups, rollouts or turns than a campaign can have."""
+MANY_TOKENS = 1_000_000_000
+"""More tokens than a context or a batch can have."""
+LARGE = 1e6
+"""Beyond any factor, coefficient or bound that means something; float32 still counts by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """What a number must be beyond its type, or each number in a list or table; stands in the
+    field's Annotated. Python would take `true` for 1: that is refused. Bounds given here spare
+    stored configurations."""
+
+    le: float | None = None
+    lt: float | None = None
+    ge: float | None = None
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.with_info_wrap_validator_function(self._checked, handler(source))
+
+    def _checked(
+        self, given: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> Any:
+        if any(isinstance(each, bool) for each in _leaves(given)):
+            raise PydanticCustomError("true_for_number", "must be a number, not true or false")
+        found = check(given)
+        for number in () if info.context == STORED else _numbers(found):
+            if self.ge is not None and number < self.ge:
+                raise PydanticKnownError("greater_than_equal", {"ge": self.ge})
+            if self.le is not None and number > self.le:
+                raise PydanticKnownError("less_than_equal", {"le": self.le})
+            if self.lt is not None and number >= self.lt:
+                raise PydanticKnownError("less_than", {"lt": self.lt})
+        return found
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def _leaves(given: Any) -> Iterator[Any]:
+    if isinstance(given, Mapping):
+        given = list(given.values())
+    if isinstance(given, list | tuple):
+        for each in given:
+            yield from _leaves(each)
+    else:
+        yield given
+
+
+def _numbers(given: Any) -> Iterator[float]:
+    return (each for each in _leaves(given) if isinstance(each, int | float))

@@ -15,9 +15,8 @@ from mainspring.config.optimizer import OptimizerConfig, WarmStartConfig
 from mainspring.config.parallel import ParallelConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.run import NamedConfig, RunConfig
-from mainspring.config.section import BUNDLED, Section
+from mainspring.config.section import BUNDLED, LARGE, MANY, MANY_TOKENS, STORED, Section, Within
 from mainspring.config.tracking import TrackingConfig
-from mainspring.config.trainer import TrainerConfig
 from mainspring.status import CampaignKind
 
 
@@ -35,14 +34,14 @@ class SftSource(Section):
     file: str | None = None
     """JSONL file (absolute, or relative to this file): a chat under "messages" in each line, as
     `mainspring rollout export --format sft` writes it, or "token_ids" and "action_mask"."""
-    min_reward: float | None = None
+    min_reward: Annotated[float | None, Within(ge=-LARGE * LARGE, le=LARGE * LARGE)] = None
     """Minimum reward of a rollout. Unset: rollouts that resolved their task."""
-    max_per_task: int | None = Field(default=None, ge=1)
+    max_per_task: Annotated[int | None, Within(le=MANY)] = Field(default=None, ge=1)
     """Number of rollouts of one task: those of the highest reward, then the earliest. Unset:
     all."""
-    min_version: int | None = Field(default=None, ge=0)
+    min_version: Annotated[int | None, Within(le=MANY)] = Field(default=None, ge=0)
     """Rollouts with a token of an older policy version are left out."""
-    max_version: int | None = Field(default=None, ge=0)
+    max_version: Annotated[int | None, Within(le=MANY)] = Field(default=None, ge=0)
     """Rollouts with a token of a newer policy version are left out."""
 
     @model_validator(mode="after")
@@ -71,28 +70,28 @@ class SftData(Section):
 
 
 class SftOptimizerConfig(OptimizerConfig):
-    lr: float = Field(default=1e-5, gt=0)
+    lr: Annotated[float, Within(le=10)] = Field(default=1e-5, gt=0)
     """AdamW's learning rate."""
-    warmup_steps: int = Field(default=10, ge=0)
+    warmup_steps: Annotated[int, Within(le=MANY)] = Field(default=10, ge=0)
     """Steps of linear warm-up. The rate also falls linearly, to `final_lr_fraction` at the end."""
-    final_lr_fraction: float = Field(default=0.1, ge=0, le=1)
+    final_lr_fraction: Annotated[float, Within()] = Field(default=0.1, ge=0, le=1)
     """Learning rate of the last step, as a share of the full one."""
 
 
 class SftTrainerConfig(ParallelConfig):
-    num_epochs: int | None = Field(default=None, ge=1)
+    num_epochs: Annotated[int | None, Within(le=MANY)] = Field(default=None, ge=1)
     """Times that every sample is trained on; the last step may have fewer samples. Unset: once,
     unless `num_steps` is set."""
-    num_steps: int | None = Field(default=None, ge=1)
+    num_steps: Annotated[int | None, Within(le=MANY)] = Field(default=None, ge=1)
     """Steps of the whole run, instead of `num_epochs`."""
-    batch_size: int = Field(default=32, ge=1)
+    batch_size: Annotated[int, Within(le=MANY)] = Field(default=32, ge=1)
     """Number of samples of a step."""
-    max_tokens: int | None = Field(default=None, ge=2)
+    max_tokens: Annotated[int | None, Within(le=MANY_TOKENS)] = Field(default=None, ge=2)
     """Maximum number of tokens of a sample. Unset: the model's own maximum."""
-    checkpoint_every: int = Field(default=100, ge=1)
+    checkpoint_every: Annotated[int, Within(le=MANY)] = Field(default=100, ge=1)
     """Number of steps between two versions of the model, each with checkpoint and export; the last
     step makes one, too. A crash repeats the steps since the newest."""
-    keep_checkpoints: int = Field(default=2, ge=1)
+    keep_checkpoints: Annotated[int, Within(le=MANY)] = Field(default=2, ge=1)
     """Number of newest versions kept on disk."""
     optimizer: SftOptimizerConfig = SftOptimizerConfig()
 
@@ -123,11 +122,11 @@ class SftConfig(RunConfig):
         """What its ranks are built from: a campaign of this model, layout and optimizer. The
         bundled model begins with its random weights."""
         shared = {name: getattr(self.trainer, name) for name in ParallelConfig.model_fields}
-        optimizer = OptimizerConfig(**self.trainer.optimizer.model_dump())
         bundled = self.policy.model == BUNDLED
         warm = WarmStartConfig(copy_steps=0, steps=0) if bundled else None
-        trainer = TrainerConfig(**shared, optimizer=optimizer, warm_start=warm)
-        return CampaignConfig(name=self.name, seed=self.seed, policy=self.policy, trainer=trainer)
+        trainer = shared | {"optimizer": self.trainer.optimizer.model_dump(), "warm_start": warm}
+        given = {"name": self.name, "seed": self.seed, "policy": self.policy, "trainer": trainer}
+        return CampaignConfig.model_validate(given, context=STORED)
 
 
 class SftPolicy(Section):

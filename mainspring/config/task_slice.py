@@ -4,10 +4,11 @@ In a file for `mainspring eval run` it is the section [run].
 """
 
 import re
+from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from mainspring.config.section import Section
+from mainspring.config.section import Section, Within
 
 MAX_SAMPLES = 250
 """With gold and empty patches half of the rollouts that a group holds."""
@@ -23,7 +24,7 @@ class TaskSlice(Section):
     """Split of the tasks."""
     slice: str = ""
     """Positions of the tasks in the split, as "0:5" or "100:", in listing order. Empty: all."""
-    samples: int = Field(default=1, ge=1, le=MAX_SAMPLES)
+    samples: Annotated[int, Within()] = Field(default=1, ge=1, le=MAX_SAMPLES)
     """Number of rollouts of each task."""
 
     @field_validator("slice")

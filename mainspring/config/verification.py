@@ -1,11 +1,11 @@
 """A verification: the run that grades given patches (gold and empty ones, or exploits)."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from mainspring.config.run import RunConfig
-from mainspring.config.section import CONCURRENCY
+from mainspring.config.section import CONCURRENCY, MANY, Within
 from mainspring.config.task_slice import TaskSlice
 from mainspring.integrity.exploits import check_exploits
 from mainspring.status import CampaignKind, Player
@@ -19,7 +19,7 @@ class VerificationConfig(TaskSlice, RunConfig):
     """Whose patches it grades: "gold" and "empty", or "exploit" alone."""
     exploits: tuple[str, ...] = Field(default=(), max_length=400)
     """Known exploits that it tries on each task, by name, with players ["exploit"]."""
-    concurrency: int = Field(default=CONCURRENCY, ge=1)
+    concurrency: Annotated[int, Within(le=MANY)] = Field(default=CONCURRENCY, ge=1)
     """Gradings in flight at once."""
 
     @model_validator(mode="after")
