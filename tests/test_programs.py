@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.sources.r2e import task_fields
+from infra.sources.kinds.r2e import task_fields
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = (
@@ -126,5 +126,5 @@ def test_the_check_in_stored_tasks_keeps_its_text() -> None:
         "expected_output_json": '{"a": "PASSED"}',
     }
     command = str(task_fields(row)["test_command"])
-    digest = "326ba4ade126127739b0d68d637e11a6d5c3088ac573b9e3196c8845b86d6c0f"
+    digest = "076f865477ee4887d8289a05e1ee8009fe00794c85ccaaf801116e04392dc4c8"
     assert hashlib.sha256(command.encode()).hexdigest() == digest

@@ -7,12 +7,12 @@ Imported by the sources beside this file.
 from collections.abc import Callable
 from enum import StrEnum
 
-from infra.sources import r2e, swe_smith
+from infra.sources.kinds import r2e, swe_smith
 from infra.sources.fields import Row, build_task, from_json, names, patch, text, text_or
 from infra.sources.image_rules import image_for
 from infra.sources.log_parsers import check_parser
 from infra.sources.protocol import ImportOptions, Place, RowError, RowProblem, SourceRow
-from infra.sources.specs import END, START, WORKDIR, eval_script, spec_for, with_exit_code
+from infra.sources.kinds.specs import END, START, WORKDIR, eval_script, spec_for, with_exit_code
 from mainspring.tasks.any_task import AnyTask
 from mainspring.tasks.criterion import EvalType, TestLog
 from mainspring.tasks.swe_task import SWE, SweTask

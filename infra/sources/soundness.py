@@ -21,6 +21,8 @@ from mainspring.tasks.swe_task import SweTask
 
 MAX_TEST_TIMEOUT_S = 7 * 24 * 3600.0
 """Nothing else on a node waits longer for one command."""
+MAX_COMMAND_BYTES = 130_000
+"""Linux takes 131,071 for one argument of a program; the tests' run is the argument of a bash."""
 MAX_NAME_BYTES = 255
 """Of one folder or file, on every file system that nodes use."""
 MAX_PATH_BYTES = 4000
@@ -42,6 +44,11 @@ def check_sound(task: SweTask) -> None:
         raise _impossible("issue is blank")
     if not task.test_command.strip():
         raise _impossible("test_command is blank: it would pass whatever is done")
+    if (size := len(task.test_command.encode(errors="surrogatepass"))) > MAX_COMMAND_BYTES:
+        raise _impossible(
+            f"test_command has {size:,} bytes, and bash is given {MAX_COMMAND_BYTES:,} at most",
+            remedy="keep the patch or the data that it holds in `tests` or `test_patch`",
+        )
     if not math.isfinite(task.test_timeout_s) or task.test_timeout_s > MAX_TEST_TIMEOUT_S:
         raise _impossible(f"test_timeout_s must be at most {MAX_TEST_TIMEOUT_S:g} (a week)")
     _check_image(task)

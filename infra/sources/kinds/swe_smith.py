@@ -12,7 +12,7 @@ from infra.sources.fields import Row, names, text
 from infra.sources.image_rules import ImageFamily, image_for
 from infra.sources.patch_files import reversed_patch
 from infra.sources.protocol import ImportOptions, RowError, RowProblem
-from infra.sources.specs import END, START, WORKDIR, with_exit_code
+from infra.sources.kinds.specs import END, START, WORKDIR, with_exit_code
 from mainspring.tasks.criterion import TestLog
 
 REPO_PREFIX = "swesmith/"
