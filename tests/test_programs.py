@@ -126,5 +126,5 @@ def test_the_check_in_stored_tasks_keeps_its_text() -> None:
         "expected_output_json": '{"a": "PASSED"}',
     }
     command = str(task_fields(row)["test_command"])
-    digest = "076f865477ee4887d8289a05e1ee8009fe00794c85ccaaf801116e04392dc4c8"
+    digest = "0dcd7769232cc290e03fab5a6cc973bca2bcf24781b392e156dc97594e9e1e47"
     assert hashlib.sha256(command.encode()).hexdigest() == digest

@@ -3,8 +3,11 @@
 Imported by the modules beside this file that turn rows into tasks.
 """
 
+import ast
+import io
 import json
 import re
+import tokenize
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,15 +53,33 @@ def patch(row: Row, field: str) -> tuple[str, PatchFiles]:
 
 
 def names(row: Row, field: str) -> tuple[str, ...]:
-    """A list of texts, or the same as JSON text. Raises RowError when it is missing or neither."""
-    if row.get(field) in (None, ""):
+    """A list of texts, or the same as text of JSON or Python. Raises RowError when it is missing or
+    none of these."""
+    given = row.get(field)
+    if given is None or given == "":
         raise RowError(RowProblem.MISSING_FIELD, f"{field} is missing or empty")
-    value = from_json(row[field])
+    value = from_json(given)
+    if value is None and isinstance(given, str):
+        value = _python_list(given)
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
         raise RowError(
-            RowProblem.WRONG_TYPE, f"{field} must be a list of names, or one as JSON text"
+            RowProblem.WRONG_TYPE,
+            f"{field} must be a list of names, or one as text of JSON or Python",
         )
     return tuple(value)
+
+
+def _python_list(given: str) -> list[str] | None:
+    """What `str` makes of a list of texts, as tables of comma-separated values have it; None for
+    all else: also for `['a' 'b']`, which is numpy's and which Python reads as one text."""
+    try:
+        tree = ast.parse(given.strip(), mode="eval").body
+        tokens = list(tokenize.generate_tokens(io.StringIO(given.strip()).readline))
+        value = ast.literal_eval(tree)
+    except (ValueError, SyntaxError, RecursionError, MemoryError, tokenize.TokenError):
+        return None
+    num_texts = sum(token.type == tokenize.STRING for token in tokens)
+    return value if isinstance(value, list) and len(value) == num_texts else None
 
 
 def from_json(value: object) -> object:

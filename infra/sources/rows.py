@@ -1,18 +1,20 @@
 """From one row of a data set, as a mapping of its columns, to a task. Pure.
 
 Kinds of row are told apart by the columns that only they have; every kind is one function below.
-Imported by the sources beside this file.
+Kinds that are known and cannot be tested are refused by name (`kinds.foreign`). Imported by the
+sources beside this file.
 """
 
 from collections.abc import Callable
 from enum import StrEnum
 
-from infra.sources.kinds import r2e, swe_smith
 from infra.sources.fields import Row, build_task, from_json, names, patch, text, text_or
 from infra.sources.image_rules import image_for
+from infra.sources.kinds import foreign, r2e, swe_rebench, swe_smith
+from infra.sources.kinds.specs import END, START, WORKDIR, eval_script, spec_for, with_exit_code
 from infra.sources.log_parsers import check_parser
 from infra.sources.protocol import ImportOptions, Place, RowError, RowProblem, SourceRow
-from infra.sources.kinds.specs import END, START, WORKDIR, eval_script, spec_for, with_exit_code
+from infra.sources.wrapped import unwrapped
 from mainspring.tasks.any_task import AnyTask
 from mainspring.tasks.criterion import EvalType, TestLog
 from mainspring.tasks.swe_task import SWE, SweTask
@@ -31,6 +33,8 @@ class RowKind(StrEnum):
     """SWE-bench since version 5: brings its eval script and the name of its log parser."""
     CLASSIC = "classic"
     """SWE-bench before that, and SWE-Gym: how to test is in the spec table."""
+    SWE_REBENCH = "swe_rebench"
+    """SWE-rebench: how to test is in the row's own `install_config`."""
     SWE_SMITH = "swe_smith"
     """SWE-smith: its patch is the bug."""
     R2E = "r2e"
@@ -39,13 +43,16 @@ class RowKind(StrEnum):
 
 def kind_of(row: Row) -> RowKind:
     """Raises RowError."""
-    filled = {field for field, value in row.items() if value not in (None, "")}
+    filled = frozenset(field for field, value in row.items() if value not in (None, "", [], {}))
     if "issue" in row:
         return RowKind.OWN
-    if {"log_parser", "eval_type"} & filled:
-        return RowKind.SWE_BENCH_V5
+    foreign.refuse(row, filled)
     if str(row.get("repo")).startswith(swe_smith.REPO_PREFIX):
         return RowKind.SWE_SMITH
+    if {"log_parser", "eval_type"} & filled:
+        return RowKind.SWE_BENCH_V5
+    if swe_rebench.CONFIG in filled:
+        return RowKind.SWE_REBENCH
     if {"FAIL_TO_PASS", "base_commit"} & filled:
         return RowKind.CLASSIC
     if {"docker_image", "expected_output_json"} & filled:
@@ -64,14 +71,14 @@ def read_row(
 ) -> SourceRow | None:
     """One row of a file or data set; None when it is of another split than `options` asks for.
 
-    A `{"text", "metadata": {"instance", "data_source"}}` line is the row in its `instance`.
+    A line that only carries a row is that row (`wrapped`).
     `source` and `split` are defaults from the place; a row's own values win.
     """
     row_id = ""
     try:
         if not isinstance(raw, dict):
             raise RowError(RowProblem.NOT_JSON, "it is not a JSON object")
-        row, own_source = _unwrapped(raw)
+        row, own_source = unwrapped(raw)
         row_id = str(row.get("id") or row.get("instance_id") or "")
         own_split = text_or(row, "split", split or "")
         if own_split and options.split and own_split != options.split:
@@ -97,18 +104,6 @@ def task_from_row(row: Row, options: ImportOptions, *, source: str, split: str) 
     if isinstance(task, SweTask) and isinstance(task.judge, TestLog):
         check_parser(task.judge.parser)
     return task
-
-
-def _unwrapped(raw: Row) -> tuple[Row, str]:
-    """The row, and the data set that it names as its origin."""
-    metadata = raw.get("metadata")
-    if "text" not in raw or not isinstance(metadata, dict) or "instance" not in metadata:
-        return raw, ""
-    instance = metadata["instance"]
-    if not isinstance(instance, dict):
-        raise RowError(RowProblem.WRONG_TYPE, "metadata.instance must be an object")
-    row = {"problem_statement": raw["text"], **instance}
-    return row, text_or(metadata, "data_source", "")
 
 
 def _own(row: Row, options: ImportOptions) -> dict[str, object]:
@@ -154,6 +149,13 @@ def _given_script(row: Row) -> str:
 
 def _classic(row: Row, options: ImportOptions) -> dict[str, object]:
     task_id = text(row, "instance_id")
+    if row.get("version") in (None, ""):
+        raise RowError(
+            RowProblem.MISSING_FIELD,
+            "it looks like a classic SWE-bench row without version, which tells how it is tested",
+            remedy="import the data set itself, or give the row image, eval_script, log_parser and "
+            "eval_type",
+        )
     spec = spec_for(text(row, "repo"), text(row, "version"))
     test_patch, test_files = patch(row, "test_patch")
     return _swe_bench(row, spec.parser, EvalType.PASS_AND_FAIL) | {
@@ -162,6 +164,13 @@ def _classic(row: Row, options: ImportOptions) -> dict[str, object]:
         if row.get("eval_script")
         else eval_script(spec, text(row, "base_commit"), test_patch, test_files),
     }
+
+
+def _swe_rebench(row: Row, options: ImportOptions) -> dict[str, object]:
+    spec = swe_rebench.spec_of(row)
+    return _swe_bench(row, spec.parser, EvalType.PASS_AND_FAIL) | swe_rebench.test_fields(
+        row, spec, options
+    )
 
 
 def _swe_bench(row: Row, parser: str, eval_type: EvalType) -> dict[str, object]:
@@ -205,6 +214,7 @@ _READERS: dict[RowKind, Callable[[Row, ImportOptions], dict[str, object]]] = {
     RowKind.OWN: _own,
     RowKind.SWE_BENCH_V5: _swe_bench_v5,
     RowKind.CLASSIC: _classic,
+    RowKind.SWE_REBENCH: _swe_rebench,
     RowKind.SWE_SMITH: _swe_smith,
     RowKind.R2E: _r2e,
 }

@@ -5,13 +5,18 @@ The data set's expectations were made by its own reading of a log, which takes a
 status in it for a test. The log is read the same way here, or honest results would differ.
 """
 
-import json, re, sys
-expected = json.load(open(3))
+import json
+import re
+import sys
+
+with open(3) as file:
+    expected = json.load(file)
 log = sys.stdin.buffer.read().decode(errors="replace")
 log = re.sub(r"\x1b\[[0-9;]*m|\r", "", log)
 sys.stdout.buffer.write(log.encode())
 found = {}
-for line in (log.split("short test summary info") + [""])[1].strip().split("\n"):
+_, *summaries = log.split("short test summary info")
+for line in summaries[0].strip().split("\n") if summaries else ():
     test = ".".join(line.split("::")[1:])
     if "PASSED" in line:
         found[test] = "PASSED"

@@ -57,7 +57,8 @@ class Labels(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    images: ImageFamily
+    images: ImageFamily | None
+    """None: the row names its image."""
     parser: str
     test: str
     install: str = ""

@@ -23,14 +23,11 @@ from source_rows import (
 from infra.sources.exporting import eval_line
 from infra.sources.hub import HubSource
 from infra.sources.patch_files import reversed_patch
-from infra.sources.protocol import ImportOptions, Place
+from infra.sources.protocol import ImportOptions, Place, RowError
 from infra.sources.rows import read_row
 from mainspring.ids import TaskId
 from mainspring.tasks.criterion import EvalType, ExitCode, RewardFile, TestLog
 from mainspring.tasks.swe_task import SweTask
-
-EXPECTED = {"TestA.test_one": "PASSED", "test_two[a b] - x": "FAILED"}
-RAN = "tests\n= short test summary info =\nPASSED r2e/t.py::TestA::test_one\n"
 
 
 def r2e_row(run: str) -> dict[str, object]:
@@ -39,33 +36,10 @@ def r2e_row(run: str) -> dict[str, object]:
         "commit_hash": "abc123",
         "docker_image": "namanjain12/tornado_final:abc123",
         "problem_statement": "It hangs",
-        "expected_output_json": json.dumps(EXPECTED),
+        "expected_output_json": '{"TestA.test_one": "PASSED"}',
         "test_command": run,
         "parsed_commit_content": "{}",
     }
-
-
-@pytest.mark.parametrize(
-    ("ended", "solved"),
-    [
-        ("FAILED r2e/t.py::test_two[a b] - assert 1\n", True),
-        ("PASSED r2e/t.py::test_two[a b]\n", False),
-        ("", False),
-        ("FAILED r2e/t.py::test_two[a b]\nPASSED r2e/t.py::test_three\n", False),
-    ],
-)
-def test_an_r2e_row_is_solved_when_tests_end_as_expected(
-    tmp_path: Path, ended: str, solved: bool
-) -> None:
-    (tmp_path / "log").write_text(f"\x1b[32m{RAN}\x1b[0m{ended}")
-    file = write_lines(tmp_path / "r.jsonl", r2e_row("cat log; exit 1"))
-    [task] = tasks_of(read(file))
-    assert task.id == "tornado__abc123" and task.image == "namanjain12/tornado_final:abc123"
-    assert "r2e_tests" in task.hidden_files
-    assert task.judge == ExitCode() and task.metadata["base_commit"] == "abc123"
-    run = subprocess.run(["bash", "-c", task.test_command], cwd=tmp_path, capture_output=True)
-    assert (run.returncode == 0) is solved, run.stdout
-    assert RAN.splitlines()[-1].encode() in run.stdout
 
 
 def test_rows_with_an_image_and_a_command_are_judged_by_exit_code(tmp_path: Path) -> None:
@@ -78,12 +52,10 @@ def test_rows_with_an_image_and_a_command_are_judged_by_exit_code(tmp_path: Path
 
 
 def test_a_swe_smith_row_brings_its_bug_and_hides_what_fails_of_it(tmp_path: Path) -> None:
-    smith = SKLEARN | {"repo": "swesmith/scikit-learn__Scikit-learn.3d99", "version": None}
+    smith = SKLEARN | {"repo": "swesmith/Project-MONAI__MONAI.a09c1f08", "version": None}
     [task] = tasks_of(read(write_lines(tmp_path / "smith.jsonl", smith)))
-    assert (
-        task.image
-        == "docker.io/jyangballin/swesmith.x86_64.scikit-learn_1776_scikit-learn.3d99:latest"
-    )
+    image = "docker.io/jyangballin/swesmith.x86_64.project-monai_1776_monai.a09c1f08:latest"
+    assert task.image == image
     assert task.base_patch == SKLEARN["patch"]
     assert task.hidden_files == ("sklearn/utils/tests/test_show_versions.py",)
     assert "-rA sklearn/utils/tests/test_show_versions.py\n" in task.test_command
@@ -93,6 +65,52 @@ def test_a_swe_smith_row_brings_its_bug_and_hides_what_fails_of_it(tmp_path: Pat
     renames = "diff --git a/x b/y\nsimilarity index 100%\nrename from x\nrename to y\n"
     file = write_lines(tmp_path / "renames.jsonl", smith | {"patch": renames})
     assert errors_of(read(file)) == ["not_a_patch"]
+
+
+def smith_row(repo: str, *tests: str, kept: tuple[str, ...] = ()) -> dict[str, object]:
+    return SKLEARN | {
+        "repo": f"swesmith/{repo}",
+        "FAIL_TO_PASS": list(tests) or ["t/test_a.py::test_a"],
+        "PASS_TO_PASS": list(kept),
+    }
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (smith_row("tornadoweb__tornado.d5ac65c1"), "by `python -m tornado.test --verbose`"),
+        (smith_row("un33k__python-slugify.872b3750"), "by `python test.py --verbose`"),
+        (smith_row("mido__mido.a0158ff9"), "-c /dev/null"),
+        (smith_row("python__mypy.e93f06ce"), "-rA -k"),
+        (smith_row("gin-gonic__gin.3c12d2a8"), "how SWE-smith tests gin-gonic__gin.3c12d2a8 is"),
+        (smith_row("jax-ml__jax.ebd90e06"), "not known"),
+        (smith_row("axios__axios.ef36347f", "should parse"), "not known"),
+        (smith_row("mahmoud__glom.fb3c4e76", "test_a (glom.test.T.test_a)"), "FAIL_TO_PASS"),
+        (smith_row("mahmoud__glom.fb3c4e76", "a.py::t", kept=("TestX",)), "PASS_TO_PASS: 'TestX'"),
+        (smith_row("mahmoud__glom.fb3c4e76", "a.js::t"), "is not FILE.py::TEST"),
+        (smith_row("mahmoud__glom.fb3c4e76", "../a.py::t"), "is not FILE.py::TEST"),
+        (smith_row("mahmoud__glom.fb3c4e76", "a.py::"), "is not FILE.py::TEST"),
+    ],
+)
+def test_a_swe_smith_row_that_plain_pytest_does_not_test_is_refused(
+    tmp_path: Path, row: dict[str, object], said: str
+) -> None:
+    [found] = read(write_lines(tmp_path / "smith.jsonl", row))
+    assert isinstance(found.result, RowError) and said in found.result.message
+
+
+def test_a_swe_smith_row_is_tested_by_the_data_sets_own_command(tmp_path: Path) -> None:
+    tests = ("tests/test_a.py::test_a[x y]", "docs/usage.md::usage.md")
+    rows = [
+        smith_row("pydantic__pydantic.acb0f10f", *tests, kept=("tests/test_b.py::test_b",)),
+        smith_row("paramiko__paramiko.23f92003", *tests),
+    ]
+    uv, plain = tasks_of(read(write_lines(tmp_path / "smith.jsonl", *rows), id_prefix="s."))
+    assert uv.hidden_files == ("tests/test_a.py", "docs/usage.md")
+    pytest_ = "pytest --disable-warnings --color=no --tb=no -rA"
+    files = "tests/test_a.py docs/usage.md"
+    assert f"\n/root/.local/bin/uv run {pytest_} {files} tests/test_b.py\n" in uv.test_command
+    assert f"\n{pytest_} {files}\n" in plain.test_command
 
 
 def test_a_reversed_patch_undoes_changed_added_and_deleted_files(tmp_path: Path) -> None:
