@@ -1,0 +1,66 @@
+"""The numbers in an endpoint's refusal of a prompt: how long it is, and how long it may be.
+
+Pure. A number that the words do not label is not known: a wrong one would make a program compact its
+history at the wrong place. Used by `chat_refusal` and `program_text_policy`.
+"""
+
+import re
+
+MAX_DIGITS = 9
+_NUMBER = r"(\d[\d,_]*)"
+_SUM = re.compile(rf"{_NUMBER}\s*\+\s*{_NUMBER}\s*(?:>=?|exceeds)\s*{_NUMBER}")
+"""As in "197202 + 21333 > 200000": prompt, reply, limit."""
+_GREATER = re.compile(rf"{_NUMBER}(?: tokens?)?\s*>\s*{_NUMBER}")
+_LIMIT = tuple(
+    re.compile(each, re.IGNORECASE)
+    for each in (
+        rf"(?:context.{{0,2}}(?:length|window|size|limit)|n_ctx)[^\d;]{{0,40}}?{_NUMBER}",
+        rf"\[\d+, ?{_NUMBER}\]",
+        rf"must be <= ?{_NUMBER}",
+        rf"maximum[^\d;]{{0,40}}?{_NUMBER}",
+        rf"{_NUMBER} maximum context",
+        rf"\b(?:limit|limited to|max size|max input tokens)\b[^\d;]{{0,30}}?{_NUMBER}",
+    )
+)
+_PROMPT = tuple(
+    re.compile(each, re.IGNORECASE)
+    for each in (
+        rf"{_NUMBER} (?:tokens )?(?:in|from) (?:the |your )?(?:input |messages|prompt)",
+        rf"{_NUMBER} (?:of text input|input tokens|`inputs` tokens)",
+        rf"(?:prompt|request|input)(?: contains| is| has| of)? (?:at least |about )?{_NUMBER} tokens?",
+        rf"(?:prompt|input)(?: token)? ?(?:length|count)?[: ]*\((?:length )?{_NUMBER}",
+        rf"(?:token count of|token count:|resulted in|request contains|contains) {_NUMBER}",
+        rf"prompt is too long:? {_NUMBER}",
+        rf"(?:current length is|got a string with length|input length) {_NUMBER}",
+        rf"requested (?:about |a total of )?{_NUMBER} tokens",
+    )
+)
+
+
+def token_counts(said: str) -> tuple[int | None, int | None]:
+    """Of the prompt, and the most that prompt and reply may have together, as far as the words
+    label them."""
+    if found := _SUM.search(said):
+        return number(found[1]), number(found[3])
+    if found := _GREATER.search(said):
+        return number(found[1]), number(found[2])
+    limit = _first(_LIMIT, said)
+    prompt = _first(_PROMPT, said)
+    if limit is None:
+        return None, None
+    # Less than the limit is right where the reply's length came to it.
+    return prompt if prompt != limit else None, limit
+
+
+def _first(patterns: tuple[re.Pattern[str], ...], said: str) -> int | None:
+    found = next((found for each in patterns if (found := each.search(said))), None)
+    return number(found[1]) if found else None
+
+
+def numbers(said: str) -> list[int]:
+    return [n for each in re.findall(rf"\b{_NUMBER}\b", said) if (n := number(each)) is not None]
+
+
+def number(digits: str) -> int | None:
+    bare = re.sub(r"[,_]", "", digits)
+    return int(bare) if 0 < len(bare) <= MAX_DIGITS else None
