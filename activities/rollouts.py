@@ -79,7 +79,7 @@ async def make_group(db: Database, known: Known, ask: GroupInput) -> GroupRecord
                 rollout_id(group, i),
                 task,
                 i,
-                config.policy.temperature,
+                config.policy.rollout_temperature,
                 seed=None if draw is None else draw_seed(config.seed, task, draw, i),
             )
             for i in range(config.trainer.group_size)

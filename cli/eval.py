@@ -72,9 +72,10 @@ def register(app: typer.Typer) -> None:
             typer.Option("--n", min=1, max=250, help="Number of rollouts per task (default: 1)."),
         ] = None,
         temperature: Annotated[
-            float | None,
+            str | None,
             typer.Option(
-                min=0, max=2, help="Sampling temperature (default: 0; with --n above 1: 1)."
+                help='Sampling temperature (default: 0; with --n above 1: 1), or "default" to send '
+                "none, for models that refuse it."
             ),
         ] = None,
         step_limit: Annotated[
@@ -110,7 +111,7 @@ def register(app: typer.Typer) -> None:
                 "model": model,
                 "api": api,
                 "engines": base_url or None,
-                "temperature": temperature,
+                "temperature": _number(temperature),
             },
             "agent": {"step_limit": step_limit, "preset": preset},
             "evaluation": {"concurrency": concurrency},
@@ -153,6 +154,14 @@ def register(app: typer.Typer) -> None:
             return await run.regrade_config(campaign, chosen)
 
         _perform(known, output, retry, workers, home, as_json)
+
+
+def _number(text: str | None) -> float | str | None:
+    """What is no number is refused by name with the other fields."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
 
 
 def _complete(raw: dict[str, Any], name: str | None) -> None:

@@ -97,6 +97,12 @@ RULES: Mapping[FaultKind, Rule] = {
         attempts=10,
         seconds=900.0,
     ),
+    FaultKind.ENDPOINT_REFUSING: Rule(
+        # Not masked at once: it refuses all rollouts alike, and each was paid for up to here.
+        Fate.RETRY,
+        "correct the endpoint's key, credits, model or address: rollouts wait for it, and resume",
+        seconds=OUTAGE_S,
+    ),
     FaultKind.TRAINER_LOST: Rule(
         Fate.RETRY, f"look at the trainer's log, {_AGAIN}", attempts=5, seconds=1800.0
     ),

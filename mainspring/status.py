@@ -174,6 +174,9 @@ class FaultKind(StrEnum):
     """Every policy engine or endpoint answers that it has no room now (HTTP 429, 503)."""
     ENGINE_FAILING = "EngineFailing"
     """The policy engine or endpoint answers, and fails at this request each time (HTTP 500)."""
+    ENDPOINT_REFUSING = "EndpointRefusing"
+    """The policy endpoint refuses every request now: its key, credits, model or address (HTTP 401,
+    402, 403, 404, a redirect)."""
     TRAINER_LOST = "TrainerLost"
     """A process of the trainer died or stopped answering; it is started again."""
     OUT_OF_MEMORY = "OutOfMemory"

@@ -77,7 +77,8 @@ class Conductor:
             await campaigns.reopen(self.db, campaign_id(config.name))
         asks_policy = isinstance(config, EvaluationConfig)
         if asks_policy and self.own_workers and not await self._is_done(config):
-            await _check_policy(config.policy, self.settings)
+            for left_out in await _check_policy(config.policy, self.settings):
+                self.say(left_out)
         if not self.own_workers and await campaigns.find(self.db, campaign_id(config.name)) is None:
             check_named(config)
             await fleet_extensions.require(self.client, self.db, config)
@@ -177,9 +178,10 @@ async def conductor(
         yield Conductor(settings, db, client, own_workers, say, for_a_program)
 
 
-async def _check_policy(policy: PolicyConfig, settings: Settings) -> None:
-    """Check the endpoint once before the run: unreachable ones are retried forever, which is right
-    for an outage and wrong for a mistyped URL. Raises ModelError, EngineError and PolicyRefused."""
+async def _check_policy(policy: PolicyConfig, settings: Settings) -> tuple[str, ...]:
+    """Check the endpoint once before the run: unreachable ones are retried for long, which is right
+    for an outage and wrong for a mistyped URL. Returns what requests leave out. Raises ModelError,
+    EngineError and PolicyRefused."""
     if policy.api is PolicyApi.OPENAI:
         client = OpenAIClient(policy, settings.policy_api_key)
         try:
@@ -196,3 +198,4 @@ async def _check_policy(policy: PolicyConfig, settings: Settings) -> None:
                     f"nothing answers at {engine}: {error or type(error).__name__}",
                     remedy="start the engine, or correct --base-url",
                 ) from None
+    return ()

@@ -141,7 +141,7 @@ async def _of_tasks(
     """Whole tasks, as many as a group holds."""
     num_tasks = max(1, MAX_GROUP_SIZE // len(ways))
     ids = await selections.task_ids(database, config, config.split, index * num_tasks, num_tasks)
-    temperature = config.policy.temperature
+    temperature = config.policy.rollout_temperature
     return [
         NewRollout(rollout_id(group, number), task, number, temperature, player, exploit=exploit)
         for number, (task, (player, exploit)) in enumerate(product(ids, ways))

@@ -156,6 +156,12 @@ def _parsed(body: object) -> object:
         return body
 
 
+def fields_in(body: str) -> frozenset[str]:
+    """Words that a refusal uses and that may be names of a request's fields."""
+    told = re.findall(r'"(?:param|loc)"\s*:\s*(\[[^\]]*\]|"[^"]*")', body[:READ_CHARS])
+    return frozenset(re.findall(r"\w+", " ".join([*texts_of(body), *told]).lower()))
+
+
 def words_of(body: object) -> str:
     """The sentence in an error's body, whatever it is wrapped in."""
     found = _parsed(body)

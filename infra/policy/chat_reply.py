@@ -1,9 +1,12 @@
 """A chat completion as endpoints write it, read into what it holds. Pure; used by `openai`.
 
-What is not told (counts, reasoning) is none; what has another shape raises one of OTHER_SHAPE.
+Invariant: only what the policy itself ended is a reply. One that the endpoint broke off, by an
+outage of its own or by a filter, raises NotWhole. What is not told (counts, reasoning) is none; what
+has another shape raises one of OTHER_SHAPE.
 """
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +17,34 @@ MAX_COUNT = 2**31 - 1
 OTHER_SHAPE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
 _REASONING = ("reasoning_content", "reasoning")
 """Of a message: servers have two names for it."""
+_FILTERED = re.compile(
+    r"content|filter|safety|sensitive|refus|recitation|blocklist|prohibited|spii|toxic|moderat|guardrail"
+    r"|policy|flagged",
+    re.IGNORECASE,
+)
+_CUT = re.compile(
+    r"abort|cancel|error(?!_limit)|fail|interrupt|time_?out|insufficient|unavailable|shut_?down"
+    r"|overload|evict|preempt|incomplete|disconnect|network|killed|dropped",
+    re.IGNORECASE,
+)
+"""Of finish reasons: those of services differ, and they are written in any case."""
+
+
+class NotWhole(Exception):
+    """The endpoint ended the reply, and not the policy."""
+
+    def __init__(self, finish_reason: str, *, filtered: bool) -> None:
+        super().__init__(finish_reason)
+        self.finish_reason = finish_reason
+        self.filtered = filtered
+        """By its content filter."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
     text: str
     finish_reason: str
+    """Empty where the endpoint tells none."""
     latency_s: float
     num_prompt_tokens: int | None
     """As the endpoint counts them; None when it does not report them."""
@@ -27,19 +52,34 @@ class ChatReply:
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
 
+    @property
+    def is_empty(self) -> bool:
+        return not (self.text or self.reasoning or self.tool_calls)
+
 
 def read(body: Any) -> ChatReply:
+    """Raises NotWhole, and one of OTHER_SHAPE."""
     choice = body["choices"][0]
-    message, ended, usage = choice["message"], choice.get("finish_reason"), body.get("usage")
+    told, usage = choice.get("finish_reason"), body.get("usage")
+    ended = told.strip() if isinstance(told, str) and told.isprintable() else ""
+    _check_whole(ended)
+    message = choice["message"]
     return ChatReply(
         text=_text(message.get("content")),
-        finish_reason=ended if isinstance(ended, str) and ended.isprintable() else "stop",
+        finish_reason=ended,
         latency_s=0.0,
         num_prompt_tokens=_count(usage, "prompt_tokens"),
         num_completion_tokens=_count(usage, "completion_tokens"),
         reasoning=_reasoning(message),
         tool_calls=tuple(_call(each) for each in message.get("tool_calls") or ()),
     )
+
+
+def _check_whole(finish_reason: str) -> None:
+    if _FILTERED.search(finish_reason):
+        raise NotWhole(finish_reason, filtered=True)
+    if _CUT.search(finish_reason):
+        raise NotWhole(finish_reason, filtered=False)
 
 
 def _reasoning(message: dict[str, Any]) -> str:

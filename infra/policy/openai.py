@@ -15,64 +15,42 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
+import structlog
 from pydantic import SecretStr
 
 from infra.policy import chat_refusal, chat_reply
 from infra.policy.balancer import Balancer
+from infra.policy.chat_refusal import Asked, RefusalKind
 from infra.policy.chat_reply import ChatReply
-from infra.policy.protocol import ContextFull, MalformedReply
+from infra.policy.endpoint_errors import (
+    NO_REPLY,
+    ContentFiltered,
+    EndpointBusy,
+    EndpointFailing,
+    EndpointRefusing,
+    EndpointUnreachable,
+    NoReply,
+    PolicyRefused,
+    PromptNotTaken,
+    ReplyCut,
+    RequestNotTaken,
+    StrayRefusal,
+    of_all,
+)
+from infra.policy.protocol import MalformedReply
 from infra.policy.wire import CONNECT_TIMEOUT_S
 from mainspring.config.policy import PolicyConfig
-from mainspring.errors import EngineBusy, EngineError, EngineFailing
-from mainspring.status import FaultKind
+from mainspring.errors import EngineError
 
 MAX_RETRY_AFTER_S = 3600.0
 """Longer waits that an endpoint asks for are cut to this."""
 SAID_CHARS = 200
 """Characters kept of an endpoint's error text."""
-_OF_THE_REQUEST = (400, 413, 422)
-"""Statuses of what is wrong with one request: another one may be answered."""
+PATH = "/chat/completions"
+_OPTIONAL = ("temperature", "seed")
+"""Fields of a request that some models refuse, and that an endpoint chooses where none is sent."""
 _NOT_REACHED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError)
-
-
-class PolicyRefused(EngineError):
-    """The endpoint refuses the request for good."""
-
-
-class RequestNotTaken(PolicyRefused):
-    """It refuses what this request holds."""
-
-    def __init__(self, message: str, said: str, *, remedy: str) -> None:
-        super().__init__(message, remedy=remedy)
-        self.said = said
-        """The endpoint's own words."""
-
-
-class PromptNotTaken(ContextFull):
-    """It tells that the prompt is too long, or leaves no room for `max_tokens`."""
-
-    def __init__(self, message: str, said: str) -> None:
-        super().__init__(message, remedy="is policy.max_new_tokens below the model's context?")
-        self.said = said
-
-
-class EndpointFailing(EngineFailing):
-    """It took the request and gave no reply: HTTP 500, a timeout, a connection closed. Asked again,
-    it may answer or never do so, and a reply that was lost was paid for."""
-
-
-class EndpointBusy(EngineBusy):
-    """No endpoint answered now: ask again, after `retry_after_s` where one said so."""
-
-    def __init__(self, message: str, retry_after_s: float | None) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-
-
-class EndpointUnreachable(EndpointBusy):
-    """No connection: nothing listens there, or the network is down."""
-
-    fault = FaultKind.ENGINE_UNREACHABLE
+_log = structlog.get_logger(__name__)
 
 
 class OpenAIClient:
@@ -82,6 +60,13 @@ class OpenAIClient:
         self._model = policy.model
         self._key = api_key.get_secret_value() if api_key else ""
         self._limit_name = "max_tokens"
+        self._max_context = policy.max_context
+        self._left_out = frozenset(() if policy.temperature is not None else ("temperature",))
+        """Of _OPTIONAL: what is not sent."""
+        self._taken: set[str] = set()
+        """Of _OPTIONAL: what an endpoint has taken, so that its refusal means something else."""
+        self._tell_ends: set[str] = set()
+        """Endpoints that have told a reply's finish reason: one without is cut off there."""
         self._balancer = Balancer(policy.engines)
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {self._key}"} if self._key else None,
@@ -101,9 +86,11 @@ class OpenAIClient:
         sticky: str,
         tools: Sequence[Mapping[str, Any]] = (),
         seed: int | None = None,
+        num_taken: int = 0,
     ) -> ChatReply:
         """The reply of the first endpoint that gives one; `sticky` prefers the one that has the
-        conversation cached. Raises EndpointBusy, EndpointFailing, MalformedReply, PromptNotTaken,
+        conversation cached; `num_taken`: requests of the same shape that this one continues.
+        Raises EndpointBusy, EndpointFailing, EndpointRefusing, MalformedReply, PromptNotTaken,
         PolicyRefused."""
         body: dict[str, Any] = {"model": self._model, "messages": list(messages)}
         body["temperature"] = temperature
@@ -111,104 +98,157 @@ class OpenAIClient:
             body["tools"] = list(tools)
         if seed is not None:
             body["seed"] = seed
-        failures: list[EndpointBusy | EndpointFailing] = []
+        asked = Asked(num_taken, self._max_context)
+        failures: list[NoReply] = []
         for endpoint in self._balancer.candidates(sticky):
             with self._balancer.sending(endpoint, sticky):
                 try:
-                    reply = await self._ask(endpoint, body, max_tokens)
-                except (EndpointBusy, EndpointFailing) as failure:  # no reply was given
+                    reply = await self._ask(endpoint, body, max_tokens, asked)
+                except NO_REPLY as failure:
                     self._balancer.did_not_answer(endpoint)
                     failures.append(failure)
                     continue
             self._balancer.answered(endpoint)
             return reply
-        said = "; ".join(failure.message for failure in failures)
-        waits = [each.retry_after_s for each in failures if each.retry_after_s is not None]
-        if all(isinstance(failure, EndpointFailing) for failure in failures):
-            raise _failing(said)
-        if all(isinstance(failure, EndpointUnreachable) for failure in failures):
-            raise EndpointUnreachable(said, None)
-        raise EndpointBusy(said, min(waits, default=None))
+        raise of_all(failures)
 
-    async def check(self, policy: PolicyConfig) -> None:
-        """Ask every endpoint for one reply, before hundreds of rollouts do. Raises EngineError."""
-        body = {
+    async def check(self, policy: PolicyConfig) -> tuple[str, ...]:
+        """Ask every endpoint for one reply, before hundreds of rollouts do. Returns sentences on
+        what requests leave out, because the model refuses it. Raises EngineError."""
+        body: dict[str, Any] = {
             "model": self._model,
             "messages": [{"role": "user", "content": "Reply with: ok"}],
             "temperature": policy.temperature,
         }
         for endpoint in policy.engines:
             try:
-                await self._ask(endpoint, body, policy.max_new_tokens)
+                await self._ask(endpoint, body, policy.max_new_tokens, Asked())
             except EndpointBusy as busy:
                 if busy.retry_after_s is not None:
                     continue  # it is there, and will have time
                 raise EngineError(
                     f"no reply from {busy.message}", remedy="is it up, and is --base-url right?"
                 ) from None
+        given = {name: body[name] for name in self._left_out if body.get(name) is not None}
+        return tuple(
+            f"model {self._model} refuses {name}: requests leave it out, and the endpoint's own "
+            f"value counts (configured: {value:g}; to say so in the file: policy.{name} = "
+            '"default")'
+            for name, value in sorted(given.items())
+        )
 
-    async def _ask(self, endpoint: str, body: dict[str, Any], max_tokens: int) -> ChatReply:
+    async def _ask(
+        self, endpoint: str, body: dict[str, Any], max_tokens: int, asked: Asked
+    ) -> ChatReply:
         started = time.monotonic()
-        answer = await self._post(endpoint, body | {self._limit_name: max_tokens})
-        if answer.status_code == 400 and "max_completion_tokens" in answer.text:
-            # OpenAI's newer models know the limit by another name, other servers by the old one.
-            # An error may repeat words of the prompt: only a reply shows that the name is right.
-            other = "max_completion_tokens"
-            answer = await self._post(endpoint, body | {other: max_tokens})
-            if answer.status_code == 200:
-                self._limit_name = other
+        limit_name, left_out = self._limit_name, frozenset(self._left_out)
+        answer = await self._post(endpoint, _without(body, left_out) | {limit_name: max_tokens})
+        while answer.status_code in (400, 422):
+            # OpenAI's newer models know the limit by another name, and take no temperature. An
+            # error may repeat words of the prompt: only a reply shows what the model refuses.
+            refused = self._refused_field(answer, body, limit_name, left_out)
+            if refused is None:
+                break
+            if refused == limit_name:
+                limit_name = "max_completion_tokens"
+            else:
+                left_out |= {refused}
+            answer = await self._post(endpoint, _without(body, left_out) | {limit_name: max_tokens})
         if answer.status_code != 200:
-            raise self._failure(endpoint, answer)
-        reply = self._read(endpoint, answer)
+            raise self._failure(endpoint, answer, asked)
+        for name in sorted(left_out - self._left_out):
+            _log.warning("the model refuses a field: requests leave it out", field=name)
+        self._limit_name, self._left_out = limit_name, self._left_out | left_out
+        self._taken |= body.keys() & set(_OPTIONAL) - left_out
+        reply = self._read(endpoint, answer, asked)
         return replace(reply, latency_s=time.monotonic() - started)
 
-    def _read(self, endpoint: str, answer: httpx.Response) -> ChatReply:
-        """Raises MalformedReply: a proxy's page, a reply cut on its way, or no such API."""
+    def _refused_field(
+        self,
+        answer: httpx.Response,
+        body: Mapping[str, Any],
+        limit_name: str,
+        left_out: frozenset[str],
+    ) -> str | None:
+        """A field of the request that its refusal names, and that can be sent otherwise."""
+        if limit_name == "max_tokens" and "max_completion_tokens" in answer.text:
+            return limit_name
+        open_ones = [name for name in _OPTIONAL if name in body and name not in left_out]
+        named = chat_refusal.fields_in(answer.text)
+        return next((each for each in open_ones if each in named and each not in self._taken), None)
+
+    def _read(self, endpoint: str, answer: httpx.Response, asked: Asked) -> ChatReply:
+        """Raises what `_refusal` makes of an error in the place of a reply, ReplyCut,
+        ContentFiltered, and MalformedReply: a proxy's page, a reply cut on its way, or no such
+        API."""
+        where = f"endpoint {endpoint}, model {self._model}: HTTP 200"
         try:
-            return chat_reply.read(answer.json())
+            body = answer.json()
+            error = chat_refusal.error_in(body)
+            if error is not None:
+                status = chat_refusal.status_of(error)
+                text = f"{where} with an error in the place of a reply: {self._said(answer)}"
+                raise self._refusal(text, status, error, asked, answer)
+            reply = chat_reply.read(body)
+        except chat_reply.NotWhole as broken:
+            text = f'{where} with a reply that ended by "{broken.finish_reason}"'
+            if broken.filtered:
+                raise ContentFiltered(text, broken.finish_reason) from None
+            raise ReplyCut(text) from None
         except chat_reply.OTHER_SHAPE as error:
             raise MalformedReply(
-                f"endpoint {endpoint}, model {self._model}: HTTP 200 that is not a chat completion "
+                f"{where} that is not a chat completion "
                 f"({type(error).__name__}: {str(error)[:SAID_CHARS]}): {self._said(answer)}",
                 remedy="if every reply is like this, the base URL is wrong: it must be the one in "
                 "front of /chat/completions (most often it ends in /v1)",
             ) from error
+        if reply.finish_reason:
+            self._tell_ends.add(endpoint)
+        elif reply.is_empty or endpoint in self._tell_ends:
+            raise ReplyCut(f"{where} with a reply that has no finish reason: it was cut off")
+        return replace(reply, finish_reason=reply.finish_reason or "stop")
 
     async def _post(self, endpoint: str, body: dict[str, Any]) -> httpx.Response:
         try:
-            return await self._http.post(f"{endpoint}/chat/completions", json=body)
+            return await self._http.post(endpoint + PATH, json=body)
         except _NOT_REACHED as error:
             text = f"{endpoint}: {type(error).__name__} {error}"
             raise EndpointUnreachable(text, None) from error
         except httpx.PoolTimeout as error:
             raise EndpointBusy(f"{endpoint}: {type(error).__name__} {error}", None) from error
         except httpx.TransportError as error:
-            raise _failing(f"{endpoint}: {type(error).__name__} {error}") from error
+            raise EndpointFailing(f"{endpoint}: {type(error).__name__} {error}") from error
         except httpx.DecodingError as error:
             raise MalformedReply(f"endpoint {endpoint}: {error}") from error
 
-    def _failure(self, endpoint: str, answer: httpx.Response) -> Exception:
-        status, said = answer.status_code, self._said(answer)
-        words = chat_refusal.words_of(self._without_key(answer))
-        where = f"endpoint {endpoint}, model {self._model}: HTTP {status} {said}"
-        if status == 429 and "insufficient_quota" in said:
-            return PolicyRefused(where, remedy="the account's quota is used up: raise it")
-        if status == 500:
-            return _failing(where)
-        if status in (408, 409, 429) or status > 500:
-            return EndpointBusy(where, _retry_after_s(answer))
-        if status in _OF_THE_REQUEST and chat_refusal.is_context_full(said):
-            return PromptNotTaken(where, words)
-        remedy = {
-            401: "put the endpoint's key into MAINSPRING_POLICY_API_KEY of the rollout workers "
-            "(and of the nodes, where rollout.turns_per_activity is above 1)",
-            403: "may this key (MAINSPRING_POLICY_API_KEY) use the model?",
-            404: "is policy.model the endpoint's name for it, and does the base URL end as the "
-            "endpoint's documentation shows (most often in /v1)?",
-        }.get(status, "does the endpoint take these policy.temperature and max_new_tokens?")
-        if status in _OF_THE_REQUEST:
-            return RequestNotTaken(where, words, remedy=remedy)
-        return PolicyRefused(where, remedy=remedy)
+    def _failure(self, endpoint: str, answer: httpx.Response, asked: Asked) -> Exception:
+        status = answer.status_code
+        where = f"endpoint {endpoint}, model {self._model}: HTTP {status} {self._said(answer)}"
+        return self._refusal(where, status, self._without_key(answer), asked, answer)
+
+    def _refusal(
+        self, where: str, status: int, body: object, asked: Asked, answer: httpx.Response
+    ) -> Exception:
+        words = chat_refusal.words_of(body)
+        match chat_refusal.judge(status, body, asked):
+            case RefusalKind.FULL:
+                return PromptNotTaken(where, words)
+            case RefusalKind.FILTERED:
+                return ContentFiltered(where, words)
+            case RefusalKind.CLOSED:
+                return EndpointRefusing(where, remedy=_remedy(status, answer))
+            case RefusalKind.STRAY:
+                of_request = status in chat_refusal.OF_THE_REQUEST
+                return StrayRefusal(where, words, of_request=of_request)
+            case RefusalKind.BUSY:
+                return EndpointBusy(where, _retry_after_s(answer))
+            case RefusalKind.FAILING:
+                return EndpointFailing(where)
+            case RefusalKind.REQUEST:
+                remedy = "does the endpoint take these policy.temperature and max_new_tokens?"
+                if status in chat_refusal.OF_THE_REQUEST:
+                    return RequestNotTaken(where, words, remedy=remedy)
+                return PolicyRefused(where, remedy=remedy)
 
     def _said(self, answer: httpx.Response) -> str:
         return " ".join(self._without_key(answer).split())[:SAID_CHARS]
@@ -217,8 +257,22 @@ class OpenAIClient:
         return answer.text.replace(self._key, "***") if self._key else answer.text
 
 
-def _failing(message: str) -> EndpointFailing:
-    return EndpointFailing(message, remedy="look at the endpoint's log; is it overloaded?")
+def _without(body: Mapping[str, Any], left_out: frozenset[str]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name not in left_out}
+
+
+def _remedy(status: int, answer: httpx.Response) -> str:
+    """For what the endpoint refuses to all requests alike."""
+    if 300 <= status < 400:
+        target = str(answer.request.url.join(answer.headers.get("location", "")))
+        return f"the address redirects to {target}: write {target.removesuffix(PATH)} in its place"
+    return {
+        401: "put the endpoint's key into MAINSPRING_POLICY_API_KEY of the rollout workers (and of "
+        "the nodes, where rollout.turns_per_activity is above 1)",
+        403: "may this key (MAINSPRING_POLICY_API_KEY) use the model? Is a proxy in between?",
+        404: "is policy.model the endpoint's name for it, and does the base URL end as the "
+        "endpoint's documentation shows (most often in /v1)?",
+    }.get(status, "the account's credits or quota are used up: raise them")
 
 
 def _retry_after_s(answer: httpx.Response) -> float | None:

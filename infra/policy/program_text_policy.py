@@ -8,10 +8,11 @@ died is asked for again. Implements `program_protocol.ProgramReplies`.
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from infra.policy.chat_refusal import token_counts
+from infra.policy.chat_refusal import tells_that_it_passes
 from infra.policy.chat_reply import ChatReply
 from infra.policy.chat_request import messages_of, tools_of
-from infra.policy.openai import OpenAIClient, PromptNotTaken, RequestNotTaken
+from infra.policy.endpoint_errors import PromptNotTaken, RequestNotTaken, StrayRefusal
+from infra.policy.openai import OpenAIClient
 from infra.policy.program_protocol import (
     ProgramReply,
     ProgramRequest,
@@ -19,6 +20,7 @@ from infra.policy.program_protocol import (
     continued_call,
 )
 from infra.policy.protocol import PromptTooLong, RequestRefused
+from infra.policy.refusal_counts import token_counts
 from infra.policy.request_messages import call_as_text
 from infra.policy.sampling import MIN_REPLY_TOKENS
 from mainspring.config.policy import PolicyConfig
@@ -63,12 +65,17 @@ class ProgramTextPolicy:
                 temperature=ask.temperature,
                 sticky=ask.rollout,
                 seed=ask.seed,
+                num_taken=0 if found is None else 1,
             )
         except PromptNotTaken as refused:
             num_tokens, told_limit = token_counts(refused.said)
             limit = told_limit or limit
-            raise PromptTooLong(num_tokens or max(estimated, limit + 1), limit) from refused
-        except RequestNotTaken as refused:
+            # A program compacts by as much as it is told to be beyond the limit.
+            num_tokens = max(num_tokens or estimated, limit + 1)
+            raise PromptTooLong(num_tokens, limit) from refused
+        except (RequestNotTaken, StrayRefusal) as refused:
+            if isinstance(refused, StrayRefusal) and not _blames(refused):
+                raise
             raise RequestRefused(
                 f"the model's endpoint refuses the request: {refused.said}", remedy=refused.remedy
             ) from refused
@@ -103,6 +110,12 @@ class ProgramTextPolicy:
         below = max((each.call.number for each in calls), default=-1) + 1
         found = continued_call(request, chain(request, self._noise), calls, below)
         return _prompt_tokens(request, found)
+
+
+def _blames(refused: StrayRefusal) -> bool:
+    """Whether it tells what is wrong with the request: a program makes requests of its own, and is
+    told. What names no reason, or one that passes, is asked for again."""
+    return refused.of_request and bool(refused.said) and not tells_that_it_passes(refused.said)
 
 
 def _counted(call: Call | None) -> int:

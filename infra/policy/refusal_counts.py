@@ -25,21 +25,21 @@ _LIMIT = tuple(
 _PROMPT = tuple(
     re.compile(each, re.IGNORECASE)
     for each in (
+        rf"requested (?:about |a total of )?{_NUMBER} tokens",
         rf"{_NUMBER} (?:tokens )?(?:in|from) (?:the |your )?(?:input |messages|prompt)",
         rf"{_NUMBER} (?:of text input|input tokens|`inputs` tokens)",
         rf"(?:prompt|request|input)(?: contains| is| has| of)? (?:at least |about )?{_NUMBER} tokens?",
-        rf"(?:prompt|input)(?: token)? ?(?:length|count)?[: ]*\((?:length )?{_NUMBER}",
+        rf"(?:prompt|input|request)(?: token)? ?(?:length|count)?[: ]*\((?:length )?{_NUMBER}",
         rf"(?:token count of|token count:|resulted in|request contains|contains) {_NUMBER}",
         rf"prompt is too long:? {_NUMBER}",
         rf"(?:current length is|got a string with length|input length) {_NUMBER}",
-        rf"requested (?:about |a total of )?{_NUMBER} tokens",
     )
 )
 
 
 def token_counts(said: str) -> tuple[int | None, int | None]:
-    """Of the prompt, and the most that prompt and reply may have together, as far as the words
-    label them."""
+    """Of the prompt (with the reply's room, where both are told as one number), and the most that
+    prompt and reply may have together, as far as the words label them."""
     if found := _SUM.search(said):
         return number(found[1]), number(found[3])
     if found := _GREATER.search(said):

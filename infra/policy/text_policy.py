@@ -4,6 +4,7 @@ The endpoint gets the same turns as messages that an engine gets as tokens. Impl
 `protocol.Policy`.
 """
 
+from infra.policy.endpoint_errors import FirstPromptTooLong, PromptNotTaken
 from infra.policy.openai import OpenAIClient
 from infra.policy.protocol import ContextFull, ReplyRequest
 from infra.policy.sampling import MIN_REPLY_TOKENS
@@ -20,7 +21,9 @@ class TextPolicy:
         await self._client.aclose()
 
     async def complete(self, ask: ReplyRequest) -> Call:
-        """See protocol.Policy. ContextFull comes from the endpoint, or from its count of tokens."""
+        """See protocol.Policy. ContextFull comes from the endpoint, or from its count of tokens. A
+        rollout whose first prompt is refused as too long has played nothing that could be graded:
+        FirstPromptTooLong."""
         replies = ask.conversation.replies
         room = self._config.max_context
         if replies:
@@ -28,12 +31,23 @@ class TextPolicy:
             room -= replies[-1].num_completion_tokens or 0
         if room < MIN_REPLY_TOKENS:
             raise ContextFull(f"{max(0, room)} of {self._config.max_context} tokens are left")
-        reply = await self._client.complete(
-            ask.conversation.messages(),
-            max_tokens=min(room, self._config.max_new_tokens),
-            temperature=ask.temperature,
-            sticky=ask.rollout,
-        )
+        try:
+            reply = await self._client.complete(
+                ask.conversation.messages(),
+                max_tokens=min(room, self._config.max_new_tokens),
+                temperature=ask.temperature,
+                sticky=ask.rollout,
+                num_taken=len(replies),
+            )
+        except PromptNotTaken as full:
+            if replies:
+                raise
+            raise FirstPromptTooLong(
+                f"rollout {ask.rollout}: its first prompt, with the task's issue, does not fit: "
+                f"{full.message}",
+                remedy="take a model with a longer context, lower policy.max_new_tokens, or leave "
+                "the task out",
+            ) from full
         return Call(
             number=ask.number,
             parent=replies[-1].number if replies else None,

@@ -8,6 +8,9 @@ from mainspring.algorithms.gap import Dtype
 from mainspring.config.section import BUNDLED, MANY_TOKENS, YEAR_S, Section, Within
 from mainspring.status import PolicyApi, Publish
 
+ENDPOINTS_OWN = "default"
+"""In the place of a temperature: none is sent."""
+
 
 class PolicyConfig(Section):
     api: PolicyApi = PolicyApi.SGLANG
@@ -23,8 +26,9 @@ class PolicyConfig(Section):
     """Prompt plus reply never exceed this many tokens."""
     max_new_tokens: Annotated[int, Within(le=MANY_TOKENS)] = Field(default=4096, ge=1)
     """Maximum number of tokens of one reply."""
-    temperature: Annotated[float, Within()] = Field(default=1.0, ge=0, le=2)
-    """Sampling temperature; greedy evaluations use 0."""
+    temperature: Annotated[float | None, Within()] = Field(default=1.0, ge=0, le=2)
+    """Sampling temperature; greedy evaluations use 0. "default", with the OpenAI API alone: requests
+    leave it out, for models that refuse the field; the endpoint's own value counts."""
     publish: Publish = Publish.DISK
     """How engines get new weights: "disk", they load the files of each version; "collective",
     the trainer's ranks send them to all engines at once over a process group (NCCL on GPUs, gloo on
@@ -41,6 +45,25 @@ class PolicyConfig(Section):
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"{url!r} is not an http(s) URL")
         return tuple(url.rstrip("/") for url in engines)
+
+    @field_validator("temperature", mode="before")
+    @classmethod
+    def _left_out(cls, temperature: object) -> object:
+        return None if temperature == ENDPOINTS_OWN else temperature
+
+    @model_validator(mode="after")
+    def _engines_get_a_temperature(self) -> Self:
+        if self.temperature is None and self.api is not PolicyApi.OPENAI:
+            raise ValueError(
+                'temperature = "default" needs api = "openai": engines sample at the temperature '
+                "that the trainer computes with"
+            )
+        return self
+
+    @property
+    def rollout_temperature(self) -> float:
+        """As rollouts store it; 1 where the endpoint's own counts."""
+        return 1.0 if self.temperature is None else self.temperature
 
     @model_validator(mode="after")
     def _room_for_a_prompt(self) -> Self:

@@ -178,7 +178,7 @@ def test_the_tables_are_long_enough() -> None:
         ("input length and `max_tokens` exceed context limit: 197202 + 21333 > 200000", 197202, 200000),
         ("prompt is too long: 210000 tokens > 200000 maximum", 210000, 200000),
         ("prompt is too long: 210,000 tokens > 200,000 maximum", 210000, 200000),
-        ("This model's maximum context length is 8192 tokens. However, you requested 9000 tokens (8500 in the messages, 500 in the completion).", 8500, 8192),
+        ("This model's maximum context length is 8192 tokens. However, you requested 9000 tokens (8500 in the messages, 500 in the completion).", 9000, 8192),
         ("This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.", 9000, 8192),
         ("This model's maximum prompt length is 131072 but the request contains 537812 tokens.", 537812, 131072),
         ("Input length (40000 tokens) exceeds the maximum allowed length (32762 tokens).", 40000, 32762),

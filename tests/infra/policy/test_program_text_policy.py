@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from infra.policy.openai import EndpointBusy, EndpointFailing, OpenAIClient, PolicyRefused
+from infra.policy.endpoint_errors import EndpointBusy, EndpointFailing, PolicyRefused
+from infra.policy.openai import OpenAIClient
 from infra.policy.program_protocol import ProgramReply, ProgramRequest, StoredCall
 from infra.policy.program_text_policy import ProgramTextPolicy
 from infra.policy.protocol import ANY, MalformedReply, PromptTooLong, RequestRefused
