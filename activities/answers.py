@@ -14,6 +14,7 @@ from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.partial_calls import Kept
 from infra.db.program_calls import ProgramCalls
+from infra.policy.endpoint_errors import EndpointRefusing, StrayRefusal
 from infra.policy.program_protocol import ProgramReplies, ProgramReply, ProgramRequest, StoredCall
 from infra.policy.protocol import NoEngineAnswered, PromptTooLong, RequestRefused, Versions
 from infra.policy.serving import Served, ServedCampaigns
@@ -124,7 +125,7 @@ class AnswerActivities:
         await model_requests.count_sent(*about, 1)
         try:
             return await policy.complete(wanted)
-        except EngineBusy:
+        except (EngineBusy, EndpointRefusing, StrayRefusal):  # nothing was charged
             await model_requests.count_sent(*about, -1)
             raise
 

@@ -1,8 +1,9 @@
-"""What an endpoint tells of a request that it refuses: which kind of refusal, its words, its numbers.
+"""What an endpoint tells of a request that it refuses: which kind of refusal, and its words.
 
 Pure. Each server has its own words, and new ones come each month, so a full context is found by a
 rule: words about length where the endpoint had taken an earlier request of the same shape. What a
-wording can also mean (rates, credits, parameters, pictures) is looked for first. Used by `openai`, `text_policy` and `program_text_policy`.
+wording can also mean (rates, credits, parameters, pictures) is looked for first. Used by `openai`
+and `program_text_policy`.
 """
 
 import json
@@ -76,13 +77,15 @@ _FILTER = re.compile(
 _OUTPUT_ONLY = re.compile(
     r"maximum value for .?max_|(valid )?range of .?max_|supports at most \d+ completion"
     r"|maximum (allowed )?(number of )?(output|completion) tokens|maximum tokens you requested"
-    r"|(?<!\+ [`'])max_(completion_|output_|new_)?tokens.{0,20}must be (less|smaller|lower|between|at most|<=?)",
+    r"|(?<!\+ [`'])max_(completion_|output_|new_)?tokens.{0,20}must be "
+    r"(less|smaller|lower|between|at most|<=?)",
     re.IGNORECASE,
 )
 """The reply's limit is beyond the model's, whatever the prompt."""
 _SURE = re.compile(
-    r"context.{0,2}(length|window|size|limit)|exceed\w*.{0,40}\bcontext|context.{0,20}(exceed|overflow)"
-    r"|\b(prompt|input|inputs|messages?|conversation|query|text)( tokens?| is| are)* too (long|large)\b"
+    r"context.{0,2}(length|window|size|limit)|exceed\w*.{0,40}\bcontext"
+    r"|context.{0,20}(exceed|overflow)"
+    r"|\b(prompt|inputs?|messages?|conversation|query|text)( tokens?| is| are)* too (long|large)\b"
     r"|too many (input |prompt )?tokens|(prompt|input).{0,12}\btokens? count\b.{0,40}(exceed|limit)"
     r"|token count.{0,30}exceed|exceed\w* .{0,20}(model )?token limit"
     r"|(maximum|max)[ _-]?(prompt|input|model|sequence|seq|message)[ _-]?(length|len\b|tokens?)"
@@ -96,15 +99,17 @@ _SURE = re.compile(
 )
 _OTHER = re.compile(
     # Keys, models.
-    r"api.?key|authenti|authoriz|token (is |has )?(invalid|expired)|invalid (access |auth\w* )?token"
+    r"api.?key|authenti|authoriz|token (is |has )?(invalid|expired)"
+    r"|invalid (access |auth\w* )?token"
     r"|expired|permission|forbidden|bearer|\bjwt\b|signature|special token"
-    r"|model.{0,60}(not found|not exist|not supported|unavailable|not available|deprecat|decommission"
-    r"|not loaded)|(unknown|invalid|no such) model"
+    r"|model.{0,60}(not found|not exist|not supported|unavailable|not available|deprecat"
+    r"|decommission|not loaded)|(unknown|invalid|no such) model"
     # Parameters.
     r"|unsupported|not supported|unrecogni[sz]ed|unknown (parameter|field|argument|variant)"
-    r"|extra (fields|inputs)|not permitted|unexpected|field required|missing|invalid (value|type|json"
-    r"|role|tool|schema|argument|utf)|must be (one of|a |an )|temperature|top_[pk]\b|logprob|logit_bias"
-    r"|penalty|\bseed\b|stop sequences?|'stop|tool|function|response_format|\bjson\b|schema|'(user|metadata)"
+    r"|extra (fields|inputs)|not permitted|unexpected|field required|missing"
+    r"|invalid (value|type|json|role|tool|schema|argument|utf)|must be (one of|a |an )"
+    r"|temperature|top_[pk]\b|logprob|logit_bias|penalty|\bseed\b|stop sequences?|'stop"
+    r"|tool|function|response_format|\bjson\b|schema|'(user|metadata)"
     r"|completion tokens|output tokens|max_(completion_|output_|new_)?tokens"
     # What is not text.
     r"|image|audio|video|pixel|attachment|\bpdf\b|base64|file|mime",

@@ -1,8 +1,8 @@
 """A chat completion as endpoints write it, read into what it holds. Pure; used by `openai`.
 
 Invariant: only what the policy itself ended is a reply. One that the endpoint broke off, by an
-outage of its own or by a filter, raises NotWhole. What is not told (counts, reasoning) is none; what
-has another shape raises one of OTHER_SHAPE.
+outage of its own or by a filter, raises NotWhole. What is not told (counts, reasoning) is none;
+what has another shape raises one of OTHER_SHAPE.
 """
 
 import json

@@ -1,7 +1,7 @@
 """What an OpenAI-compatible endpoint did in the place of a reply, as errors by what may be done.
 
-Each error's `fault` has its bound in `mainspring.fates`. Raised by `openai`; caught by `text_policy`,
-`program_text_policy` and the activities of replies.
+Each error's `fault` has its bound in `mainspring.fates`. Raised by `openai`; caught by
+`text_policy`, `program_text_policy` and the activities of replies.
 """
 
 from infra.policy.protocol import ContextFull
@@ -26,8 +26,8 @@ class RequestNotTaken(PolicyRefused):
 
 
 class ContentFiltered(PolicyRefused):
-    """Its content filter took the prompt or held the reply back: no turn of the policy's, and asking
-    again gives the same."""
+    """Its content filter refused the prompt or held the reply back: no turn of the policy's, and
+    asking again gives the same."""
 
     def __init__(self, message: str, said: str) -> None:
         super().__init__(
@@ -51,8 +51,8 @@ class PromptNotTaken(ContextFull):
 
 
 class EndpointRefusing(PolicyRefused):
-    """It refuses whatever is asked now (key, credits, model, address), and takes requests again once
-    a person has put that right: rollouts wait, as for an outage."""
+    """It refuses whatever is asked now (key, credits, model, address), and takes requests again
+    once a person has put that right: rollouts wait, as for an outage."""
 
     fault = FaultKind.ENDPOINT_REFUSING
     retry_after_s = REFUSING_AGAIN_S
@@ -89,8 +89,8 @@ class EndpointBusy(EngineBusy):
 
 
 class ReplyCut(EndpointBusy):
-    """HTTP 200 with a reply that the endpoint itself cut off (abort, error): nothing of the policy's
-    end is known, so it is no turn."""
+    """HTTP 200 with a reply that the endpoint itself cut off (abort, error): how the policy would
+    have ended it is not known, so it is no turn."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, None)

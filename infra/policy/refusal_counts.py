@@ -1,7 +1,7 @@
 """The numbers in an endpoint's refusal of a prompt: how long it is, and how long it may be.
 
-Pure. A number that the words do not label is not known: a wrong one would make a program compact its
-history at the wrong place. Used by `chat_refusal` and `program_text_policy`.
+Pure. A number that the words do not label is not known: a wrong one would make a program compact
+its history at the wrong place. Used by `chat_refusal` and `program_text_policy`.
 """
 
 import re
@@ -28,7 +28,8 @@ _PROMPT = tuple(
         rf"requested (?:about |a total of )?{_NUMBER} tokens",
         rf"{_NUMBER} (?:tokens )?(?:in|from) (?:the |your )?(?:input |messages|prompt)",
         rf"{_NUMBER} (?:of text input|input tokens|`inputs` tokens)",
-        rf"(?:prompt|request|input)(?: contains| is| has| of)? (?:at least |about )?{_NUMBER} tokens?",
+        rf"(?:prompt|request|input)(?: contains| is| has| of)? "
+        rf"(?:at least |about )?{_NUMBER} tokens?",
         rf"(?:prompt|input|request)(?: token)? ?(?:length|count)?[: ]*\((?:length )?{_NUMBER}",
         rf"(?:token count of|token count:|resulted in|request contains|contains) {_NUMBER}",
         rf"prompt is too long:? {_NUMBER}",

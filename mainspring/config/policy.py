@@ -27,8 +27,8 @@ class PolicyConfig(Section):
     max_new_tokens: Annotated[int, Within(le=MANY_TOKENS)] = Field(default=4096, ge=1)
     """Maximum number of tokens of one reply."""
     temperature: Annotated[float | None, Within()] = Field(default=1.0, ge=0, le=2)
-    """Sampling temperature; greedy evaluations use 0. "default", with the OpenAI API alone: requests
-    leave it out, for models that refuse the field; the endpoint's own value counts."""
+    """Sampling temperature; greedy evaluations use 0. "default", with the OpenAI API alone:
+    requests leave it out, for models that refuse the field; the endpoint's own value counts."""
     publish: Publish = Publish.DISK
     """How engines get new weights: "disk", they load the files of each version; "collective",
     the trainer's ranks send them to all engines at once over a process group (NCCL on GPUs, gloo on

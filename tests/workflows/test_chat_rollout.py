@@ -11,6 +11,7 @@ from pydantic import SecretStr
 from scripted import SUBMIT, bash
 
 from infra.db import turns
+from infra.policy.endpoint_errors import EndpointRefusing
 from infra.policy.serving import serve_over_http
 from mainspring import fates
 from mainspring.config.policy import PolicyConfig
@@ -100,14 +101,101 @@ async def test_the_configured_context_bounds_what_the_endpoint_counts(
     assert 8 <= endpoint.asked[-1]["max_tokens"] <= 100
 
 
-async def test_a_key_that_is_refused_masks_the_rollout_and_says_why(
-    cluster, endpoint: Endpoint
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (
+            400,
+            "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+        ),
+        (400, "Range of input length should be [1, 98304]"),
+        (422, "`inputs` tokens + `max_new_tokens` must be <= 4096"),
+        (413, "Request Entity Too Large"),
+    ],
+)
+async def test_a_full_context_in_other_words_is_graded_as_it_stands(
+    cluster, endpoint: Endpoint, status: int, said: str
 ) -> None:
-    endpoint.script.append((401, {}, {"error": {"message": f"Incorrect API key: {KEY}"}}))
+    def reply(messages: Messages) -> str:
+        endpoint.script.append((status, {}, {"error": {"message": said}}))
+        return FIX
+
+    endpoint.reply = reply
+    rollout, result = await cluster.play(policy=policy(endpoint))
+    assert (result.stop_reason, result.num_turns) == (StopReason.CONTEXT_FULL, 1)
+    assert (await cluster.row(rollout)).verdict is Verdict.RESOLVED
+
+
+async def test_a_first_prompt_that_does_not_fit_is_no_score(cluster, endpoint: Endpoint) -> None:
+    endpoint.script.append((400, {}, CONTEXT_FULL))
     rollout, result = await cluster.play(policy=policy(endpoint))
     assert (result.stop_reason, result.reward) == (StopReason.INFRA_FAULT, None)
     fault = (await cluster.row(rollout)).fault
+    assert "its first prompt" in fault and rollout in fault and "8192" in fault
+
+
+async def test_a_reply_that_the_endpoint_cut_off_is_no_turn(cluster, endpoint: Endpoint) -> None:
+    error = {"message": "upstream idle timeout", "code": 504}
+    message = {"role": "assistant", "content": "THOUGHT: I"}
+    broken = {"index": 0, "error": error, "finish_reason": "error", "message": message}
+    endpoint.script.extend(
+        [(200, {}, saying("THOUGHT: I", "abort")), (200, {}, {"choices": [broken]})]
+    )
+    endpoint.script.append((200, {}, saying(None, "abort")))
+    endpoint.reply = replies(FIX, SUBMIT)
+    rollout, result = await cluster.play(policy=policy(endpoint))
+    assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.SUBMITTED, 1.0, 2)
+    calls, _ = await turns.history(cluster.db, rollout, 0)
+    assert [call.text for call in calls] == [FIX, SUBMIT]
+
+
+@pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 424, 425, 451, 499, 307])
+async def test_a_refusal_that_passes_masks_nothing(
+    cluster, endpoint: Endpoint, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EndpointRefusing, "retry_after_s", 0.1)
+    said = {"error": {"message": "Provider returned error"}}
+
+    def reply(messages: Messages) -> str:
+        if len(messages) > 2:
+            return SUBMIT
+        endpoint.script.extend([(status, {}, said)] * 2)
+        return FIX
+
+    endpoint.reply = reply
+    _, result = await cluster.play(policy=policy(endpoint))
+    assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.SUBMITTED, 1.0, 2)
+
+
+async def test_a_key_that_is_refused_is_shown_and_waited_for_with_a_bound(
+    cluster, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = dataclasses.replace(fates.RULES[FaultKind.ENDPOINT_REFUSING], seconds=3.0, attempts=3)
+    monkeypatch.setitem(fates.RULES, FaultKind.ENDPOINT_REFUSING, rule)  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(EndpointRefusing, "retry_after_s", 0.5)
+    said = {"error": {"message": f"Incorrect API key: {KEY}"}}
+    endpoint.script.extend([(401, {}, said)] * 50)
+    campaign, group, [rollout] = await cluster.make_rollouts(policy=policy(endpoint))
+    handle = await cluster.start(rollout, campaign, group)
+
+    async def shown() -> bool:
+        pending = (await handle.describe()).raw_description.pending_activities
+        return any("MAINSPRING_POLICY_API_KEY" in each.last_failure.message for each in pending)
+
+    await until(shown)
+    result = await handle.result()
+    assert (result.stop_reason, result.reward) == (StopReason.INFRA_FAULT, None)
+    fault = (await cluster.row(rollout)).fault
     assert "MAINSPRING_POLICY_API_KEY" in fault and endpoint.url in fault and KEY not in fault
+
+
+async def test_a_reply_that_a_filter_held_back_masks_and_says_so(
+    cluster, endpoint: Endpoint
+) -> None:
+    endpoint.script.append((200, {}, saying(None, "content_filter")))
+    rollout, result = await cluster.play(policy=policy(endpoint))
+    assert (result.stop_reason, result.reward) == (StopReason.INFRA_FAULT, None)
+    assert "content filter" in (await cluster.row(rollout)).fault
 
 
 def saying(content: object, finish_reason: str = "stop") -> dict[str, object]:

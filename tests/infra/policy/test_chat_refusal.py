@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (the services' own words are not broken into lines)
 """Which refusals are a full context, in the words of the services, and which are not."""
 
 import json
