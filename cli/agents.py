@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from cli.options import Json
+from cli.terminal_text import echo
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME[@VERSION]", help="Client, at the known version or another.")
@@ -52,9 +53,9 @@ def register(app: typer.Typer) -> None:
             )
             return
         for bundle, is_new in made:
-            typer.echo(f"{bundle.name}: {'made' if is_new else 'present'} in {bundle.folder}")
+            echo(f"{bundle.name}: {'made' if is_new else 'present'} in {bundle.folder}")
             if not bundle.manifest.is_locked:
-                typer.echo("  no lock file is of this version: npm or pip chose what it brings")
+                echo("  no lock file is of this version: npm or pip chose what it brings")
 
     @agents.command("list")
     def list_(as_json: Json = False) -> None:
@@ -67,9 +68,7 @@ def register(app: typer.Typer) -> None:
         if as_json:
             typer.echo(json.dumps([asdict(row) for row in rows]))
             return
-        from rich.console import Console
-
-        from cli.tables import Table
+        from cli.tables import Screen, Table
 
         table = Table("client", "version", "installed", "needs of an image")
         for row in rows:
@@ -79,7 +78,7 @@ def register(app: typer.Typer) -> None:
             ]
             installed = "yes" if row.is_here else "no"
             table.add_row(row.name, row.version, installed, " or ".join(needs))
-        Console().print(table)
+        Screen().print(table)
 
     @agents.command("check")
     def check(name: Name, as_json: Json = False) -> None:
@@ -87,7 +86,7 @@ def register(app: typer.Typer) -> None:
         from cli.operations.agent_bundles import check_bundle
 
         said = check_bundle(name)
-        typer.echo(json.dumps({"client": name, "output": said}) if as_json else f"{name}: {said}")
+        echo(json.dumps({"client": name, "output": said}) if as_json else f"{name}: {said}")
 
     @agents.command("remove")
     def remove(name: Name, as_json: Json = False) -> None:
@@ -95,4 +94,4 @@ def register(app: typer.Typer) -> None:
         from cli.operations.agent_bundles import remove_bundle
 
         removed = remove_bundle(name)
-        typer.echo(json.dumps({"removed": removed}) if as_json else f"{removed}: removed")
+        echo(json.dumps({"removed": removed}) if as_json else f"{removed}: removed")

@@ -5,7 +5,7 @@ The run is that of `verify` beside this file."""
 import json
 from typing import Any
 
-import typer
+from cli.terminal_text import echo
 
 NUM_LISTED = 40
 FILE = "exploits.json"
@@ -54,7 +54,7 @@ def tell(found: dict[str, Any], as_json: bool) -> None:
     """Print the scores. Raises WorkFailed when an exploit got through, or could not be judged."""
     from mainspring.errors import WorkFailed
 
-    typer.echo(json.dumps(found)) if as_json else _print(found)
+    echo(json.dumps(found)) if as_json else _print(found)
     if found["num_got_through"]:
         raise WorkFailed(
             f"{found['num_got_through']} of {found['num_judged']} exploits resolved a task without "
@@ -76,11 +76,9 @@ def _score(ends: list[Any]) -> float | None:
 
 
 def _print(found: dict[str, Any]) -> None:
-    from rich.console import Console
+    from cli.tables import Screen, Table
 
-    from cli.tables import Table
-
-    console = Console()
+    console = Screen()
     bad = [each for each in found["tasks"] if each["got_through"]]
     if bad:
         table = Table("task", "exploits that resolved it", "of")
@@ -96,11 +94,10 @@ def _print(found: dict[str, Any]) -> None:
         if tried["fault"]
     ]
     for task, exploit, fault in faults[:NUM_LISTED]:
-        console.print(f"{task}, {exploit}: {fault}", highlight=False, soft_wrap=True)
+        console.print(f"{task}, {exploit}: {fault}", soft_wrap=True)
     console.print(
         f"{len(found['tasks'])} tasks of {found['source']}, split {found['split']}: "
         f"{found['num_got_through']} of {found['num_judged']} exploits resolved one "
         f"({found['num_exploits']} exploits a task)",
-        highlight=False,
         soft_wrap=True,
     )

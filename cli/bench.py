@@ -8,6 +8,7 @@ import typer
 
 from cli import simulate
 from cli.options import Json
+from cli.terminal_text import echo
 
 T = TypeVar("T")
 Together = Annotated[
@@ -43,9 +44,7 @@ def register(app: typer.Typer) -> None:
         if as_json:
             typer.echo(json.dumps(figures))
             return
-        from rich.console import Console
-
-        from cli.tables import Table
+        from cli.tables import Screen, Table
 
         table = Table(
             *("rollouts at once", "turns/s", "overhead p50", "p99", "a turn", "a rollout"),
@@ -63,7 +62,7 @@ def register(app: typer.Typer) -> None:
                 f"{base['turns_per_s']:.1f}",
                 f"{base['overhead_p50_ms']:.1f} ms",
             )
-        Console().print(table)
+        Screen().print(table)
 
     @bench.command()
     def scale(
@@ -183,12 +182,12 @@ def register(app: typer.Typer) -> None:
         """
         from cli.operations.bench_grade import measure
 
-        figures = _run(measure(num_tasks, lambda text: typer.secho(text, dim=True, err=True)))
+        figures = _run(measure(num_tasks, lambda text: echo(text, dim=True, err=True)))
         if as_json:
             typer.echo(json.dumps(figures))
             return
         for key, value in figures.items():
-            typer.echo(f"{key:16} {value}")
+            echo(f"{key:16} {value}")
 
     @bench.command()
     def sandbox(
@@ -211,9 +210,7 @@ def register(app: typer.Typer) -> None:
         if as_json:
             typer.echo(json.dumps(figures))
             return
-        from rich.console import Console
-
-        from cli.tables import Table
+        from cli.tables import Screen, Table
 
         table = Table(
             "backend",
@@ -248,10 +245,10 @@ def register(app: typer.Typer) -> None:
                     f"{row['cycles_per_s']:.1f}",
                     str(row["max_alive"]),
                 )
-        console = Console()
+        console = Screen()
         console.print(table)
         for line in skipped:
-            console.print(line, markup=False)
+            console.print(line)
 
     @bench.command()
     def train(
@@ -275,7 +272,7 @@ def register(app: typer.Typer) -> None:
         from cli.operations.bench_train import measure
 
         def say(line: str) -> None:
-            typer.echo(line, err=True)
+            echo(line, err=True)
 
         large: dict[str, Any] = {}
         if large_batch:  # first: its peak of memory is a process's without torch
@@ -286,24 +283,22 @@ def register(app: typer.Typer) -> None:
         if as_json:
             typer.echo(json.dumps(figures))
             return
-        from rich.console import Console
-
-        from cli.tables import Table
+        from cli.tables import Screen, Table
 
         table = Table("lengths", "tokens/s", "Hugging Face", "ratio")
         for name in ("equal_lengths", "mixed_lengths"):
             row = figures[name]
             speeds = (f"{row[key]:.0f}" for key in ("tokens_per_s", "hf_tokens_per_s"))
             table.add_row(name.partition("_")[0], *speeds, f"{row['ratio']:.2f}")
-        Console().print(table)
+        Screen().print(table)
         files = figures["files"]
-        typer.echo(
+        echo(
             f"checkpoint: {files['checkpoint_s_per_gb']:.1f} s per GB; "
             f"export: {files['export_s_per_gb']:.1f} s per GB"
         )
         if large:
             row = large["large_batch"]
-            typer.echo(
+            echo(
                 f"batch of {row['num_sequences']} x {row['tokens_each']} tokens: read in "
                 f"{row['read_s']:.1f} s, handed out in {row['hand_out_s']:.1f} s; the event loop "
                 f"stood at most {row['max_loop_block_s']:.2f} s; {row['driver_peak_gib']:.2f} GiB"
@@ -324,5 +319,5 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run(run())
     except (asyncio.CancelledError, KeyboardInterrupt):
-        typer.echo("stopped; what the bench had started is removed", err=True)
+        echo("stopped; what the bench had started is removed", err=True)
         raise typer.Exit(130) from None

@@ -4,9 +4,7 @@ are printed."""
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rich.console import Console
-
-from cli.tables import Table
+from cli.tables import Screen, Table
 
 NAMES = {
     "rollout_worker": "rollout worker",
@@ -18,7 +16,7 @@ MIB = 1 << 20
 
 
 def print_scale(figures: Mapping[str, Mapping[str, Any]]) -> None:
-    console = Console()
+    console = Screen()
     speed = _table("speed", "in flight", "turns/s", "turn p50", "turn p99", "wall", "odd ends")
     cost = _table("CPU of a turn", "all", *NAMES.values())
     memory = _table("peak memory, MiB", "workers", *NAMES.values())
@@ -62,7 +60,7 @@ def print_scale(figures: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def print_soak(figures: Mapping[str, Mapping[str, Any]]) -> None:
-    console = Console()
+    console = Screen()
     for number, row in figures.items():
         table = Table("at", "turns/s", "worker", *list(NAMES.values())[1:], "files", "stored")
         table.title = (
@@ -84,7 +82,6 @@ def print_soak(figures: Mapping[str, Mapping[str, Any]]) -> None:
         console.print(table)
         console.print(
             f"{row['num_ended']} rollouts ended, {row['unexpected_ends']} otherwise than expected",
-            highlight=False,
         )
 
 
@@ -101,7 +98,7 @@ def print_gateway(figures: Mapping[str, Mapping[str, Any]]) -> None:
                 _figure(each["requests_per_s"]),
                 _figure(each["kib_per_session_of"]["gateway"]),
             )
-    Console().print(table)
+    Screen().print(table)
 
 
 def _table(title: str, *columns: str) -> Table:

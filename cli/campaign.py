@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.options import Home, Json, hint, with_database, with_services
+from cli.terminal_text import echo
 
 Name = Annotated[str, typer.Argument(help="Name of the campaign.")]
 RunName = Annotated[str, typer.Argument(help="Name of the campaign or other run.")]
@@ -113,7 +114,7 @@ def register(app: typer.Typer) -> None:
             return await campaign_control.cancel(services.client, services.db, name)
 
         with_database(home, lambda db: campaign_control.refuse_ended(db, name, "cancel"))
-        typer.echo(f"campaign {with_services(home, go)} is being cancelled")
+        echo(f"campaign {with_services(home, go)} is being cancelled")
 
     @campaign.command()
     def key(
@@ -131,10 +132,10 @@ def register(app: typer.Typer) -> None:
         if revoke:
             revoked = with_database(home, lambda db: session_keys.revoke(db, name))
             told = {"name": revoked, "revoked": True}
-            typer.echo(json.dumps(told) if as_json else f"the key of {revoked} is revoked")
+            echo(json.dumps(told) if as_json else f"the key of {revoked} is revoked")
             return
         run, made = with_database(home, lambda db: session_keys.make(db, name))
-        typer.echo(json.dumps({"name": run, "key": made}) if as_json else made)
+        echo(json.dumps({"name": run, "key": made}) if as_json else made)
         hint(session_keys.next_step(home))
 
     @campaign.command()
@@ -174,7 +175,7 @@ def register(app: typer.Typer) -> None:
         async def go(services: Any) -> str:
             return await campaign_control.drop_batch(services.client, services.db, name)
 
-        typer.echo(with_services(home, go))
+        echo(with_services(home, go))
 
     @campaign.command()
     def rollback(name: Name, home: Home = None) -> None:
@@ -190,7 +191,7 @@ def register(app: typer.Typer) -> None:
                 services.client, services.db, services.settings.home, name
             )
 
-        typer.echo(with_services(home, go))
+        echo(with_services(home, go))
 
     @campaign.command()
     def report(
@@ -233,7 +234,7 @@ def register(app: typer.Typer) -> None:
         if as_json:
             typer.echo(json.dumps(found))
             return
-        typer.echo(str(page))
+        echo(str(page))
         hint(f"open {page.absolute().as_uri()}")
 
 
@@ -270,4 +271,4 @@ def _update(home: Path | None, name: str, update: str) -> None:
         return await campaign_control.update(services.client, services.db, name, update)
 
     with_database(home, lambda db: campaign_control.refuse_ended(db, name, update))
-    typer.echo(f"campaign {with_services(home, go)}: {update} done")
+    echo(f"campaign {with_services(home, go)}: {update} done")

@@ -16,13 +16,11 @@ MAX_NAME = 32
 
 
 def print_list(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
+    from cli.tables import Screen, Table
 
-    from cli.tables import Table
-
-    console = Console(highlight=False)
+    console = Screen()
     if not rows:
-        console.print("no campaign is stored; start one: `mainspring quickstart`", markup=False)
+        console.print("no campaign is stored; start one: `mainspring quickstart`")
         return
     table = Table("name", "kind", "status", "done", "resolved", "created", box=None, pad_edge=False)
     for column in (3, 4):
@@ -42,17 +40,17 @@ def print_list(rows: list[dict[str, Any]]) -> None:
     console.print(table)
     for row in rows:
         if row["error"]:
-            console.print(f"{row['name']}: {row['error']}", markup=False, soft_wrap=True)
+            console.print(f"{row['name']}: {row['error']}", soft_wrap=True)
 
 
 def print_one(seen: Any) -> None:
     """`seen` is a `cli.operations.campaign_view.CampaignView`."""
-    from rich.console import Console
+    from cli.tables import Screen
 
-    console = Console(highlight=False)
+    console = Screen()
 
     def say(text: str, style: str = "") -> None:
-        console.print(text, style=style, markup=False, soft_wrap=True)
+        console.print(text, style=style, soft_wrap=True)
 
     record, data = seen.record, seen.data
     what = "campaign" if record.kind.value == "train" else record.kind.value

@@ -6,6 +6,7 @@ from pathlib import Path
 import typer
 
 from cli.options import Home, Json
+from cli.terminal_text import echo
 from mainspring.errors import ConfigError
 
 
@@ -22,7 +23,7 @@ def register(app: typer.Typer) -> None:
         before = upgrade.current(url)
         upgrade.upgrade(url)
         after = upgrade.head()
-        typer.echo(f"already at {after}" if before == after else f"{before or 'empty'} -> {after}")
+        echo(f"already at {after}" if before == after else f"{before or 'empty'} -> {after}")
 
     @db.command("current")
     def current(home: Home = None, as_json: Json = False) -> None:
@@ -33,9 +34,9 @@ def register(app: typer.Typer) -> None:
         if as_json:
             typer.echo(json.dumps({"current": found, "needed": needed, "ready": found == needed}))
         elif found == needed:
-            typer.echo(f"{found} (up to date)")
+            echo(f"{found} (up to date)")
         else:
-            typer.echo(f"{found or 'empty'}, needs {needed}: run `mainspring db upgrade`")
+            echo(f"{found or 'empty'}, needs {needed}: run `mainspring db upgrade`")
 
 
 def _database_url(home: Path | None) -> str:

@@ -24,14 +24,14 @@ def register(app: typer.Typer) -> None:
         if as_json:
             typer.echo(json.dumps([finding.as_dict() for finding in findings]))
         else:
-            from rich.console import Console
+            from rich.text import Text
 
-            from cli.tables import Table
+            from cli.tables import Screen, Table
 
             table = Table("check", "state", "found")
             for finding in findings:
-                state = "[green]ok[/green]" if finding.ok else "[red]not fit[/red]"
+                state = Text("ok", "green") if finding.ok else Text("not fit", "red")
                 table.add_row(finding.check, state, finding.found)
-            Console().print(table)
+            Screen().print(table)
         if not all(finding.ok for finding in findings if finding.required):
             raise typer.Exit(3)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.options import Home, Json, Workers
+from cli.terminal_text import echo
 from mainspring.config.presets import Preset
 from mainspring.status import PolicyApi, Unverified
 
@@ -216,7 +217,7 @@ def _perform(
     from reports.export.evaluation import write_evaluation
 
     def say(text: str) -> None:
-        typer.secho(text, dim=True, err=as_json)
+        echo(text, dim=True, err=as_json)
 
     async def go() -> tuple[dict[str, Any], Path, str]:
         async with conductor(home, say, own_workers=workers, for_a_program=as_json) as run:

@@ -18,12 +18,12 @@ NUM_FAULTS = 3
 
 def print_summary(summary: dict[str, Any], directory: Path, temporal_link: str = "") -> None:
     """`summary` is what `reports.export.evaluation` made of it."""
-    from rich.console import Console
+    from cli.tables import Screen
 
-    console = Console(highlight=False)
+    console = Screen()
 
     def say(text: str, style: str = "") -> None:
-        console.print(plain(text), style=style, markup=False, soft_wrap=True)
+        console.print(plain(text), style=style, soft_wrap=True)
 
     name = summary["campaign"]
     say(f"{summary['kind']} {name}: {_result(summary)}", "bold")

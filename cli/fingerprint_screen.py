@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from cli.options import with_database
+from cli.terminal_text import echo
 
 
 def show_fingerprint(
@@ -23,7 +22,7 @@ def show_fingerprint(
 
     found = with_database(home, go)
     if as_json:
-        typer.echo(found.model_dump_json())
+        echo(found.model_dump_json())
     else:
         _print(found)
     if other is not None:
@@ -56,17 +55,15 @@ def _compare(found: Any, other: Any, against: Path | None, *, quiet: bool) -> No
         )
     if not quiet:
         number = min(len(found.steps), len(other.steps))
-        typer.echo(f"equal to {against} in {number} steps")
+        echo(f"equal to {against} in {number} steps")
 
 
 def _print(found: Any) -> None:
-    from rich.console import Console
+    from cli.tables import Screen, Table
 
-    from cli.tables import Table
-
-    console = Console()
-    console.print(f"campaign {found.campaign}", highlight=False, soft_wrap=True)
-    console.print(f"weights  {found.weights or 'not recorded'}", highlight=False, soft_wrap=True)
+    console = Screen()
+    console.print(f"campaign {found.campaign}", soft_wrap=True)
+    console.print(f"weights  {found.weights or 'not recorded'}", soft_wrap=True)
     table = Table()
     table.add_column("step", justify="right")
     for part in ("batch", "gradient", "weights"):
@@ -76,15 +73,12 @@ def _print(found: Any) -> None:
         table.add_row(str(step.step), *(each[:16] if each else "-" for each in digests))
     console.print(table)
     if (first := found.not_reproducible_from) is None:
-        console.print("No step depends on time, faults or a person.", highlight=False)
+        console.print("No step depends on time, faults or a person.")
         return
     console.print(
         f"From step {first} on it need not come out the same a second time:",
         style="yellow",
-        highlight=False,
     )
     for each in found.deviations:
         what = each.rollout or each.group
-        console.print(
-            f"  step {each.step}  {each.cause.value}  {what}", highlight=False, soft_wrap=True
-        )
+        console.print(f"  step {each.step}  {each.cause.value}  {what}", soft_wrap=True)

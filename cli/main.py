@@ -31,6 +31,7 @@ from cli import (
     train,
     worker,
 )
+from cli.terminal_text import echo
 from mainspring.errors import MainspringError
 
 INTERRUPTED = 130
@@ -66,7 +67,7 @@ _reflow(app)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"mainspring {importlib.metadata.version('mainspring')}")
+        echo(f"mainspring {importlib.metadata.version('mainspring')}")
         raise typer.Exit
 
 
@@ -109,12 +110,12 @@ def main() -> NoReturn:
         code = ended.code
     except MainspringError as error:
         red = None if os.environ.get("NO_COLOR") else typer.colors.RED
-        typer.secho(f"error: {error.message}", fg=red, err=True)
+        echo(f"error: {error.message}", colour=red, err=True)
         if error.remedy:
-            typer.echo(f"  {error.remedy}", err=True)
+            echo(f"  {error.remedy}", err=True)
         code = error.exit_code
     except KeyboardInterrupt:
-        typer.echo("interrupted; repeat the same command to resume", err=True)
+        echo("interrupted; repeat the same command to resume", err=True)
         code = INTERRUPTED
     if not isinstance(code, int):
         sys.exit(code)

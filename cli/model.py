@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from cli.terminal_text import echo
+
 
 class Form(StrEnum):
     HUGGINGFACE = "huggingface"
@@ -39,4 +41,4 @@ def register(app: typer.Typer) -> None:
         from cli.operations.model_convert import convert_model
 
         made = convert_model(source, destination, is_to_torch_dist=to is Form.TORCH_DIST, like=like)
-        typer.echo(str(made))
+        echo(str(made))

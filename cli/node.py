@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from cli.options import Home, Json
+from cli.terminal_text import echo
 
 T = TypeVar("T")
 
@@ -25,9 +26,7 @@ def register(app: typer.Typer) -> None:
         if as_json:
             typer.echo(json.dumps(rows))
             return
-        from rich.console import Console
-
-        from cli.tables import Table
+        from cli.tables import Screen, Table
 
         table = Table("node", "status", "open", "takes new", "backends", "disk", "memory", "seen")
         for row in rows:
@@ -42,7 +41,7 @@ def register(app: typer.Typer) -> None:
                 _ago(row["seen_s"]),
             )
         table.caption = "disk and memory that are free; how long ago the node was seen"
-        Console().print(table)
+        Screen().print(table)
 
     @node.command()
     def drain(
@@ -77,11 +76,11 @@ def register(app: typer.Typer) -> None:
         if as_json:
             typer.echo(json.dumps(row))
         elif undo:
-            typer.echo(f"node {name} is told to take new work again")
+            echo(f"node {name} is told to take new work again")
         elif row["status"] == "drained":
-            typer.echo(f"node {name} is drained: it may be stopped")
+            echo(f"node {name} is drained: it may be stopped")
         else:
-            typer.echo(f"node {name} is told to drain; {row['num_open']} sandboxes are open on it")
+            echo(f"node {name} is told to drain; {row['num_open']} sandboxes are open on it")
 
 
 def _row(record: Any) -> dict[str, Any]:

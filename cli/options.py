@@ -9,6 +9,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from cli.terminal_text import echo
+
 T = TypeVar("T")
 
 Home = Annotated[Path | None, typer.Option(help="State folder (default .mainspring).")]
@@ -20,7 +22,7 @@ Workers = Annotated[
 
 def hint(text: str) -> None:
     """What to do next, beside what the command prints for other programs."""
-    typer.secho(f"next: {text}", dim=True, err=True)
+    echo(f"next: {text}", dim=True, err=True)
 
 
 def with_services(home: Path | None, call: Callable[[Any], Awaitable[T]]) -> T:

@@ -34,9 +34,9 @@ STAGES = {
 
 
 def print_plan(planned: Planned, console: Any = None) -> None:
-    from rich.console import Console
+    from cli.tables import Screen
 
-    console = console or Console(highlight=False)
+    console = console or Screen()
     _print_head(planned, console)
     console.print(_memory(planned))
     _print_moments(planned, console)
@@ -233,7 +233,7 @@ def _table(title: str, *columns: str) -> Any:
 
 def _say(console: Any, text: str, style: str = "", *, has_path: bool = False) -> None:
     """A path stays on its line: what is copied from the screen has no line break in it."""
-    console.print(text, style=style, markup=False, soft_wrap=has_path)
+    console.print(text, style=style, soft_wrap=has_path)
 
 
 def _gb(num_bytes: int) -> str:

@@ -7,12 +7,13 @@ from contextlib import contextmanager
 @contextmanager
 def counting(what: str) -> Iterator[Callable[[int, int], None]]:
     """Call it with how many are done, and of how many."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
-    console = Console(stderr=True)
+    from cli.tables import Label, Screen
+
+    console = Screen(stderr=True)
     bar = Progress(
-        *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
+        *(Label("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
         console=console,
         transient=True,
         disable=not console.is_terminal,

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.options import Home, Json, with_services
+from cli.terminal_text import echo
 
 
 def register(rollout: typer.Typer) -> None:
@@ -82,17 +83,17 @@ def register(rollout: typer.Typer) -> None:
             typer.echo(json.dumps(asdict(done)))
             return
         for each in done.reset:
-            typer.echo(f"{each} is retried")
+            echo(f"{each} is retried")
         for each in done.returned:
-            typer.echo(f"{each} is retried by its run")
+            echo(f"{each} is retried by its run")
         for each in done.waiting:
-            typer.echo(f"{each} has not started: nothing to retry")
+            echo(f"{each} has not started: nothing to retry")
         if done.final:
-            typer.echo(f"{len(done.final)} rollouts of closed training groups are final: skipped")
+            echo(f"{len(done.final)} rollouts of closed training groups are final: skipped")
         for each in done.restarted:
-            typer.echo(
+            echo(
                 f"run {each} is started again; without workers of your own, `mainspring eval run` "
                 f"with --name {each} starts them"
             )
         if not (done.reset or done.returned or done.waiting):
-            typer.echo("no rollout matches")
+            echo("no rollout matches")

@@ -10,6 +10,7 @@ import typer
 
 from cli import retry
 from cli.options import Home, Json, with_database
+from cli.terminal_text import echo, plain
 from mainspring.status import StopReason, Verdict
 from mainspring.trajectories.format import TrajectoryFormat
 
@@ -148,6 +149,8 @@ def register(app: typer.Typer) -> None:
                     f"rollout {seen.record.id} has no {what.removeprefix('a ')}",
                     remedy=f"`mainspring rollout show {seen.record.id}` tells why it ended",
                 )
+            # A file gets every byte of it, a terminal what does not steer it.
+            text = plain(text) if sys.stdout.isatty() else text
             sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
         else:
             if turn is not None and turn > len(seen.turns):
@@ -208,7 +211,7 @@ def register(app: typer.Typer) -> None:
             typer.echo(json.dumps(told | {"skipped": done.num_skipped}))
             return
         skipped = f"; {done.num_skipped} without a reply skipped" if done.num_skipped else ""
-        typer.echo(f"{done.num_written} rollouts written to {out}{skipped}")
+        echo(f"{done.num_written} rollouts written to {out}{skipped}")
 
 
 async def _find(db: Any, campaign: str, wanted: Any, order: Any, limit: int) -> Any:

@@ -60,21 +60,22 @@ SUSPICIONS = {
 
 def print_list(campaign: str, rows: list[Any], total: int, limit: int) -> None:
     """`rows` are `infra.db.reading.rollout_search.Found`."""
-    from rich.console import Console
+    from cli.tables import Screen
 
-    console = Console(highlight=False)
+    console = Screen()
     if not rows:
-        console.print(f"no rollout of {campaign} matches", markup=False, soft_wrap=True)
+        console.print(f"no rollout of {campaign} matches", soft_wrap=True)
         return
-    begin = _common_start([row.task for row in rows])
-    ids = [row.id.removeprefix(f"{campaign}/") for row in rows]
-    tasks = [row.task.removeprefix(begin) for row in rows]
+    named = [plain(row.task) for row in rows]
+    begin = _common_start(named)
+    ids = [plain(row.id).removeprefix(f"{campaign}/") for row in rows]
+    tasks = [each.removeprefix(begin) for each in named]
     title = f"rollouts of {campaign}" + (f"; task ids begin with {begin}" if begin else "")
-    console.print(title, markup=False, soft_wrap=True, style="bold")
+    console.print(title, soft_wrap=True, style="bold")
     head, *lines = _lines(ids, tasks, _facts(rows), console.width)
-    console.print(head, markup=False, soft_wrap=True, style="bold")
+    console.print(head, soft_wrap=True, style="bold")
     for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
     more = f"; --limit {min(total, 10 * limit)} for more" if total > len(rows) else ""
     console.print(f"{len(rows)} of {total}{more}", style="dim")
 
@@ -157,7 +158,7 @@ def print_one(seen: Any, *, only_turn: int | None) -> None:
     with _paged() as console:
 
         def say(text: str, style: str = "") -> None:
-            console.print(plain(text), style=style, markup=False, soft_wrap=True)
+            console.print(plain(text), style=style, soft_wrap=True)
 
         if only_turn is None:
             _say_head(say, seen)
@@ -284,9 +285,9 @@ def _grade_lines(report: dict[str, Any]) -> Iterator[str]:
 @contextmanager
 def _paged() -> Iterator[Any]:
     """A console; on a terminal through the pager, which ends at once when all fits."""
-    from rich.console import Console
+    from cli.tables import Screen
 
-    console = Console(highlight=False)
+    console = Screen()
     if not console.is_terminal:
         yield console
         return

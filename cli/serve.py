@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from cli.options import Home
+from cli.tables import Screen
 from mainspring import batch_invariance
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -82,11 +82,12 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Serve a policy over SGLang's native HTTP API, until interrupted."""
         del home  # an engine keeps no state; scripts give every command the same options
-        console = Console(stderr=True)
+        console = Screen(stderr=True)
         if host not in LOOPBACK and not api_key:
             console.print(
-                f"[yellow]warning:[/] {host} is reachable from other machines and no --api-key is "
-                "set: anyone who reaches it can replace the weights"
+                f"warning: {host} is reachable from other machines and no --api-key is set: anyone "
+                "who reaches it can replace the weights",
+                style="yellow",
             )
         if engine is Engine.SGLANG:
             if reproducible:

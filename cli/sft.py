@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.options import Home, Json, hint
+from cli.terminal_text import echo
 
 
 def register(app: typer.Typer) -> None:
@@ -25,16 +26,15 @@ def register(app: typer.Typer) -> None:
         """
         import asyncio
 
-        from rich.console import Console
-
         from cli.operations.sft_run import train_supervised
+        from cli.tables import Screen
         from mainspring.config.reading import load_sft
 
         config = load_sft(file)
-        console = Console(stderr=True)
+        console = Screen(stderr=True)
 
         def say(text: str) -> None:
-            console.print(f"[dim]{text}[/dim]", highlight=False, soft_wrap=True)
+            console.print(text, style="dim", soft_wrap=True)
 
         try:
             done = asyncio.run(train_supervised(home, config, say, for_a_program=as_json))
@@ -56,8 +56,8 @@ def register(app: typer.Typer) -> None:
             typer.echo(json.dumps(told))
             return
         before, after = (_loss(each) for each in (done.loss_first, done.loss_last))
-        console.print(f"{done.num_steps} steps, loss {before} to {after}", highlight=False)
-        typer.echo(str(done.model))
+        console.print(f"{done.num_steps} steps, loss {before} to {after}")
+        echo(str(done.model))
         hint(f"set policy.model to this folder; `mainspring campaign show {done.name}`")
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from cli.options import Json
+from cli.terminal_text import echo
 
 T = TypeVar("T", int, float)
 NONE = "none"
@@ -121,7 +122,7 @@ def register(bench: typer.Typer) -> None:
             from cli.operations.simulate.plots import write
 
             for path in write(rows, plot):
-                typer.secho(f"wrote {path}", dim=True, err=True)
+                echo(f"wrote {path}", dim=True, err=True)
         if as_json:
             typer.echo(json.dumps(rows))
             return
@@ -170,9 +171,7 @@ def _ways(text: str) -> list[str]:
 
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:
-    from rich.console import Console
-
-    from cli.tables import Table
+    from cli.tables import Screen, Table
 
     columns = {
         "stale": [str(row["max_staleness"]) for row in rows],
@@ -200,10 +199,10 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
     )
     for cells in zip(*columns.values(), strict=True):
         table.add_row(*cells)
-    Console().print(table)
+    Screen().print(table)
     for row in rows:
         if row["error"]:
-            typer.echo(f"a campaign failed after {row['steps_done']} steps: {row['error']}")
+            echo(f"a campaign failed after {row['steps_done']} steps: {row['error']}")
 
 
 def _minutes(seconds: float | None) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.options import Home, Json, hint
+from cli.terminal_text import echo, plain
 
 PostgresPort = Annotated[
     int | None,
@@ -40,13 +41,12 @@ def register(app: typer.Typer) -> None:
         """Start local Postgres and Temporal. Does nothing if they are running."""
         import asyncio
 
-        from rich.console import Console
-
         from cli.operations.embedded_stack import up as bring_up
+        from cli.tables import Screen
         from infra.stack.ports import Forced
 
         forced = Forced(postgres_port, temporal_port, ui_port)
-        with Console(stderr=True).status("starting Postgres and Temporal"):
+        with Screen(stderr=True).status("starting Postgres and Temporal"):
             asyncio.run(bring_up(_home(home), forced))
         _show(home, as_json)
         if not as_json:
@@ -63,7 +63,7 @@ def register(app: typer.Typer) -> None:
         if as_json:
             typer.echo(json.dumps({"stopped": stopped}))
         else:
-            typer.echo(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
+            echo(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
 
     @app.command()
     def status(home: Home = None, as_json: Json = False) -> None:
@@ -81,12 +81,11 @@ def _home(home: Path | None) -> Path:
 def _show(home: Path | None, as_json: bool) -> bool:
     import asyncio
 
-    from rich.console import Console
     from rich.text import Text
 
     from cli.operations.embedded_stack import ServiceState
     from cli.operations.embedded_stack import status as look
-    from cli.tables import Table
+    from cli.tables import Screen, Table
     from infra.db.connect import open_database, with_recorded_namespace
     from mainspring.settings import load_settings
 
@@ -106,10 +105,10 @@ def _show(home: Path | None, as_json: bool) -> bool:
         return healthy
     table = Table("service", "address", "pid", "state")
     for state in states:
-        word = Text(state.problem or "answers", style="red" if state.problem else "green")
+        word = Text(plain(state.problem or "answers"), style="red" if state.problem else "green")
         table.add_row(state.service, state.address or "-", str(state.pid or "-"), word)
-    console = Console()
+    console = Screen()
     console.print(table)
     if link and states[-1].healthy:
-        console.print(f"Temporal UI  {link}", highlight=False, soft_wrap=True)
+        console.print(f"Temporal UI  {link}", soft_wrap=True)
     return healthy

@@ -3,24 +3,23 @@
 from pathlib import Path
 from typing import Any
 
-import typer
+from cli.terminal_text import echo
 
 
 def start_campaign(file: Path, dry_run: bool, force: bool, home: Path | None) -> None:
     import asyncio
 
-    from rich.console import Console
-
     from cli.operations import campaign_launch as launch
     from cli.operations import checklist
     from cli.operations.services import with_services
+    from cli.tables import Screen
     from cli.train import print_items
     from infra.db import campaigns
     from mainspring.config.reading import load_campaign
     from mainspring.ids import campaign_id
 
     config = load_campaign(file)
-    console = Console()
+    console = Screen()
 
     async def go(services: Any) -> str:
         items = await checklist.of_the_fleet(
@@ -41,7 +40,5 @@ def start_campaign(file: Path, dry_run: bool, force: bool, home: Path | None) ->
     if dry_run:
         return
     if left_out:
-        typer.echo(left_out)
-    typer.echo(
-        f"campaign {config.name} is started; follow it: mainspring campaign watch {config.name}"
-    )
+        echo(left_out)
+    echo(f"campaign {config.name} is started; follow it: mainspring campaign watch {config.name}")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.options import Home, Json, hint
+from cli.terminal_text import echo
 
 NUM_SHOWN = 20
 """Failed rows printed; more would hide the counts. --json has all."""
@@ -87,7 +88,7 @@ def register(tasks: typer.Typer) -> None:
                 return await import_rows(db, rows, show, replace=replace)
 
         report = asyncio.run(with_database(home, run))
-        typer.echo(json.dumps(_as_json(report)) if as_json else _as_text(report))
+        echo(json.dumps(_as_json(report)) if as_json else _as_text(report))
         if report.with_tests and not as_json:
             name_, split_ = min(report.with_tests)
             hint(f"`mainspring tasks verify --source {name_} --split {split_}`")
@@ -128,9 +129,7 @@ def register(tasks: typer.Typer) -> None:
         if as_json:
             typer.echo(json.dumps({"source": source, "num_removed": num_removed}))
         else:
-            typer.echo(
-                f"{num_removed} {'task' if num_removed == 1 else 'tasks'} of {source} removed"
-            )
+            echo(f"{num_removed} {'task' if num_removed == 1 else 'tasks'} of {source} removed")
 
     @tasks.command()
     def export(
@@ -172,7 +171,7 @@ def register(tasks: typer.Typer) -> None:
             typer.echo(json.dumps({str(directory / name): num for name, num in written.items()}))
         else:
             for name, num_lines in written.items():
-                typer.echo(f"{directory / name}  {num_lines} lines")
+                echo(f"{directory / name}  {num_lines} lines")
 
 
 def _compiled(pattern: str | None) -> Any:
@@ -191,13 +190,14 @@ def _progress(source: str, limit: int | None) -> Any:
     from collections.abc import Iterator
     from contextlib import contextmanager
 
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TimeElapsedColumn
+
+    from cli.tables import Label, Screen
 
     @contextmanager
     def showing() -> Iterator[Any]:
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        columns = (Label("{task.description}"), BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=Screen(stderr=True), transient=True) as progress:
             # A source does not know how long it is before it has been read.
             bar = progress.add_task("reading", total=limit)
 

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from cli.terminal_text import echo
+
 
 def register(tasks: typer.Typer) -> None:
     @tasks.command()
@@ -71,9 +73,9 @@ def register(tasks: typer.Typer) -> None:
             ),
         )
         _append(out, row)
-        typer.echo(f"task {row['id']} is in {out}; next:")
-        typer.echo(f"  mainspring tasks import {out} --name {out.stem}")
-        typer.echo(f"  mainspring tasks verify --source {out.stem} --split {split}")
+        echo(f"task {row['id']} is in {out}; next:")
+        echo(f"  mainspring tasks import {out} --name {out.stem}")
+        echo(f"  mainspring tasks verify --source {out.stem} --split {split}")
 
 
 def _read(path: Path) -> str:

@@ -53,9 +53,7 @@ def register(app: typer.Typer) -> None:
         if as_json:
             typer.echo(json.dumps(rows))
             return
-        from rich.console import Console
-
-        from cli.tables import Table
+        from cli.tables import Screen, Table
 
         columns = ("source", "split", "tasks", "with an image")
         if source is not None:
@@ -67,7 +65,7 @@ def register(app: typer.Typer) -> None:
                     image if len(image) <= IMAGE_CHARS else f"..{image[2 - IMAGE_CHARS :]}"
                 )
             table.add_row(*("-" if value is None else str(value) for value in row.values()))
-        Console().print(table)
+        Screen().print(table)
 
     @tasks.command()
     def images(
@@ -124,9 +122,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _print(found: list[Any]) -> None:
-    from rich.console import Console
-
-    from cli.tables import Table
+    from cli.tables import Screen, Table
 
     table = Table("image", "tasks", "here", "MB")
     for status in found:
@@ -135,7 +131,7 @@ def _print(found: list[Any]) -> None:
         table.add_row(status.image, str(status.num_tasks), "no" if missing else "yes", size)
     num_missing = sum(status.num_bytes is None for status in found)
     table.caption = f"{len(found)} images, {num_missing} missing"
-    Console().print(table)
+    Screen().print(table)
 
 
 def _with_database(home: Path | None, call: Callable[[Any], Awaitable[T]]) -> T:

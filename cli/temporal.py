@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.options import Home, Json, hint
+from cli.terminal_text import echo
 
 
 def register(app: typer.Typer) -> None:
@@ -22,9 +23,9 @@ def register(app: typer.Typer) -> None:
         if as_json:
             typer.echo(json.dumps({"namespace": namespace, "registered": missing}))
         elif missing:
-            typer.echo(f"registered on namespace {namespace}: {', '.join(missing)}")
+            echo(f"registered on namespace {namespace}: {', '.join(missing)}")
         else:
-            typer.echo(f"namespace {namespace} has all search attributes")
+            echo(f"namespace {namespace} has all search attributes")
 
     @temporal.command()
     def move(
@@ -39,7 +40,7 @@ def register(app: typer.Typer) -> None:
         if as_json:
             typer.echo(json.dumps({"namespace": namespace, "before": before}))
             return
-        typer.echo(f"moved to namespace {namespace} (before: {before or 'none'})")
+        echo(f"moved to namespace {namespace} (before: {before or 'none'})")
         hint("`mainspring campaign start FILE` resumes a campaign that ran in the old one")
 
 

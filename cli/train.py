@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.options import Home, Json, hint
+from cli.terminal_text import echo, plain
 from mainspring.algorithms.schedule import Schedule
 
 Detach = Annotated[
@@ -85,15 +86,14 @@ def _perform(
 ) -> None:
     import asyncio
 
-    from rich.console import Console
-
     from cli.operations.local_campaign import Telling, check, train
+    from cli.tables import Screen
     from mainspring.settings import configured_settings
 
-    console = Console(stderr=as_json, width=None)
+    console = Screen(stderr=as_json)
 
     def say(text: str) -> None:
-        console.print(f"[dim]{text}[/dim]", highlight=False, soft_wrap=True)
+        console.print(text, style="dim", soft_wrap=True)
 
     telling = Telling(say, lambda items: print_items(items, console), for_a_program=as_json)
     folder = configured_settings(home).home
@@ -113,10 +113,9 @@ def _perform(
         typer.echo(json.dumps(outcome.summary))
         return
     console.print(_table(outcome.summary))
-    console.print(f"report       {outcome.report}", highlight=False, soft_wrap=True)
+    console.print(f"report       {outcome.report}", soft_wrap=True)
     console.print(
         f"Temporal UI  {outcome.temporal_ui}  (every rollout; `mainspring down` stops it)",
-        highlight=False,
         soft_wrap=True,
     )
     name = outcome.summary["campaign"]
@@ -133,10 +132,10 @@ def print_items(items: Sequence[Any], console: Any) -> None:
     styles = {"ok": "green", "starts": "cyan", "warning": "yellow", "missing": "red"}
     for item in items:
         line = Text(f"{item.state:8} ", style=styles[item.state])
-        line.append(f"{item.what}: {item.found}", style="default")
-        console.print(line, highlight=False, soft_wrap=True)
+        line.append(plain(f"{item.what}: {item.found}"), style="default")
+        console.print(line, soft_wrap=True)
         if item.fix and item.state in ("warning", "missing"):
-            console.print(f"         {item.fix}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"         {item.fix}", soft_wrap=True)
 
 
 def _detach(home: Path, name: str, command: list[str], console: Any) -> None:
@@ -160,16 +159,16 @@ def _detach(home: Path, name: str, command: list[str], console: Any) -> None:
         f"stop    {shlex.join(['mainspring', *given, '--stop'])}",
         f"log     {supervisor.log}",
     ):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 def _stop(home: Path, name: str) -> None:
     from cli.operations.supervisor import Supervisor
 
     if Supervisor(home, name).stop():
-        typer.echo(f"campaign {name}: its processes have ended; repeat without --stop to resume")
+        echo(f"campaign {name}: its processes have ended; repeat without --stop to resume")
     else:
-        typer.echo(f"campaign {name}: no process here trains it")
+        echo(f"campaign {name}: no process here trains it")
 
 
 def _table(summary: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ import typer
 
 from cli import attacks
 from cli.options import Home, Json, Workers, hint
+from cli.terminal_text import echo
 
 NUM_LISTED = 20
 FILE = "verification.json"
@@ -94,7 +95,7 @@ def register(tasks: typer.Typer) -> None:
         check_verification(raw, "tasks verify")  # before any service is asked
 
         def say(text: str) -> None:
-            typer.secho(text, dim=True, err=as_json)
+            echo(text, dim=True, err=as_json)
 
         async def perform() -> dict[str, Any]:
             from cli.operations.run_launch import conductor
@@ -146,7 +147,7 @@ def _tell(found: dict[str, Any], as_json: bool) -> None:
     """Raises WorkFailed when a task could not be graded."""
     from mainspring.errors import WorkFailed
 
-    typer.echo(json.dumps(found)) if as_json else _print(found)
+    echo(json.dumps(found)) if as_json else _print(found)
     if found["counts"]["verified"] and not as_json:
         where = f"--source {found['source']} --split {found['split']}"
         hint(f"`mainspring eval run {where} --model MODEL`, or use them in a campaign file")
@@ -160,11 +161,9 @@ def _tell(found: dict[str, Any], as_json: bool) -> None:
 
 
 def _print(found: dict[str, Any]) -> None:
-    from rich.console import Console
+    from cli.tables import Screen, Table
 
-    from cli.tables import Table
-
-    console = Console()
+    console = Screen()
     if bad := found["not_verified"]:
         table = Table("task", "verification", "fault")
         for task, known in list(bad.items())[:NUM_LISTED]:
@@ -179,9 +178,8 @@ def _print(found: dict[str, Any]) -> None:
         f"{player} patches {each['num_resolved']}/{each['num_graded']} pass"
         for player, each in found["patches"].items()
     )
-    console.print(patches, highlight=False, soft_wrap=True)
+    console.print(patches, soft_wrap=True)
     console.print(
         f"{found['num_tasks']} tasks of {found['source']}, split {found['split']}: {said}",
-        highlight=False,
         soft_wrap=True,
     )

@@ -36,6 +36,13 @@ BANNED = re.compile(
     r"|once more|so many)\b",
     re.IGNORECASE,
 )
+PRINTING = {"print", "typer.echo", "typer.secho", "click.echo", "click.secho", "sys.stderr.write"}
+DRAWN_BY = {
+    *("rich.console.Group", "rich.live.Live", "rich.text.Text"),
+    *(f"rich.progress.{name}" for name in ("BarColumn", "MofNCompleteColumn", "Progress")),
+    *(f"rich.progress.{name}" for name in ("TaskID", "TimeElapsedColumn", "TimeRemainingColumn")),
+}
+"""What screens may take of rich itself: it takes no markup."""
 _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -162,3 +169,60 @@ def test_a_banned_word_is_found(source: str) -> None:
 
 def test_words_in_other_strings_are_let_be() -> None:
     assert not _banned('PROMPT = "say what you know"\ndef say(says):\n    return says')
+
+
+def _markup_in(source: str) -> Iterator[str]:
+    """Where text could become markup, or reach the terminal as it is: screens print by
+    `cli.tables` and `cli.terminal_text`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (
+                f"{node.lineno}: import {each.name}" for each in node.names if "rich" in each.name
+            )
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "rich":
+            for each in node.names:
+                if f"{node.module}.{each.name}" not in DRAWN_BY:
+                    yield f"{node.lineno}: {node.module}.{each.name}"
+        elif isinstance(node, ast.keyword) and node.arg == "markup":
+            yield f"{node.value.lineno}: markup="
+        elif isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            is_json = bool(node.args) and ast.unparse(node.args[0]).startswith("json.dumps(")
+            if called in PRINTING and not (is_json and not isinstance(node.args[0], ast.IfExp)):
+                yield f"{node.lineno}: {called}"
+            if called.endswith((".from_markup", ".from_ansi")):
+                yield f"{node.lineno}: {called}"
+
+
+def test_screens_print_text_and_no_markup() -> None:
+    found = {
+        str(path.relative_to(ROOT)): [*_markup_in(path.read_text())]
+        for path in sorted((ROOT / "cli").rglob("*.py"))
+        if path.name not in ("tables.py", "terminal_text.py")
+    }
+    assert not {path: each for path, each in found.items() if each}
+
+
+def test_what_could_be_markup_is_found() -> None:
+    for bad in (
+        "from rich.console import Console",
+        "from rich.table import Table",
+        "import rich.table",
+        "from rich.progress import TextColumn",
+        "from rich import print",
+        "from rich.panel import Panel",
+        "a.print(b, markup=True)",
+        "Text.from_markup(a)",
+        "print(a)",
+        "typer.echo(a)",
+        "typer.echo(json.dumps(a) if b else c)",
+    ):
+        assert [*_markup_in(bad)], bad
+    assert not [*_markup_in("typer.echo(json.dumps(a)); console.print(a); echo(a)")]
+
+
+def test_help_texts_are_read_as_they_are_written() -> None:
+    from rich.text import Text
+
+    for where, text in _help_texts():
+        assert Text.from_markup(text or "").plain == (text or ""), where

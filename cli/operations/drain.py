@@ -3,8 +3,7 @@
 import asyncio
 import time
 
-from rich.console import Console
-
+from cli.tables import Screen, as_text
 from infra.db import nodes, sandboxes
 from infra.db.database import Database
 from infra.db.nodes import NodeRecord
@@ -27,7 +26,7 @@ async def drain(db: Database, node: NodeId, *, undo: bool, wait_s: float | None)
     if wait_s is None:
         return record
     deadline = time.monotonic() + wait_s
-    console = Console(stderr=True)
+    console = Screen(stderr=True)
     said = ""
     with console.status(f"draining node {node}") as shown:
         while record.status is not NodeStatus.DRAINED:
@@ -47,9 +46,9 @@ async def drain(db: Database, node: NodeId, *, undo: bool, wait_s: float | None)
                     f"`mainspring node drain {node} --undo`",
                 )
             saying = f"draining node {node}: {record.num_leased} sandboxes open"
-            shown.update(saying)
+            shown.update(as_text(saying))
             if saying != said and not console.is_terminal:
-                console.print(saying, highlight=False)
+                console.print(saying)
             said = saying
             await asyncio.sleep(LOOK_EVERY_S)
             record = await _record(db, node)

@@ -14,15 +14,14 @@ from pathlib import Path
 
 import docker
 from docker.errors import DockerException
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     Progress,
     TaskID,
-    TextColumn,
     TimeElapsedColumn,
 )
 
+from cli.tables import Label, Screen
 from infra.db.tasks import TaskImage
 from infra.sandbox.containers.docker import IMAGES_DIR
 from infra.sandbox.containers.image_faults import daemon_lost
@@ -76,12 +75,12 @@ async def _pull(store: ImageStore, missing: Sequence[str]) -> dict[str, str]:
     errors: dict[str, str] = {}
     waiting, counted = iter(missing), itertools.count(1)
     columns = (
-        TextColumn("{task.description}", markup=False),
+        Label("{task.description}"),
         BarColumn(),
-        TextColumn("{task.fields[so_far]}"),
+        Label("{task.fields[so_far]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
+    with Progress(*columns, console=Screen(stderr=True), transient=True) as shown:
         whole = shown.add_task("images", total=len(missing), so_far=f"0 of {len(missing)}")
 
         async def one_by_one() -> None:

@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 from rich.text import Text
 from temporalio.client import Client
 from temporalio.service import RPCError
 
 from cli.operations.seen_waits import look
+from cli.tables import Label, Screen, Table
+from cli.terminal_text import plain
 from infra.db import campaigns, run_plans, runs, sft, verifications
 from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
@@ -86,9 +86,9 @@ class Watch:
         self._client = client
         self._campaign = campaign
         self._ui = ui
-        self._console = Console(stderr=on_stderr)
+        self._console = Screen(stderr=on_stderr)
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            Label("{task.description}"),
             BarColumn(40),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -219,11 +219,11 @@ class Watch:
         return self._moves
 
     def _panel(self, record: CampaignRecord, shown: "Shown") -> Group:
-        facts = Table.grid(padding=(0, 2))
+        facts = Table.grid("", "", padding=(0, 2))
         for fact in shown.facts:
             facts.add_row(*fact)
-        title = Text(f"{_named(record)}: {record.status}", style="bold")
-        return Group(title, self._bar, facts, Text(self._ui, style="dim"))
+        title = Text(plain(f"{_named(record)}: {record.status}"), style="bold")
+        return Group(title, self._bar, facts, Text(plain(self._ui), style="dim"))
 
     def _print_line(self, status: CampaignStatus, shown: "Shown") -> None:
         """Print on change, or every PLAIN_EVERY_S. Finished rollouts of a run are no change."""
@@ -234,7 +234,7 @@ class Watch:
             return
         self._said, self._said_at = key, time.monotonic()
         far = f"{shown.unit.removesuffix('s')} {shown.num_done}/{shown.total}"
-        self._console.print(f"{status}: {far}, {shown.line}", highlight=False, soft_wrap=True)
+        self._console.print(f"{status}: {far}, {shown.line}", soft_wrap=True)
 
 
 def require_finished(record: CampaignRecord, remedy: str) -> None:
