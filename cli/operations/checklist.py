@@ -22,6 +22,7 @@ from cli.operations.memory_item import memory_here, memory_item
 from cli.operations.model_item import as_before, model_bytes, model_item
 from cli.operations.named_parts import unusable
 from cli.operations.sandboxes_here import backends_here, probe_here
+from cli.operations.task_checks import check_agents
 from infra.db import tasks, verifications
 from infra.db.database import Database
 from infra.policy.engine_check import check_engine
@@ -149,8 +150,8 @@ async def _extension_items(config: CampaignConfig, client: Client, db: Database)
 
 
 async def of_the_tasks(config: CampaignConfig, db: Database | None) -> list[Item]:
-    """Its splits: whether they have tasks, and verified ones. Without `db` (Postgres is down) only
-    what can be known."""
+    """Its splits: whether they have tasks, verified ones, and none that asks for another agent.
+    Without `db` (Postgres is down) only what can be known."""
     if config.tasks.source == BUNDLED:
         return [Item("tasks", State.OK, f"bundled, made from seed {config.seed}")]
     if db is None:
@@ -182,6 +183,12 @@ async def of_the_tasks(config: CampaignConfig, db: Database | None) -> list[Item
         else:
             fix = f"mainspring tasks verify --source {config.tasks.source} --split {split}"
             items.append(Item(what, State.MISSING, f"{mine[split]}, none of them verified", fix))
+        listed_ids = list(known)[: config.split_size(split)]
+        good = [id for id in listed_ids if used or known[id] is Verification.VERIFIED]
+        try:
+            await check_agents(db, config, good)
+        except UsageError as error:
+            items.append(Item("agent", State.MISSING, error.message, error.remedy))
     return items
 
 

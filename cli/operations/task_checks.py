@@ -7,27 +7,19 @@ from collections.abc import Sequence
 
 from infra.db import selections, tasks
 from infra.db.database import Database
-from mainspring.agents.choice import AGENTS, agent_for
+from mainspring.agents.choice import AGENTS, agent_for, allowed
 from mainspring.config.run import RunConfig
 from mainspring.environments.choice import environment_of, is_world
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId
-from mainspring.programs.profiles.choice import is_program, remote_profile
+from mainspring.programs.profiles.choice import KINDS, is_program, remote_profile
 from mainspring.sandbox_choice import BWRAP
 from mainspring.tasks.swe_task import SWE
 
 
 async def check_tasks(db: Database, config: RunConfig, used: Sequence[TaskId]) -> None:
-    """Raises UsageError for an agent or an environment that does not exist."""
-    asks = await selections.asks_for_agent(db, used, list(AGENTS))
-    if asks is not None:
-        task, agent, count = asks
-        raise UsageError(
-            f"campaign {config.name}: task {task} asks for the agent {agent!r} (agent_name), which "
-            f"does not exist; {count} tasks ask for such agents",
-            remedy=f"the agents are {', '.join(AGENTS)}: change agent_name of the rows, or leave "
-            "it empty, and import them again",
-        )
+    """Raises UsageError for an agent or an environment that does not exist, or would not play."""
+    await check_agents(db, config, used)
     if remote := remote_profile(config.agent):
         await _check_for_outside(db, config, used, takes_rewards=remote.takes_rewards)
         return
@@ -43,6 +35,33 @@ async def check_tasks(db: Database, config: RunConfig, used: Sequence[TaskId]) -
             # The agent must know what to tell the policy about such a task.
             example = await tasks.get_task(db, found.example)
             agent_for(config.agent, example).opening(example)
+
+
+async def check_agents(db: Database, config: RunConfig, used: Sequence[TaskId]) -> None:
+    """Raises UsageError for a task that asks for another agent than one that would play it."""
+    agent = config.agent
+    if agent.override:
+        return
+    asks = await selections.asks_for_agent(db, used, allowed(agent))
+    if asks is None:
+        return
+    number = "no other does" if asks.num_tasks == 1 else f"{asks.num_tasks} tasks do the like"
+    anyway = f"set agent.override = true to play them with {agent.kind!r} all the same"
+    again = "import the rows again without agent_name"
+    if asks.agent in AGENTS:
+        found = f"and agent.kind = {agent.kind!r} is a program, which plays every task"
+        remedy = f"leave agent.kind out, {anyway}, or {again}"
+    elif asks.agent in KINDS:
+        found = f"a program, and agent.kind is {agent.kind!r}"
+        remedy = f"set agent.kind = {asks.agent!r}, {anyway}, or {again}"
+    else:
+        found = "which does not exist"
+        remedy = f"the agents are {', '.join(AGENTS)}: change agent_name, {anyway}, or {again}"
+    raise UsageError(
+        f"run {config.name}: task {asks.task} asks for the agent {asks.agent!r} (agent_name), "
+        f"{found}; {number}",
+        remedy=remedy,
+    )
 
 
 async def _check_for_outside(

@@ -56,19 +56,29 @@ class Selected:
     exclusion: Exclusion | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """A task that asks for an agent (`agent_name` of its row)."""
+
+    task: TaskId
+    agent: str
+    num_tasks: int
+    """That ask for an agent which would not play them, this one among them."""
+
+
 async def asks_for_agent(
-    database: Database, ids: Sequence[TaskId], known: Sequence[str]
-) -> tuple[TaskId, str, int] | None:
-    """A task that asks for an agent which is not `known`, that agent, and how many do so."""
+    database: Database, ids: Sequence[TaskId], allowed: Sequence[str]
+) -> Asks | None:
+    """The first of these tasks that asks for an agent which is not `allowed`; None: none does."""
     name = TaskRow.spec["agent_name"].astext
     asks = select(TaskRow.id, name).where(
         TaskRow.id == any_(literal(list(ids), ARRAY(Text))),
         name.is_not(None),
-        name.not_in(["", *known]),
+        name.not_in(["", *allowed]),
     )
     async with database.transaction() as connection:
         rows = (await connection.execute(asks.order_by(TaskRow.id))).all()
-    return (TaskId(rows[0][0]), rows[0][1], len(rows)) if rows else None
+    return Asks(TaskId(rows[0][0]), rows[0][1], len(rows)) if rows else None
 
 
 @dataclass(frozen=True, slots=True)

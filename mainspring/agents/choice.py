@@ -1,7 +1,9 @@
 """Which agent plays a task: its row's `agent_name`, else the campaign's `agent.kind`.
 
-Invariant: a task names only agents of this project, because its row is data; a configuration may
-also name a class of your own. Imported wherever a reply is read or a message written.
+Invariants: a task names only agents of this project, because its row is data; a configuration may
+also name a class of your own. A task that asks for an agent is played by no other one, unless the
+campaign has `agent.override`: a run whose `agent.kind` is a program refuses it before it is stored.
+Imported wherever a reply is read or a message written.
 """
 
 from collections.abc import Callable
@@ -27,12 +29,20 @@ def agent_for(config: AgentConfig, task: Task) -> Agent:
     """Raises ConfigError when there is no such agent. Of a program: who reads its replies."""
     if is_program(config):
         return ProgramAgent(config)
-    if task.agent_name and task.agent_name not in AGENTS:
+    name = config.kind if config.override else task.agent_name or config.kind
+    if name not in allowed(config):
         raise ConfigError(
-            f"task {task.id} asks for the agent {task.agent_name!r}, which does not exist",
+            f"task {task.id} asks for the agent {name!r}, which does not exist",
             remedy=f"the agents are {', '.join(AGENTS)}",
         )
-    return _made(config, task.agent_name or config.kind)
+    return _made(config, name)
+
+
+def allowed(config: AgentConfig) -> tuple[str, ...]:
+    """What the rows of a run's tasks may ask for: a program plays all of its tasks, or none."""
+    if is_program(config):
+        return (config.kind,)
+    return tuple(dict.fromkeys((*AGENTS, config.kind)))
 
 
 def check_agent(config: AgentConfig) -> None:

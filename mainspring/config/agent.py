@@ -30,8 +30,10 @@ class AgentConfig(Section):
     your own as "package.module:Class". Or a program that runs by itself in the sandbox and asks the
     policy over HTTP: the name of a client (docs/agents.md), or "command"; or "function", a Python
     function of your own; or "harbor", an agent class of that package; or "remote": agents that run
-    elsewhere take its rollouts at a gateway. A task's own `agent_name` overrides an agent, not a
-    program."""
+    elsewhere take its rollouts at a gateway. A task that asks for an agent (`agent_name`) is played
+    by that one; a run whose kind is a program refuses it."""
+    override: bool = False
+    """Play every task with `kind`, also those that ask for another agent (`agent_name`)."""
     version: str | None = None
     """Version of the client's bundle; None: the one that `mainspring agents add` installs. This
     field and those below are for programs."""

@@ -1,13 +1,17 @@
-"""A task that asks for an agent which does not exist is refused before anything is stored."""
+"""A task that asks for an agent (`agent_name`) is played by that one, or its run is refused."""
 
 import uuid
 
 import pytest
 
 from cli.operations import campaign_launch as launch
+from cli.operations.checklist import of_the_tasks
+from cli.operations.checklist_item import State
 from cli.operations.embedded_stack import StackInfo
 from infra.db import campaigns, tasks
 from infra.db.database import Database
+from mainspring.config.agent import AgentConfig
+from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig
@@ -16,17 +20,16 @@ from mainspring.ids import CampaignId, TaskId
 from mainspring.status import Unverified
 from mainspring.tasks.swe_task import SweTask
 
+COMMAND = {"kind": "command", "options": {"command": "true"}}
+OUTSIDE = {"kind": "remote"}
+FUNCTION = {"kind": "function", "options": {"function": f"{__name__}:solve"}}
 
-@pytest.mark.parametrize("agent", [None, "", "bash", "mini"])
-async def test_only_known_agents(stack: StackInfo, agent: str | None) -> None:
-    name = f"agent-{uuid.uuid4().hex[:8]}"
-    config = EvaluationConfig(
-        name=name,
-        tasks=TasksConfig(source=name, unverified=Unverified.USE),
-        policy=PolicyConfig(model="scripted"),
-        split="train",
-    )
-    task = SweTask(
+
+async def solve(task: object) -> None: ...
+
+
+def task_of(name: str, agent: str | None) -> SweTask:
+    return SweTask(
         id=TaskId(name),
         source=name,
         split="train",
@@ -35,11 +38,78 @@ async def test_only_known_agents(stack: StackInfo, agent: str | None) -> None:
         test_command="true",
         agent_name=agent,
     )
+
+
+def fields(name: str, agent: dict[str, object]) -> dict[str, object]:
+    return {
+        "name": name,
+        "tasks": TasksConfig(source=name, unverified=Unverified.USE),
+        "agent": AgentConfig.model_validate(agent),
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "agent"),
+    [
+        (None, {}),
+        ("", {}),
+        ("bash", {}),
+        ("bundled", {}),
+        ("bash", {"kind": "bundled"}),
+        # A default that was not chosen asks for nothing.
+        (None, {"kind": "codex"}),
+        ("", COMMAND),
+        # What plays it is what it asks for.
+        ("codex", {"kind": "codex"}),
+        # Chosen otherwise, and the file tells it.
+        ("bash", {"kind": "codex", "override": True}),
+        ("mini", {"override": True}),
+    ],
+)
+async def test_a_task_is_played_by_the_agent_that_it_asks_for(
+    stack: StackInfo, asked: str | None, agent: dict[str, object]
+) -> None:
+    name = f"agent-{uuid.uuid4().hex[:8]}"
+    policy = PolicyConfig(model="scripted")
+    config = EvaluationConfig.model_validate(
+        {**fields(name, agent), "policy": policy, "split": "train"}
+    )
     async with Database.open(stack.database_url) as db:
-        await tasks.put_tasks(db, [task])
-        if agent == "mini":
-            with pytest.raises(UsageError, match=f"task {name} asks for the agent 'mini'"):
-                await launch.create(db, config)
-            assert await campaigns.find(db, CampaignId(name)) is None
-        else:
+        await tasks.put_tasks(db, [task_of(name, asked)])
+        await launch.create(db, config)
+
+
+@pytest.mark.parametrize(
+    ("asked", "agent", "message", "remedy"),
+    [
+        ("mini", {}, "'mini' (agent_name), which does not exist", "bash, bundled"),
+        ("mini", {"kind": "codex"}, "which does not exist", "agent.override = true"),
+        ("bash", {"kind": "codex"}, "agent.kind = 'codex' is a program", "leave agent.kind out"),
+        ("bundled", COMMAND, "agent.kind = 'command' is a program", "agent.override = true"),
+        ("bash", OUTSIDE, "agent.kind = 'remote' is a program", "agent.override = true"),
+        ("bash", FUNCTION, "agent.kind = 'function' is a program", "agent.override = true"),
+        ("codex", {}, "a program, and agent.kind is 'bash'", "agent.kind = 'codex'"),
+        ("codex", COMMAND, "a program, and agent.kind is 'command'", "agent.kind = 'codex'"),
+    ],
+)
+async def test_another_agent_is_refused_before_anything_is_stored(
+    stack: StackInfo, asked: str, agent: dict[str, object], message: str, remedy: str
+) -> None:
+    name = f"agent-{uuid.uuid4().hex[:8]}"
+    policy = PolicyConfig(model="scripted")
+    config = EvaluationConfig.model_validate(
+        {**fields(name, agent), "policy": policy, "split": "train"}
+    )
+    async with Database.open(stack.database_url) as db:
+        await tasks.put_tasks(db, [task_of(name, asked)])
+        with pytest.raises(UsageError) as refused:
             await launch.create(db, config)
+        assert f"task {name} asks for the agent" in refused.value.message
+        assert message in refused.value.message and remedy in refused.value.remedy
+        assert await campaigns.find(db, CampaignId(name)) is None
+        evaluates = {"splits": ["train"]}
+        campaign = CampaignConfig.model_validate(
+            {**fields(name, agent), "policy": {"model": "/m"}, "evaluation": evaluates}
+        )
+        [found] = [each for each in await of_the_tasks(campaign, db) if each.state is State.MISSING]
+        assert found.what == "agent" and message in found.found

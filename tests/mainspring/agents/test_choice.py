@@ -41,6 +41,8 @@ def test_the_campaign_names_it_and_a_task_comes_first() -> None:
     assert type(agent_for(own, TASK)) is Own
     asking = TASK.model_copy(update={"agent_name": "bash"})
     assert type(agent_for(own, asking)) is BashAgent
+    override = AgentConfig(kind=f"{HERE}:Own", override=True)
+    assert type(agent_for(override, asking)) is Own
 
 
 def test_a_task_never_names_a_path() -> None:
