@@ -109,10 +109,11 @@ def register(app: typer.Typer) -> None:
             raise typer.BadParameter(f"unknown arguments for the CPU engine: {context.args}")
         from infra.log_setup import set_up
         from infra.policy.model_files import check_servable
+        from mainspring.model_folder.refusals import Use
         from mainspring.settings import configured_settings
 
         set_up(configured_settings().log_format)
-        check_servable(model)  # before torch is imported, which takes seconds
+        check_servable(model, Use.SERVED)  # before torch is imported, which takes seconds
         # Idle OpenMP threads must not spin: the machine is shared with sandboxes and a trainer.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))

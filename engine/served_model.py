@@ -21,8 +21,9 @@ from engine.attention import IMPLEMENTATION, plan
 from engine.padding import NONE, WHOLE, padded
 from engine.slots import KvShape, SlotPool
 from infra.policy.model_files import check_servable
-from infra.policy.weight_files import add_to_digest, read_weights
+from infra.policy.weight_files import add_to_digest
 from mainspring.errors import ModelError
+from mainspring.model_folder.weights import read_weights
 from mainspring.stamp import machine_stamp
 
 

@@ -13,6 +13,7 @@ so is a place without a weight. Layout rules that differ between the two:
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -161,10 +162,11 @@ def to_hf(name: str, shards: Sequence[Tensor], hf: PretrainedConfig) -> StateDic
     return {names[0]: whole[: hf.vocab_size] if name in (EMBEDDING, OUTPUT) else whole}
 
 
-def unplaced(found: Sequence[str], placed: set[str], model: str) -> None:
-    """Raises ModelError for a weight of a model that is in no place of ours."""
-    if left := sorted(set(found) - placed):
+def unplaced(found: Mapping[str, Path], placed: set[str]) -> None:
+    """`found`: the file of each weight of a model. Raises ModelError for one that has no place in
+    ours."""
+    if left := sorted(found.keys() - placed):
         raise ModelError(
-            f"model {model!r}: weights {left[:3]} have no place",
+            f"weights {found[left[0]]}: weight {left[0]} has no place in the trained model",
             remedy="expected the weights that its config.json describes",
         )

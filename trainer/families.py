@@ -1,15 +1,13 @@
-"""Which models can be trained, and the sizes that everything else derives from their config.
+"""The sizes that the trainer derives from a model's config, and how they are split over ranks.
 
-Invariant: what is not refused here gives the same logits as Hugging Face. Imports no Megatron.
+Which models can be trained is decided in `mainspring.model_folder`, before a config is loaded.
+Imports no Megatron.
 """
 
 from transformers import PretrainedConfig
 
 from mainspring.config.parallel import ParallelConfig
 from mainspring.errors import ModelError
-
-FAMILIES = ("qwen3", "qwen2", "llama", "qwen3_moe")
-"""Values of `model_type` whose weights `trainer.convert` can name."""
 
 
 def head_dim(hf: PretrainedConfig) -> int:
@@ -34,24 +32,9 @@ def padded_vocab_size(hf: PretrainedConfig, tp_size: int) -> int:
     return -(-hf.vocab_size // tp_size) * tp_size
 
 
-def check_supported(hf: PretrainedConfig, parallel: ParallelConfig) -> None:
-    """Raises ModelError naming what about the model cannot be trained."""
+def check_divides(hf: PretrainedConfig, parallel: ParallelConfig) -> None:
+    """Raises ModelError naming what cannot be split."""
     where = f"model {hf.name_or_path or hf.model_type!r}"
-    if hf.model_type not in FAMILIES:
-        raise ModelError(
-            f"{where}: model_type {hf.model_type!r} cannot be trained",
-            remedy=f"use a model of {', '.join(FAMILIES)}",
-        )
-    if not has_qkv_bias(hf) and getattr(hf, "attention_bias", False):
-        raise ModelError(f"{where}: attention_bias = true cannot be trained")
-    if getattr(hf, "mlp_bias", False):
-        raise ModelError(f"{where}: mlp_bias = true cannot be trained")
-    if getattr(hf, "use_sliding_window", False):
-        raise ModelError(f"{where}: use_sliding_window = true cannot be trained")
-    if hf.hidden_act != "silu":
-        raise ModelError(f"{where}: hidden_act is {hf.hidden_act!r}, expected 'silu'")
-    if num_experts(hf) and (hf.mlp_only_layers or hf.decoder_sparse_step != 1):
-        raise ModelError(f"{where}: dense layers between layers of experts cannot be trained")
     for size, fields in (
         ("tensor_parallel", ("num_attention_heads", "num_key_value_heads", "intermediate_size")),
         ("pipeline_parallel", ("num_hidden_layers",)),

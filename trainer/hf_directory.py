@@ -18,75 +18,64 @@ from transformers import AutoConfig, PretrainedConfig
 
 from mainspring.errors import ModelError
 from mainspring.layout import BASE_IDENTITY
+from mainspring.model_folder.config_file import read_config
+from mainspring.model_folder.folder import check_folder, export_dtype
+from mainspring.model_folder.refusals import Use
+from mainspring.model_folder.weights import INDEX, SINGLE, read_weights
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".safetensors.index.json")
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
 FILE_BYTES = 4 << 30
 """Of one file of weights, and of the host memory that an export needs."""
 
 
 def load_config(model_dir: Path) -> PretrainedConfig:
-    """Raises ModelError when `model_dir` is not a model directory."""
+    """Raises ModelError when `model_dir` is not a model directory, or of a model that cannot be
+    trained. Its weights are judged where they are there; an import of them asks for all."""
+    check_folder(model_dir, Use.TRAINED, needs_weights=False)
     try:
         return AutoConfig.from_pretrained(model_dir, local_files_only=True)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # the library has no class of its own for a config that it refuses
         raise ModelError(
             f"model directory {model_dir}: its config cannot be read: {error}",
             remedy="give a Hugging Face model directory with a config.json",
-        ) from None
+        ) from error
 
 
-def export_dtype(source: Path) -> torch.dtype:
+def dtype_of(source: Path) -> torch.dtype:
     """Of the weights of an export with the config of `source`."""
-    dtype = load_config(source).dtype
-    return dtype if isinstance(dtype, torch.dtype) else torch.float32
+    return getattr(torch, export_dtype(source, read_config(source)))
 
 
 class HfReader:
     def __init__(self, model_dir: Path) -> None:
         """Raises ModelError when there are no weights, a file is damaged or one is missing."""
         self._model_dir = model_dir
-        self._files: dict[str, Any] = {}
-        paths = sorted(model_dir.glob("*.safetensors"))
-        if not paths:
-            raise ModelError(
-                f"model directory {model_dir} has no *.safetensors file",
-                remedy="convert the weights with transformers' save_pretrained",
-            )
-        self._check_index({path.name for path in paths})
-        for path in paths:
+        self._weights = read_weights(model_dir)
+        self._files: dict[Path, Any] = {}
+        for path in sorted({weight.file for weight in self._weights.values()}):
             try:
-                file = safe_open(path, framework="pt")
+                self._files[path] = safe_open(path, framework="pt")
             except (OSError, SafetensorError) as error:
                 raise ModelError(f"weights {path} cannot be read: {error}") from None
-            self._files |= dict.fromkeys(file.keys(), file)
 
     @property
     def names(self) -> list[str]:
-        return sorted(self._files)
+        return sorted(self._weights)
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Of each weight."""
+        return {name: weight.file for name, weight in self._weights.items()}
 
     def read(self, name: str) -> Tensor:
         """In the dtype it is stored in. Raises ModelError."""
-        try:
-            file = self._files[name]
-        except KeyError:
+        if name not in self._weights:
+            files = ", ".join(path.name for path in self._files)
             raise ModelError(
-                f"model {str(self._model_dir)!r}: weight {name!r} is missing",
+                f"model {str(self._model_dir)!r}: weight {name!r} is missing from {files}",
                 remedy="expected the weights that its config.json describes",
-            ) from None
-        return file.get_tensor(name)
-
-    def _check_index(self, present: set[str]) -> None:
-        index = self._model_dir / INDEX
-        if not index.exists():
-            return
-        missing = sorted(set(json.loads(index.read_text())["weight_map"].values()) - present)
-        if missing:
-            raise ModelError(
-                f"model directory {self._model_dir} lacks {missing[0]}, which {INDEX} names",
-                remedy="download the missing file",
             )
+        return self._files[self._weights[name].file].get_tensor(name)
 
 
 def load_weights(model_dir: Path) -> dict[str, Tensor]:
@@ -102,7 +91,7 @@ class HfWriter:
         self._directory = directory
         self._source = source
         self._part = part
-        self._dtype = export_dtype(source)
+        self._dtype = dtype_of(source)
         self._waiting: dict[str, Tensor] = {}
         self._num_bytes = 0
         self.files: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """The policy as a Megatron-core GPTModel, built from a Hugging Face config.
 
-Invariants: any model that `trainer.families` does not refuse gives the same log-probs as Hugging
-Face; no CUDA is needed; weights are left uninitialised, `trainer.weights` fills every one of them.
+Invariants: any model that `mainspring.model_folder` does not refuse gives the same log-probs as
+Hugging Face; no CUDA is needed; weights are left uninitialised, `trainer.weights` fills them.
 Input is packed (`trainer.attention`); the last pipeline stage returns log-probs and entropies of
 the tokens that are wanted, never the logits of all. Imported by the step engines.
 """
@@ -19,10 +19,9 @@ from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from mainspring.config.parallel import ParallelConfig
-from mainspring.errors import ModelError
 from trainer.attention import PackedSequences
 from trainer.convert import shard_dim
-from trainer.families import check_supported, head_dim, padded_vocab_size
+from trainer.families import check_divides, head_dim, padded_vocab_size
 from trainer.layers import block, transformer_config
 from trainer.processes import Processes
 from trainer.token_logprobs import OutputLayer, token_logprobs
@@ -77,7 +76,7 @@ def build_model(
     make: type[M] = PolicyModel,
 ) -> M:
     """This rank's shard on its device. Needs initialised model-parallel groups."""
-    check_supported(hf, parallel)
+    check_divides(hf, parallel)
     on_cuda = processes.device.type == "cuda"
     config = transformer_config(hf, parallel, on_cuda=on_cuda)
     num_layers = hf.num_hidden_layers // parallel.pipeline_parallel
@@ -124,12 +123,7 @@ def _rope(hf: PretrainedConfig, processes: Processes) -> Rope:
     )
     kind = parameters.get("rope_type", "default")
     if kind != "default":
-        inv_freq, scale = ROPE_INIT_FUNCTIONS[kind](hf, torch.device("cpu"))
-        if kind not in ("linear", "llama3") or scale != 1.0:
-            raise ModelError(
-                f"model {hf.name_or_path!r}: rope_type {kind!r} cannot be trained",
-                remedy="use a model whose rope_type is default, linear or llama3",
-            )
-        rope.inv_freq = inv_freq
+        rope.inv_freq, scale = ROPE_INIT_FUNCTIONS[kind](hf, torch.device("cpu"))
+        assert scale == 1.0, f"rope_type {kind!r} scales attention"
     rope.inv_freq = rope.inv_freq.to(processes.device)
     return rope

@@ -29,7 +29,7 @@ from trainer.convert import (
     to_hf,
     unplaced,
 )
-from trainer.hf_directory import HfReader, HfWriter, export_dtype
+from trainer.hf_directory import HfReader, HfWriter, dtype_of
 from trainer.lora import adapters, merged, stored_weights
 from trainer.model import PolicyModel
 from trainer.processes import Processes
@@ -58,7 +58,7 @@ class Weights:
         self._hf = hf
         self._processes = processes
         self._model_dir = model_dir
-        self._dtype = export_dtype(model_dir)
+        self._dtype = dtype_of(model_dir)
         self._first_layer = first_layer(model, processes)
         self._first_expert = processes.expert_rank * (
             (model.config.num_moe_experts or 0) // model.config.expert_model_parallel_size
@@ -99,7 +99,7 @@ class Weights:
         # A tied model's directory may hold its output weight a second time.
         tied = {HF_OUTPUT} if self._hf.tie_word_embeddings else set()
         all_placed = {name for part in self._everywhere(placed) for name in part}
-        unplaced(reader.names, all_placed | tied, str(model_dir))
+        unplaced(reader.files, all_placed | tied)
 
     def _shard(self, name: str, parts: dict[str, Tensor]) -> Tensor:
         tp_rank, tp_size = self._processes.tp_rank, self._processes.tp_size

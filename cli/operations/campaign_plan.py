@@ -18,6 +18,7 @@ from mainspring.config.parallel import Device
 from mainspring.config.reading import load_campaign
 from mainspring.config.section import BUNDLED
 from mainspring.errors import ModelError
+from mainspring.model_folder.weights import has_weights
 from mainspring.planning.assumptions import Given
 from mainspring.planning.changes import Change, changes_that_fit
 from mainspring.planning.model_shape import ModelShape, read_shape, shape_of
@@ -108,32 +109,15 @@ def _shape(config: CampaignConfig) -> tuple[ModelShape, list[str]]:
             f"{shape.max_context} tokens",
             remedy=f"set policy.max_context to {shape.max_context} or less",
         )
-    notes = _notes(directory, shape)
+    notes = []
+    if not has_weights(directory):
+        notes.append(f"{directory} has no weights: planned from its config.json alone")
     if config.trainer.lora.rank:
         notes.append(
             "planned as if all weights were trained: with adapters, gradients and optimizer take "
             f"less (trainer.lora.rank = {config.trainer.lora.rank})"
         )
     return shape, notes
-
-
-def _notes(directory: Path, shape: ModelShape) -> list[str]:
-    """Raises ModelError for weights that are missing or cut."""
-    from infra.policy.model_files import TRAINABLE
-    from infra.policy.weight_files import INDEX, read_weights
-
-    notes = []
-    if (directory / INDEX).exists() or any(directory.glob("*.safetensors")):
-        read_weights(directory)
-    else:
-        notes.append(f"{directory} has no weights: planned from its config.json alone")
-    if shape.model_type not in TRAINABLE:
-        known = ", ".join(TRAINABLE)
-        notes.append(
-            f"`campaign start` refuses model_type {shape.model_type!r} in this version; it takes "
-            f"{known}"
-        )
-    return notes
 
 
 def as_json(planned: Planned) -> dict[str, Any]:

@@ -1,53 +1,24 @@
 """The shape of a model, read from a Hugging Face config.json without transformers.
 
-Owns the counts of its parameters. Invariant: what the trainer cannot train is refused here by its
-name in config.json, so that it is known before a GPU is asked for.
+Owns the counts of its parameters. Invariant: what the trainer cannot train is refused before it is
+counted (`mainspring.model_folder`), so that it is known before a GPU is asked for.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mainspring.errors import ModelError
+from mainspring.model_folder.folder import check_folder, export_dtype
+from mainspring.model_folder.refusals import Use, check_config
+from mainspring.model_folder.sizes import Sizes, sizes_of
 
-DENSE = ("qwen3", "qwen2", "llama")
-EXPERTS = ("qwen3_moe",)
-FAMILIES = DENSE + EXPERTS
-"""Values of `model_type` that can be planned."""
-CONFIG = "config.json"
-REMEDY = "expected a Hugging Face model directory; to plan, its config.json suffices"
 _HALF = ("bfloat16", "float16")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelShape:
-    model_type: str
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    intermediate_size: int
-    vocab_size: int
-    is_tied: bool
-    """Whether the output layer uses the embedding's weight."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape(Sizes):
     file_bytes_per_weight: int
-    """Of the dtype that config.json names; exports have it too."""
-    max_context: int | None = None
-    """Longest sequence that the model was made for."""
-    num_experts: int = 0
-    """In each layer; 0 of a dense model."""
-    experts_per_token: int = 0
-    expert_intermediate_size: int = 0
-
-    @property
-    def has_qk_norm(self) -> bool:
-        return self.model_type in ("qwen3", "qwen3_moe")
-
-    @property
-    def has_qkv_bias(self) -> bool:
-        return self.model_type == "qwen2"
+    """Of the dtype that config.json names, or the weights have; exports have it too."""
 
     @property
     def q_width(self) -> int:
@@ -109,73 +80,17 @@ class ModelShape:
 
 
 def read_shape(directory: Path) -> ModelShape:
-    """Raises ModelError without a config.json of a model that can be trained."""
-    where = f"model directory {directory}"
-    if not directory.is_dir():
-        raise ModelError(f"{where}: no such directory", remedy=REMEDY)
-    try:
-        config = json.loads((directory / CONFIG).read_text())
-    except FileNotFoundError:
-        raise ModelError(f"{where}: no {CONFIG}", remedy=REMEDY) from None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{where}: {CONFIG} cannot be read: {error}", remedy=REMEDY) from None
-    if not isinstance(config, dict):
-        raise ModelError(f"{where}: {CONFIG} is no JSON object", remedy=REMEDY)
-    return shape_of(config, where)
+    """Raises ModelError without a config.json of a model that can be trained, or beside weights
+    that it does not describe."""
+    config = check_folder(directory, Use.TRAINED, needs_weights=False)
+    return _shape(config, export_dtype(directory, config))
 
 
-def shape_of(config: dict[str, Any], where: str) -> ModelShape:
+def shape_of(config: dict[str, Any], named: str) -> ModelShape:
     """From the content of a config.json. Raises ModelError naming the field."""
-    _refuse_unsupported(config, where)
-
-    def whole(name: str) -> int:
-        value = config.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ModelError(
-                f"{where}: {CONFIG} has {name} = {value!r}, expected a whole number above 0",
-                remedy=f"restore the {CONFIG} that belongs to the weights",
-            )
-        return value
-
-    hidden, heads = whole("hidden_size"), whole("num_attention_heads")
-    has_experts = config["model_type"] in EXPERTS
-    dtype = str(config.get("dtype") or config.get("torch_dtype") or "float32")
-    return ModelShape(
-        model_type=config["model_type"],
-        hidden_size=hidden,
-        num_layers=whole("num_hidden_layers"),
-        num_heads=heads,
-        num_kv_heads=whole("num_key_value_heads") if "num_key_value_heads" in config else heads,
-        head_dim=whole("head_dim") if config.get("head_dim") else hidden // heads,
-        intermediate_size=whole("intermediate_size"),
-        vocab_size=whole("vocab_size"),
-        is_tied=bool(config.get("tie_word_embeddings", False)),
-        file_bytes_per_weight=2 if dtype.removeprefix("torch.") in _HALF else 4,
-        max_context=config.get("max_position_embeddings"),
-        num_experts=whole("num_experts") if has_experts else 0,
-        experts_per_token=whole("num_experts_per_tok") if has_experts else 0,
-        expert_intermediate_size=whole("moe_intermediate_size") if has_experts else 0,
-    )
+    check_config(config, named, Use.TRAINED)
+    return _shape(config, config.get("dtype") or config.get("torch_dtype") or "float32")
 
 
-def _refuse_unsupported(config: dict[str, Any], where: str) -> None:
-    kind = config.get("model_type")
-    if kind not in FAMILIES:
-        named = ", ".join(config.get("architectures") or ())
-        raise ModelError(
-            f"{where}: model_type {kind!r}{f' ({named})' if named else ''} cannot be trained",
-            remedy=f"use a model of {', '.join(FAMILIES)}",
-        )
-    for field, fits in (
-        ("attention_bias", kind == "qwen2" or not config.get("attention_bias")),
-        ("mlp_bias", not config.get("mlp_bias")),
-        ("use_sliding_window", not config.get("use_sliding_window")),
-        ("hidden_act", config.get("hidden_act", "silu") == "silu"),
-        ("mlp_only_layers", kind not in EXPERTS or not config.get("mlp_only_layers")),
-        ("decoder_sparse_step", kind not in EXPERTS or config.get("decoder_sparse_step", 1) == 1),
-    ):
-        if not fits:
-            raise ModelError(
-                f"{where}: {field} = {config[field]!r} cannot be trained",
-                remedy=f"use a model of {', '.join(FAMILIES)} without it",
-            )
+def _shape(config: dict[str, Any], dtype: str) -> ModelShape:
+    return ModelShape(**sizes_of(config), file_bytes_per_weight=2 if dtype in _HALF else 4)

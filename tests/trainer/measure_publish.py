@@ -25,8 +25,8 @@ import torch
 from activities.sending import through_group
 from infra.policy.client import SGLangClient
 from infra.policy.collective import updating
-from infra.policy.weight_files import SINGLE
 from infra.policy.weight_label import WeightLabel
+from mainspring.model_folder.weights import SINGLE
 from tests.infra.policy.engines import serving_process
 from tests.infra.policy.tiny_model import save_tiny_model
 from tests.trainer.senders import RankSource, run

@@ -6,11 +6,12 @@ from safetensors.torch import save_file
 
 from mainspring.config.parallel import Device, ParallelConfig
 from mainspring.errors import ModelError
+from mainspring.model_folder.weights import SINGLE
 from tests.trainer.shards import hf_to_mcore, mcore_to_hf
 from trainer import hf_directory
 from trainer.convert import EMBEDDING, GATE_UP, QKV
 from trainer.engines.plain import PlainEngine
-from trainer.hf_directory import SINGLE, HfWriter, load_config, load_weights
+from trainer.hf_directory import HfWriter, load_config, load_weights
 from trainer.model import build_model
 
 

@@ -14,17 +14,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from infra.policy.model_files import TRAINABLE, check_model_directory, check_servable, read_facts
-from infra.policy.weight_files import (
-    INDEX,
-    SINGLE,
-    check_same_weights,
-    read_weights,
-    weights_digest,
-)
+from infra.policy.model_files import check_model_directory, check_servable, read_facts
+from infra.policy.weight_files import check_same_weights, weights_digest
 from mainspring.errors import ModelError
+from mainspring.model_folder.weights import INDEX, SINGLE, read_weights
 from tests.infra.policy.tiny_model import make_tokenizer, save_tiny_model
-from trainer.families import FAMILIES
 
 
 @pytest.fixture
@@ -55,10 +49,6 @@ def test_a_whole_directory_passes(model: Path) -> None:
     check_model_directory(sharded(model))
 
 
-def test_the_trainer_knows_what_may_be_trained() -> None:
-    assert TRAINABLE == FAMILIES
-
-
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no tokenizer": (
         lambda d: [file.unlink() for file in d.glob("tokenizer*")],
@@ -74,7 +64,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "family": (
         lambda d: edit(d / "config.json", model_type="gpt_oss"),
-        "model_type 'gpt_oss' cannot be trained",
+        "model_type 'gpt_oss' (Qwen3ForCausalLM) cannot be trained",
     ),
     "vocabulary": (
         lambda d: edit(d / "config.json", vocab_size=9),
@@ -121,7 +111,8 @@ def test_what_is_wrong_is_named(model: Path, kind: str) -> None:
 def test_weights_of_another_user_have_a_remedy_of_their_own(model: Path) -> None:
     """safetensors keeps what it writes for its owner; a container's user is another one."""
     program = (
-        "import os, sys; from pathlib import Path; from infra.policy import weight_files as files\n"
+        "import os, sys; from pathlib import Path\n"
+        "from mainspring.model_folder import weights as files\n"
         "os.seteuid(65534)\n"
         "try: files.read_weights(Path(sys.argv[1]))\n"
         "except files.ModelError as error: print(error.message, '|', error.remedy)"

@@ -19,9 +19,10 @@ from infra.policy.protocol import (
     TokenOutOfVocabulary,
     Versions,
 )
-from infra.policy.weight_files import SINGLE, weights_digest
+from infra.policy.weight_files import weights_digest
 from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError, EngineFailing, ModelError
+from mainspring.model_folder.weights import SINGLE
 from mainspring.trajectories.turns import VersionSpan
 from tests.infra.policy.engine_stub import engine_stub
 from tests.infra.policy.engines import Reference, running, serving, serving_process, until

@@ -49,7 +49,7 @@ def test_what_a_config_leaves_out_has_transformers_defaults() -> None:
     ("changed", "message"),
     [
         ({"model_type": "gemma3"}, "model_type 'gemma3' (Gemma3ForCausalLM) cannot be trained"),
-        ({"model_type": None}, "model_type None"),
+        ({"model_type": None}, "names no model_type"),
         ({"attention_bias": True}, "attention_bias = True cannot be trained"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu' cannot be trained"),
         ({"use_sliding_window": True}, "use_sliding_window = True cannot be trained"),
@@ -74,7 +74,7 @@ def test_a_directory_without_a_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot be read"):
         read_shape(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps([]))
-    with pytest.raises(ModelError, match="no JSON object"):
+    with pytest.raises(ModelError, match="expected a JSON object"):
         read_shape(tmp_path)
 
 

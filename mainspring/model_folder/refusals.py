@@ -1,0 +1,175 @@
+"""What a config.json must not have, in one list for plan, checklist, engines and trainer.
+
+A use includes those before it: what is trained is served by the CPU engine too, and what that
+serves, transformers reads. So a rule names the first use that refuses it. Invariant: a config that
+passes for TRAINED gives the same log-probs in trainer, CPU engine and transformers. Rules look at a
+value's kind before they use it. Pure functions on a dict.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from mainspring.errors import ModelError
+from mainspring.model_folder import rope
+from mainspring.model_folder.config_file import CONFIG, facts_of
+from mainspring.model_folder.families import ARCHITECTURES, EXPERTS, FAMILIES, wrong_fields
+from mainspring.model_folder.sizes import num_experts, sizes_of
+
+DTYPES = ("float32", "bfloat16", "float16")
+RESTORE = f"restore the {CONFIG} that belongs to the weights"
+WITHOUT = f"use a model of {', '.join(FAMILIES)} without it"
+FULL_ATTENTION = ("full_attention", "attention")
+
+
+class Use(IntEnum):
+    READ = 0
+    """By an engine that judges for itself, as SGLang does."""
+    SERVED = 1
+    """By the CPU engine."""
+    TRAINED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    first: Use
+    """This use refuses it, and those after it."""
+    message: str
+    remedy: str
+
+
+def check_config(config: dict[str, Any], named: str, use: Use) -> None:
+    """`named`: begins the message, such as "model directory /m". Raises ModelError."""
+    facts_of(config, named)
+    for refusal in refusals(config):
+        if use >= refusal.first:
+            raise ModelError(f"{named}: {refusal.message}", remedy=refusal.remedy)
+
+
+def refusals(config: dict[str, Any]) -> Iterator[Refusal]:
+    """In the order in which they are told: the family first, then what cannot be read."""
+    kind = config.get("model_type")
+    if kind not in FAMILIES:
+        named = ", ".join(config.get("architectures") or ())
+        message = f"model_type {kind!r}{f' ({named})' if named else ''} cannot be trained"
+        yield Refusal(Use.TRAINED, message, f"use a model of {', '.join(FAMILIES)}")
+    else:
+        for found in wrong_fields(config):
+            message = f"{CONFIG} has {found.name} = {found.value!r}, expected {found.expected}"
+            yield Refusal(Use.READ, message, RESTORE)
+        yield from _broken(config)
+    for what, remedy in _unserved(config):
+        yield Refusal(Use.SERVED, f"{what} cannot be trained or served by the CPU engine", remedy)
+    if kind in FAMILIES:
+        for what, remedy in _untrained(config):
+            yield Refusal(Use.TRAINED, f"{what} cannot be trained", remedy)
+
+
+def _broken(config: dict[str, Any]) -> Iterator[Refusal]:
+    """Of a family, whose fields have the right kinds."""
+
+    def broken(message: str) -> Refusal:
+        return Refusal(Use.READ, f"{CONFIG} has {message}", RESTORE)
+
+    if config["model_type"] in EXPERTS:
+        names = [name for name in ("num_experts", "num_local_experts") if name in config]
+        if not names:
+            yield broken("num_experts = None, expected a whole number above 0")
+        if len({config[name] for name in names}) > 1:
+            yield broken("num_experts and num_local_experts that differ")
+        if config["num_experts_per_tok"] > (num_experts(config) or 0):
+            yield broken(
+                f"num_experts_per_tok = {config['num_experts_per_tok']}, more than its "
+                f"{num_experts(config)} experts"
+            )
+    sizes = sizes_of(config)
+    heads, kv_heads, width = sizes["num_heads"], sizes["num_kv_heads"], sizes["head_dim"]
+    if heads % kv_heads:
+        yield broken(
+            f"num_attention_heads = {heads}, which num_key_value_heads = {kv_heads} does not divide"
+        )
+    if config["model_type"] == "llama" and config["hidden_size"] % heads:
+        yield broken(
+            f"hidden_size = {config['hidden_size']}, which num_attention_heads = {heads} does not "
+            "divide"
+        )
+    if width < 2 or width % 2:
+        yield broken(f"heads of {width} values, expected an even number")
+    layers = config.get("layer_types")
+    if layers is not None and len(layers) != config["num_hidden_layers"]:
+        yield broken(
+            f"{len(layers)} layer_types, expected num_hidden_layers = {config['num_hidden_layers']}"
+        )
+    yield from map(broken, rope.broken(config))
+
+
+def _unserved(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What cannot be served, with its remedy, of any model."""
+    kind = config.get("model_type")
+    for name in ("quantization_config", "compression_config"):
+        if config.get(name) is not None:
+            found = config[name]
+            method = found.get("quant_method") if isinstance(found, dict) else found
+            yield f"{name} ({method})", "use the weights in bfloat16, float16 or float32"
+    for name in ("auto_map", "per_layer_config", "transformers_weights"):
+        if config.get(name):
+            yield name, f"remove it from {CONFIG} if the model computes the same without it"
+    text = config.get("text_config")
+    text = text if isinstance(text, dict) else config
+    for name in ("dtype", "torch_dtype"):
+        found = config.get(name)
+        if found is not None and found not in DTYPES:
+            yield f"{name} = {found!r}", f"use a model whose {name} is one of {', '.join(DTYPES)}"
+    first, second = config.get("dtype"), config.get("torch_dtype")
+    if None not in (first, second) and first != second:
+        yield f"dtype = {first!r} with torch_dtype = {second!r}", f"keep one of them in {CONFIG}"
+    for found in rope.unserved(text):
+        yield found, rope.REMEDY
+    layers = text.get("layer_types")
+    for layer in layers if isinstance(layers, list) else ():
+        if layer not in FULL_ATTENTION:
+            yield f"layer_types with {layer!r}", WITHOUT
+    if text.get("use_sliding_window"):
+        yield f"use_sliding_window = {text['use_sliding_window']!r}", WITHOUT
+    if text.get("attention_chunk_size"):
+        yield f"attention_chunk_size = {text['attention_chunk_size']!r}", WITHOUT
+    if kind in FAMILIES:
+        architectures = config.get("architectures")
+        if architectures and architectures != [ARCHITECTURES[kind]]:
+            what = f"architectures = {architectures} with model_type {kind!r}"
+            yield what, f"restore the {CONFIG} of the weights: {ARCHITECTURES[kind]} has this type"
+        if config.get("text_config") is not None:
+            yield "text_config (a model of several parts)", WITHOUT
+        share = rope.partial(config)
+        if share is not None:
+            yield f"partial_rotary_factor = {share!r}", WITHOUT
+        yield from _special_tokens(config)
+
+
+def _special_tokens(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    size = config["vocab_size"]
+    ends = config.get("eos_token_id")
+    for end in ends if isinstance(ends, list) else [ends]:
+        if end is not None and not 0 <= end < size:
+            yield f"eos_token_id = {end} with vocab_size = {size}", RESTORE
+    padding = config.get("pad_token_id")
+    if padding is not None and not -size <= padding < size:
+        yield f"pad_token_id = {padding} with vocab_size = {size}", RESTORE
+
+
+def _untrained(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Of a family: what transformers, and so the CPU engine, computes and the trainer does not."""
+    kind = config["model_type"]
+    for found in rope.kinds(config):
+        if found not in rope.TRAINED:
+            yield f"rope_type {found!r}", rope.REMEDY
+    for field, fits in (
+        ("attention_bias", kind == "qwen2" or not config.get("attention_bias")),
+        ("mlp_bias", not config.get("mlp_bias")),
+        ("hidden_act", config.get("hidden_act", "silu") == "silu"),
+        ("mlp_only_layers", kind not in EXPERTS or not config.get("mlp_only_layers")),
+        ("decoder_sparse_step", kind not in EXPERTS or config.get("decoder_sparse_step", 1) == 1),
+    ):
+        if not fits:
+            yield f"{field} = {config[field]!r}", WITHOUT
