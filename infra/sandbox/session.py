@@ -28,7 +28,14 @@ from infra.sandbox.protocol import (
     SandboxSpec,
     SnapshotUnfit,
 )
-from infra.sandbox.shell.channel import Answer, Shell, ShellGone, ShellSetup, ShellStuck
+from infra.sandbox.shell.channel import (
+    CHANNEL_BYTES,
+    Answer,
+    Shell,
+    ShellGone,
+    ShellSetup,
+    ShellStuck,
+)
 from mainspring.environments.protocol import CommandResult
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
@@ -46,7 +53,9 @@ log = structlog.get_logger()
 
 PATCH_FILE_BYTES = 8 << 20
 """Larger files are left out of a patch: with them the whole patch would be refused."""
-NOTE_BYTES = 500
+PATCH_BYTES = CHANNEL_BYTES - (1 << 20)
+"""What does not fit in is left out as well, the largest new files first."""
+NOTE_BYTES = 2000
 ARGUMENT_BYTES = 96 << 10
 """The kernel refuses a single argument over 128 KiB; longer commands go by file."""
 CUT = b"\n[... output cut here ...]\n"
@@ -180,13 +189,14 @@ class LiveSandbox:
                     )
 
     async def diff(self) -> bytes:
-        """Raises PatchRefused also for a patch too large or too slow, which ends the sandbox."""
+        """Raises PatchRefused also for a patch that takes too long, which ends the sandbox."""
         async with self._one_command:
             try:
                 patch = await self._call(
                     "patch",
                     f"{PATCH_TIMEOUT_S:.0f}",
                     str(PATCH_FILE_BYTES),
+                    str(PATCH_BYTES),
                     timeout_s=PATCH_TIMEOUT_S,
                 )
             except SandboxLost as lost:
@@ -204,7 +214,7 @@ class LiveSandbox:
     async def left_out(self) -> str:
         async with self._one_command:
             said = await self._call("left_out", str(NOTE_BYTES), timeout_s=ANSWER_GRACE_S)
-        return _tell(said.output)
+        return said.output.decode(errors="replace").strip()
 
     async def snapshot(self, after: str, max_bytes: int) -> bytes | None:
         async with self._one_command:

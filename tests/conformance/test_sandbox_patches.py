@@ -5,10 +5,7 @@ import dataclasses
 import pytest
 from sandbox_backend import make_spec, output
 
-from infra.sandbox.protocol import (
-    Limits,
-    SandboxRefused,
-)
+from infra.sandbox.protocol import SandboxRefused
 from infra.sandbox.session import PatchRefused
 from mainspring.sandbox_choice import BWRAP, DOCKER
 
@@ -45,7 +42,7 @@ async def test_odd_files_do_not_spoil_the_patch(fresh):
     await output(fresh, "echo more >> README.md; touch .git/index.lock; echo junk > .git/config")
     patch = await fresh.diff()
     assert b"+more" in patch and b"nested" not in patch and b"pipe" not in patch
-    assert b"b/shut/x" in patch and "nested" in await fresh.left_out()
+    assert b"b/shut/x" in patch and await fresh.left_out() == ""
 
 
 async def test_a_fix_is_collected_beside_a_large_file_and_without_the_right_to_read(fresh):
@@ -59,7 +56,7 @@ async def test_a_fix_is_collected_beside_a_large_file_and_without_the_right_to_r
     )
     patch = await fresh.diff()
     assert b"+    return a + b" in patch and b"+kept" in patch and len(patch) < 5000
-    assert await fresh.left_out() == "core *.1: over 8 MiB"
+    assert await fresh.left_out() == "core *.1: over 8 MiB\nnoise.log: ignored by .gitignore"
 
 
 async def test_a_destroyed_repository_is_no_infrastructure_fault(backend, fresh):
@@ -86,17 +83,6 @@ async def test_an_image_needs_no_repository_but_files(backend, workdir):
         await output(sandbox, "echo '# more' >> dpkg.cfg; echo new > new.cfg")
         patch = await sandbox.diff()
         assert b"+# more" in patch and b"b/new.cfg" in patch
-    finally:
-        await sandbox.close()
-
-
-async def test_a_patch_too_large_is_refused(backend):
-    sandbox = await backend.open(make_spec(backend.name, "bulky", Limits()))
-    try:
-        large = "yes lots of text | head -c 8000000"
-        await output(sandbox, f"for n in 1 2 3 4 5; do {large} > large.$n; done", 60)
-        with pytest.raises(PatchRefused, match="32 MiB"):
-            await sandbox.diff()
     finally:
         await sandbox.close()
 

@@ -17,7 +17,10 @@ from pathlib import Path
 
 from mainspring.timeouts import ORPHAN_S
 
-PROGRAM = Path(__file__).with_name("shell.sh").read_bytes()
+PROGRAM = b"".join(
+    Path(__file__).with_name(name).read_bytes()
+    for name in ("shell.sh", "kinds.sh", "bases.sh", "patch.sh")
+)
 SPOOL_KB = 64 << 10
 """Most of one command's output that is kept on the sandbox's disk, to cut head and tail from."""
 OWN_PROCESSES = 6

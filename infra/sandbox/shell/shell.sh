@@ -1,5 +1,6 @@
 # The program of a sandbox's first process: bash reads it, then `serve` takes calls from stdin.
-# shellcheck shell=bash disable=SC2317,SC2094 # functions that calls name; names in lists
+# shellcheck shell=bash disable=SC2317,SC2094,SC2034 # functions that calls name; names in lists;
+# variables of the files that are read after it
 # Set before it by the host: NONCE RUN WORKDIR PREPARED LIMITS VARIABLES SPOOL_KB OUTPUT_BYTES ORPHAN_S.
 # A call ends with the line "go" and a NUL: one whose sender died in the middle is never begun.
 # Every call answers with its output and then "<NONCE> <status> <microseconds>". The process that
@@ -19,7 +20,6 @@ last_turn=''
 declare -A ended # by turn id: status and microseconds
 readonly FORGOTTEN=-2
 restored='' # digest of the snapshot this sandbox began with
-base_tree=HEAD
 # Unlike ignoring them, handlers are not inherited by commands.
 trap : HUP INT QUIT TERM ALRM USR1 USR2 PIPE
 exec {drained_fd}<> <(:)
@@ -236,56 +236,6 @@ last_bytes() {
   reply $?
 }
 
-# git on the working tree with a repository, an index and a configuration the agent does not use.
-base_git() {
-  GIT_DIR=$RUN/base GIT_WORK_TREE=$WORKDIR GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 git "$@"
-}
-
-add_all() { base_git add -A --ignore-errors . >/dev/null; }
-
-# Adds the working tree but for files over max_bytes, and for what cannot be read even by its owner:
-# these stand in $RUN/left_out, a line each, and the rest still makes a patch.
-add_what_fits() { # max_bytes
-  local file line without=()
-  # The agent may have taken its own right to read.
-  find . -path ./.git -prune -o \
-    \( -type d ! -perm -500 -o -type f ! -perm -400 \) -exec chmod u+rX {} \;
-  find . -path ./.git -prune -o -type f -size +"$1"c -print0 >"$RUN/large"
-  while IFS= read -r -d '' file; do
-    file=${file#./}
-    without+=(":(exclude,literal)$file")
-    base_git check-ignore -q -- "$file" && continue
-    GIT_LITERAL_PATHSPECS=1 base_git ls-files --error-unmatch -- "$file" >/dev/null &&
-      GIT_LITERAL_PATHSPECS=1 base_git diff --quiet "$base_tree" -- "$file" && continue
-    printf '%s: over %d MiB\n' "$file" $(($1 >> 20)) >>"$RUN/left_out"
-  done <"$RUN/large"
-  base_git add -A --ignore-errors -- . "${without[@]}" 2>"$RUN/refused" >/dev/null
-  while IFS= read -r line; do
-    [[ $line != error:* ]] || printf '%s\n' "${line#error: }" >>"$RUN/left_out"
-  done <"$RUN/refused"
-}
-
-# What the last patch does not have.
-left_out() { # max_bytes
-  head -c "$1" "$RUN/left_out"
-  reply 0
-}
-
-patch() { # cpu_s max_bytes_of_a_file
-  stand_down
-  (
-    exec </dev/null {drained_fd}>&-
-    eval "$LIMITS"
-    ulimit -t "$1"
-    : >"$RUN/left_out"
-    chmod u+rwx -- "$WORKDIR"
-    cd -- "$WORKDIR" || exit
-    add_what_fits "$2"
-    base_git diff --cached --binary --no-color --no-ext-diff --no-textconv --no-renames "$base_tree"
-  )
-  reply $?
-}
-
 # Succeeds when this turn was the last one and nothing but this shell runs any more; what a command
 # left behind gets a second to end.
 settle() { # turn_id
@@ -428,6 +378,7 @@ boot() {
     reply 3
   elif [[ $PREPARED ]]; then
     cp -a "$PREPARED/.git" "$RUN/base" &
+    base_repos=("$RUN/base") base_trees=("$WORKDIR") base_commits=(HEAD)
     cp -a "$PREPARED/." "$WORKDIR" 2>&1 && wait $!
     reply $?
   elif adopt_repository; then
@@ -447,19 +398,4 @@ align_numbers() {
     number=$!
     wait "$number"
   done
-}
-
-# What an image's working tree holds now is the base, in its repository's words where it has one.
-adopt_repository() {
-  local git_dir
-  cd -- "$WORKDIR" || return
-  git_dir=$(git -c safe.directory='*' rev-parse --git-dir) && git_dir=$(cd "$git_dir" && pwd)
-  # Docker makes a directory that is not there: an empty one was not meant.
-  [[ $git_dir || $(ls -A) ]] && cd / && base_git init -q || return
-  if [[ $git_dir ]]; then
-    cp "$git_dir/index" "$RUN/base/index" &&
-      echo "$git_dir/objects" >"$RUN/base/objects/info/alternates" || return
-  fi
-  (cd -- "$WORKDIR" && add_all)
-  base_tree=$(base_git write-tree)
 }
