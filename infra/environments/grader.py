@@ -26,7 +26,7 @@ from mainspring.program_files import program
 from mainspring.status import FaultKind, Verdict
 from mainspring.tasks import reward_file
 from mainspring.tasks.criterion import ExitCode, GradeReport, RewardFile, TestLog
-from mainspring.tasks.patches import is_test, paths, without_tests
+from mainspring.tasks.patches import attributes_last, is_test, paths, without_tests
 from mainspring.tasks.swe_task import SweTask
 from mainspring.timeouts import APPLY_TIMEOUT_S, CANARY_TIMEOUT_S
 
@@ -43,8 +43,9 @@ SOLUTION_DIR = "/solution"
 
 APPLY = f"patch={PATCH_FILE}\n" + program(__file__, "grader_apply.sh")
 """After `tests` and `folders`: paths of the hidden tests, and of folders on the way to them."""
-APPLY_TESTS = f"git apply --whitespace=nowarn {TEST_PATCH_FILE} && rm {TEST_PATCH_FILE}"
-CHECK_TESTS = f"git apply --check --whitespace=nowarn {TEST_PATCH_FILE} && rm {TEST_PATCH_FILE}"
+_BELOW = '--directory="$(git rev-parse --show-prefix 2>/dev/null)" --whitespace=nowarn'
+APPLY_TESTS = f"git apply {_BELOW} {TEST_PATCH_FILE} && rm {TEST_PATCH_FILE}"
+CHECK_TESTS = f"git apply --check {_BELOW} {TEST_PATCH_FILE} && rm {TEST_PATCH_FILE}"
 READ_REWARD = f"""
 cd {reward_file.FOLDER} || exit
 for file in {" ".join(reward_file.FILES)}; do
@@ -108,7 +109,7 @@ async def judge(
                 f"task {task.id}: its test patch does not apply to its repository: {_end(fits)}",
                 remedy="compare the task's test_patch and base commit, and import it again",
             )
-    await sandbox.write_files({PATCH_FILE: counts})
+    await sandbox.write_files({PATCH_FILE: attributes_last(counts)})
     applied = await sandbox.run("apply", _lists(task) + APPLY, APPLY_TIMEOUT_S)
     cheats = ""
     if applied.returncode == 0:

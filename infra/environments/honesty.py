@@ -42,7 +42,7 @@ async def before_the_tests(sandbox: Sandbox, task: SweTask, counts: bytes) -> st
     gold = paths((task.gold_patch or "").encode())
     for path in sorted(path for path in paths(counts) - gold if has_settings(path)):
         quoted = shlex.quote(path)
-        before = await _read(sandbox, f"git show HEAD:{quoted}")
+        before = await _read(sandbox, f"git show HEAD:./{quoted}")
         after = await _read(sandbox, f"cat -- {quoted}")
         if steering(path, before) != steering(path, after):
             return f"the patch changes which tests run, or how, in {path}"

@@ -35,6 +35,7 @@ START_FILE = re.compile(
 )
 """Python runs them by itself, before any test, wherever they are found."""
 
+ATTRIBUTES = b".gitattributes"
 GIT = b"diff --git "
 HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _ESCAPE = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
@@ -95,6 +96,22 @@ def without_tests(patch: bytes, task: SweTask) -> tuple[bytes, tuple[str, ...]]:
         return patch, ()
     counts = preamble + b"".join(change.raw for change in kept) if kept else b""
     return counts, tuple(dict.fromkeys(dropped))
+
+
+def attributes_last(patch: bytes) -> bytes:
+    """The patch with its .gitattributes at the end: git would write what follows them as they ask,
+    which is not what the patch has."""
+    if ATTRIBUTES not in patch:
+        return patch
+    preamble, changes = split(patch)
+    asks = [PurePosixPath(change.path).name == ATTRIBUTES.decode() for change in changes]
+    ordered = sorted(range(len(changes)), key=lambda index: asks[index])
+    return preamble + b"".join(_ended(changes[index].raw) for index in ordered)
+
+
+def _ended(part: bytes) -> bytes:
+    """What was last, where it lacks the end of its line."""
+    return part if part.endswith(b"\n") else part + b"\n"
 
 
 def is_test(path: str) -> bool:

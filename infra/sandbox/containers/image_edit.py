@@ -20,9 +20,10 @@ _SCRIPT = program(__file__, "image_edit.sh")
 @dataclass(frozen=True, slots=True)
 class Alteration:
     patch: str = ""
-    """For `git apply` at the top of the repository."""
+    """For `git apply`; its paths are relative to the working directory."""
     absent_files: tuple[str, ...] = ()
-    """Files and directories to take away: relative to the repository, or absolute."""
+    """Files and directories to take away: relative to the working directory, or
+    absolute."""
 
     def __bool__(self) -> bool:
         return bool(self.patch or self.absent_files)

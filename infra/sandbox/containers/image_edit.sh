@@ -1,12 +1,13 @@
-# Alters a task's image. Before it: `set -e`, patch, absent, what image_history_begin.sh sets.
+# Alters a task's image. Before it: `set -e`, patch, absent, what image_history_begin.sh sets, whose
+# directory is the task's: paths of the patch and of what is absent count from there.
 # shellcheck shell=bash disable=SC2154,SC2164
 
-cd -- "$(git rev-parse --show-toplevel)"
+below=$(git rev-parse --show-prefix)
 owner=$(stat -c %u:%g .)
 before=$(git write-tree)
 if [[ -e $patch ]]; then
-  git apply --cached --whitespace=nowarn "$patch"
-  git apply --whitespace=nowarn "$patch"
+  git apply --cached --directory="$below" --whitespace=nowarn "$patch"
+  git apply --directory="$below" --whitespace=nowarn "$patch"
   rm -f "$patch"
 fi
 if ((${#absent[@]})); then
@@ -20,6 +21,7 @@ if ((${#absent[@]})); then
 fi
 after=$(git write-tree)
 if [[ $after != "$before" ]]; then
+  cd -- "$(git rev-parse --show-toplevel)"
   git diff-tree -r -z --name-only --no-renames "$before" "$after" |
     while IFS= read -r -d '' path; do
       # Bytecode would tell what the file was.

@@ -58,8 +58,7 @@ adopt() { # tree
     # One that is there from the start is a base of its own.
     [[ $entry != */ || ! -e $tree/$entry.git ]] || queue+=("$tree/${entry%/}")
   done < <(cd -- "$start" && base_git ls-files --full-name -o --exclude-standard -z)
-  # A later patch may add what is new among the ignored, but not what was there.
-  (cd -- "$start" && base_git ls-files --full-name -o -i --exclude-standard --directory -z) >"$repo/ignored"
+  note_ignored
   commit=$(base_git write-tree --missing-ok) || return
   base_repos+=("$repo") base_trees+=("$tree") base_commits+=("$commit")
 }
@@ -83,6 +82,20 @@ copy_repository() {
   for key in no-assume-unchanged no-skip-worktree; do
     printf '%s\0' "${hidden[@]}" | base_git update-index "--$key" -z --stdin
   done
+}
+
+# A later patch may add what is new among the ignored, but not what was there.
+note_ignored() {
+  local entry
+  declare -A matched=()
+  (cd -- "$start" && base_git ls-files --full-name -o -i --exclude-standard --directory -z) >"$RUN/entries"
+  base_git check-ignore -z --stdin <"$RUN/entries" >"$repo/ignored"
+  while IFS= read -r -d '' entry; do matched[$entry]=1; done <"$repo/ignored"
+  while IFS= read -r -d '' entry; do
+    # A folder that no rule names, with nothing in it but ignored files.
+    [[ $entry != */ || ${matched[$entry]-} ]] ||
+      base_git ls-files -o -i --exclude-standard -z -- "$entry" >>"$repo/ignored"
+  done <"$RUN/entries"
 }
 
 # As `git add -A`, where that dies.

@@ -275,7 +275,7 @@ was_there() { # path, with a slash at the end of a folder's
 }
 
 choose() {
-  local sizes i path group bytes space=$room ignored_kb=0 num_ignored=0
+  local sizes i path group bytes files shown space=$room ignored_kb=0 num_ignored=0
   declare -A group_bytes=() group_files=() chosen=()
   measure "${paths[@]}"
   while IFS=$'\t' read -r _ i; do
@@ -295,10 +295,9 @@ choose() {
       taken+=("$path")
     fi
   done < <(for i in "${!paths[@]}"; do printf '%s\t%s\n' "${sizes[i]}" "$i"; done | sort -n)
-  while IFS=$'\t' read -r -d '' bytes group; do
-    local files=${group_files[$group]} shown
-    shown=$group
-    ((files == 1)) || shown+=" ($files files, $((bytes >> 10)) KiB)"
+  while IFS= read -r -d '' group; do
+    bytes=${group%%/*} group=${group#*/} files=${group_files[$group]} shown=$group
+    ((files == 1)) || shown+=" ($files files, $((bytes * 3 / 4 >> 10)) KiB)"
     if [[ ${is_ignored[$group]-} ]]; then
       if [[ ${is_ignored[$group]} == never ]] ||
         ((ignored_kb + (bytes >> 10) > MAX_IGNORED_KB || num_ignored + files > MAX_IGNORED)); then
@@ -314,7 +313,7 @@ choose() {
     space=$((space - bytes)) max_new=$((max_new - files))
     for i in ${chosen[$group]}; do taken+=("${paths[i]}"); done
   done < <(for group in "${!group_bytes[@]}"; do
-    printf '%s\t%s\0' "${group_bytes[$group]}" "$group"
+    printf '%s/%s\0' "${group_bytes[$group]}" "$group"
   done | sort -z -n)
 }
 
