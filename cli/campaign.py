@@ -20,7 +20,11 @@ def register(app: typer.Typer) -> None:
 
     @campaign.command()
     def start(
-        file: Annotated[Path, typer.Argument(help="Campaign file (TOML).")],
+        file: Annotated[Path | None, typer.Argument(help="Campaign file (TOML).")] = None,
+        name: Annotated[
+            str | None,
+            typer.Option(help="Name of a stored campaign to resume, instead of its file."),
+        ] = None,
         dry_run: Annotated[
             bool, typer.Option("--dry-run", help="Print the checklist. Store and start nothing.")
         ] = False,
@@ -32,11 +36,12 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Start a campaign from a TOML file, or resume it. Its workers run elsewhere.
 
-        `mainspring train FILE` starts the workers too.
+        `mainspring train FILE` starts the workers too. To resume a stored campaign, its --name is
+        enough.
         """
         from cli.start import start_campaign
 
-        start_campaign(file, dry_run, force, home)
+        start_campaign(file, name, dry_run, force, home)
 
     from cli.plan import plan
 

@@ -98,7 +98,7 @@ def register(app: typer.Typer) -> None:
         """Evaluate a model on a task set and write results and trajectories.
 
         The endpoint's key is read from MAINSPRING_POLICY_API_KEY. To resume an interrupted run,
-        repeat the command with its --name. Starts local workers unless
+        give its --name; nothing else is needed. Starts local workers unless
         MAINSPRING_TEMPORAL_ADDRESS is set; then existing workers are used.
         """
         from mainspring.config.model_path import with_model_path
@@ -121,6 +121,8 @@ def register(app: typer.Typer) -> None:
             given = {key: value for key, value in options.items() if value is not None}
             raw[section] = {**raw.get(section, {}), **given}
             named |= {f"{section}.{key}": OPTIONS.get(key, f"--{key}") for key in given}
+        if name is not None and file is None and (source is None or model is None):
+            return _perform(_stored_run(name, raw), output, retry, workers, home, as_json)
         _complete(raw, name)
         where = str(file) if file else "eval run"
         check_evaluation(raw, where, named)  # before any service is asked
@@ -134,8 +136,8 @@ def register(app: typer.Typer) -> None:
     @evaluation.command()
     def regrade(
         campaign: Annotated[
-            str, typer.Argument(help="Name of an evaluation or campaign that has ended.")
-        ],
+            str | None, typer.Argument(help="Name of an evaluation or campaign that has ended.")
+        ] = None,
         name: Annotated[
             str | None,
             typer.Option(help="Name of the run. Reuse it to resume. Default: CAMPAIGN and time."),
@@ -146,12 +148,26 @@ def register(app: typer.Typer) -> None:
         home: Home = None,
         as_json: Json = False,
     ) -> None:
-        """Grade the stored patches of an evaluation or campaign again, without the model."""
+        """Grade the stored patches of an evaluation or campaign again, without the model.
+
+        To resume an interrupted run, give its --name; nothing else is needed.
+        """
+        from mainspring.errors import UsageError
         from mainspring.ids import campaign_id_at
 
-        chosen = name or campaign_id_at("regrade", campaign, datetime.now())
+        if campaign is None and name is None:
+            raise UsageError(
+                "`mainspring eval regrade` needs the name of what to grade again",
+                remedy="`mainspring campaign list` lists campaigns and evaluations",
+            )
+        chosen = name or campaign_id_at("regrade", campaign or "", datetime.now())
 
         async def known(run: Any) -> Any:
+            from cli.operations.stored_run import stored
+            from mainspring.config.regrade import RegradeConfig
+
+            if campaign is None:
+                return await stored(run.db, chosen, RegradeConfig)
             return await run.regrade_config(campaign, chosen)
 
         _perform(known, output, retry, workers, home, as_json)
@@ -163,6 +179,29 @@ def _number(text: str | None) -> float | str | None:
         return None if text is None else float(text)
     except ValueError:
         return text
+
+
+def _stored_run(name: str, raw: dict[str, Any]) -> Callable[[Any], Any]:
+    """The stored evaluation of this name, with the options that were given beside it."""
+
+    async def known(run: Any) -> Any:
+        from cli.operations.stored_run import changed, stored
+        from infra.db import campaigns
+        from mainspring.config.evaluation import EvaluationConfig
+        from mainspring.errors import UsageError
+        from mainspring.ids import campaign_id
+
+        if await campaigns.find(run.db, campaign_id(name)) is None:
+            raise UsageError(
+                f"no evaluation {name} is stored, and a new one needs --source and --model",
+                remedy="give them, or correct --name (`mainspring campaign list` lists the runs)",
+            )
+        config = await stored(run.db, name, EvaluationConfig)
+        tables = ("tasks", "policy", "agent")
+        given = {each: raw[each] for each in tables if raw[each]} | raw["evaluation"] | raw["run"]
+        return changed(config, given, "eval run")
+
+    return known
 
 
 def _complete(raw: dict[str, Any], name: str | None) -> None:
@@ -211,6 +250,7 @@ def _perform(
 
     from cli import eval_screen
     from cli.operations.run_launch import conductor
+    from cli.operations.stored_run import resuming
     from cli.progress import counting
     from mainspring.errors import WorkFailed
     from mainspring.layout import report
@@ -219,20 +259,17 @@ def _perform(
     def say(text: str) -> None:
         echo(text, dim=True, err=as_json)
 
-    async def go() -> tuple[dict[str, Any], Path, str]:
+    async def go() -> tuple[dict[str, Any], Path, str, str]:
         async with conductor(home, say, own_workers=workers, for_a_program=as_json) as run:
             config = await config_of(run)
-            hint = (
-                f"{config.kind} {config.name}: to resume it, repeat the command with --name "
-                f"{config.name}"
-            )
-            record = await run.perform(config, hint, retry=retry)
+            record = await run.perform(config, retry=retry)
             directory = output or report(run.settings.home, record.id)
             with counting("writing") as progress:
                 found = await write_evaluation(run.db, record.id, directory, progress)
-            return found, directory, run.settings.temporal_link
+            again = resuming(record.kind, record.id, home)
+            return found, directory, run.settings.temporal_link, again
 
-    summary, directory, ui = asyncio.run(go())
+    summary, directory, ui, again = asyncio.run(go())
     if as_json:
         typer.echo(json.dumps({**summary, "directory": str(directory)}))
     else:
@@ -242,5 +279,5 @@ def _perform(
             f"{summary['errors']} of {summary['total']} rollouts of {summary['campaign']} could "
             "not be scored",
             remedy=f"`mainspring rollout list {summary['campaign']} --masked` names their faults; "
-            f"repeat the command with --name {summary['campaign']} --retry to retry them",
+            f"`{again} --retry` retries them",
         )

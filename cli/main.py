@@ -32,7 +32,7 @@ from cli import (
     worker,
 )
 from cli.terminal_text import echo
-from mainspring.errors import MainspringError
+from mainspring.errors import Interrupted, MainspringError
 
 INTERRUPTED = 130
 
@@ -108,6 +108,9 @@ def main() -> NoReturn:
         code = 0
     except SystemExit as ended:
         code = ended.code
+    except Interrupted as error:
+        echo(f"{error.message}\n  {error.remedy}", err=True)
+        code = error.exit_code
     except MainspringError as error:
         red = None if os.environ.get("NO_COLOR") else typer.colors.RED
         echo(f"error: {error.message}", colour=red, err=True)

@@ -78,6 +78,8 @@ def register(rollout: typer.Typer) -> None:
                 services.client, db, chosen, skip_final=campaign is not None
             )
 
+        from cli.operations.stored_run import resuming
+
         done = with_services(home, go)
         if as_json:
             typer.echo(json.dumps(asdict(done)))
@@ -91,9 +93,7 @@ def register(rollout: typer.Typer) -> None:
         if done.final:
             echo(f"{len(done.final)} rollouts of closed training groups are final: skipped")
         for each in done.restarted:
-            echo(
-                f"run {each} is started again; without workers of your own, `mainspring eval run` "
-                f"with --name {each} starts them"
-            )
+            again = resuming(done.kinds[each], each, home)
+            echo(f"run {each} is started again; without workers of your own, `{again}` starts them")
         if not (done.reset or done.returned or done.waiting):
             echo("no rollout matches")

@@ -13,7 +13,12 @@ from cli.terminal_text import echo
 def register(app: typer.Typer) -> None:
     @app.command()
     def sft(
-        file: Annotated[Path, typer.Argument(help="File of the supervised run (TOML).")],
+        file: Annotated[
+            Path | None, typer.Argument(help="File of the supervised run (TOML).")
+        ] = None,
+        name: Annotated[
+            str | None, typer.Option(help="Name of a stored run to resume, instead of its file.")
+        ] = None,
         home: Home = None,
         as_json: Json = False,
     ) -> None:
@@ -21,25 +26,29 @@ def register(app: typer.Typer) -> None:
 
         Trains on replies alone, never on prompts or observations. Starts a rollout worker and a
         trainer unless MAINSPRING_TEMPORAL_ADDRESS is set; then existing workers are used. To
-        resume after an interruption, repeat the command. Pass the printed folder to a campaign
-        as policy.model.
+        resume after an interruption, repeat the command, or give --name without the file. Pass the
+        printed folder to a campaign as policy.model.
         """
         import asyncio
 
         from cli.operations.sft_run import train_supervised
+        from cli.operations.stored_run import stored_here
         from cli.tables import Screen
+        from cli.train import refuse_other_name, require_name
         from mainspring.config.reading import load_sft
+        from mainspring.config.sft import SftConfig
 
-        config = load_sft(file)
+        if file is None:
+            config = asyncio.run(stored_here(home, require_name(name, "sft"), SftConfig))
+        else:
+            config = load_sft(file)
+            refuse_other_name(name, config.name, file)
         console = Screen(stderr=True)
 
         def say(text: str) -> None:
             console.print(text, style="dim", soft_wrap=True)
 
-        try:
-            done = asyncio.run(train_supervised(home, config, say, for_a_program=as_json))
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
+        done = asyncio.run(train_supervised(home, config, say, for_a_program=as_json))
         if as_json:
             told = {
                 "name": done.name,

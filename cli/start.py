@@ -6,22 +6,33 @@ from typing import Any
 from cli.terminal_text import echo
 
 
-def start_campaign(file: Path, dry_run: bool, force: bool, home: Path | None) -> None:
+def start_campaign(
+    file: Path | None, name: str | None, dry_run: bool, force: bool, home: Path | None
+) -> None:
     import asyncio
 
     from cli.operations import campaign_launch as launch
     from cli.operations import checklist
     from cli.operations.services import with_services
+    from cli.operations.stored_run import stored
     from cli.tables import Screen
-    from cli.train import print_items
+    from cli.train import print_items, refuse_other_name, require_name
     from infra.db import campaigns
+    from mainspring.config.campaign import CampaignConfig
     from mainspring.config.reading import load_campaign
     from mainspring.ids import campaign_id
 
-    config = load_campaign(file)
+    given = None
+    if file is None:
+        name = require_name(name, "campaign start")
+    else:
+        given = load_campaign(file)
+        refuse_other_name(name, given.name, file)
+        name = given.name
     console = Screen()
 
     async def go(services: Any) -> str:
+        config = given or await stored(services.db, name, CampaignConfig)
         items = await checklist.of_the_fleet(
             config, services.settings, services.client, services.db
         )
@@ -32,13 +43,13 @@ def start_campaign(file: Path, dry_run: bool, force: bool, home: Path | None) ->
             checklist.require(config.name, items)
         if dry_run:
             return ""
-        stored = await launch.create(services.db, config)
-        await launch.start(services.client, services.db, stored)
-        return await launch.left_out(services.db, stored)
+        campaign = await launch.create(services.db, config)
+        await launch.start(services.client, services.db, campaign, echo)
+        return await launch.left_out(services.db, campaign)
 
     left_out = asyncio.run(with_services(home, go))
     if dry_run:
         return
     if left_out:
         echo(left_out)
-    echo(f"campaign {config.name} is started; follow it: mainspring campaign watch {config.name}")
+    echo(f"campaign {name} is started; follow it: mainspring campaign watch {name}")

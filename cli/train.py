@@ -28,7 +28,11 @@ DryRun = Annotated[
 def register(app: typer.Typer) -> None:
     @app.command()
     def train(
-        file: Annotated[Path, typer.Argument(help="Campaign file (TOML).")],
+        file: Annotated[Path | None, typer.Argument(help="Campaign file (TOML).")] = None,
+        name: Annotated[
+            str | None,
+            typer.Option(help="Name of a stored campaign to resume, instead of its file."),
+        ] = None,
         detach: Detach = False,
         stop: Stop = False,
         dry_run: DryRun = False,
@@ -38,12 +42,23 @@ def register(app: typer.Typer) -> None:
         """Run a campaign with everything it needs on this machine, and write its report.
 
         Starts Postgres and Temporal (unless configured), an engine if none is running, a rollout
-        worker, a sandbox node and the trainer. To resume after an interruption, repeat the command.
+        worker, a sandbox node and the trainer. To resume after an interruption, repeat the command,
+        or give --name without the file.
         """
         from mainspring.config.reading import load_campaign
+        from mainspring.settings import configured_settings
 
+        if file is None:
+            name = require_name(name, "train")
+            if stop:
+                return _stop(configured_settings(home).home, name)
+            command = ["train", "--name", name]
+            config = _stored(home, name)
+            return _perform(config, command, home, detach, stop, dry_run, as_json, as_stored=True)
+        config = load_campaign(file)
+        refuse_other_name(name, config.name, file)
         command = ["train", str(file.absolute())]
-        _perform(load_campaign(file), command, home, detach, stop, dry_run, as_json)
+        _perform(config, command, home, detach, stop, dry_run, as_json)
 
     @app.command()
     def quickstart(
@@ -73,6 +88,38 @@ def register(app: typer.Typer) -> None:
         _perform(config, command, home, detach, stop, dry_run, as_json, as_stored=True)
 
 
+def require_name(name: str | None, command: str) -> str:
+    """Raises UsageError where neither a file nor a name was given."""
+    from mainspring.errors import UsageError
+
+    if name is None:
+        raise UsageError(
+            f"`mainspring {command}` needs a file",
+            remedy="give one, or --name with the name of a stored run to resume",
+        )
+    return name
+
+
+def refuse_other_name(name: str | None, own: str, file: Path) -> None:
+    """Raises UsageError when the file's run has another name than the one that was given."""
+    from mainspring.errors import UsageError
+
+    if name not in (None, own):
+        raise UsageError(
+            f"{file} names its run {own}, and --name is {name}",
+            remedy="give the file, or the name of a stored run; not both",
+        )
+
+
+def _stored(home: Path | None, name: str) -> Any:
+    import asyncio
+
+    from cli.operations.stored_run import stored_here
+    from mainspring.config.campaign import CampaignConfig
+
+    return asyncio.run(stored_here(home, name, CampaignConfig))
+
+
 def _perform(
     config: Any,
     command: list[str],
@@ -85,8 +132,9 @@ def _perform(
     as_stored: bool = False,
 ) -> None:
     import asyncio
+    import shlex
 
-    from cli.operations.local_campaign import Telling, check, train
+    from cli.operations.local_campaign import Telling, check, train, until_left
     from cli.tables import Screen
     from mainspring.settings import configured_settings
 
@@ -99,16 +147,17 @@ def _perform(
     folder = configured_settings(home).home
     if stop:
         return _stop(folder, config.name)
+    if detach:
+        asyncio.run(until_left(configured_settings(home), config.name, say))
     if dry_run or detach:
         asyncio.run(check(home, config, telling))
     if dry_run:
         return
     if detach:
         return _detach(folder, config.name, command, console)
-    try:
-        outcome = asyncio.run(train(home, config, telling, as_stored=as_stored))
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+    where = ["--home", str(home)] if home is not None else []
+    resume = shlex.join(["mainspring", *command, *where])
+    outcome = asyncio.run(train(home, config, telling, resume=resume, as_stored=as_stored))
     if as_json:
         typer.echo(json.dumps(outcome.summary))
         return

@@ -12,12 +12,15 @@ from cli.terminal_text import echo
 
 NUM_LISTED = 20
 FILE = "verification.json"
+CONCURRENCY = 64
 
 
 def register(tasks: typer.Typer) -> None:
     @tasks.command()
     def verify(
-        source: Annotated[str, typer.Option(help="Task set to verify (`tasks list` shows them).")],
+        source: Annotated[
+            str | None, typer.Option(help="Task set to verify (`tasks list` shows them).")
+        ] = None,
         split: Annotated[
             str | None, typer.Option(help="Split of the tasks (default: the only one).")
         ] = None,
@@ -36,8 +39,9 @@ def register(tasks: typer.Typer) -> None:
             typer.Option(help="Name of the run. Reuse it to resume. Default: task set and time."),
         ] = None,
         concurrency: Annotated[
-            int, typer.Option(min=1, help="Number of gradings that run at once.")
-        ] = 64,
+            int | None,
+            typer.Option(min=1, help="Number of gradings that run at once (default: 64)."),
+        ] = None,
         retry: Annotated[
             bool,
             typer.Option(
@@ -63,12 +67,14 @@ def register(tasks: typer.Typer) -> None:
         Campaigns and evaluations use only verified tasks. With --adversarial, scripts that cheat
         without fixing anything are graded instead, and the exit code is 4 if one resolves a task.
 
-        Starts local workers unless MAINSPRING_TEMPORAL_ADDRESS is set; then existing workers are
-        used.
+        To resume an interrupted run, give its --name; nothing else is needed. Starts local workers
+        unless MAINSPRING_TEMPORAL_ADDRESS is set; then existing workers are used.
         """
         import asyncio
 
+        from cli.operations import stored_run
         from mainspring.config.reading import check_verification
+        from mainspring.config.verification import VerificationConfig
         from mainspring.errors import UsageError
         from mainspring.ids import campaign_id_at
         from mainspring.integrity.exploits import EXPLOITS
@@ -80,39 +86,54 @@ def register(tasks: typer.Typer) -> None:
                 "--exploit goes with --adversarial, and --times with gold and empty patches",
                 remedy="try each exploit once: without --times",
             )
+        if source is None and name is None:
+            raise UsageError(
+                "`mainspring tasks verify` needs --source",
+                remedy="`mainspring tasks list` lists task sets; or give --name to resume a run",
+            )
         names = exploit or [each.name for each in EXPLOITS]
         tries = {"players": ["exploit"], "exploits": names} if adversarial else {}
         kind = "attack" if adversarial else "verify"
         raw = {
-            "name": name or campaign_id_at(kind, source, datetime.now()),
+            "name": name or campaign_id_at(kind, source or "", datetime.now()),
             "tasks": {"source": source},
             "policy": {"model": "none"},
-            "concurrency": concurrency,
+            "concurrency": concurrency or CONCURRENCY,
             "slice": part,
             "samples": times,
             **tries,
         }
-        check_verification(raw, "tasks verify")  # before any service is asked
+        if source is not None:
+            check_verification(raw, "tasks verify")  # before any service is asked
 
         def say(text: str) -> None:
             echo(text, dim=True, err=as_json)
 
-        async def perform() -> dict[str, Any]:
+        async def configured(run: Any) -> Any:
+            if source is not None:
+                raw["split"] = await run.split_of(raw, split)
+                return check_verification(raw, "tasks verify")
+            options = {"split": split, "slice": part, "concurrency": concurrency}
+            given = {field: value for field, value in options.items() if value}
+            given |= tries | ({"samples": times} if times > 1 else {})
+            config = await stored_run.stored(run.db, raw["name"], VerificationConfig)
+            return stored_run.changed(config, given, "tasks verify")
+
+        async def perform() -> tuple[dict[str, Any], bool]:
             from cli.operations.run_launch import conductor
 
             async with conductor(home, say, own_workers=workers, for_a_program=as_json) as run:
-                raw["split"] = await run.split_of(raw, split)
-                config = check_verification(raw, "tasks verify")
-                again = f"interrupted; repeat with --name {config.name} to resume"
-                record = await run.perform(config, f"{kind} {config.name}: {again}", retry=retry)
-                read, file = (attacks.read, attacks.FILE) if adversarial else (_read, FILE)
+                config = await configured(run)
+                record = await run.perform(config, retry=retry)
+                tried = bool(config.exploits)
+                read, file = (attacks.read, attacks.FILE) if tried else (_read, FILE)
                 found = await read(run, config, record.id)
                 folder = report(run.settings.home, record.id)
                 write_whole(folder / file, json.dumps(found, indent=1) + "\n")
-            return found
+            return found, tried
 
-        found = asyncio.run(perform())
-        attacks.tell(found, as_json) if adversarial else _tell(found, as_json)
+        found, tried = asyncio.run(perform())
+        attacks.tell(found, as_json) if tried else _tell(found, as_json)
 
 
 async def _read(run: Any, config: Any, campaign: Any) -> dict[str, Any]:
@@ -155,8 +176,8 @@ def _tell(found: dict[str, Any], as_json: bool) -> None:
     if num_faults:
         raise WorkFailed(
             f"{num_faults} of {found['num_tasks']} tasks could not be graded",
-            remedy="fix what their faults name, then repeat the command with "
-            f"--name {found['campaign']} --retry",
+            remedy="fix what their faults name, then run "
+            f"`mainspring tasks verify --name {found['campaign']} --retry`",
         )
 
 

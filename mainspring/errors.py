@@ -17,7 +17,8 @@ traceback.
     |   |   |- EngineUnreachable
     |   |   `- EngineBusy
     |   `- SandboxError    see infra.sandbox.protocol for its kinds
-    `- WorkFailed          the work ran and ended badly                     exit 4
+    |- WorkFailed          the work ran and ended badly                     exit 4
+    `- Interrupted         a signal ended the command; its work is kept     exit 130
 """
 
 from typing import ClassVar
@@ -106,3 +107,9 @@ class SandboxError(ServiceError):
 
 class WorkFailed(MainspringError):
     exit_code = 4
+
+
+class Interrupted(MainspringError):
+    """No error: the remedy tells how to resume."""
+
+    exit_code = 130

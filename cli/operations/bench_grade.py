@@ -32,7 +32,7 @@ async def measure(num_tasks: int, say: Callable[[str], None]) -> dict[str, Any]:
         conductor(stack.home, say, for_a_program=True) as run,
     ):
         await tasks.put_tasks(run.db, make_gold_tasks(SEED, SOURCE, num_tasks))
-        record = await run.perform(_config(num_tasks))
+        record = await run.play(_config(num_tasks))
         seen = await runs.tally(run.db, record.id)
     return {
         "num_tasks": num_tasks,

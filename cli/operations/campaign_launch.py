@@ -7,8 +7,9 @@ that are ready. Evaluations, verifications and regrades are campaigns of another
 """
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, assert_never
 
 from temporalio.client import (
@@ -27,6 +28,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from bundled.generator import Split, make_tasks
+from cli.operations.fleet_extensions import pollers
 from cli.operations.named_parts import check_named
 from cli.operations.pass_rate_checks import check_pass_rates, refuse_pass_rates
 from cli.operations.sandboxes_here import require_backends
@@ -43,7 +45,7 @@ from mainspring.config.regrade import RegradeConfig
 from mainspring.config.section import BUNDLED
 from mainspring.config.sft import SftConfig
 from mainspring.config.verification import VerificationConfig
-from mainspring.errors import UsageError, WorkFailed
+from mainspring.errors import UsageError
 from mainspring.ids import (
     ROLLOUT_QUEUE,
     CampaignId,
@@ -59,7 +61,9 @@ from mainspring.status import CampaignStatus, Exclusion, PolicyApi
 from workflows import search
 
 CANCEL_TIMEOUT_S = 120.0
-"""A cancelled campaign lets its activities end, its trainer's among them."""
+"""A cancelled campaign lets its activities end, its trainer's among them. One that takes longer is
+replaced: whatever still runs of it is fenced, or taken up by the one that is started."""
+SAY_EVERY_S = 15.0
 LOOK_S = 0.5
 SPLITS: tuple[Split, ...] = ("train", "heldout", "heldout_templates")
 
@@ -203,14 +207,22 @@ def _counted(counts: Mapping[Any, int]) -> str:
     )
 
 
-async def start(client: Client, db: Database, campaign: CampaignId) -> WorkflowHandle:
-    """Start the campaign's workflow, or find it running. One that is being cancelled ends first.
+async def start(
+    client: Client,
+    db: Database,
+    campaign: CampaignId,
+    say: Callable[[str], None] = lambda text: None,
+    *,
+    brings_workers: bool = False,
+) -> WorkflowHandle:
+    """Start the campaign's workflow, or find it running. One that is being cancelled ends first, or
+    is replaced when no worker ends it. `brings_workers`: the caller starts a rollout worker.
 
     The row has its new status before the workflow is started, so that what watches it from here on
     does not take the end before for this one's."""
-    record = await campaigns.get(db, campaign)
     handle = client.get_workflow_handle(campaign_workflow(campaign))
-    await _until_cancelled(handle)
+    is_stuck = not await _until_cancelled(client, handle, say, brings_workers)
+    record = await campaigns.get(db, campaign)
     paused = record.status is CampaignStatus.PAUSED
     state: CampaignState | SftState | RunState
     reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
@@ -233,7 +245,10 @@ async def start(client: Client, db: Database, campaign: CampaignId) -> WorkflowH
             task_queue=ROLLOUT_QUEUE,
             task_timeout=WORKFLOW_TASK_TIMEOUT,
             id_reuse_policy=reuse,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            # What it has under way is taken up from the store, as after any end.
+            id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING
+            if is_stuck
+            else WorkflowIDConflictPolicy.USE_EXISTING,
             static_summary=f"{record.kind} {campaign}",
             search_attributes=TypedSearchAttributes(
                 [SearchAttributePair(search.CAMPAIGN, campaign)]
@@ -247,18 +262,26 @@ async def start(client: Client, db: Database, campaign: CampaignId) -> WorkflowH
         raise
 
 
-async def _until_cancelled(handle: WorkflowHandle) -> None:
-    """Wait for the end of a workflow that was asked to cancel, which takes it a moment. Raises
-    WorkFailed when it takes longer."""
-    try:
-        async with asyncio.timeout(CANCEL_TIMEOUT_S):
-            while await is_being_cancelled(handle):
-                await asyncio.sleep(LOOK_S)
-    except TimeoutError:
-        raise WorkFailed(
-            f"{handle.id} was cancelled before and has not ended after {CANCEL_TIMEOUT_S:.0f} s",
-            remedy="start its workers, so that they finish its work; then start it again",
-        ) from None
+async def _until_cancelled(
+    client: Client, handle: WorkflowHandle, say: Callable[[str], None], brings_workers: bool
+) -> bool:
+    """Wait for the end of a workflow that was asked to cancel, which takes it a moment. False when
+    it takes too long, or no worker is there to end it."""
+    begun = time.monotonic()
+    said_at = -SAY_EVERY_S
+    while await is_being_cancelled(handle):
+        now = time.monotonic()
+        if not brings_workers and not await pollers(client, ROLLOUT_QUEUE, "workflow"):
+            say(f"{handle.id} was cancelled, and no rollout worker runs to end it: replaced")
+            return False
+        if now - begun > CANCEL_TIMEOUT_S:
+            say(f"{handle.id} was cancelled and has not ended in {now - begun:.0f} s: replaced")
+            return False
+        if now - said_at >= SAY_EVERY_S:
+            said_at = now
+            say(f"{handle.id} was cancelled: waiting until it has ended")
+        await asyncio.sleep(LOOK_S)
+    return True
 
 
 async def is_being_cancelled(handle: WorkflowHandle) -> bool:

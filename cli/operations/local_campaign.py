@@ -6,30 +6,32 @@ continues at its next step; a finished campaign only writes its report again; on
 does this for a campaign of a home folder.
 """
 
-import signal
+import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
+from temporalio.service import RPCError
+
 from cli.operations import campaign_launch as launch
 from cli.operations import checklist, local_engines
-from cli.operations.cancelled_by import cancelled_by
+from cli.operations.cancelled_by import resumed_by
 from cli.operations.checklist_item import Item, State
 from cli.operations.embedded_stack import ServiceState, status, up
 from cli.operations.fleet import (
     ONE_THREAD,
-    Fleet,
     Member,
     gateway_members,
-    keep_until,
     rollout_member,
     sandbox_member,
 )
 from cli.operations.local_engines import Hardware, this_machine
+from cli.operations.run_to_end import run_to_end
 from cli.operations.sandboxes_here import backends_here
 from cli.operations.supervisor import Supervisor
-from cli.operations.watch import Watch, require_finished
+from cli.operations.watch import require_finished
 from infra.db import campaigns
 from infra.db.connect import open_database
 from infra.db.database import Database
@@ -40,12 +42,16 @@ from mainspring import layout
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import Device
-from mainspring.ids import CampaignId, campaign_id
+from mainspring.errors import ServiceError
+from mainspring.ids import CampaignId, campaign_id, campaign_workflow
 from mainspring.settings import USUAL_NAMESPACE, Settings, configured_settings, load_settings
 from mainspring.status import CampaignStatus
 from reports.collect import collect
 from reports.summary import summary, write
 
+LEAVE_TIMEOUT_S = 600.0
+"""A command leaves when nothing of its campaign lives, which is bounded, and writes its report."""
+LOOK_S = 0.5
 MAX_SANDBOXES = 128
 """Alive at once on this machine: enough replies in flight to be generated in batches."""
 
@@ -95,12 +101,56 @@ def _service_item(state: ServiceState, configured: Settings) -> Item:
     return Item(name, State.MISSING, f"{state.address}: {state.problem}", fix, True)
 
 
+async def until_left(configured: Settings, name: str, say: Callable[[str], None]) -> None:
+    """Wait for a process that still ends what was cancelled, or writes the report of what ended:
+    it is about to leave. One that trains is left to be refused."""
+    supervisor = Supervisor(configured.home, name)
+    begun = time.monotonic()
+    said = ""
+    while (pid := supervisor.pid()) is not None and time.monotonic() - begun < LEAVE_TIMEOUT_S:
+        if not await _is_ending(configured.home, campaign_id(name)):
+            return
+        sentence = f"process {pid} ends campaign {name}: waiting until it has left"
+        if sentence != said:
+            say(sentence)
+        said = sentence
+        await asyncio.sleep(LOOK_S)
+
+
+async def _is_ending(home: Path, campaign: CampaignId) -> bool:
+    settings = load_settings(home)
+    try:
+        async with open_database(settings, pool_size=1) as db:
+            stored = await campaigns.find(db, campaign)
+            if stored is None or stored.status in campaigns.ENDS:
+                return stored is not None
+            client = await connect(await settled(settings, db))
+            handle = client.get_workflow_handle(campaign_workflow(campaign))
+            return await launch.is_being_cancelled(handle)
+    except (ServiceError, RPCError):
+        return False  # it is refused by its lock, whatever it does
+
+
 async def train(
-    home: Path | None, config: CampaignConfig, telling: Telling, *, as_stored: bool = False
+    home: Path | None,
+    config: CampaignConfig,
+    telling: Telling,
+    *,
+    resume: str,
+    as_stored: bool = False,
 ) -> Outcome:
-    """The whole campaign, or what is left of it. Raises MainspringErrors. With `as_stored` a stored
-    campaign of this name continues with the configuration that it was made with."""
+    """The whole campaign, or what is left of it. Raises MainspringErrors; Interrupted names the
+    command `resume`. With `as_stored` a stored campaign of this name continues with the
+    configuration that it was made with."""
+    with resumed_by(resume, telling.say):
+        return await _train(home, config, telling, as_stored)
+
+
+async def _train(
+    home: Path | None, config: CampaignConfig, telling: Telling, as_stored: bool
+) -> Outcome:
     configured = configured_settings(home)
+    await until_left(configured, config.name, telling.say)
     supervisor = Supervisor(configured.home, config.name)
     hardware = this_machine()
     # Before the home folder is made. Another process that trains it is named by `holding`: the
@@ -109,7 +159,7 @@ async def train(
         items = await checklist.of_this_machine(config, configured, hardware)
         telling.show(items)
         checklist.require(config.name, items)
-    with supervisor.holding(), cancelled_by(signal.SIGTERM):
+    with supervisor.holding():
         telling.say("starting Temporal and Postgres")
         info = await up(configured.home)
         settings = load_settings(info.home)
@@ -148,23 +198,19 @@ async def _run(
     if left_out := await launch.left_out(db, campaign):
         telling.say(left_out)
     client = await connect(settings, db)
-    await launch.start(client, db, campaign)
     answering = await local_engines.answering(config.policy.engines)
     engines = [url for url in config.policy.engines if url not in answering]
-    async with (
-        Fleet(
-            members(settings, config, engines, hardware),
-            settings.home / "logs",
-            lambda name, code: telling.say(f"{name} ended with code {code}: started again"),
-        ) as fleet,
-        Watch(
-            db, client, campaign, settings.temporal_link, on_stderr=telling.for_a_program
-        ) as watch,
-    ):
-        telling.say(f"started {', '.join(fleet.members)}; logs in {settings.home / 'logs'}")
-        await keep_until(watch.has_ended, fleet, settings.home, telling.say)
+    record = await run_to_end(
+        db,
+        client,
+        campaign,
+        members(settings, config, engines, hardware),
+        settings,
+        telling.say,
+        for_a_program=telling.for_a_program,
+    )
     require_finished(
-        await campaigns.get(db, campaign),
+        record,
         f"see {settings.home / 'logs'} and {settings.temporal_link}; then the same command resumes "
         "it",
     )

@@ -39,6 +39,8 @@ class Retried:
     final: list[RolloutId] = field(default_factory=list)
     restarted: list[CampaignId] = field(default_factory=list)
     """Runs that were started again."""
+    kinds: dict[CampaignId, CampaignKind] = field(default_factory=dict)
+    """Of these."""
 
 
 async def retry(
@@ -77,6 +79,7 @@ async def retry(
         await launch.start(client, db, campaign)
         done.returned += given
         done.restarted.append(campaign)
+        done.kinds[campaign] = (await campaigns.get(db, campaign)).kind
     return done
 
 

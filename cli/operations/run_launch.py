@@ -17,19 +17,20 @@ from temporalio.client import Client
 
 from cli.operations import campaign_launch as launch
 from cli.operations import fleet_extensions
+from cli.operations.cancelled_by import resumed_by
 from cli.operations.embedded_stack import up
 from cli.operations.fleet import (
-    Fleet,
     Member,
     gateway_members,
-    keep_until,
     rollout_member,
     sandbox_member,
 )
 from cli.operations.named_parts import check_named
+from cli.operations.run_to_end import run_to_end
 from cli.operations.sandboxes_here import backends_here
 from cli.operations.split_choice import chosen_split
-from cli.operations.watch import Watch, require_finished
+from cli.operations.stored_run import resuming
+from cli.operations.watch import require_finished
 from infra.db import campaigns
 from infra.db.campaigns import CampaignRecord
 from infra.db.connect import open_database
@@ -66,13 +67,18 @@ class Conductor:
     say: Callable[[str], None]
     for_a_program: bool
     """Standard output is: progress is shown on the other one."""
+    given_home: Path | None
+    """As the command was given it."""
 
-    async def perform(
-        self, config: Measurement, hint: str = "", *, retry: bool = False
-    ) -> CampaignRecord:
-        """The run, or what is left of it, to its end; prints `hint` once it is stored. With `retry`
-        also what of a finished one ended without a verdict. Raises MainspringErrors; WorkFailed
-        when it ended otherwise than finished."""
+    async def perform(self, config: Measurement, *, retry: bool = False) -> CampaignRecord:
+        """The run, or what is left of it, to its end. With `retry` also what of a finished one
+        ended without a verdict. Raises MainspringErrors; WorkFailed when it ended otherwise than
+        finished; Interrupted with the command that resumes it."""
+        with resumed_by(resuming(config.kind, config.name, self.given_home), self.say):
+            return await self.play(config, retry=retry)
+
+    async def play(self, config: Measurement, *, retry: bool = False) -> CampaignRecord:
+        """The same for a caller that hears signals itself."""
         if retry:
             await campaigns.reopen(self.db, campaign_id(config.name))
         asks_policy = isinstance(config, EvaluationConfig)
@@ -89,25 +95,18 @@ class Conductor:
         record = await campaigns.get(self.db, campaign)
         if record.status is CampaignStatus.FINISHED:
             return record
-        if hint:
-            self.say(hint)
-        await launch.start(self.client, self.db, campaign)
-        fleet = Fleet(
-            self._members(config),
-            self.settings.home / "logs",
-            lambda name, code: self.say(f"{name} ended with code {code}: started again"),
-        )
-        watch = Watch(
+        self.say(f"{record.kind} {campaign}")
+        record = await run_to_end(
             self.db,
             self.client,
             campaign,
-            self.settings.temporal_link,
-            on_stderr=self.for_a_program,
+            self._members(config),
+            self.settings,
+            self.say,
+            for_a_program=self.for_a_program,
         )
-        async with fleet, watch:
-            await keep_until(watch.has_ended, fleet, self.settings.home, self.say)
-        record = await campaigns.get(self.db, campaign)
-        require_finished(record, f"repeat the command with --name {campaign} to resume it")
+        again = resuming(record.kind, campaign, self.given_home)
+        require_finished(record, f"to resume it, run `{again}`")
         return record
 
     async def split_of(self, raw: Mapping[str, Any], given: str | None) -> str:
@@ -175,7 +174,7 @@ async def conductor(
     async with open_database(settings) as db:
         client = await connect(settings, db)
         settings = settings.in_namespace(client.namespace)
-        yield Conductor(settings, db, client, own_workers, say, for_a_program)
+        yield Conductor(settings, db, client, own_workers, say, for_a_program, home)
 
 
 async def _check_policy(policy: PolicyConfig, settings: Settings) -> tuple[str, ...]:

@@ -10,14 +10,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.operations import campaign_launch as launch
 from cli.operations import fleet_extensions
-from cli.operations.fleet import ONE_THREAD, Fleet, Member, keep_until, rollout_member
+from cli.operations.cancelled_by import resumed_by
+from cli.operations.fleet import ONE_THREAD, Member, rollout_member
+from cli.operations.local_campaign import until_left
 from cli.operations.named_parts import check_named
 from cli.operations.run_launch import Conductor, conductor
+from cli.operations.run_to_end import run_to_end
 from cli.operations.sft_data import SftSamples, check_files
+from cli.operations.stored_run import resuming
 from cli.operations.supervisor import Supervisor
-from cli.operations.watch import Watch, require_finished
+from cli.operations.watch import require_finished
 from infra.db import campaigns, policies, sft
 from infra.db.sft import SftData
 from infra.policy.model_files import check_model_directory
@@ -48,12 +51,14 @@ async def train_supervised(
         check_model_directory(Path(config.policy.model))
     check_named(config)
     check_files(config)
-    async with conductor(home, say, for_a_program=for_a_program) as services:
-        if not services.own_workers:
-            return await _perform(services, config, [])
-        settings = services.settings
-        with Supervisor(settings.home, config.name).holding():
-            return await _perform(services, config, members(settings, config))
+    with resumed_by(resuming(config.kind, config.name, home), say):
+        async with conductor(home, say, for_a_program=for_a_program) as services:
+            if not services.own_workers:
+                return await _perform(services, config, [])
+            settings = services.settings
+            await until_left(settings, config.name, say)
+            with Supervisor(settings.home, config.name).holding():
+                return await _perform(services, config, members(settings, config))
 
 
 def members(settings: Settings, config: SftConfig) -> list[Member]:
@@ -64,21 +69,19 @@ def members(settings: Settings, config: SftConfig) -> list[Member]:
 
 async def _perform(services: Conductor, config: SftConfig, fleet_of: list[Member]) -> SftOutcome:
     run = await store(services, config)
-    db, settings, say = services.db, services.settings, services.say
-    if (await campaigns.get(db, run)).status is not CampaignStatus.FINISHED:
-        await launch.start(services.client, db, run)
-        fleet = Fleet(
+    db = services.db
+    record = await campaigns.get(db, run)
+    if record.status is not CampaignStatus.FINISHED:
+        record = await run_to_end(
+            db,
+            services.client,
+            run,
             fleet_of,
-            settings.home / "logs",
-            lambda name, code: say(f"{name} ended with code {code}: started again"),
+            services.settings,
+            services.say,
+            for_a_program=services.for_a_program,
         )
-        link = settings.temporal_link
-        watch = Watch(db, services.client, run, link, on_stderr=services.for_a_program)
-        async with fleet, watch:
-            await keep_until(watch.has_ended, fleet, settings.home, say)
-    require_finished(
-        await campaigns.get(db, run), "the same command resumes it after its newest version"
-    )
+    require_finished(record, "the same command resumes it after its newest version")
     return await _outcome(services, config, run)
 
 

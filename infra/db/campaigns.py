@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 from sqlalchemy import (
@@ -108,6 +109,7 @@ async def create(database: Database, config: AnyRun, selected: Sequence[Selected
     before = with_concurrency(stored.config, concurrency_of(config))
     if isinstance(config, CampaignConfig | SftConfig):
         before = before.model_copy(update={"tracking": config.tracking})
+    config = _at_stored_ports(config, stored.config)
     differing = sorted(_differences(before.model_dump(), config.model_dump()))
     if differing:
         raise UsageError(
@@ -266,6 +268,20 @@ def _record(row: Row[Any]) -> CampaignRecord:
         uid=row.uid,
         config_digest=hashlib.sha256(raw.encode()).hexdigest(),
     )
+
+
+def _at_stored_ports(config: AnyRun, stored: AnyRun) -> AnyRun:
+    """A port 0 asks for a free one: it stands for the one that was chosen and stored."""
+    given, known = config.policy.engines, stored.policy.engines
+    if len(given) != len(known):
+        return config
+    pairs = zip(given, known, strict=True)
+    engines = tuple(
+        old if urlsplit(new).port == 0 and urlsplit(new).hostname == urlsplit(old).hostname else new
+        for new, old in pairs
+    )
+    policy = config.policy.model_copy(update={"engines": engines})
+    return config.model_copy(update={"policy": policy})
 
 
 def _differences(stored: Any, given: Any, path: str = "") -> Iterator[str]:

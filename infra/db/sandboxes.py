@@ -18,7 +18,7 @@ from infra.db.fence import fenced_insert, refuse_finished, refuse_older
 from infra.db.models import NodeRow, RolloutRow, SandboxRow
 from infra.db.rollout_ends import DONE
 from mainspring.errors import SandboxError
-from mainspring.ids import NodeId, RolloutId, SandboxId
+from mainspring.ids import CampaignId, NodeId, RolloutId, SandboxId
 from mainspring.status import FaultKind, RolloutPhase, SandboxPurpose, SandboxStatus
 from mainspring.timeouts import LEASE_GONE_AFTER_S
 
@@ -148,6 +148,11 @@ async def close_lease(
 async def open_leases(database: Database, node: NodeId | None = None) -> list[Lease]:
     """Oldest first; of every node when `node` is None."""
     return await _leases(database, node)
+
+
+async def open_of(database: Database, campaign: CampaignId) -> list[Lease]:
+    """Of one campaign, oldest first."""
+    return await _leases(database, None, RolloutRow.campaign_id == campaign)
 
 
 async def between_sandboxes(database: Database, limit: int) -> list[RolloutId]:
