@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import Home, Json, hint, with_database, with_services
+from cli.options import Home, Json, hint, tell, with_database, with_services
 from cli.terminal_text import echo
 
 Name = Annotated[str, typer.Argument(help="Name of the campaign.")]
@@ -95,31 +95,36 @@ def register(app: typer.Typer) -> None:
         """Follow a campaign until it ends. Ctrl-C leaves the campaign running."""
         from cli.operations.watch import follow
 
-        follow(home, name)
+        follow(home, name, tell)
 
     @campaign.command()
     def pause(name: Name, home: Home = None) -> None:
-        """Pause a campaign: running rollouts finish, nothing new starts."""
-        _update(home, name, "pause")
+        """Pause a campaign: running rollouts finish, nothing new starts.
+
+        Without a rollout worker the pause is recorded, and takes effect when one starts.
+        """
+        _set_paused(home, name, True)
 
     @campaign.command()
     def resume(name: Name, home: Home = None) -> None:
         """Resume a paused campaign."""
-        _update(home, name, "resume")
+        _set_paused(home, name, False)
 
     @campaign.command()
     def cancel(name: Name, home: Home = None) -> None:
         """Cancel a campaign. Finished work is kept.
 
-        To resume it, run `mainspring campaign start` with the same file.
+        To resume it, repeat the command that ran it, at any moment.
         """
         from cli.operations import campaign_control
 
-        async def go(services: Any) -> str:
-            return await campaign_control.cancel(services.client, services.db, name)
+        async def go(services: Any) -> tuple[str, str]:
+            campaign = await campaign_control.cancel(services.client, services.db, name)
+            return campaign, await campaign_control.unserved(services.client)
 
         with_database(home, lambda db: campaign_control.refuse_ended(db, name, "cancel"))
-        echo(f"campaign {with_services(home, go)} is being cancelled")
+        campaign, unserved = with_services(home, go)
+        echo(f"campaign {campaign} is being cancelled" + (f"; {unserved}" if unserved else ""))
 
     @campaign.command()
     def key(
@@ -269,11 +274,12 @@ def _num_steps(record: Any, standing: Any) -> int | None:
     return None
 
 
-def _update(home: Path | None, name: str, update: str) -> None:
+def _set_paused(home: Path | None, name: str, paused: bool) -> None:
     from cli.operations import campaign_control
 
     async def go(services: Any) -> str:
-        return await campaign_control.update(services.client, services.db, name, update)
+        return await campaign_control.set_paused(services.client, services.db, name, paused, tell)
 
-    with_database(home, lambda db: campaign_control.refuse_ended(db, name, update))
-    echo(f"campaign {with_services(home, go)}: {update} done")
+    verb = "pause" if paused else "resume"
+    with_database(home, lambda db: campaign_control.refuse_ended(db, name, verb))
+    echo(with_services(home, go))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.options import Json
+from cli.options import Json, run_spoken
 
 
 def register(app: typer.Typer) -> None:
@@ -16,11 +16,9 @@ def register(app: typer.Typer) -> None:
         as_json: Json = False,
     ) -> None:
         """Check services, sandbox backends and disk. Exits 3 if something required is missing."""
-        import asyncio
-
         from cli.operations.machine_checks import examine
 
-        findings = asyncio.run(examine(home))
+        findings = run_spoken(home, examine(home), "the checks take long")
         if as_json:
             typer.echo(json.dumps([finding.as_dict() for finding in findings]))
         else:

@@ -1,16 +1,12 @@
 """`mainspring node ...`: the container hosts; empty one before maintenance."""
 
 import json
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
-from cli.options import Home, Json
+from cli.options import Home, Json, with_database
 from cli.terminal_text import echo
-
-T = TypeVar("T")
 
 
 def register(app: typer.Typer) -> None:
@@ -22,7 +18,7 @@ def register(app: typer.Typer) -> None:
         """List sandbox nodes with load and status."""
         from infra.db import nodes
 
-        rows = [_row(record) for record in _with_database(home, nodes.list_nodes)]
+        rows = [_row(record) for record in with_database(home, nodes.list_nodes)]
         if as_json:
             typer.echo(json.dumps(rows))
             return
@@ -72,7 +68,7 @@ def register(app: typer.Typer) -> None:
         async def go(db: Any) -> Any:
             return await ask(db, NodeId(name), undo=undo, wait_s=timeout_s if wait else None)
 
-        row = _row(_with_database(home, go))
+        row = _row(with_database(home, go, ""))
         if as_json:
             typer.echo(json.dumps(row))
         elif undo:
@@ -114,11 +110,3 @@ def _ago(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _with_database(home: Path | None, call: Callable[[Any], Awaitable[T]]) -> T:
-    import asyncio
-
-    from infra.db.connect import with_database
-
-    return asyncio.run(with_database(home, call))

@@ -12,6 +12,7 @@ import typer
 from cli.terminal_text import echo
 
 T = TypeVar("T")
+LONG = "this takes long; Postgres and Temporal answer"
 
 Home = Annotated[Path | None, typer.Option(help="State folder (default .mainspring).")]
 Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON.")]
@@ -25,18 +26,32 @@ def hint(text: str) -> None:
     echo(f"next: {text}", dim=True, err=True)
 
 
+def tell(text: str) -> None:
+    """What a command waits for, beside what it prints."""
+    typer.secho(text, dim=True, err=True)
+
+
+def run_spoken(home: Path | None, work: Awaitable[T], what: str = LONG) -> T:
+    """The result of `work`; what it waits for is told when it takes long."""
+    import asyncio
+
+    from cli.operations.spoken import spoken
+    from mainspring.settings import load_settings
+
+    return asyncio.run(spoken(work, lambda: load_settings(home), tell, what=what))
+
+
 def with_services(home: Path | None, call: Callable[[Any], Awaitable[T]]) -> T:
     """Call with `cli.operations.services.Services`: settings, database and Temporal."""
     import asyncio
 
     from cli.operations import services
 
-    return asyncio.run(services.with_services(home, call))
+    return asyncio.run(services.with_services(home, call, say=tell, what=LONG))
 
 
-def with_database(home: Path | None, call: Callable[[Any], Awaitable[T]]) -> T:
-    import asyncio
-
+def with_database(home: Path | None, call: Callable[[Any], Awaitable[T]], what: str = LONG) -> T:
+    """`what`: empty where the call tells its progress itself."""
     from infra.db.connect import with_database as run
 
-    return asyncio.run(run(home, call))
+    return run_spoken(home, run(home, call), what)

@@ -62,7 +62,7 @@ def register(rollout: typer.Typer) -> None:
         conditions = tuple(parse(where)) if where is not None else ()
 
         async def go(services: Any) -> Any:
-            from cli.operations import retrying
+            from cli.operations import campaign_control, retrying
             from infra.db.naming import campaign_named, rollout_named
             from infra.db.reading import rollout_search
 
@@ -74,13 +74,14 @@ def register(rollout: typer.Typer) -> None:
                 name = (await campaign_named(db, campaign)).id
                 wanted = rollout_search.Wanted(failed=failed, masked=masked, conditions=conditions)
                 chosen = [each.id for each in (await rollout_search.find(db, name, wanted))[0]]
-            return await retrying.retry(
+            done = await retrying.retry(
                 services.client, db, chosen, skip_final=campaign is not None
             )
+            return done, await campaign_control.unserved(services.client)
 
         from cli.operations.stored_run import resuming
 
-        done = with_services(home, go)
+        done, unserved = with_services(home, go)
         if as_json:
             typer.echo(json.dumps(asdict(done)))
             return
@@ -95,5 +96,7 @@ def register(rollout: typer.Typer) -> None:
         for each in done.restarted:
             again = resuming(done.kinds[each], each, home)
             echo(f"run {each} is started again; without workers of your own, `{again}` starts them")
+        if done.reset and unserved:
+            echo(unserved)
         if not (done.reset or done.returned or done.waiting):
             echo("no rollout matches")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.options import Home, Json, hint
+from cli.options import Home, Json, hint, run_spoken
 from cli.terminal_text import echo, plain
 
 PostgresPort = Annotated[
@@ -39,7 +39,6 @@ def register(app: typer.Typer) -> None:
         as_json: Json = False,
     ) -> None:
         """Start local Postgres and Temporal. Does nothing if they are running."""
-        import asyncio
 
         from cli.operations.embedded_stack import up as bring_up
         from cli.tables import Screen
@@ -47,7 +46,8 @@ def register(app: typer.Typer) -> None:
 
         forced = Forced(postgres_port, temporal_port, ui_port)
         with Screen(stderr=True).status("starting Postgres and Temporal"):
-            asyncio.run(bring_up(_home(home), forced))
+            what = "starting Postgres and Temporal"
+            run_spoken(home, bring_up(_home(home), forced), what)
         _show(home, as_json)
         if not as_json:
             hint("`mainspring quickstart`, or `mainspring train FILE` with your own campaign")
@@ -55,11 +55,9 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def down(home: Home = None, as_json: Json = False) -> None:
         """Stop local Postgres and Temporal. Data is kept. Workers you started keep running."""
-        import asyncio
-
         from cli.operations.embedded_stack import down as bring_down
 
-        stopped = asyncio.run(bring_down(_home(home)))
+        stopped = run_spoken(home, bring_down(_home(home)), "stopping Temporal and Postgres")
         if as_json:
             typer.echo(json.dumps({"stopped": stopped}))
         else:
@@ -79,8 +77,6 @@ def _home(home: Path | None) -> Path:
 
 
 def _show(home: Path | None, as_json: bool) -> bool:
-    import asyncio
-
     from rich.text import Text
 
     from cli.operations.embedded_stack import ServiceState
@@ -97,7 +93,7 @@ def _show(home: Path | None, as_json: bool) -> bool:
                 settings = await with_recorded_namespace(settings, db)
         return states, settings.temporal_link
 
-    states, link = asyncio.run(ask())
+    states, link = run_spoken(home, ask())
     healthy = all(state.healthy for state in states)
     if as_json:
         services = [state.as_dict() for state in states]

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from cli.options import tell
 from cli.terminal_text import echo
 
 
@@ -47,7 +48,7 @@ def start_campaign(
         await launch.start(services.client, services.db, campaign, echo)
         return await launch.left_out(services.db, campaign)
 
-    left_out = asyncio.run(with_services(home, go))
+    left_out = asyncio.run(with_services(home, go, say=tell))
     if dry_run:
         return
     if left_out:

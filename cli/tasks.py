@@ -1,16 +1,12 @@
 """`mainspring tasks ...`: the tasks that are stored, and the images they need on this machine."""
 
 import json
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
 from cli import task_import, task_new, verify
-from cli.options import Home, Json
-
-T = TypeVar("T")
+from cli.options import Home, Json, with_database
 
 IMAGE_CHARS = 30
 """Shown of an image's name where ids have to fit as well: its end, which tells tasks apart."""
@@ -49,7 +45,7 @@ def register(app: typer.Typer) -> None:
             await known_source(db, source, split)
             return await summaries(db, source, split)
 
-        rows = [asdict(row) for row in _with_database(home, read)]
+        rows = [asdict(row) for row in with_database(home, read)]
         if as_json:
             typer.echo(json.dumps(rows))
             return
@@ -106,7 +102,7 @@ def register(app: typer.Typer) -> None:
             return await list_images(db, source=source, split=split, first=first)
 
         found: list[Any] = []
-        if wanted := _with_database(home, read):
+        if wanted := with_database(home, read):
             store = open_store(settings.home, mirrors)
             found = asyncio.run((pull_missing if pull else survey)(store, wanted))
         if as_json:
@@ -132,11 +128,3 @@ def _print(found: list[Any]) -> None:
     num_missing = sum(status.num_bytes is None for status in found)
     table.caption = f"{len(found)} images, {num_missing} missing"
     Screen().print(table)
-
-
-def _with_database(home: Path | None, call: Callable[[Any], Awaitable[T]]) -> T:
-    import asyncio
-
-    from infra.db.connect import with_database
-
-    return asyncio.run(with_database(home, call))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.options import Home, Json, hint
+from cli.options import Home, Json, hint, run_spoken
 from cli.terminal_text import echo
 
 
@@ -17,9 +17,7 @@ def register(app: typer.Typer) -> None:
     @temporal.command()
     def setup(home: Home = None, as_json: Json = False) -> None:
         """Register the search attributes of rollouts on the namespace. Safe to repeat."""
-        import asyncio
-
-        missing, namespace = asyncio.run(_register(home))
+        missing, namespace = run_spoken(home, _register(home))
         if as_json:
             typer.echo(json.dumps({"namespace": namespace, "registered": missing}))
         elif missing:
@@ -34,9 +32,7 @@ def register(app: typer.Typer) -> None:
         as_json: Json = False,
     ) -> None:
         """Move to another Temporal namespace. Workflows in the old one are not moved."""
-        import asyncio
-
-        before = asyncio.run(_move(namespace, home))
+        before = run_spoken(home, _move(namespace, home))
         if as_json:
             typer.echo(json.dumps({"namespace": namespace, "before": before}))
             return

@@ -50,6 +50,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows import activity_calls
     from workflows.admitting import Admission
     from workflows.measuring import measure
+    from workflows.pausing import Pausing
     from workflows.playing import cancel_elsewhere
     from workflows.waiting import Waits
 
@@ -72,6 +73,7 @@ class CampaignWorkflow:
         self._changed = False
         self._dropped: set[int] = set()
         self._steps_in_run = 0
+        self._pausing = Pausing()
 
     @workflow.run
     async def run(self, state: CampaignState) -> CampaignProgress:
@@ -89,13 +91,15 @@ class CampaignWorkflow:
             cancelled = is_cancelled_exception(error)
             await self._admission.stop()
             await self._cancel_groups()
-            await self._set_status(
-                CampaignStatus.CANCELLED if cancelled else CampaignStatus.FAILED,
-                None if cancelled else activity_calls.end_text(error),
-            )
+            async with self._pausing.ending():
+                await self._set_status(
+                    CampaignStatus.CANCELLED if cancelled else CampaignStatus.FAILED,
+                    None if cancelled else activity_calls.end_text(error),
+                )
             raise
         await self._admission.stop()
-        await self._set_status(CampaignStatus.FINISHED)
+        async with self._pausing.ending():
+            await self._set_status(CampaignStatus.FINISHED)
         return self.progress()
 
     async def _do_next(self) -> bool:
@@ -272,6 +276,18 @@ class CampaignWorkflow:
         self._dropped.add(dropped.step)
         self._changed = True
         self._admission.look()
+
+    @workflow.signal
+    async def set_paused(self, paused: bool) -> None:
+        """As `pause` and `resume`; it is recorded also while no worker runs."""
+        self._state.paused = paused
+        self._changed = True
+        async with self._pausing.writing() as may_write:
+            if may_write:
+                is_paused = self._state.paused
+                await self._set_status(
+                    CampaignStatus.PAUSED if is_paused else CampaignStatus.RUNNING
+                )
 
     @workflow.update
     async def pause(self) -> CampaignProgress:

@@ -27,6 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.protocol.run import RunGroupInput, RunGroupResult, RunProgress, RunState
     from mainspring.status import CampaignStatus
     from workflows import activity_calls
+    from workflows.pausing import Pausing
     from workflows.playing import EVALUATION_PRIORITY, TRAINING_PRIORITY, run_rollout
 
 
@@ -40,6 +41,7 @@ class RunWorkflow:
         self._num_in_flight = 0
         self._num_begun = 0
         self._broken: str | None = None
+        self._pausing = Pausing()
         self._since = workflow.time()
         evaluation = state.evaluation
         self._policy_version = evaluation.policy_version if evaluation else 0
@@ -70,17 +72,19 @@ class RunWorkflow:
             await self._until(lambda: all(each.done() for each in playing))
             await asyncio.gather(*playing)
             if is_last:
-                await self._set_status(CampaignStatus.FINISHED)
+                async with self._pausing.ending():
+                    await self._set_status(CampaignStatus.FINISHED)
                 return self.progress()
         except (FailureError, asyncio.CancelledError) as error:
             for each in playing:
                 each.cancel()
             await asyncio.gather(*playing, return_exceptions=True)
             cancelled = is_cancelled_exception(error)
-            await self._set_status(
-                CampaignStatus.CANCELLED if cancelled else CampaignStatus.FAILED,
-                None if cancelled else activity_calls.end_text(error),
-            )
+            async with self._pausing.ending():
+                await self._set_status(
+                    CampaignStatus.CANCELLED if cancelled else CampaignStatus.FAILED,
+                    None if cancelled else activity_calls.end_text(error),
+                )
             raise
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(state)
@@ -135,6 +139,17 @@ class RunWorkflow:
             SET_CAMPAIGN_STATUS,
             StatusInput(campaign=self._state.campaign, status=status, error=error),
         )
+
+    @workflow.signal
+    async def set_paused(self, paused: bool) -> None:
+        """As `pause` and `resume`; it is recorded also while no worker runs."""
+        self._state.paused = paused
+        async with self._pausing.writing() as may_write:
+            if may_write:
+                is_paused = self._state.paused
+                await self._set_status(
+                    CampaignStatus.PAUSED if is_paused else CampaignStatus.RUNNING
+                )
 
     @workflow.update
     async def pause(self) -> RunProgress:

@@ -24,6 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.protocol.sft import SftState, SftStepsInput, SftSurvey, SftSurveyInput
     from mainspring.status import CampaignStatus
     from workflows import activity_calls
+    from workflows.pausing import Pausing
     from workflows.waiting import Waits
 
 
@@ -34,6 +35,7 @@ class SftWorkflow:
         self._state = state
         self._seen: SftSurvey | None = None
         self._waits = Waits()
+        self._pausing = Pausing()
 
     @workflow.run
     async def run(self, state: SftState) -> CampaignProgress:
@@ -44,12 +46,14 @@ class SftWorkflow:
                     workflow.continue_as_new(state)
         except (FailureError, asyncio.CancelledError) as error:
             cancelled = is_cancelled_exception(error)
-            await self._set_status(
-                CampaignStatus.CANCELLED if cancelled else CampaignStatus.FAILED,
-                None if cancelled else activity_calls.end_text(error),
-            )
+            async with self._pausing.ending():
+                await self._set_status(
+                    CampaignStatus.CANCELLED if cancelled else CampaignStatus.FAILED,
+                    None if cancelled else activity_calls.end_text(error),
+                )
             raise
-        await self._set_status(CampaignStatus.FINISHED)
+        async with self._pausing.ending():
+            await self._set_status(CampaignStatus.FINISHED)
         return self.progress()
 
     async def _do_next(self) -> bool:
@@ -99,6 +103,17 @@ class SftWorkflow:
             SET_CAMPAIGN_STATUS,
             StatusInput(campaign=self._state.campaign, status=status, error=error),
         )
+
+    @workflow.signal
+    async def set_paused(self, paused: bool) -> None:
+        """As `pause` and `resume`; it is recorded also while no worker runs."""
+        self._state.paused = paused
+        async with self._pausing.writing() as may_write:
+            if may_write:
+                is_paused = self._state.paused
+                await self._set_status(
+                    CampaignStatus.PAUSED if is_paused else CampaignStatus.RUNNING
+                )
 
     @workflow.update
     async def pause(self) -> CampaignProgress:

@@ -4,12 +4,18 @@ Invariants: a campaign that does not run is named with its status, and the comma
 dropped or rolled back is decided in the store, once, and the running workflow is told afterwards.
 """
 
+import asyncio
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from cli.operations.campaign_launch import is_being_cancelled
+from cli.operations.fleet_extensions import pollers
+from cli.operations.stored_run import resuming
 from infra.db import campaigns, discards
 from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
@@ -18,10 +24,14 @@ from infra.temporal.lost_campaigns import settle_campaign
 from mainspring import layout
 from mainspring.config.any_run import training
 from mainspring.errors import UsageError
-from mainspring.ids import CampaignId, campaign_workflow, group_workflow
+from mainspring.ids import ROLLOUT_QUEUE, CampaignId, campaign_workflow, group_workflow
 from mainspring.protocol.campaign import BatchDropped
 from mainspring.status import CampaignStatus
 
+TAKEN_TIMEOUT_S = 15.0
+"""A worker that lives takes a workflow's task sooner, but on a machine that is overloaded."""
+SAY_AFTER_S = 2.0
+LOOK_S = 0.2
 _WORDS = {
     CampaignStatus.CANCELLED: "has already been cancelled",
     CampaignStatus.CREATED: "has not begun",
@@ -45,14 +55,58 @@ async def cancel(client: Client, db: Database, name: str) -> CampaignId:
     return campaign
 
 
-async def update(client: Client, db: Database, name: str, what: str) -> CampaignId:
-    """`what` is "pause" or "resume". Raises UsageError when it does not run."""
-    campaign = await _running(client, db, name, what)
+async def set_paused(
+    client: Client, db: Database, name: str, paused: bool, say: Callable[[str], None]
+) -> str:
+    """Pause or resume it; what came of that. The order is recorded at once and is taken when a
+    worker runs, also after this command was aborted. Raises UsageError when it does not run."""
+    verb, done = ("pause", "paused") if paused else ("resume", "resumed")
+    campaign = await _running(client, db, name, verb)
+    handle = client.get_workflow_handle(campaign_workflow(campaign))
+    if await is_being_cancelled(handle):
+        kind = (await campaigns.get(db, campaign)).kind
+        raise UsageError(
+            f"campaign {campaign} is being cancelled: nothing to {verb}",
+            remedy=f"start it again with `{resuming(kind, campaign)}`",
+        )
     try:
-        await client.get_workflow_handle(campaign_workflow(campaign)).execute_update(what)
+        await handle.signal("set_paused", paused)
     except RPCError as error:
-        await _refuse_ended(error, client, db, campaign, what)
-    return campaign
+        await _refuse_ended(error, client, db, campaign, verb)
+    begun = time.monotonic()
+    told = False
+    while True:
+        record = await campaigns.get(db, campaign)
+        if record.status in campaigns.ENDS and paused:
+            raise _does_not_run(campaign, record.status, verb)
+        if record.status in campaigns.ENDS:
+            return f"campaign {campaign} is {done}, and {record.status} since"
+        polling = await pollers(client, ROLLOUT_QUEUE, "workflow")
+        if not polling:
+            return (
+                f"campaign {campaign}: the order is recorded, and no rollout worker runs. It is "
+                f"{done} when one starts (`{resuming(record.kind, campaign)}`, or "
+                "`mainspring worker rollout`)"
+            )
+        # A campaign that was not paused before shows by nothing that a worker took the order.
+        if (record.status is CampaignStatus.PAUSED) is paused:
+            return f"campaign {campaign} is {done}"
+        if time.monotonic() - begun > TAKEN_TIMEOUT_S:
+            return (
+                f"campaign {campaign}: the order is recorded, and no rollout worker has taken it "
+                f"within {TAKEN_TIMEOUT_S:.0f} s ({', '.join(polling)}). It is {done} when one does"
+            )
+        if not told and time.monotonic() - begun > SAY_AFTER_S:
+            told = True
+            say(f"the order is recorded: waiting until a rollout worker takes it ({polling[0]})")
+        await asyncio.sleep(LOOK_S)
+
+
+async def unserved(client: Client) -> str:
+    """A sentence where no rollout worker runs, which what was asked for waits for; else empty."""
+    if await pollers(client, ROLLOUT_QUEUE, "workflow"):
+        return ""
+    return "no rollout worker runs: it is done when one starts"
 
 
 async def drop_batch(client: Client, db: Database, name: str) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 from cli.operations.embedded_stack import revive
 from cli.operations.fork_request import die_with_parent
 from cli.operations.forks import Forked, Forks
+from cli.operations.spoken import spoken
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import DatabaseError, WorkFailed
 from mainspring.programs.profiles.choice import is_program
@@ -187,7 +188,7 @@ async def keep_until(
             say(f"{name} ended: started again")
         fleet.check()
         try:
-            if await ended():
+            if await spoken(ended(), lambda: settings, say):
                 return
             answered = time.monotonic()
         except DatabaseError:

@@ -30,6 +30,7 @@ from cli.operations.fleet import (
 from cli.operations.local_engines import Hardware, this_machine
 from cli.operations.run_to_end import run_to_end
 from cli.operations.sandboxes_here import backends_here
+from cli.operations.spoken import spoken
 from cli.operations.supervisor import Supervisor
 from cli.operations.watch import require_finished
 from infra.db import campaigns
@@ -160,8 +161,11 @@ async def _train(
         telling.show(items)
         checklist.require(config.name, items)
     with supervisor.holding():
-        telling.say("starting Temporal and Postgres")
-        info = await up(configured.home)
+        starting = "starting Temporal and Postgres"
+        telling.say(starting)
+        info = await spoken(
+            up(configured.home), lambda: load_settings(home), telling.say, what=starting
+        )
         settings = load_settings(info.home)
         set_up(settings.log_format)
         async with open_database(settings) as db:

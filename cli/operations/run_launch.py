@@ -29,6 +29,7 @@ from cli.operations.named_parts import check_named
 from cli.operations.run_to_end import run_to_end
 from cli.operations.sandboxes_here import backends_here
 from cli.operations.split_choice import chosen_split
+from cli.operations.spoken import spoken
 from cli.operations.stored_run import resuming
 from cli.operations.watch import require_finished
 from infra.db import campaigns
@@ -168,11 +169,12 @@ async def conductor(
     configured = configured_settings(home)
     own_workers = own_workers and not configured.temporal_address
     if own_workers:
-        await up(configured.home)
+        starting = "starting Postgres and Temporal takes long"
+        await spoken(up(configured.home), lambda: load_settings(home), say, what=starting)
     settings = load_settings(home)
     set_up(settings.log_format)
     async with open_database(settings) as db:
-        client = await connect(settings, db)
+        client = await spoken(connect(settings, db), lambda: settings, say)
         settings = settings.in_namespace(client.namespace)
         yield Conductor(settings, db, client, own_workers, say, for_a_program, home)
 

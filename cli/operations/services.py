@@ -8,6 +8,7 @@ from typing import TypeVar
 from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from cli.operations.spoken import spoken
 from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.log_setup import set_up
@@ -25,8 +26,19 @@ class Services:
     client: Client
 
 
-async def with_services(home: Path | None, call: Callable[[Services], Awaitable[T]]) -> T:
-    """Raises DatabaseError, TemporalError, and UsageError for a workflow that is not there."""
+async def with_services(
+    home: Path | None,
+    call: Callable[[Services], Awaitable[T]],
+    *,
+    say: Callable[[str], None],
+    what: str = "",
+) -> T:
+    """`say` and `what`: of `spoken`. Raises DatabaseError, TemporalError, and UsageError for a
+    workflow that is not there."""
+    return await spoken(_with_services(home, call), lambda: load_settings(home), say, what=what)
+
+
+async def _with_services(home: Path | None, call: Callable[[Services], Awaitable[T]]) -> T:
     settings = load_settings(home)
     set_up(settings.log_format)
     async with open_database(settings) as db:

@@ -5,6 +5,7 @@ Reads the store and what `cli.operations.seen_waits` sees in Temporal; changes n
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -258,8 +259,9 @@ def sparkline(values: list[float]) -> str:
     return "".join(SPARK[round(min(1.0, max(0.0, v)) * top)] for v in values[-SPARK_WIDTH:])
 
 
-def follow(home: Path | None, name: str) -> None:
-    """Raises UnknownId, and WorkFailed when it ended otherwise than finished."""
+def follow(home: Path | None, name: str, say: Callable[[str], None]) -> None:
+    """`say`: who does not answer. Raises UnknownId, and WorkFailed when it ended otherwise than
+    finished."""
     from cli.operations.services import Services, with_services
     from infra.db.naming import campaign_named
 
@@ -272,4 +274,4 @@ def follow(home: Path | None, name: str) -> None:
         record = await campaigns.get(services.db, campaign)
         require_finished(record, f"see `mainspring campaign show {campaign}`")
 
-    asyncio.run(with_services(home, go))
+    asyncio.run(with_services(home, go, say=say))

@@ -20,7 +20,9 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select
+from temporalio.service import RPCError
 
+from cli.operations import campaign_launch as launch
 from cli.operations import still_alive
 from cli.operations.embedded_stack import StackInfo, temporary
 from cli.operations.supervisor import Supervisor
@@ -30,8 +32,8 @@ from infra.db.models import CallRow, GroupRow, RolloutRow
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.connection import connect
-from mainspring.errors import DatabaseError
-from mainspring.ids import campaign_id
+from mainspring.errors import DatabaseError, TemporalError
+from mainspring.ids import campaign_id, campaign_workflow
 from mainspring.settings import load_settings
 from mainspring.status import CampaignStatus, GroupStatus, RolloutPhase
 from mainspring.trajectories.samples import samples_of
@@ -113,11 +115,27 @@ class Trial:
         except DatabaseError:
             return 0  # between `down` and the next command
 
-    async def next_reply(self, process: subprocess.Popen[bytes], before: int) -> float:
+    async def run_id(self) -> str | None:
+        """Of the campaign's newest workflow."""
+        try:
+            client = await connect(load_settings(self.info.home), self.db)
+            found = await launch.describe(client.get_workflow_handle(campaign_workflow(NAME)))
+        except (DatabaseError, TemporalError, RPCError):
+            return None  # between `down` and the next command
+        return found.run_id if found else None
+
+    async def next_reply(self, process: subprocess.Popen[bytes], ended: str | None) -> float:
+        """Seconds until a reply for a workflow other than the `ended` one is stored."""
         begun = time.monotonic()
+        before: int | None = None
 
         async def more() -> bool:
+            nonlocal before
             assert process.poll() is None, self.log.read_text()[-4000:]
+            if before is None:
+                if await self.run_id() in (None, ended):
+                    return False
+                before = await self.num_replies()
             return await self.num_replies() > before
 
         await until(more, REPLY_S)
@@ -225,23 +243,22 @@ async def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 @pytest.mark.timeout(ROUNDS * 400)
 async def test_a_campaign_is_cancelled_and_started_again(trial: Trial) -> None:
     chance = random.Random(SEED)
-    process = trial.train()
+    process, ended = trial.train(), None
     try:
         async with busy_core():
             for number in range(ROUNDS):
-                before = await trial.num_replies()
-                waited_s = await trial.next_reply(process, before)
+                waited_s = await trial.next_reply(process, ended)
                 if trial.figures:
                     what, took_s, _ = trial.figures[-1]
                     trial.figures[-1] = (what, took_s, waited_s)
                 await asyncio.sleep(chance.uniform(0.0, LONGEST_S))
+                ended = await trial.run_id()
                 what = BETWEEN[number % len(BETWEEN)]
                 assert await trial.do("campaign", "cancel", NAME) == 0, trial.log.read_text()
                 process, took_s = await in_between(trial, process, what)
                 trial.figures.append((what, took_s, 0.0))
-            before = await trial.num_replies()
             what, took_s, _ = trial.figures[-1]
-            trial.figures[-1] = (what, took_s, await trial.next_reply(process, before))
+            trial.figures[-1] = (what, took_s, await trial.next_reply(process, ended))
         process.send_signal(signal.SIGTERM)
         await trial.left(process)
         num_steps = await every_step_once(trial.db)

@@ -172,7 +172,7 @@ async def test_what_does_not_run_is_named_with_its_status(cluster) -> None:
         with pytest.raises(
             UsageError, match=f"campaign {campaign} has already failed: nothing to pause"
         ):
-            await campaign_control.update(cluster.client, cluster.db, campaign, "pause")
+            await campaign_control.set_paused(cluster.client, cluster.db, campaign, True, print)
         with pytest.raises(UsageError, match="nothing to cancel"):
             await campaign_control.cancel(cluster.client, cluster.db, campaign)
         await launch.start(cluster.client, cluster.db, campaign)

@@ -85,7 +85,8 @@ async def test_paused_and_resumed_it_makes_every_step_once(
     async with trainer_of(cluster, run, tmp_path, backend):
         handle = await campaign_launch.start(cluster.client, cluster.db, run)
         await until(backend.reached.is_set)
-        assert await campaign_control.update(cluster.client, cluster.db, run, "pause") == run
+        told = await campaign_control.set_paused(cluster.client, cluster.db, run, True, print)
+        assert told == f"campaign {run} is paused"
         backend.let_go.set()
 
         async def waits() -> bool:
@@ -95,7 +96,7 @@ async def test_paused_and_resumed_it_makes_every_step_once(
         await until(waits)
         assert await status(cluster, run) is CampaignStatus.PAUSED
         assert await versions(cluster, run) == [0, 4, 6]
-        await campaign_control.update(cluster.client, cluster.db, run, "resume")
+        await campaign_control.set_paused(cluster.client, cluster.db, run, False, print)
         done = await handle.result()
     assert (done["step"], done["num_steps"]) == (NUM_STEPS, NUM_STEPS)
     assert await status(cluster, run) is CampaignStatus.FINISHED
