@@ -5,7 +5,10 @@ training live where others need them too: `mainspring.trajectories.turns.BrokenT
 `mainspring.errors.ModelError`.
 """
 
+from typing import NoReturn
+
 from mainspring.algorithms.gap import LogprobGap
+from mainspring.causes import cause_of, is_out_of_memory
 from mainspring.errors import ServiceError, WorkFailed
 from mainspring.stamp import Stamp
 from mainspring.status import FaultKind
@@ -97,6 +100,13 @@ def algorithm_broken(what: str, problem: str) -> AlgorithmBroken:
         f"{what} {problem}",
         remedy="correct it where workers and trainer run, then start the campaign again",
     )
+
+
+def raise_broken(what: str, error: Exception) -> NoReturn:
+    """What an extension raised, as AlgorithmBroken; lack of memory as it is: it may pass."""
+    if is_out_of_memory(error):
+        raise error
+    raise algorithm_broken(what, f"raised {cause_of(error)}") from error
 
 
 def stamp_differs(

@@ -19,7 +19,7 @@ from mainspring.algorithms.choice import LOSSES
 from mainspring.config.kl import KlPlace
 from mainspring.config.trainer import TrainerConfig
 from mainspring.step_metrics import PASS_NAMES, TAKEN_NAMES
-from mainspring.training_faults import AlgorithmBroken, algorithm_broken
+from mainspring.training_faults import AlgorithmBroken, algorithm_broken, raise_broken
 from trainer.corrections.protocol import Corrected, Correction
 from trainer.losses.aggregation import token_weights
 from trainer.losses.kl import kl_of, to_come
@@ -227,7 +227,7 @@ class LossPass:
             try:
                 found: Any = self._correction(part, config)
             except Exception as error:
-                raise algorithm_broken(what, f"raised {type(error).__name__}: {error}") from error
+                raise_broken(what, error)
             if not isinstance(found, Corrected):
                 raise algorithm_broken(
                     what, f"returned a {type(found).__name__}, expected a Corrected"
@@ -248,7 +248,7 @@ class LossPass:
         try:
             found: Any = self._loss(tokens, self._trainer)
         except Exception as error:
-            raise algorithm_broken(what, f"raised {type(error).__name__}: {error}") from error
+            raise_broken(what, error)
         if not isinstance(found, LossOutput) or not isinstance(found.loss, Tensor):
             raise algorithm_broken(what, f"returned {found!r:.80}, expected a LossOutput")
         if found.loss.ndim or not found.loss.requires_grad:

@@ -37,7 +37,7 @@ from mainspring.config.parallel import MCORE, PLAIN, Device
 from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import ConfigError
 from mainspring.named import find, find_class
-from mainspring.training_faults import algorithm_broken
+from mainspring.training_faults import algorithm_broken, raise_broken
 from mainspring.trajectories.turn_places import TurnPlace
 
 ADVANTAGES: dict[str, AdvantageEstimator] = {
@@ -208,7 +208,7 @@ def _called(what: str, function: Any, *given: object) -> Any:
     try:
         return function(*given)
     except Exception as error:
-        raise algorithm_broken(what, f"raised {type(error).__name__}: {error}") from error
+        raise_broken(what, error)
 
 
 def _is_finite(value: object) -> bool:

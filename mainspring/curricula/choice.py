@@ -16,7 +16,7 @@ from mainspring.curricula.prioritized import prioritized
 from mainspring.curricula.protocol import Curriculum, TaskHistory
 from mainspring.errors import ConfigError
 from mainspring.named import find
-from mainspring.training_faults import algorithm_broken
+from mainspring.training_faults import algorithm_broken, raise_broken
 
 CURRICULA: dict[str, Curriculum] = {"band": band, "prioritized": prioritized}
 
@@ -29,7 +29,7 @@ def next_task(tasks_N: Sequence[TaskHistory], draw: int, campaign: CampaignConfi
     try:
         found = choose(tuple(tasks_N), draw, campaign)
     except Exception as error:
-        raise algorithm_broken(what, f"raised {type(error).__name__}: {error}") from error
+        raise_broken(what, error)
     if type(found) is not int or not 0 <= found < len(tasks_N):
         raise algorithm_broken(
             what, f"returned {found!r:.80}, expected a position from 0 to {len(tasks_N) - 1}"

@@ -107,3 +107,14 @@ def test_what_is_no_loss_moves_nothing(function, problem, make_model, make_confi
     usual.train_step(batch, step=0, current_version=0)
     mine, other = rank.logprobs(batch), usual.logprobs(batch)
     assert all(np.array_equal(mine[n], other[n]) for n in mine)
+
+
+def needs_memory(tokens, trainer):
+    raise MemoryError("Unable to allocate 8.0 GiB")
+
+
+def test_lack_of_memory_in_a_loss_is_no_fault_of_the_loss(make_model, make_config, batch):
+    """Another attempt may find the memory; a broken loss would end the campaign at once."""
+    rank = TrainerRank(make_config(loss=f"{__name__}:needs_memory"), make_model("qwen3")[1])
+    with pytest.raises(MemoryError):
+        rank.train_step(batch, step=0, current_version=0)
