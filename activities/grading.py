@@ -8,6 +8,7 @@ stored verdict, as giving a patch twice gives the stored patch.
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from temporalio import activity
 
@@ -21,7 +22,7 @@ from infra.sandbox.protocol import SandboxBroken, SandboxLost, SandboxRefused
 from infra.temporal.faults import naming
 from infra.temporal.heartbeat import heartbeating
 from infra.verdicts.swebench import LibraryMissing, UnknownParser
-from mainspring.environments.protocol import Judged, Place, WorldLost
+from mainspring.environments.protocol import Finished, Judged, Place, WorldLost
 from mainspring.ids import NodeId, SandboxId
 from mainspring.integrity.exploits import BY_NAME
 from mainspring.protocol.activities import GIVE_PATCH, GRADE
@@ -30,6 +31,7 @@ from mainspring.status import FaultKind, Player, RolloutPhase, SandboxPurpose, V
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.swe_task import SweTask
 
+Made = TypeVar("Made")
 MAX_ATTEMPTS = 10
 """Sandboxes one grading may use up before the rollout is masked."""
 MAX_EMPTY_RUNS = 3
@@ -71,25 +73,27 @@ class GradingActivities:
             patch = await rollouts.get_patch(self._db, ref.rollout, ref.epoch)
             if patch is None:
                 given = await self._given(ref)
-                patch = await rollouts.put_patch(self._db, ref.rollout, ref.epoch, given)
+                patch = await rollouts.put_patch(
+                    self._db, ref.rollout, ref.epoch, given.result, given.note
+                )
             return PatchResult(num_bytes=len(patch))
 
-    async def _given(self, ref: RolloutRef) -> bytes:
+    async def _given(self, ref: RolloutRef) -> Finished:
         stored = await rollouts.get(self._db, ref.rollout)
         task = await self._known.task(stored.task)
         match stored.player:
             case Player.EMPTY:
-                return b""
+                return Finished(b"")
             case Player.STORED if stored.source_rollout is not None:
-                return await rollouts.get_final_patch(self._db, stored.source_rollout) or b""
-            case Player.GOLD if isinstance(task, SweTask) and task.gold_patch is not None:
-                return task.gold_patch.encode()
-            case Player.GOLD if isinstance(task, SweTask) and task.solution:
+                patch = await rollouts.get_final_patch(self._db, stored.source_rollout)
+                return Finished(patch or b"")
+            case Player.GOLD if isinstance(task, SweTask) and (task.gold_patch or task.solution):
                 solve = self._environments.swe.solve
                 return await self._made(ref, "gold", lambda place: solve(task, place))
             case Player.EXPLOIT if isinstance(task, SweTask) and stored.exploit in BY_NAME:
                 attack, exploit = self._environments.swe.attack, BY_NAME[stored.exploit]
-                return await self._made(ref, "exploit", lambda place: attack(task, exploit, place))
+                made = self._made(ref, "exploit", lambda place: attack(task, exploit, place))
+                return Finished(await made)
             case player:
                 raise SandboxRefused(
                     f"rollout {ref.rollout}: there is no patch to give for player {player} and "
@@ -98,9 +102,9 @@ class GradingActivities:
                 )
 
     async def _made(
-        self, ref: RolloutRef, use: str, make: Callable[[Place], Awaitable[bytes]]
-    ) -> bytes:
-        """The patch that a script makes in a sandbox of its own."""
+        self, ref: RolloutRef, use: str, make: Callable[[Place], Awaitable[Made]]
+    ) -> Made:
+        """What is made in a sandbox of its own."""
         try:
             async with self._place(ref, use) as place:
                 return await make(place)

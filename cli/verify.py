@@ -148,6 +148,7 @@ async def _read(run: Any, config: Any, campaign: Any) -> dict[str, Any]:
     wanted = await selections.task_ids(run.db, config, split)
     known = await verifications.verification_of(run.db, source, split)
     faults = await verifications.faults(run.db, campaign)
+    reasons = await verifications.reasons(run.db, campaign)
     passes = await verifications.passes(run.db, campaign)
     counts = Counter(known[task] for task in wanted)
     bad = [task for task in wanted if known[task] is not Verification.VERIFIED]
@@ -159,7 +160,12 @@ async def _read(run: Any, config: Any, campaign: Any) -> dict[str, Any]:
         "patches": {player.value: asdict(passes[player]) for player in config.players},
         "counts": {word.value: counts[word] for word in Verification},
         "not_verified": {
-            task: {"verification": known[task].value, "fault": faults.get(task)} for task in bad
+            task: {
+                "verification": known[task].value,
+                "fault": faults.get(task),
+                "reason": reasons.get(task),
+            }
+            for task in bad
         },
     }
 
@@ -186,9 +192,10 @@ def _print(found: dict[str, Any]) -> None:
 
     console = Screen()
     if bad := found["not_verified"]:
-        table = Table("task", "verification", "fault")
+        table = Table("task", "verification", "reason")
         for task, known in list(bad.items())[:NUM_LISTED]:
-            table.add_row(task, known["verification"].replace("_", " "), known["fault"] or "")
+            why = known["fault"] or known["reason"] or ""
+            table.add_row(task, known["verification"].replace("_", " "), why)
         if len(bad) > NUM_LISTED:
             table.caption = f"and {len(bad) - NUM_LISTED} more (--json lists all)"
         console.print(table)

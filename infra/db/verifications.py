@@ -16,6 +16,8 @@ from infra.db.rollout_ends import DONE, HAS_VERDICT
 from mainspring.ids import CampaignId, TaskId
 from mainspring.status import CampaignKind, Player, Verdict, Verification
 
+REASON_CHARS = 200
+
 
 async def verification_of(
     database: Database, source: str, split: str | None = None
@@ -73,6 +75,40 @@ async def faults(database: Database, campaign: CampaignId) -> dict[TaskId, str]:
             .group_by(RolloutRow.task_id)
         )
         return {TaskId(task): fault for task, fault in rows}
+
+
+async def reasons(database: Database, campaign: CampaignId) -> dict[TaskId, str]:
+    """Of tasks whose true fix did not resolve them: why, of one of their rollouts."""
+    columns = (
+        RolloutRow.task_id,
+        RolloutRow.verdict,
+        RolloutRow.grade_report["note"].astext,
+        RolloutRow.patch_note,
+        RolloutRow.grade_output,
+    )
+    async with database.transaction() as connection:
+        rows = await connection.execute(
+            select(*columns)
+            .where(
+                RolloutRow.campaign_id == campaign,
+                RolloutRow.player == Player.GOLD,
+                DONE,
+                HAS_VERDICT,
+                RolloutRow.verdict != Verdict.RESOLVED,
+            )
+            .order_by(RolloutRow.id.desc())
+        )
+        return {TaskId(task): _reason(*told) for task, *told in rows}
+
+
+def _reason(verdict: str, note: str | None, patch_note: str | None, output: str | None) -> str:
+    """What the record has of it, the most telling first; of the tests' output its end."""
+    notes = [each for each in dict.fromkeys((note, patch_note)) if each]
+    if verdict in (Verdict.NOT_RESOLVED, Verdict.PATCH_FAILED) and not note:
+        what = "the tests fail" if verdict == Verdict.NOT_RESOLVED else "the patch does not apply"
+        lines = (output or "").strip().splitlines()
+        notes.append(f"{what}: {lines[-1].strip()[-REASON_CHARS:]}" if lines else what)
+    return "; ".join(notes) or verdict.replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from infra.sandbox.protocol import Sandbox, SandboxRefused, SandboxSpec
 from infra.sandbox.session import PatchRefused
 from infra.sandbox.shell.channel import CHANNEL_BYTES
 from infra.verdicts import swebench
-from mainspring.environments.protocol import CommandResult, Judged
+from mainspring.environments.protocol import CommandResult, Finished, Judged
 from mainspring.errors import UsageError
 from mainspring.integrity.exploits import Exploit
 from mainspring.program_files import program
@@ -53,6 +53,8 @@ for file in {" ".join(reward_file.FILES)}; do
 done
 exit 1
 """
+LOOK_TIMEOUT_S = 60.0
+LOOK_OUTSIDE = f"solution={SOLUTION_DIR}\n" + program(__file__, "look_outside.sh")
 CLEAR_REWARD = (
     f"rm -rf -- {' '.join(f'{reward_file.FOLDER}/{each}' for each in reward_file.FILES)}\n"
 )
@@ -140,14 +142,25 @@ async def judge(
     return Judged(verdict, _end(tested), report.model_copy(update=told))
 
 
-async def solve(sandbox: Sandbox, task: SweTask) -> bytes:
-    """The patch that the task's own solution makes, in a sandbox made `for_solving` and as much
-    time as its tests have. What its script returns does not matter: the tests will tell."""
+async def solve(sandbox: Sandbox, task: SweTask) -> Finished:
+    """The patch of the task's true fix, taken as an agent's is, in a sandbox made `for_solving`. A
+    gold patch is applied; a solution has as much time as its tests have, and what its script
+    returns does not matter: the tests will tell."""
+    if task.gold_patch is not None:
+        gold = task.gold_patch.encode()
+        await sandbox.write_files({PATCH_FILE: attributes_last(gold)})
+        applied = await sandbox.run("solve", f"tests=()\nfolders=()\n{APPLY}", APPLY_TIMEOUT_S)
+        if applied.returncode != 0:  # as it is, so that grading tells what does not fit
+            return Finished(gold, "the gold patch does not apply in an agent's sandbox")
+        return Finished(await sandbox.diff(), await sandbox.left_out() or None)
     await sandbox.write_files(
         {f"{SOLUTION_DIR}/{path}": text.encode() for path, text in task.solution.items()}
     )
     await sandbox.run("solve", f"bash {SOLUTION_DIR}/solve.sh", task.test_timeout_s)
-    return await sandbox.diff()
+    outside = await sandbox.run("look", LOOK_OUTSIDE, LOOK_TIMEOUT_S)
+    patch = await sandbox.diff()
+    told = [await sandbox.left_out(), outside.output.decode(errors="replace").strip()]
+    return Finished(patch, "\n".join(filter(None, told)) or None)
 
 
 async def attack(sandbox: Sandbox, task: SweTask, exploit: Exploit) -> bytes:

@@ -53,6 +53,7 @@ def sandbox_spec(
         workdir=task.workdir,
         image=task.image,
         files=task.files,
+        executables=task.executables,
         alteration=Alteration(task.base_patch, task.hidden_files),
         labels=labels,
         allow_hosts=task.allow_hosts,
@@ -65,7 +66,7 @@ def sandbox_spec(
             disk_mb=config.disk_mb,
             output_bytes=config.output_bytes,
         ),
-        environment=REPEATING if repeats else {},
+        environment={**task.variables, **(REPEATING if repeats else {})},
         clock=task.clock,
     )
 
@@ -151,8 +152,8 @@ class SweEnvironment:
             # Nothing is only graded where the task itself is verified.
             return await judge(sandbox, task, result, run_empty=not result)
 
-    async def solve(self, task: SweTask, place: Place) -> bytes:
-        """The patch that the task's own solution makes."""
+    async def solve(self, task: SweTask, place: Place) -> Finished:
+        """The patch of the task's true fix."""
         async with self._fresh(task, place, for_solving(_spec(task, place))) as sandbox:
             return await solve(sandbox, task)
 

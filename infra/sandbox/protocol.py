@@ -85,6 +85,8 @@ class SandboxSpec:
     image: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
     """Without an image: the repository's files, committed to git as the base commit."""
+    executables: tuple[str, ...] = ()
+    """Of `files`, and of what is written to the workdir: those with the executable bit."""
     alteration: Alteration = NO_ALTERATION
     """Of the image: the sandbox begins with its result."""
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -171,7 +171,9 @@ class LiveSandbox:
             by_top.setdefault(top or self._spec.workdir, {})[check_path(below)] = content
         # Verifiers run each other's scripts.
         archives = {
-            top: tar_of(below, 0o644 if top == self._spec.workdir else 0o755)
+            top: tar_of(below, 0o644, self._spec.executables)
+            if top == self._spec.workdir
+            else tar_of(below, 0o755)
             for top, below in by_top.items()
         }
         async with self._one_command:

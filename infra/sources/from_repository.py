@@ -19,6 +19,15 @@ from mainspring.tasks.patches import FileChange, is_test, split
 MAX_FILES_BYTES = 16 << 20
 """Of a repository that is kept as text in its row; larger ones need an image."""
 _FILE_MODES = ("100644", "100755")
+_PLAIN_DIFF = (
+    *("--binary", "--full-index", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames"),
+    *("--src-prefix=a/", "--dst-prefix=b/", "--unified=3", "--no-relative", "--submodule=short"),
+)
+"""Whatever the person has set for their own eyes."""
+_PLAIN_GIT = (
+    *("-c", "diff.suppressBlankEmpty=false", "-c", "diff.interHunkContext=0"),
+    *("-c", "diff.orderFile=/dev/null", "-c", "log.showSignature=false"),
+)
 _NEEDS_IMAGE = "build an image with the repository in it, and give it with --image"
 
 
@@ -56,11 +65,13 @@ def make_row(repository: Path, wanted: Wanted) -> dict[str, object]:
     if wanted.fix:
         fix = _commit(top, wanted.fix)
         tests, gold = _of_fix(top, base, fix, wanted.tests)
+        executables = _executables(top, fix) & tests.keys()
         hidden: tuple[str, ...] = ()
         issue = wanted.issue or _git(top, "log", "-1", "--format=%B", fix).decode(errors="replace")
     else:
         fix = base
         tests, gold = _of_working_tree(top, wanted.tests), wanted.gold or ""
+        executables = {path for path in tests if os.access(top / path, os.X_OK)}
         hidden, issue = wanted.tests, wanted.issue
     row: dict[str, object] = {
         "id": wanted.id or f"{top.name}-{fix[:10]}",
@@ -73,8 +84,14 @@ def make_row(repository: Path, wanted: Wanted) -> dict[str, object]:
         "gold_patch": gold,
         "metadata": {"base_commit": base, "repo": top.name},
     }
-    place = {"image": wanted.image} if wanted.image else {"files": _files(top, base, hidden)}
-    return _checked(row | place)
+    if wanted.image:
+        row["image"] = wanted.image
+    else:
+        row["files"] = files = _files(top, base, hidden)
+        executables |= _executables(top, base) & files.keys()
+    if executables:
+        row["executables"] = sorted(executables)
+    return _checked(row)
 
 
 def _checked(row: dict[str, object]) -> dict[str, object]:
@@ -89,8 +106,7 @@ def _checked(row: dict[str, object]) -> dict[str, object]:
 
 def _of_fix(top: Path, base: str, fix: str, tests: Sequence[str]) -> tuple[dict[str, str], str]:
     """The tests as the fix leaves them, and the rest of the fix."""
-    options = ("--binary", "--full-index", "--no-color", "--no-ext-diff", "--no-renames")
-    _, changes = split(_git(top, "diff", *options, base, fix))
+    _, changes = split(_git(top, "diff", *_PLAIN_DIFF, base, fix))
     brought = [each for each in changes if _is_below(each.path, tests) or is_test(each.path)]
     gold = [each for each in changes if each not in brought]
     if not brought:
@@ -103,7 +119,7 @@ def _of_fix(top: Path, base: str, fix: str, tests: Sequence[str]) -> tuple[dict[
             f"{fix[:10]} changes nothing but tests", remedy="name the commit that has the fix"
         )
     files = {
-        each.path: _text(each.path, _git(top, "show", f"{fix}:{each.path}"))
+        each.path: _text(each.path, _git(top, "cat-file", "blob", f"{fix}:{each.path}"))
         for each in brought
         if not _is_deleted(each)
     }
@@ -149,6 +165,12 @@ def _files(top: Path, base: str, hidden: Sequence[str]) -> dict[str, str]:
     return files
 
 
+def _executables(top: Path, commit: str) -> set[str]:
+    entries = _git(top, "ls-tree", "-r", "-z", "--full-tree", commit).split(b"\0")
+    marked = (entry.partition(b"\t")[2] for entry in entries if entry.startswith(b"100755 "))
+    return {path.decode(errors="surrogateescape") for path in marked}
+
+
 def _text(what: str, raw: bytes) -> str:
     try:
         text = raw.decode()
@@ -173,8 +195,9 @@ def _commit(top: Path, ref: str) -> str:
 
 
 def _git(repository: Path, *arguments: str) -> bytes:
-    environment = {**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
-    command = ["git", "-C", str(repository), *arguments]
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment = {**own, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
+    command = ["git", "-C", str(repository), *_PLAIN_GIT, *arguments]
     try:
         done = subprocess.run(command, capture_output=True, env=environment, check=False)
     except FileNotFoundError:

@@ -19,7 +19,7 @@ from infra.sources.fields import build_task, text_or
 from infra.sources.image_rules import image_for
 from infra.sources.protocol import ImportOptions, Place, RowError, RowProblem, SourceRow
 from infra.sources.rows import DEFAULT_SPLIT
-from infra.sources.task_folder import read_text, read_tree
+from infra.sources.task_folder import is_executable, list_tree, read_text, read_tree
 from mainspring.tasks.any_task import AnyTask
 from mainspring.tasks.criterion import RewardFile
 
@@ -30,6 +30,8 @@ VERIFIER_TIMEOUT_S = 600.0
 """Harbor's own default."""
 DEFAULT_WORKDIR = "/app"
 """Where Harbor's own examples work; for tasks without a Dockerfile."""
+SOLVE = "solve.sh"
+_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 IMAGE_RULE = "mainspring-harbor/{id}"
 
 
@@ -71,10 +73,11 @@ def _read(folder: Path, source: str, options: ImportOptions) -> AnyTask:
             "split": options.split or DEFAULT_SPLIT,
             "issue": read_text(folder / "instruction.md"),
             "tests": {f"{TESTS_DIR}/{path}": content for path, content in tests.items()},
-            "test_command": _exports(verifier) + f"bash {TESTS_DIR}/{TEST_SCRIPT}",
+            "test_command": _exports(config, "verifier") + f"bash {TESTS_DIR}/{TEST_SCRIPT}",
             "test_timeout_s": verifier.get("timeout_sec", VERIFIER_TIMEOUT_S),
             "judge": RewardFile(),
-            "solution": read_tree(folder / "solution"),
+            "solution": _solution(folder, config),
+            "variables": _variables(config, "environment"),
             "metadata": {key: value for key, value in metadata.items() if isinstance(value, str)},
             **_where(folder, environment, options),
         },
@@ -100,9 +103,13 @@ def _where(folder: Path, environment: dict[str, Any], options: ImportOptions) ->
     if not any(word == "WORKDIR" for word, _ in lines):
         workdir = PurePosixPath(DEFAULT_WORKDIR)
     if options.image_template is None and not text_or(environment, "docker_image", ""):
-        files = _files(place, lines, workdir) if lines else read_tree(place / "files")
-        if files:
-            return {"files": files, "workdir": str(workdir)}
+        found = _copied(place, lines, workdir) if lines else list_tree(place / "files")
+        if found:
+            return {
+                "files": {path: read_text(file) for path, file in found.items()},
+                "executables": [path for path, file in found.items() if is_executable(file)],
+                "workdir": str(workdir),
+            }
         if not lines:
             raise RowError(
                 RowProblem.NO_IMAGE,
@@ -114,15 +121,16 @@ def _where(folder: Path, environment: dict[str, Any], options: ImportOptions) ->
     return {"image": image, "workdir": str(workdir)}
 
 
-def _files(
+def _copied(
     place: Path, lines: list[tuple[str, str]], workdir: PurePosixPath
-) -> dict[str, str] | None:
-    """The repository that the Dockerfile only copies together; None when it does anything else."""
+) -> dict[str, Path] | None:
+    """The repository, by path, that the Dockerfile only copies together; None when it does anything
+    else."""
     if not {word for word, _ in lines} <= {"FROM", "WORKDIR", "COPY"}:
         return None
     if [word for word, _ in lines].count("FROM") != 1:
         return None
-    files: dict[str, str] = {}
+    files: dict[str, Path] = {}
     for word, rest in lines:
         if word != "COPY":
             continue
@@ -137,13 +145,13 @@ def _files(
         for source in sources:
             path = place / source.lstrip("/")
             if path.is_dir():
-                tree = {below / each: content for each, content in read_tree(path).items()}
+                tree = {below / each: file for each, file in list_tree(path).items()}
             elif given.endswith("/") or given in (".", "./") or target == workdir:
-                tree = {below / path.name: read_text(path)}
+                tree = {below / path.name: path}
             else:
-                tree = {below: read_text(path)}
-            files |= {str(each): content for each, content in tree.items()}
-    return {path: content for path, content in files.items() if path != "Dockerfile"}
+                tree = {below: path}
+            files |= {str(each): file for each, file in tree.items()}
+    return {path: file for path, file in files.items() if path != "Dockerfile"}
 
 
 def _instructions(dockerfile: str) -> list[tuple[str, str]]:
@@ -153,19 +161,42 @@ def _instructions(dockerfile: str) -> list[tuple[str, str]]:
     return [(word.upper(), rest.strip()) for word, _, rest in words]
 
 
-def _exports(verifier: dict[str, Any]) -> str:
-    env = _section(verifier, "env")
-    if any("${" in str(value) for value in env.values()):
-        raise RowError(
-            RowProblem.UNSUPPORTED, f"{TASK_FILE}: [verifier.env] asks for this machine's variables"
-        )
-    return "".join(f"export {name}={shlex.quote(str(value))}\n" for name, value in env.items())
+def _variables(config: dict[str, Any], name: str) -> dict[str, str]:
+    """Of the section's own `env`. Raises RowError for what only the person's machine knows."""
+    section = _section(config, name)
+    env = _section(section, "env", of=f"{name}.env")
+    for variable, value in env.items():
+        if not isinstance(value, str | int | float) or not _VARIABLE.fullmatch(variable):
+            raise RowError(
+                RowProblem.WRONG_TYPE,
+                f"{TASK_FILE}: [{name}.env] {variable[:60]!r} must be a variable's name, with text",
+            )
+        if "${" in str(value):
+            raise RowError(
+                RowProblem.UNSUPPORTED,
+                f"{TASK_FILE}: [{name}.env] {variable} asks for this machine's variables",
+                remedy="write its value into a copy of the task",
+            )
+    return {variable: str(value) for variable, value in env.items()}
 
 
-def _section(config: dict[str, Any], name: str) -> dict[str, Any]:
+def _exports(config: dict[str, Any], name: str) -> str:
+    variables = _variables(config, name)
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
+
+
+def _solution(folder: Path, config: dict[str, Any]) -> dict[str, str]:
+    """With [solution.env] set by its script, the only command that gets it."""
+    solution = read_tree(folder / "solution")
+    if SOLVE in solution:
+        solution[SOLVE] = _exports(config, "solution") + solution[SOLVE]
+    return solution
+
+
+def _section(config: dict[str, Any], name: str, *, of: str = "") -> dict[str, Any]:
     section = config.get(name, {})
     if not isinstance(section, dict):
-        raise RowError(RowProblem.WRONG_TYPE, f"{TASK_FILE}: {name} must be a section")
+        raise RowError(RowProblem.WRONG_TYPE, f"{TASK_FILE}: {of or name} must be a section")
     return section
 
 

@@ -55,6 +55,9 @@ def check_sound(task: SweTask) -> None:
     _check_workdir(task)
     _check_paths("files", task.files)
     _check_paths("solution", task.solution)
+    for path in task.executables:
+        if path not in task.files and path not in task.tests:
+            raise _impossible(f"executables: {path[:80]!r} is neither in files nor in tests")
     _check_tests(task)
     _check_judge(task)
     _check_patches(task)

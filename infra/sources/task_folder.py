@@ -19,7 +19,16 @@ def read_text(path: Path) -> str:
         raise RowError(RowProblem.MISSING_FIELD, f"{path.name}: {error.strerror}") from None
 
 
+def is_executable(path: Path) -> bool:
+    return bool(path.stat().st_mode & 0o100)
+
+
 def read_tree(folder: Path) -> dict[str, str]:
     """Text by path below the folder; empty when there is no folder. Raises RowError."""
+    return {path: read_text(file) for path, file in list_tree(folder).items()}
+
+
+def list_tree(folder: Path) -> dict[str, Path]:
+    """Files by path below the folder; empty when there is no folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path.relative_to(folder).as_posix(): read_text(path) for path in files}
+    return {path.relative_to(folder).as_posix(): path for path in files}

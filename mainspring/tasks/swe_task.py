@@ -4,6 +4,7 @@ judge the fix.
 Pure data. Hidden tests never enter the agent's sandbox; only grading writes them, into a fresh one.
 """
 
+import re
 from pathlib import PurePosixPath
 from typing import Literal, Self
 
@@ -24,14 +25,18 @@ class SweTask(Task):
     workdir: str = "/testbed"
     files: dict[str, str] = Field(default_factory=dict)
     """Repository-relative path to text, for tasks without an image."""
+    executables: tuple[str, ...] = ()
+    """Of `files` and `tests`: those with the executable bit (mode 755)."""
+    variables: dict[str, str] = Field(default_factory=dict)
+    """Of all commands in its sandboxes, beside those of the image."""
     base_patch: str = ""
     """Git patch that makes the image's repository the task's: it brings the bug. The repository's
-    history then begins with its result."""
+    history then begins with its result. Paths of all patches count from `workdir`."""
     hidden_files: tuple[str, ...] = ()
-    """Files and folders of the image that the agent does not get: relative to the repository, or
+    """Files and folders of the image that the agent does not get: relative to `workdir`, or
     absolute. Grading has them."""
     tests: dict[str, str] = Field(default_factory=dict)
-    """Hidden test files laid over the repository at grading."""
+    """Hidden test files laid over `workdir` at grading."""
     test_patch: str = ""
     """Git patch with the hidden tests, applied at grading after the agent's."""
     test_command: str
@@ -62,6 +67,14 @@ class SweTask(Task):
         except UsageError as error:
             raise ValueError(str(error)) from None
         return allow_hosts
+
+    @field_validator("variables")
+    @classmethod
+    def _variables_can_be_set(cls, variables: dict[str, str]) -> dict[str, str]:
+        for name, value in variables.items():
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
+                raise ValueError(f"{name[:60]!r} cannot be a variable of the environment")
+        return variables
 
     @field_validator("hidden_files")
     @classmethod

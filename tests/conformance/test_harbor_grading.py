@@ -134,7 +134,7 @@ async def test_the_oracle_gets_one_and_doing_nothing_does_not(backend, tmp_path,
     task = import_task(backend.name, tmp_path)
     sandbox = await backend.open(for_solving(make_spec(backend.name, f"solve {name}")))
     try:
-        patch = await solve(sandbox, task)
+        patch = (await solve(sandbox, task)).result
     finally:
         await sandbox.close()
     oracle = await grade(backend, task, name, patch)

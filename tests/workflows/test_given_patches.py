@@ -104,7 +104,8 @@ async def grader(
 
 async def test_gold_resolves_empty_runs_and_a_stored_patch_is_graded_again(grader: Grader) -> None:
     gold = await grader.rollout(Player.GOLD, gold_patch=GOLD)
-    assert await grader.give(gold) == GOLD.encode() == await grader.give(gold)
+    given = await grader.give(gold)
+    assert b"+    return a + b" in given and given == await grader.give(gold)
     result, report = await grader.grade(gold)
     assert (result.verdict, report) == (
         Verdict.RESOLVED,
@@ -118,7 +119,7 @@ async def test_gold_resolves_empty_runs_and_a_stored_patch_is_graded_again(grade
     assert (result.verdict, report.returncode) == (Verdict.NOT_RESOLVED, 1)
 
     again = await grader.rollout(Player.STORED, gold.rollout)
-    assert await grader.give(again) == GOLD.encode()
+    assert await grader.give(again) == given
     assert (await grader.grade(again))[0].verdict is Verdict.RESOLVED
     none = await grader.rollout(Player.STORED, empty.rollout)
     assert await grader.give(none) == b""
@@ -138,6 +139,50 @@ async def test_a_solution_is_run_in_a_sandbox_of_its_own(grader: Grader) -> None
     assert b"+    return a + b" in await grader.give(ref)
     result, report = await grader.grade(ref)
     assert (result.verdict, report.score) == (Verdict.RESOLVED, 1.0)
+
+
+async def test_gold_and_agent_go_the_same_way_in(grader: Grader) -> None:
+    """What an agent's identical work would lose is lost to the gold patch, and told."""
+    shared = {"files": {"calc.py": BUGGY, ".gitignore": "build/\n*.log\n"}}
+    for ignored, verdict in (("build/impl.py", Verdict.RESOLVED), ("x.log", Verdict.NOT_RESOLVED)):
+        gold = git_patch("calc.py", BUGGY, f"exec(open('{ignored}').read())\n")
+        gold += git_patch(ignored, "", FIXED)
+        ref = await grader.rollout(Player.GOLD, gold_patch=gold, **shared)
+        await grader.give(ref)
+        assert (await grader.grade(ref))[0].verdict is verdict
+        note = (await rollouts.get(grader.db, ref.rollout)).patch_note
+        assert note == (None if verdict is Verdict.RESOLVED else "x.log: ignored by .gitignore")
+
+
+async def test_what_a_solution_leaves_outside_of_the_working_directory_is_told(
+    grader: Grader,
+) -> None:
+    ref = await grader.rollout(
+        Player.GOLD,
+        solution={"solve.sh": "echo $MODE > /tmp/flag; echo x > ~/y; mkdir -p ~/.cache/z"},
+        variables={"MODE": "fast"},
+        tests={"/tests/test.sh": "grep fast /tmp/flag && echo 1 > /logs/verifier/reward.txt"},
+        test_command="bash /tests/test.sh",
+        judge=RewardFile(),
+    )
+    assert await grader.give(ref) == b""
+    note = (await rollouts.get(grader.db, ref.rollout)).patch_note
+    assert note is not None and "/tmp/flag" in note and "/y" in note and ".cache" not in note
+    assert note.endswith(": outside of the working directory, so not graded")
+
+
+async def test_variables_and_executables_reach_the_tests_too(grader: Grader) -> None:
+    ref = await grader.rollout(
+        Player.GOLD,
+        gold_patch=GOLD,
+        files={"calc.py": BUGGY, "bin/tool": "#!/bin/sh\necho $MODE\n"},
+        tests={"check.sh": "#!/bin/sh\ntest $(bin/tool) = fast && grep 'a + b' calc.py"},
+        test_command="./check.sh",
+        executables=("bin/tool", "check.sh"),
+        variables={"MODE": "fast"},
+    )
+    await grader.give(ref)
+    assert (await grader.grade(ref))[0].verdict is Verdict.RESOLVED
 
 
 async def test_what_cannot_be_given_says_whose_fault_it_is(grader: Grader) -> None:

@@ -219,9 +219,10 @@ class BwrapBackend:
 
     async def _fill(self, home: Path, spec: SandboxSpec, owner: Owner) -> Path:
         """Make the sandbox's directories; the repository that goes in is returned."""
-        prepared = self._repositories.find(spec.files)
+        wanted = spec.files, spec.executables
+        prepared = self._repositories.find(*wanted)
         if prepared is None:
-            prepared = await asyncio.to_thread(self._repositories.prepare, spec.files)
+            prepared = await asyncio.to_thread(self._repositories.prepare, *wanted)
         more = [home / "more" / str(number) for number in range(len(spec.writable_dirs))]
         for directory in (home, *(home / name for name in _WRITABLE), *more):
             directory.mkdir()

@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from infra.sandbox.session import check_path
@@ -33,17 +33,17 @@ class RepositoryCache:
         self._commit = commit
         directory.mkdir(parents=True, exist_ok=True)
 
-    def find(self, files: Mapping[str, str]) -> Path | None:
-        entry = self._entry(files)
+    def find(self, files: Mapping[str, str], executables: Collection[str] = ()) -> Path | None:
+        entry = self._entry(files, executables)
         try:
             os.utime(entry)  # the time of last use, for eviction
         except FileNotFoundError:
             return None
         return entry
 
-    def prepare(self, files: Mapping[str, str]) -> Path:
+    def prepare(self, files: Mapping[str, str], executables: Collection[str] = ()) -> Path:
         """A directory with `files` and their `.git`. Raises SandboxRefused for bad paths."""
-        entry = self._entry(files)
+        entry = self._entry(files, executables)
         self._evict()
         building = self._directory / f"new-{uuid.uuid4().hex}"
         building.mkdir()
@@ -52,8 +52,9 @@ class RepositoryCache:
                 target = building / check_path(path)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content.encode(errors="surrogateescape"))
+            marked = {building / path for path in executables if path in files}
             for path in (building, *building.rglob("*")):
-                path.chmod(0o755 if path.is_dir() else 0o644)
+                path.chmod(0o755 if path.is_dir() or path in marked else 0o644)
                 os.utime(path, (FILE_TIME_S, FILE_TIME_S))
             self._commit(building)
             os.utime(building, (FILE_TIME_S, FILE_TIME_S))
@@ -65,12 +66,14 @@ class RepositoryCache:
             shutil.rmtree(building, ignore_errors=True)
         return entry
 
-    def _entry(self, files: Mapping[str, str]) -> Path:
+    def _entry(self, files: Mapping[str, str], executables: Collection[str]) -> Path:
         digest = hashlib.sha256()
         for path, content in sorted(files.items()):
             raw = content.encode(errors="surrogateescape")
             digest.update(f"{len(path)} {path} {len(raw)} ".encode(errors="surrogateescape"))
             digest.update(raw)
+        for path in sorted(files.keys() & set(executables)):
+            digest.update(f"{len(path)} {path} x ".encode(errors="surrogateescape"))
         return self._directory / digest.hexdigest()
 
     def _evict(self) -> None:

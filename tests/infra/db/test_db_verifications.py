@@ -6,7 +6,7 @@ from store_records import task
 from infra.db import campaigns, groups, rollouts, run_plans, runs, selections, tasks
 from infra.db.database import Database
 from infra.db.groups import NewRollout
-from infra.db.verifications import in_words, passes, verification_of
+from infra.db.verifications import in_words, passes, reasons, verification_of
 from mainspring.config.any_run import AnyRun
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.regrade import RegradeConfig
@@ -114,6 +114,15 @@ async def test_verdicts_become_a_verification(db: Database) -> None:
     # What could not be graded counts on neither side.
     said = in_words(await passes(db, CampaignId("v")))
     assert said == "gold patches 7/10 pass, empty patches 2/8 pass"
+
+
+async def test_a_fix_that_fails_has_a_reason(db: Database) -> None:
+    await tasks.put_tasks(db, [task(n) for n in range(3)])
+    await judged(db, "v", {0: ([NO], [NO]), 1: ([YES], [NO]), 2: ([Verdict.PATCH_FAILED], [NO])})
+    assert await reasons(db, CampaignId("v")) == {
+        task(0).id: "the tests fail",
+        task(2).id: "the patch does not apply",
+    }
 
 
 async def test_the_newest_verification_that_judged_both_patches_counts(db: Database) -> None:

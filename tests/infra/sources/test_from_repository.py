@@ -144,3 +144,57 @@ def test_what_makes_no_task_says_why(repository: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "own.jsonl").exists()
     missing = new(tmp_path, *tests, "--fix", "HEAD", *out).exception
     assert isinstance(missing, UsageError) and "not a git repository" in str(missing)
+
+
+async def test_executable_files_and_tests_keep_their_bit(repository: Path, tmp_path: Path) -> None:
+    tool, check = repository / "bin/tool", repository / "tests/check.sh"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho tool\n")
+    tool.chmod(0o755)
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "A tool")
+    (repository / "calc.py").write_text(BUGGY.replace("a - b", "b + a"))
+    check.write_text("#!/bin/sh\ntest $(bin/tool) = tool && grep -q 'b + a' calc.py\n")
+    check.chmod(0o755)
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "Fix it")
+    out = tmp_path / "own.jsonl"
+    made = new(
+        repository, "--fix", "HEAD", "--tests", "tests", "--test-command", "tests/check.sh",
+        "--out", str(out),
+    )  # fmt: skip
+    assert made.exit_code == 0, made.output
+    task = imported(out)
+    assert task.executables == ("bin/tool", "tests/check.sh")
+    assert await verdicts(task, tmp_path / "state") == [Verdict.RESOLVED, Verdict.NOT_RESOLVED]
+
+
+ODD_SETTINGS = (
+    *("color.ui=always", "diff.mnemonicPrefix=true", "diff.noprefix=true", "diff.context=0"),
+    *("diff.suppressBlankEmpty=true", "diff.submodule=log", "diff.external=/bin/false"),
+    *("diff.algorithm=patience", "diff.interHunkContext=9", "diff.wsErrorHighlight=all"),
+    *("diff.orderFile=order", "diff.x.textconv=rev", "core.quotePath=false", "diff.renames=copies"),
+    *("diff.relative=true", "log.showSignature=true", "diff.colorMoved=zebra"),
+    *("diff.ignoreSubmodules=all", "core.pager=false", "core.attributesFile=attributes"),
+)
+
+
+def test_settings_for_a_persons_own_eyes_change_no_row(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "attributes").write_text("*.py diff=x\n")
+    (repository / "order").write_text("tests/*\n")
+    rows = []
+    for settings in ((), ODD_SETTINGS):
+        for setting in settings:
+            name, _, value = setting.partition("=")
+            git(repository, "config", name, value.replace("attributes", f"{tmp_path}/attributes"))
+        if settings:
+            monkeypatch.setenv("GIT_DIFF_OPTS", "-u0")
+            monkeypatch.setenv("GIT_DIR", str(tmp_path))
+            monkeypatch.setenv("GIT_EXTERNAL_DIFF", "/bin/false")
+        out = tmp_path / f"{len(rows)}.jsonl"
+        made = new(repository, "--fix", "HEAD", "--tests", "tests", *COMMAND, "--out", str(out))
+        assert made.exit_code == 0, made.output
+        rows.append(out.read_text())
+    assert rows[0] == rows[1]

@@ -117,6 +117,11 @@ def test_where_a_harbor_task_runs(
         ({"task.toml": '[verifier]\ntimeout_sec = "long"'}, "wrong_type"),
         ({"task.toml": "[[steps]]\nname = 'a'"}, "unsupported"),
         ({"task.toml": '[verifier.env]\nKEY = "${OPENAI_API_KEY}"'}, "unsupported"),
+        ({"task.toml": '[environment.env]\nKEY = "${KEY:-x}"'}, "unsupported"),
+        ({"task.toml": '[solution.env]\nKEY = "${KEY}"'}, "unsupported"),
+        ({"task.toml": '[environment.env]\n"A-B" = "x"'}, "wrong_type"),
+        ({"task.toml": '[solution.env]\nKEY = ["x"]'}, "wrong_type"),
+        ({"task.toml": "[environment]\nenv = 3"}, "wrong_type"),
         ({"environment/docker-compose.yaml": "services: {}"}, "unsupported"),
         ({"instruction.md": None}, "missing_field"),
         ({"tests/test.sh": None}, "missing_field"),
@@ -140,6 +145,29 @@ def test_constants_of_the_verifiers_environment_are_set(tmp_path: Path) -> None:
     write(tmp_path / "t", HARBOR | {"task.toml": '[verifier.env]\nMODE = "a b"\n'})
     [task] = tasks_of(read(tmp_path / "t"))
     assert task.test_command == "export MODE='a b'\nbash /tests/test.sh"
+
+
+def test_variables_of_the_environment_and_of_the_solution_are_kept_apart(tmp_path: Path) -> None:
+    config = '[environment.env]\nMODE = "a b"\nN = 3\n[solution.env]\nANSWER = "it\'s"\n'
+    write(tmp_path / "t", HARBOR | {"task.toml": config})
+    [task] = tasks_of(read(tmp_path / "t"))
+    assert task.variables == {"MODE": "a b", "N": "3"}
+    assert task.solution["solve.sh"].startswith("export ANSWER='it'\"'\"'s'\n")
+    assert task.test_command == "bash /tests/test.sh"
+
+
+@pytest.mark.parametrize("dockerfile", [None, "FROM a\nWORKDIR /app\nCOPY files/ .\n"])
+def test_executable_files_of_an_environment_keep_their_bit(
+    tmp_path: Path, dockerfile: str | None
+) -> None:
+    files = HARBOR | {"environment/files/bin/tool": "#!/bin/sh\n", "environment/files/a": ""}
+    files["environment/Dockerfile"] = dockerfile or ""
+    write(tmp_path / "t", files)
+    if dockerfile is None:
+        (tmp_path / "t/environment/Dockerfile").unlink()
+    (tmp_path / "t/environment/files/bin/tool").chmod(0o755)
+    [task] = tasks_of(read(tmp_path / "t"))
+    assert set(task.files) == {"bin/tool", "a"} and task.executables == ("bin/tool",)
 
 
 def test_a_task_repositorys_judge_is_the_official_log_parser(tmp_path: Path) -> None:

@@ -36,6 +36,16 @@ def test_the_same_files_are_the_same_commit(tmp_path):
     assert RepositoryCache(tmp_path / "1", commit).find({"b.txt": "b"}) is None
 
 
+def test_executables_are_committed_as_such_and_are_another_repository(tmp_path):
+    cache = RepositoryCache(tmp_path, commit)
+    files = {"tool": "#!/bin/sh\n", "b.txt": "b"}
+    plain, marked = cache.prepare(files), cache.prepare(files, ("tool",))
+    assert plain != marked and cache.find(files, ("tool",)) == marked
+    assert cache.find(files, ("absent",)) == plain == cache.find(files)
+    assert git(marked, "ls-files", "-s", "tool").startswith("100755 ")
+    assert git(marked, "status", "--short") == ""
+
+
 def test_files_and_contents_cannot_be_confused(tmp_path):
     cache = RepositoryCache(tmp_path, commit)
     assert cache.prepare({"a": "1 b 1 2"}) != cache.prepare({"a": "1", "b": "2"})
