@@ -13,7 +13,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from infra.sources.patch_files import PatchFiles, read_patch
+from infra.sources.git_patch import whole_patch
+from infra.sources.patch_files import PatchFiles
 from infra.sources.protocol import ImportOptions, RowError, RowProblem
 from infra.sources.soundness import check_sound
 from mainspring.tasks.any_task import AnyTask, read_task
@@ -22,6 +23,7 @@ from mainspring.tasks.swe_task import SweTask
 Row = Mapping[str, Any]
 INSTANCE_ID = "instance_id"
 """In a task's metadata: its id in the data set, where it is stored under another one."""
+_PATCHES = ("base_patch", "test_patch", "gold_patch")
 _NAMES = {
     "id": re.compile(r"\w[\w.:@+~=,-]{0,199}"),
     "source": re.compile(r"\w[\w.:@+~=,/ -]{0,199}"),
@@ -45,9 +47,10 @@ def text_or(row: Row, field: str, default: str) -> str:
 
 
 def patch(row: Row, field: str) -> tuple[str, PatchFiles]:
+    """As git reads it, and its files. Raises RowError."""
     value = text(row, field)
     try:
-        return value, read_patch(value)
+        return whole_patch(value)
     except ValueError as error:
         raise RowError(RowProblem.NOT_A_PATCH, f"{field} is not a git patch: {error}") from None
 
@@ -108,6 +111,9 @@ def build_task(fields: Row, options: ImportOptions) -> AnyTask:
         name = text(fields, field)
         if not shape.fullmatch(name):
             raise RowError(RowProblem.WRONG_TYPE, f"{field} {name[:60]!r} cannot be a name")
+    for field in _PATCHES:
+        if isinstance(value := fields.get(field), str) and value.strip():
+            fields[field] = patch(fields, field)[0]
     try:
         task = read_task(fields)
     except ValidationError as error:

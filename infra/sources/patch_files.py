@@ -28,7 +28,7 @@ class PatchFiles:
 
 def read_patch(patch: str) -> PatchFiles:
     """Raises ValueError, which tells how `git diff` would have written it."""
-    _outside_hunks(patch.split("\n"))
+    outside_hunks(patch.split("\n"))
     _, changes = split(patch.encode())
     if not changes:
         raise ValueError("no line begins with `diff --git`")
@@ -56,7 +56,7 @@ def reversed_patch(patch: str) -> str:
     ValueError."""
     read_patch(patch)
     lines = patch.split("\n")
-    outside = set(_outside_hunks(lines))
+    outside = set(outside_hunks(lines))
     for i, line in enumerate(lines):
         if i not in outside:
             lines[i] = {"+": "-", "-": "+"}.get(line[:1], line[:1]) + line[1:]
@@ -79,7 +79,7 @@ def reversed_patch(patch: str) -> str:
     return "\n".join(lines)
 
 
-def _outside_hunks(lines: list[str]) -> list[int]:
+def outside_hunks(lines: list[str]) -> list[int]:
     """Where the lines are that are not a hunk's text, which may look like anything."""
     found = []
     old = new = 0

@@ -116,9 +116,6 @@ def _own(row: Row, options: ImportOptions) -> dict[str, object]:
         fields["id"] = row["instance_id"]
     if options.image_template is not None:
         fields["image"] = image_for(row, text(fields, "id"), None, options.image_template)
-    for field in ("base_patch", "gold_patch", "test_patch"):
-        if fields.get(field):
-            patch(fields, field)
     return fields
 
 
