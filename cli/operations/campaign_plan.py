@@ -14,6 +14,8 @@ from cli.operations.gpus_here import GpusHere, gpus_here
 from cli.operations.memory_item import memory_here
 from mainspring.algorithms.choice import check_device
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.method_defaults import notes as method_notes
+from mainspring.config.pairs import warnings
 from mainspring.config.parallel import Device
 from mainspring.config.reading import load_campaign
 from mainspring.config.section import BUNDLED
@@ -52,6 +54,7 @@ def plan_campaign(
         policy = config.policy.model_copy(update={"model": str(model)})
         config = config.model_copy(update={"policy": policy})
     shape, notes = _shape(config)
+    notes += method_notes(config) + warnings(config)
     on_gpus = config.trainer.device is Device.CUDA
     seen = gpus_here() if on_gpus else None
     if seen is not None:

@@ -29,6 +29,7 @@ from infra.policy.engine_check import check_engine
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.pairs import warnings
 from mainspring.config.parallel import Device
 from mainspring.config.section import BUNDLED
 from mainspring.errors import EngineError, ServiceError, UsageError
@@ -72,6 +73,7 @@ async def of_this_machine(
     items = [
         model,
         *_named_items(config),
+        *_setting_items(config),
         *(
             [
                 await _engine_here(config, url, settings, hardware)
@@ -97,12 +99,17 @@ def _named_items(config: CampaignConfig) -> list[Item]:
     ]
 
 
+def _setting_items(config: CampaignConfig) -> list[Item]:
+    """Settings that do nothing together, or not what they tell."""
+    return [Item("settings", State.WARNING, found) for found in warnings(config)]
+
+
 async def of_the_fleet(
     config: CampaignConfig, settings: Settings, client: Client, db: Database
 ) -> list[Item]:
     """What `mainspring campaign start` can see of engines and workers elsewhere."""
     model = model_item(config)
-    items = [model, *_named_items(config)]
+    items = [model, *_named_items(config), *_setting_items(config)]
     for url in config.policy.engines if model.state is State.OK else ():
         if urlsplit(url).port == 0:
             fix = "give the engine's port in policy.engines, or use mainspring train"

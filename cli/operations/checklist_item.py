@@ -10,7 +10,7 @@ class State(StrEnum):
     STARTS = "starts"
     """The command starts it."""
     WARNING = "warning"
-    """Not visible from this machine, or needed later only."""
+    """Not visible from this machine, needed later only, or a setting that does nothing."""
     MISSING = "missing"
     """The campaign cannot run without it."""
 

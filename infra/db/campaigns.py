@@ -36,6 +36,7 @@ from infra.db.selections import Selected
 from mainspring.config.any_run import AnyRun, concurrency_of, with_concurrency
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.errors import shortened, shown
+from mainspring.config.method_defaults import as_stored
 from mainspring.config.sft import SftConfig
 from mainspring.config.stored import read_stored
 from mainspring.errors import ConfigError, UsageError
@@ -105,6 +106,8 @@ async def create(database: Database, config: AnyRun, selected: Sequence[Selected
             f"campaign {config.name} exists, and its kind is {stored.kind}, not {config.kind}",
             remedy="give the new one another name",
         )
+    if isinstance(config, CampaignConfig) and isinstance(stored.config, CampaignConfig):
+        config = as_stored(config, stored.config)
     # How many rollouts run at once, and who is told of them, is not what a run is.
     before = with_concurrency(stored.config, concurrency_of(config))
     if isinstance(config, CampaignConfig | SftConfig):

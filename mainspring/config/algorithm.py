@@ -62,13 +62,13 @@ class AlgorithmConfig(Section):
     advantage: str = "grpo"
     """How rewards of a group become advantages. "grpo": minus the group's mean, divided by its
     standard deviation. "dr_grpo": minus the mean only. "rloo": minus the mean of the others.
-    "reinforce_plus_plus": minus the batch's mean, divided by the batch's standard deviation; choose
-    the filter "none" with it. "reinforce_plus_plus_baseline": minus the group's mean, divided by
-    the batch's standard deviation. "raft": 1 where the reward is at least `keep_reward`, else 0:
-    rejection sampling, with the loss "nll" and the filter "solved". "step_wise": as "grpo", but
-    each turn is compared with the turns of the same number in its group. "gae": generalized
-    advantage estimation by a critic, PPO; it needs [trainer.critic] and the filter "none". Or a
-    function of your own as "package.module:function"."""
+    "reinforce_plus_plus": minus the batch's mean, divided by the batch's standard deviation.
+    "reinforce_plus_plus_baseline": minus the group's mean, divided by the batch's standard
+    deviation. "raft": 1 where the reward is at least `keep_reward`, else 0: rejection sampling,
+    with the loss "nll". "step_wise": as "grpo", but each turn is compared with the turns of the
+    same number in its group. "gae": generalized advantage estimation by a critic, PPO; it needs
+    [trainer.critic]. The filter is chosen with it, unless it is set. Or a function of your own as
+    "package.module:function"."""
     turn_discount: Annotated[float, Within()] = Field(default=1.0, gt=0, le=1)
     """What the advantage "step_wise" multiplies a rollout's reward with for each turn that follows
     the one that is compared."""
@@ -82,13 +82,15 @@ class AlgorithmConfig(Section):
     """The loss of a token; all have the entropy bonus. "clip": PPO's clipped objective.
     "dual_clip": with a bound for negative advantages, too. "cispo": clipped importance weights, and
     every token keeps its gradient. "gspo": the clipped objective with one ratio for each sample, of
-    its tokens' geometric mean; it wants bounds of about 0.0003 and 0.0004, and the aggregation
+    its tokens' geometric mean; unset, its bounds are 0.0003 and 0.0004, and the aggregation is
     "seq_mean_token_mean". "nll": the negative log-likelihood times the advantage, without a ratio.
     Or a function of your own as "package.module:function"."""
     clip_low: Annotated[float, Within()] = Field(default=0.2, gt=0, le=1)
-    """The probability ratio is clipped below at 1 - `clip_low`; with 1 it is not."""
+    """The probability ratio is clipped below at 1 - `clip_low`; with 1 it is not. Unset with the
+    loss "gspo": 0.0003."""
     clip_high: Annotated[float, Within(le=LARGE)] = Field(default=0.28, gt=0)
-    """The probability ratio is clipped above at 1 + `clip_high` ("clip higher", DAPO)."""
+    """The probability ratio is clipped above at 1 + `clip_high` ("clip higher", DAPO). Unset with
+    the loss "gspo": 0.0004."""
     dual_clip: Annotated[float, Within(le=LARGE)] = Field(default=3.0, gt=1)
     """Bound of the ratio for negative advantages, of the loss "dual_clip"."""
     proximal: Proximal = Proximal.SERVED
@@ -97,7 +99,8 @@ class AlgorithmConfig(Section):
     kl: KlConfig = KlConfig()
     critic: CriticConfig | None = None
     aggregation: Aggregation = Aggregation.TOKEN_MEAN
-    """How the losses of all tokens become one number."""
+    """How the losses of all tokens become one number. Unset with the loss "gspo":
+    "seq_mean_token_mean"."""
     aggregation_length: Annotated[int | None, Within(le=MANY_TOKENS)] = Field(default=None, ge=1)
     """Number of tokens that the aggregation "seq_mean_token_sum_norm" divides by, such as
     `policy.max_context`."""

@@ -11,6 +11,7 @@ from mainspring.algorithms.gap import GapBounds, bounds
 from mainspring.algorithms.schedule import Batches, Schedule
 from mainspring.config.curriculum import SHUFFLED, CurriculumConfig
 from mainspring.config.eval_schedule import EvalSchedule
+from mainspring.config.pairs import refusals
 from mainspring.config.parallel import PLAIN, Device
 from mainspring.config.run import RunConfig
 from mainspring.config.section import BUNDLED, STORED
@@ -29,6 +30,13 @@ class CampaignConfig(RunConfig):
     schedule: Schedule = Schedule.FASTEST
     """Order of groups. "fastest": by time. "reproducible": by number, so that the same seed gives
     the same weights on CPU, whatever was killed and whenever."""
+
+    @model_validator(mode="after")
+    def _settings_mean_something_together(self, info: ValidationInfo) -> Self:
+        found = [] if info.context == STORED else refusals(self)
+        if found:
+            raise ValueError("\n".join(found))
+        return self
 
     @model_validator(mode="after")
     def _can_be_reproduced(self) -> Self:

@@ -28,7 +28,7 @@ class KlPlace(StrEnum):
     """A penalty in the reward, as in RLHF: each token's advantage loses the penalties of this token
     and of all later ones of its branch, so that a token pays for the divergence that it leads to.
     Under the step's first weights or as served (`proximal`), without gradient, and after the
-    advantages are normalised: `coef` is in units of the advantage. Use the estimator "k1": then its
+    advantages are normalised: `coef` is in units of the advantage. With the estimator "k1" its
     expected gradient is that of the divergence of whole sequences."""
 
 
@@ -40,7 +40,7 @@ class KlConfig(Section):
     coef: Annotated[float, Within(le=1000)] = Field(default=0.0, ge=0)
     """Weight of the penalty; 0: there is none, and no reference is kept."""
     estimator: KlEstimator = KlEstimator.K3
-    """Estimate of a token's divergence from its log-probs."""
+    """Estimate of a token's divergence from its log-probs. Unset with `where = "reward"`: "k1"."""
     where: KlPlace = KlPlace.LOSS
     """Where the penalty counts."""
     clamp: Annotated[float | None, Within(le=LARGE)] = Field(default=10.0, gt=0)

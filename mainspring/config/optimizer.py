@@ -19,7 +19,7 @@ class OptimizerConfig(Section):
     name: OptimizerName = OptimizerName.ADAMW
     """Name of the optimizer."""
     lr: Annotated[float, Within(le=10)] = Field(default=1e-6, gt=0)
-    """AdamW's learning rate."""
+    """AdamW's learning rate. Unset with [trainer.lora]: 1e-5."""
     muon_lr: Annotated[float, Within(le=10)] = Field(default=0.005, gt=0)
     """Muon's learning rate (hidden matrices)."""
     betas: Annotated[tuple[float, float], Within(ge=0, lt=1)] = (0.9, 0.95)

@@ -6,11 +6,12 @@ defaults in the stored run; what the run's ranks are built from is a campaign's 
 """
 
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.method_defaults import SUPERVISED_LORA_LR, filled
 from mainspring.config.optimizer import OptimizerConfig, WarmStartConfig
 from mainspring.config.parallel import ParallelConfig
 from mainspring.config.policy import PolicyConfig
@@ -71,7 +72,7 @@ class SftData(Section):
 
 class SftOptimizerConfig(OptimizerConfig):
     lr: Annotated[float, Within(le=10)] = Field(default=1e-5, gt=0)
-    """AdamW's learning rate."""
+    """AdamW's learning rate. Unset with [trainer.lora]: 1e-4."""
     warmup_steps: Annotated[int, Within(le=MANY)] = Field(default=10, ge=0)
     """Steps of linear warm-up. The rate also falls linearly, to `final_lr_fraction` at the end."""
     final_lr_fraction: Annotated[float, Within()] = Field(default=0.1, ge=0, le=1)
@@ -94,6 +95,11 @@ class SftTrainerConfig(ParallelConfig):
     keep_checkpoints: Annotated[int, Within(le=MANY)] = Field(default=2, ge=1)
     """Number of newest versions kept on disk."""
     optimizer: SftOptimizerConfig = SftOptimizerConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _methods_have_defaults(cls, given: Any, info: ValidationInfo) -> Any:
+        return filled(given, info, SUPERVISED_LORA_LR)
 
     @model_validator(mode="after")
     def _length_is_given_once(self) -> Self:

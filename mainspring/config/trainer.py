@@ -1,11 +1,12 @@
 """Section [trainer]: steps and batches; `algorithm` and `parallel` hold its other keys."""
 
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from mainspring.algorithms.gap import GapConfig
 from mainspring.config.algorithm import AlgorithmConfig
+from mainspring.config.method_defaults import LORA_LR, filled
 from mainspring.config.optimizer import OptimizerConfig, WarmStartConfig
 from mainspring.config.parallel import MCORE, PLAIN, ParallelConfig
 from mainspring.config.section import LARGE, MANY, MANY_TOKENS, YEAR_S, Within
@@ -31,8 +32,9 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
     filter: str = "mixed"
     """Which groups a step may use; others are flat and replaced. "mixed": those whose rewards
     differ, because others teach nothing. "solved": those of which the advantage "raft" keeps a
-    rollout. "none": all with enough scored rollouts. Or a function of
-    your own as "package.module:function"."""
+    rollout. "none": all with enough scored rollouts. Or a function of your own as
+    "package.module:function". Unset: "none" with the advantages "gae" and "reinforce_plus_plus",
+    "solved" with "raft"."""
     max_flat_groups: Annotated[int | None, Within(le=MANY_TOKENS)] = Field(default=None, ge=1)
     """Number of flat groups in a row that end the campaign. Unset: 20 for each group of a step."""
     max_staleness: Annotated[int, Within(le=1000)] = Field(default=1, ge=0)
@@ -58,6 +60,11 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
     """Peak of one rank's device in TFLOP/s, which the metric `mfu` is a share of. Unset: known
     of usual GPUs by their names; of others, and of a CPU, `mfu` is not measured."""
     gap: GapConfig = GapConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _methods_have_defaults(cls, given: Any, info: ValidationInfo) -> Any:
+        return filled(given, info, LORA_LR)
 
     def has_checkpoint(self, step: int) -> bool:
         """Whether the version that `step` (from 1) makes gets a checkpoint."""

@@ -156,10 +156,6 @@ def check_parts(config: RunConfig) -> None:
         if part.name in seen:
             raise ConfigError(f"{where} is named twice", remedy="add up their weights in one part")
         seen.add(part.name)
-        numbers = {"weight": part.weight, **part.options}
-        for name, number in numbers.items():
-            if not math.isfinite(number):
-                raise ConfigError(f"{where}: {name} = {number} is not a finite number")
         try:
             inspect.signature(_function(part.name)).bind(None, **part.options)
         except RewardBroken as error:

@@ -161,6 +161,18 @@ def test_the_screen_fits_80_columns_and_cuts_nothing(write: Any, model: str) -> 
         assert ("middle stages" in found.output) is bool(changes)
 
 
+def test_settings_that_mean_nothing_and_defaults_of_a_method_are_told(write: Any) -> None:
+    gspo = ("tensor_parallel = 4", 'tensor_parallel = 4\nloss = "gspo"\ndual_clip = 5')
+    found = " ".join(run(write("qwen3-8b", gspo)).output.split())
+    assert 'trainer.clip_low = 0.0003, as loss = "gspo" has it' in found
+    assert 'trainer.dual_clip does nothing without loss = "dual_clip": leave it out' in found
+    refused = run(
+        write("qwen3-8b", ("max_context = 16384", "max_context = 16384\ntemperature = 0"))
+    )
+    assert isinstance(refused.exception, MainspringError)
+    assert "policy.temperature = 0 makes all rollouts of a group the same" in str(refused.exception)
+
+
 def test_planning_needs_neither_torch_nor_services(write: Any) -> None:
     program = (
         "import sys\nfrom typer.testing import CliRunner\nfrom cli.main import app\n"

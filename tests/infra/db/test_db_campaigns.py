@@ -8,6 +8,8 @@ from store_records import CAMPAIGN, begin_campaign, config, task
 from infra.db import campaigns, policies, tasks
 from infra.db.database import Database
 from infra.db.fence import UnknownId
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.section import STORED
 from mainspring.errors import UsageError
 from mainspring.status import CampaignStatus
 
@@ -30,6 +32,24 @@ async def test_another_configuration_names_its_fields(db: Database) -> None:
         "  trainer.num_steps: 100 -> 7",
     ]
     assert "another name" in error.value.remedy
+
+
+async def test_a_file_names_its_campaign_also_where_a_method_has_a_default_since(
+    db: Database,
+) -> None:
+    """And a file that sets the field names another one."""
+
+    def read(context: object = None, **trainer: object) -> CampaignConfig:
+        raw = {"name": CAMPAIGN, "trainer": {"warm_start": {}, "loss": "gspo", **trainer}}
+        return CampaignConfig.model_validate(raw, context=context)
+
+    stored = read(STORED)
+    assert stored.trainer.clip_low == 0.2
+    assert await campaigns.create(db, stored)
+    assert not await campaigns.create(db, read())
+    assert (await campaigns.get(db, CAMPAIGN)).config == stored
+    with pytest.raises(UsageError, match="trainer.clip_low: 0.2 -> 0.01"):
+        await campaigns.create(db, read(clip_low=0.01))
 
 
 async def test_unknown_campaign(db: Database) -> None:

@@ -200,7 +200,6 @@ def test_a_worker_that_lacks_the_function_says_so() -> None:
         ({"name": "own_rewards:waits"}, "is not a plain function"),
         ({"name": "own_rewards:small"}, "cannot be called as (outcome, no options): missing"),
         ({"name": "format", "options": {"strict": 1}}, "cannot be called as (outcome, strict)"),
-        ({"name": "format", "weight": float("inf")}, "weight = inf is not a finite number"),
         ({"name": "length"}, "needs an option"),
         ({"name": "length", "options": {"free_turns": 20}}, "free_turns < agent.step_limit 20"),
         ({"name": "outcome"}, "is named twice"),

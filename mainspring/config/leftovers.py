@@ -1,0 +1,146 @@
+"""Settings of a campaign that nothing reads: changed from their default, without what they belong
+to.
+
+Owns the table of which setting belongs to which other. A part of one's own may read any setting of
+its section. Pure; imported by `pairs`, which has the other settings that mean nothing together.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
+
+from mainspring.config.algorithm import Aggregation
+from mainspring.config.correction import NO_CORRECTION
+from mainspring.config.optimizer import OptimizerName
+from mainspring.config.section import BUNDLED
+from mainspring.programs.profiles.choice import is_program
+
+if TYPE_CHECKING:
+    from mainspring.config.campaign import CampaignConfig
+
+RATIO_LOSSES = ("clip", "dual_clip", "cispo", "gspo")
+
+
+def leftovers(config: "CampaignConfig") -> Iterator[str]:
+    """A line for each group of settings that nothing reads."""
+    trainer, agent = config.trainer, config.agent
+    own_loss = ":" in trainer.loss
+    own_advantage = ":" in trainer.advantage
+    with_raft = trainer.advantage == "raft" or trainer.filter == "solved" or ":" in trainer.filter
+    curriculum = config.curriculum
+    own_curriculum = ":" in curriculum.kind
+    is_bundled = config.tasks.source == BUNDLED
+    for section, model, names, is_read, needed in (
+        ("trainer.kl", trainer.kl, ("estimator", "where", "clamp"), trainer.kl.coef, "kl.coef"),
+        (
+            "trainer.correction",
+            trainer.correction,
+            ("low", "high"),
+            trainer.correction.kind != NO_CORRECTION,
+            "correction.kind",
+        ),
+        ("trainer.lora", trainer.lora, ("alpha", "targets"), trainer.lora.rank, "lora.rank"),
+        (
+            "trainer",
+            trainer,
+            ("aggregation_length",),
+            trainer.aggregation is Aggregation.SEQ_MEAN_TOKEN_SUM_NORM or own_loss,
+            'aggregation = "seq_mean_token_sum_norm"',
+        ),
+        (
+            "trainer",
+            trainer,
+            ("clip_low", "clip_high"),
+            trainer.loss in RATIO_LOSSES or own_loss,
+            "a loss with a ratio",
+        ),
+        (
+            "trainer",
+            trainer,
+            ("dual_clip",),
+            trainer.loss == "dual_clip" or own_loss,
+            'loss = "dual_clip"',
+        ),
+        (
+            "trainer",
+            trainer,
+            ("std",),
+            trainer.advantage in ("grpo", "step_wise") or own_advantage,
+            'advantage = "grpo" or "step_wise"',
+        ),
+        (
+            "trainer",
+            trainer,
+            ("turn_discount",),
+            trainer.advantage == "step_wise" or own_advantage,
+            'advantage = "step_wise"',
+        ),
+        ("trainer", trainer, ("keep_reward",), with_raft or own_advantage, 'advantage = "raft"'),
+        ("trainer", trainer, ("straggler_s",), trainer.quorum is not None, "quorum"),
+        ("trainer", trainer, ("max_flat_groups",), trainer.filter != "none", "a filter"),
+        (
+            "trainer.optimizer",
+            trainer.optimizer,
+            ("muon_lr", "muon_momentum"),
+            trainer.optimizer.name is OptimizerName.MUON,
+            'optimizer.name = "muon"',
+        ),
+        (
+            "curriculum",
+            curriculum,
+            ("low", "high"),
+            curriculum.kind == "band" or own_curriculum,
+            'curriculum.kind = "band"',
+        ),
+        (
+            "curriculum",
+            curriculum,
+            ("outside", "recent_groups"),
+            curriculum.kind in ("band", "prioritized") or own_curriculum,
+            'curriculum.kind = "band" or "prioritized"',
+        ),
+        (
+            "evaluation",
+            config.evaluation,
+            ("greedy_tasks",),
+            config.evaluation.greedy and config.evaluation.splits,
+            "a greedy evaluation",
+        ),
+        (
+            "evaluation",
+            config.evaluation,
+            ("every_steps",),
+            config.evaluation.splits,
+            "evaluation.splits",
+        ),
+        (
+            "sandbox",
+            config.sandbox,
+            ("snapshot_mb",),
+            config.sandbox.snapshot_every_turns is not None,
+            "sandbox.snapshot_every_turns",
+        ),
+        (
+            "tasks",
+            config.tasks,
+            ("num_train", "num_heldout", "num_heldout_templates"),
+            is_bundled,
+            'tasks.source = "bundled"',
+        ),
+        ("tasks", config.tasks, ("unverified",), not is_bundled, "a task set of your own"),
+        (
+            "agent",
+            agent,
+            ("version", "train", "requests_per_minute", "parallel_requests"),
+            is_program(agent) or ":" in agent.kind,
+            "a program as agent.kind",
+        ),
+    ):
+        changed = [name for name in names if _is_changed(model, name)]
+        if changed and not is_read:
+            yield f"{section}.{' and '.join(changed)} does nothing without {needed}: leave it out"
+
+
+def _is_changed(section: BaseModel, name: str) -> bool:
+    return getattr(section, name) != type(section).model_fields[name].get_default()
