@@ -18,7 +18,7 @@ from engine.padding import NONE, Padding, padded
 from engine.slots import SlotPool
 
 IMPLEMENTATION = "mainspring_slots"
-UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias")
+UNSUPPORTED = ("sliding_window", "softcap", "s_aux", "position_bias", "head_mask", "indices")
 """Arguments by which models ask for another kind of attention than full and causal."""
 
 
@@ -100,6 +100,8 @@ def attend(
     for name in UNSUPPORTED:
         if kwargs.get(name) is not None:
             raise ValueError(f"its attention uses {name}")
+    if attention_mask is not None:
+        raise ValueError("its attention has a mask of its own")
     keys, values = ragged.pool.layer(module.layer_idx)  # pyright: ignore[reportArgumentType]
     num_tokens = len(ragged.slots)
     keys[ragged.slots, :, ragged.positions] = key[0].transpose(0, 1)[:num_tokens]

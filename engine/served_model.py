@@ -1,30 +1,34 @@
 """The transformers model behind the engine: loading, the ragged forward pass, new weights in place.
 
 Weights are fp32. Loading checks everything before the first tensor is touched: a directory that
-does not fit leaves the served weights as they are. A reproducible model gives a request the same
-bits whatever runs beside it and however its tokens were cut into passes: its passes are padded.
+does not fit leaves the served weights as they are. A model whose log-probs are not those of its own
+forward is refused at the start. A reproducible model gives a request the same bits whatever runs
+beside it and however its tokens were cut into passes: its passes are padded.
 """
 
-import hashlib
-import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import structlog
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
+from engine import file_weights, forward_check
 from engine.adapters import Adapters
 from engine.attention import IMPLEMENTATION, plan
+from engine.file_weights import first_line
 from engine.padding import NONE, WHOLE, padded
 from engine.slots import KvShape, SlotPool
 from infra.policy.model_files import check_servable
-from infra.policy.weight_files import add_to_digest
 from mainspring.errors import ModelError
+from mainspring.model_folder.config_file import where
+from mainspring.model_folder.refusals import SGLANG, Use, check_served
 from mainspring.model_folder.weights import read_weights
 from mainspring.stamp import machine_stamp
+
+_log = structlog.get_logger()
 
 
 class PolicyModel:
@@ -32,42 +36,62 @@ class PolicyModel:
         self, directory: Path, context_length: int | None = None, *, is_reproducible: bool = False
     ) -> None:
         """Raises ModelError when the directory cannot be served."""
-        check_servable(directory)
+        check_servable(directory, Use.SERVED)
         transformers_logging.disable_progress_bar()
         try:
-            self.config = AutoConfig.from_pretrained(directory, local_files_only=True)
+            config = AutoConfig.from_pretrained(directory, local_files_only=True)
             self.tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 directory,
+                config=config,
                 dtype=torch.float32,
+                attn_implementation="eager",
                 local_files_only=True,
                 output_loading_info=True,
             )
             self._model, report = loaded
-        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        except Exception as error:  # the library has no class of its own for what it cannot load
             raise ModelError(
-                f"model directory {directory}: cannot be loaded: {error}",
+                f"model directory {directory}: cannot be loaded: {first_line(error)}",
                 remedy="expected a causal language model as save_pretrained() writes it",
             ) from error
         if report["missing_keys"]:
             missing = ", ".join(sorted(report["missing_keys"])[:3])
             raise ModelError(f"model directory {directory}: weights are missing: {missing}")
+        if report["unexpected_keys"]:
+            more = ", ".join(sorted(report["unexpected_keys"])[:3])
+            _log.warning("weights are not used by the model", model=str(directory), weights=more)
+        self.directory = directory
+        # A model that also sees or hears keeps its language model's figures one level down.
+        self.config = config.get_text_config(decoder=True)
+        check_served(self.config.to_dict(), f"{where(directory)}: {self.architecture}")
         if not getattr(self._model, "_supports_attention_backend", False):
-            raise ModelError(
-                f"model directory {directory}: {type(self._model).__name__} cannot run on the CPU "
-                "engine",
-                remedy="serve it with SGLang: mainspring serve --engine sglang",
-            )
+            raise self._cannot_run("its attention cannot be replaced")
         self._model.eval().set_attn_implementation(IMPLEMENTATION)
         self.padding = WHOLE if is_reproducible else NONE
         self.stamp = machine_stamp(torch.__version__, torch.backends.cpu.get_cpu_capability())
         self.adapters = Adapters(self._model)
-        self.directory = directory
-        self.vocab_size: int = self.config.vocab_size
-        self.context_length = context_length or int(self.config.max_position_embeddings)
+        self.vocab_size = self._figure("vocab_size")
+        self.context_length = context_length or self._figure("max_position_embeddings")
         self.end_ids = frozenset(self._end_ids())
-        self.weights_digest = self._digest(read_weights(directory))
+        self.weights_digest = file_weights.digest(self._model, read_weights(directory))
         self._check_runs()
+
+    @property
+    def architecture(self) -> str:
+        return type(self._model).__name__
+
+    def _cannot_run(self, why: str) -> ModelError:
+        return ModelError(
+            f"{where(self.directory)}: {self.architecture} cannot run on the CPU engine: {why}",
+            remedy=SGLANG,
+        )
+
+    def _figure(self, name: str) -> int:
+        value = getattr(self.config, name, None)
+        if not isinstance(value, int):
+            raise self._cannot_run(f"its config names no {name}")
+        return value
 
     def _end_ids(self) -> set[int]:
         """The model's own end tokens and the tokenizer's, as SGLang takes them."""
@@ -79,21 +103,23 @@ class PolicyModel:
         return {end for end in ends if isinstance(end, int)}
 
     def _check_runs(self) -> None:
-        """One token through the model: an architecture the engine cannot run shows now."""
+        """An architecture that the engine cannot run, or computes otherwise, shows now."""
         try:
-            self.forward(SlotPool(1, self.kv_shape(1)), [[0]], 0)
-        except (ValueError, TypeError, RuntimeError, AttributeError) as error:
-            raise ModelError(
-                f"model directory {self.directory}: cannot run on the CPU engine: {error}",
-                remedy="serve it with SGLang: mainspring serve --engine sglang",
-            ) from error
+            problem = forward_check.problem(self, self._model)
+        except ModelError:
+            raise
+        except Exception as error:  # of the model's own code, which may raise anything
+            raise self._cannot_run(first_line(error)) from error
+        if problem is not None:
+            raise self._cannot_run(problem)
 
     def kv_shape(self, max_length: int | None = None) -> KvShape:
         heads = self.num_heads
+        num_layers = self._figure("num_hidden_layers")
         head_dim = getattr(self.config, "head_dim", None) or self.config.hidden_size // heads
         length = max_length or self.context_length
         return KvShape(
-            num_layers=self.config.num_hidden_layers,
+            num_layers=num_layers,
             num_kv_heads=getattr(self.config, "num_key_value_heads", None) or heads,
             head_dim=head_dim,
             max_length=self.padding.of_keys(length),
@@ -106,7 +132,7 @@ class PolicyModel:
     @property
     def num_heads(self) -> int:
         """Of queries."""
-        return self.config.num_attention_heads
+        return self._figure("num_attention_heads")
 
     def linear_weights(self) -> list[torch.Tensor]:
         """[outputs, inputs] of every product in a pass."""
@@ -123,6 +149,7 @@ class PolicyModel:
     ) -> torch.Tensor:
         """Run `new_ids[i]` behind what slot i holds, with the adapter that `adapters[i]` names;
         the logits after each one's last, [R, V]."""
+        pool.written.clear()
         counts = [len(ids) for ids in new_ids]
         ragged = plan(pool, counts, num_decoding, self.padding)
         ids = torch.tensor([token for ids in new_ids for token in ids])
@@ -147,12 +174,12 @@ class PolicyModel:
         """Replace all weights in place. Raises ModelError, and then nothing has changed."""
         check_servable(directory)
         try:
-            loaded = _read_safetensors(directory)
+            loaded = file_weights.read_files(directory)
         except (OSError, SafetensorError, ValueError, KeyError) as error:
             raise ModelError(
                 f"model directory {directory}: weights cannot be read: {error}"
             ) from None
-        self._replace(loaded, f"model directory {directory}")
+        self._replace(loaded, where(directory))
         self.directory = directory
 
     def take_weights(self, loaded: dict[str, torch.Tensor]) -> None:
@@ -160,45 +187,6 @@ class PolicyModel:
         self._replace(loaded, "received weights")
 
     def _replace(self, loaded: dict[str, torch.Tensor], source: str) -> None:
-        # Tied weights appear once in named_parameters() and once in a checkpoint.
-        expected = dict(self._model.named_parameters())
-        for name, parameter in expected.items():
-            if name not in loaded:
-                raise ModelError(f"{source}: weight {name} is missing")
-            if loaded[name].shape != parameter.shape:
-                raise ModelError(
-                    f"{source}: weight {name} is {list(loaded[name].shape)}, "
-                    f"the served model's is {list(parameter.shape)}",
-                    remedy="publish weights of the architecture the engine was started with",
-                )
-        tied = dict(self._model.named_parameters(remove_duplicate=False))
-        if unknown := sorted(loaded.keys() - tied.keys()):
-            raise ModelError(f"{source}: weight {unknown[0]} is not the served model's")
-        with torch.no_grad():
-            for name, parameter in expected.items():
-                parameter.copy_(loaded[name])
-        self.weights_digest = self._digest(loaded)
-
-    def _digest(self, names: Iterable[str]) -> str | None:
-        """Of what is in memory, as infra.policy.weight_files.weights_digest is of the files; None
-        when the files hold more than the model's weights."""
-        weights = dict(self._model.named_parameters(remove_duplicate=False))
-        digest = hashlib.sha256()
-        for name in sorted(names):
-            if name not in weights:
-                return None
-            add_to_digest(digest, name, weights[name].detach().numpy())
-        return digest.hexdigest()
-
-
-def _read_safetensors(directory: Path) -> dict[str, torch.Tensor]:
-    index = directory / "model.safetensors.index.json"
-    if index.exists():
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    else:
-        names = ["model.safetensors"]
-    tensors: dict[str, torch.Tensor] = {}
-    for name in names:
-        with safe_open(directory / name, framework="pt") as shard:
-            tensors.update({key: shard.get_tensor(key) for key in shard.keys()})  # noqa: SIM118
-    return tensors
+        names = list(loaded)
+        file_weights.replace(self._model, loaded, source)
+        self.weights_digest = file_weights.digest(self._model, names)

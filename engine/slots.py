@@ -86,9 +86,13 @@ class SlotPool:
         self._adapters: list[str | None] = [None] * num_slots
         self._clock = 0
         self.lengths = [0] * num_slots
+        self.num_layers = shape.num_layers
+        self.written: list[int] = []
+        """Layers of the last pass, as often as they wrote."""
 
     def layer(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of one layer: [slots, kv_heads, max_length, head_dim] each."""
+        self.written.append(index)
         keys, values = self._kv[index]
         return keys, values
 

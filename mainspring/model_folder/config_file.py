@@ -14,6 +14,7 @@ from mainspring.errors import ModelError
 
 CONFIG = "config.json"
 REMEDY = "expected a Hugging Face model directory (config.json, tokenizer.json, *.safetensors)"
+GENERATES = ("CausalLM", "LMHeadModel", "Generation")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -70,7 +71,7 @@ def facts_of(config: dict[str, Any], named: str) -> ModelFacts:
             remedy="restore the config.json that belongs to the weights",
         )
     architectures = tuple(listed or ())
-    generates = [name for name in architectures if name.endswith(("CausalLM", "Generation"))]
+    generates = [name for name in architectures if name.endswith(GENERATES)]
     if architectures and not generates:
         raise ModelError(
             f"{named}: architecture {architectures[0]} generates no text",

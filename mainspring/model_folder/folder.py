@@ -29,9 +29,10 @@ def check_folder(directory: Path, use: Use, *, needs_weights: bool = True) -> di
         found = read_weights(directory)
         if (sizes := known_sizes(config)) is not None:
             check_weights(directory, sizes, found)
+    is_family = config.get("model_type") in FAMILIES
     size = facts_of(config, where(directory)).vocab_size
     if size is not None and use >= Use.SERVED:
-        check_vocabulary(directory, size)
+        check_vocabulary(directory, size, is_trained=is_family)
     return config
 
 

@@ -20,6 +20,7 @@ from mainspring.model_folder.sizes import num_experts, sizes_of
 DTYPES = ("float32", "bfloat16", "float16")
 RESTORE = f"restore the {CONFIG} that belongs to the weights"
 WITHOUT = f"use a model of {', '.join(FAMILIES)} without it"
+SGLANG = "serve it with SGLang: mainspring serve --engine sglang"
 FULL_ATTENTION = ("full_attention", "attention")
 
 
@@ -47,6 +48,13 @@ def check_config(config: dict[str, Any], named: str, use: Use) -> None:
             raise ModelError(f"{named}: {refusal.message}", remedy=refusal.remedy)
 
 
+def check_served(config: dict[str, Any], named: str) -> None:
+    """What the CPU engine does not compute, of a config with all that transformers fills in. Raises
+    ModelError."""
+    for what, _ in _unserved(config):
+        raise ModelError(f"{named}: {what} cannot be served by the CPU engine", remedy=SGLANG)
+
+
 def refusals(config: dict[str, Any]) -> Iterator[Refusal]:
     """In the order in which they are told: the family first, then what cannot be read."""
     kind = config.get("model_type")
@@ -54,16 +62,18 @@ def refusals(config: dict[str, Any]) -> Iterator[Refusal]:
         named = ", ".join(config.get("architectures") or ())
         message = f"model_type {kind!r}{f' ({named})' if named else ''} cannot be trained"
         yield Refusal(Use.TRAINED, message, f"use a model of {', '.join(FAMILIES)}")
-    else:
-        for found in wrong_fields(config):
-            message = f"{CONFIG} has {found.name} = {found.value!r}, expected {found.expected}"
-            yield Refusal(Use.READ, message, RESTORE)
-        yield from _broken(config)
+        for what, _ in _unserved(config):
+            message = f"{named or kind}: {what} cannot be served by the CPU engine"
+            yield Refusal(Use.SERVED, message, SGLANG)
+        return
+    for found in wrong_fields(config):
+        message = f"{CONFIG} has {found.name} = {found.value!r}, expected {found.expected}"
+        yield Refusal(Use.READ, message, RESTORE)
+    yield from _broken(config)
     for what, remedy in _unserved(config):
         yield Refusal(Use.SERVED, f"{what} cannot be trained or served by the CPU engine", remedy)
-    if kind in FAMILIES:
-        for what, remedy in _untrained(config):
-            yield Refusal(Use.TRAINED, f"{what} cannot be trained", remedy)
+    for what, remedy in _untrained(config):
+        yield Refusal(Use.TRAINED, f"{what} cannot be trained", remedy)
 
 
 def _broken(config: dict[str, Any]) -> Iterator[Refusal]:

@@ -10,15 +10,16 @@ from typing import Any
 
 from mainspring.errors import ModelError
 from mainspring.model_folder.config_file import CONFIG, read_json, where
-from mainspring.model_folder.families import IDS, is_whole
+from mainspring.model_folder.families import IDS, LARGEST, is_whole
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 GENERATION = "generation_config.json"
 
 
-def check_vocabulary(directory: Path, vocab_size: int) -> None:
-    """Raises ModelError naming the file with an id that has no row in the embedding."""
+def check_vocabulary(directory: Path, vocab_size: int, *, is_trained: bool) -> None:
+    """Raises ModelError naming the file with an id that has no row in the embedding. `is_trained`:
+    an end that is never sampled would let every reply run to its limit."""
     for name, read in ((TOKENIZER, _ids), (TOKENIZER_CONFIG, _added_ids)):
         file = directory / name
         if not file.is_file():
@@ -31,7 +32,7 @@ def check_vocabulary(directory: Path, vocab_size: int) -> None:
                 remedy="save the model with an embedding for all tokens "
                 "(model.resize_token_embeddings), or remove the tokens",
             )
-    _check_generation(directory, vocab_size)
+    _check_generation(directory, vocab_size if is_trained else LARGEST)
 
 
 def _check_generation(directory: Path, vocab_size: int) -> None:
@@ -44,8 +45,8 @@ def _check_generation(directory: Path, vocab_size: int) -> None:
     listed = ends if isinstance(ends, list) else [ends]
     if not IDS.takes(ends) or not all(0 <= end < vocab_size for end in listed):
         raise ModelError(
-            f"{where(directory)}: {GENERATION} has eos_token_id = {ends!r}, expected token ids "
-            f"below vocab_size = {vocab_size}",
+            f"{where(directory)}: {GENERATION} has eos_token_id = {ends!r}, expected token ids"
+            + (f" below vocab_size = {vocab_size}" if vocab_size < LARGEST else ""),
             remedy=f"restore the {GENERATION} that belongs to the weights",
         )
 

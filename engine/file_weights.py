@@ -1,0 +1,106 @@
+"""The weights of a served model by the names that its files have, in and out.
+
+transformers stacks the matrices of experts in memory and renames what older files call otherwise,
+so names of parameters are not always names of files. Invariants: what a load would take, an update
+takes; weights that do not fit change nothing; the digest counts a weight as its file has it. Used
+by `served_model` alone.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from transformers.core_model_loading import revert_weight_conversion
+
+from infra.policy.weight_files import add_to_digest
+from mainspring.errors import ModelError
+from mainspring.model_folder.weights import read_weights
+
+OTHER_ARCHITECTURE = "publish weights of the architecture the engine was started with"
+
+
+def read_files(directory: Path) -> dict[str, Tensor]:
+    """In the dtype they are stored in."""
+    tensors: dict[str, Tensor] = {}
+    weights = read_weights(directory)
+    for file in sorted({weight.file for weight in weights.values()}):
+        with safe_open(file, framework="pt") as opened:
+            mine = [name for name, weight in weights.items() if weight.file == file]
+            tensors.update({name: opened.get_tensor(name) for name in mine})
+    return tensors
+
+
+@torch.no_grad()
+def replace(model: Any, loaded: dict[str, Tensor], source: str) -> None:
+    """Put `loaded` into `model`. `source`: begins a message. Raises ModelError, and then nothing
+    has changed."""
+    held = model.state_dict()
+    found = loaded if loaded.keys() <= held.keys() else _converted(model, loaded, source)
+    # Tied weights have two names in a state and one in most files.
+    places = {held[name].data_ptr() for name in held.keys() & found.keys()}
+    for name, weight in held.items():
+        if name not in found:
+            if weight.data_ptr() not in places:
+                raise ModelError(f"{source}: weight {name} is missing")
+            continue
+        if found[name].shape != weight.shape:
+            raise ModelError(
+                f"{source}: weight {name} is {list(found[name].shape)}, the served model's is "
+                f"{list(weight.shape)}",
+                remedy=OTHER_ARCHITECTURE,
+            )
+    for name, weight in held.items():
+        if name in found:
+            weight.copy_(found[name])
+
+
+def digest(model: Any, names: Iterable[str]) -> str | None:
+    """Of what is in memory, as `weights_digest` of infra.policy.weight_files is of files with
+    weights of these `names`; None when the files hold more than the model's weights."""
+    wanted = sorted(names)
+    held: dict[str, Tensor] = model.state_dict()
+    if not held.keys() >= set(wanted):
+        held = held | revert_weight_conversion(model, dict(held))
+    found = hashlib.sha256()
+    for name in wanted:
+        if name not in held:
+            return None
+        add_to_digest(found, name, held[name].detach().numpy())
+    return found.hexdigest()
+
+
+def _converted(model: Any, loaded: dict[str, Tensor], source: str) -> dict[str, Tensor]:
+    """By the names in memory, through the library's own load: a second model for a moment."""
+    try:
+        made, report = type(model).from_pretrained(
+            None,
+            config=model.config,
+            state_dict=dict(loaded),
+            dtype=torch.float32,
+            attn_implementation="eager",
+            output_loading_info=True,
+        )
+    except Exception as error:  # of many classes: what the library finds first
+        raise ModelError(
+            f"{source}: weights do not fit {type(model).__name__}: {first_line(error)}",
+            remedy=OTHER_ARCHITECTURE,
+        ) from error
+    for what, found in (
+        ("is missing", report["missing_keys"]),
+        ("is not the served model's", report["unexpected_keys"]),
+    ):
+        if found:
+            raise ModelError(
+                f"{source}: weight {min(found)} {what}",
+                remedy=OTHER_ARCHITECTURE,
+            )
+    return made.state_dict()
+
+
+def first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
