@@ -6,6 +6,7 @@ wrong with the task a fault at once; neither is a verdict about the agent. Gradi
 stored verdict, as giving a patch twice gives the stored patch.
 """
 
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -13,7 +14,7 @@ from typing import TypeVar
 from temporalio import activity
 
 from activities.implements import implements
-from infra.db import rollouts, sandboxes
+from infra.db import rollouts, sandboxes, verifications
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.environments.grader import MachineBroken, TaskBroken
@@ -28,7 +29,7 @@ from mainspring.integrity.exploits import BY_NAME
 from mainspring.protocol.activities import GIVE_PATCH, GRADE
 from mainspring.protocol.rollout import GradeResult, PatchResult, RolloutRef
 from mainspring.status import FaultKind, Player, RolloutPhase, SandboxPurpose, Verdict
-from mainspring.tasks.criterion import GradeReport
+from mainspring.tasks.criterion import GradeReport, References
 from mainspring.tasks.swe_task import SweTask
 
 Made = TypeVar("Made")
@@ -64,7 +65,7 @@ class GradingActivities:
             if not patch and stored.player is not Player.EMPTY:
                 report = GradeReport(note=stored.patch_note or "")
                 return await self._store(ref, Judged(Verdict.NO_PATCH, report=report))
-            return await self._judge(ref, patch)
+            return await self._judge(ref, patch, is_gold=stored.player is Player.GOLD)
 
     @implements(GIVE_PATCH)
     async def give_patch(self, ref: RolloutRef) -> PatchResult:
@@ -113,13 +114,17 @@ class GradingActivities:
                 raise SandboxBroken(f"solving sandbox failed: {error}") from error
             raise
 
-    async def _judge(self, ref: RolloutRef, patch: bytes) -> GradeResult:
+    async def _judge(self, ref: RolloutRef, patch: bytes, *, is_gold: bool) -> GradeResult:
         facts = await self._known.rollout(ref.rollout)
         task = await self._known.task(facts.task)
+        known = References(is_gold=is_gold)
+        if isinstance(task, SweTask) and not is_gold:
+            known = await verifications.references(self._db, facts.task)
         max_attempts = MAX_ATTEMPTS
         try:
             async with self._place(ref, "grade") as place:
                 environment = self._environments.of(place.config, task)
+                place = dataclasses.replace(place, references=known)
                 judged = await environment.grade(task, patch, place)
         except (TaskBroken, SandboxRefused, UnknownParser) as error:
             # It would be the same in every sandbox.

@@ -14,7 +14,7 @@ from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Command, FormatError
 from mainspring.config.run import RunConfig
 from mainspring.ids import RolloutId
-from mainspring.integrity.suspicion import suspicions
+from mainspring.integrity.suspicion import after_grading, suspicions
 from mainspring.rewards.scoring import Outcome, RewardBroken, Scored, has_own_functions, score
 from mainspring.status import Player, StopReason, Suspicion, Verdict
 from mainspring.tasks.swe_task import SweTask
@@ -62,7 +62,7 @@ async def score_rollout(
         replies=did.replies,
         patch=did.patch,
     )
-    return await _score(config, outcome), await _suspicions(known, did, commands), num_turns
+    return await _score(config, outcome), await _suspicions(known, did, commands, verdict), num_turns
 
 
 async def _actions(
@@ -90,7 +90,9 @@ async def _score(config: RunConfig, outcome: Outcome) -> Scored:
         ) from None
 
 
-async def _suspicions(known: Known, did: Played, commands: list[str]) -> tuple[Suspicion, ...]:
+async def _suspicions(
+    known: Known, did: Played, commands: list[str], verdict: Verdict | None
+) -> tuple[Suspicion, ...]:
     if did.player not in (Player.POLICY, Player.EXPLOIT):
         return ()
     task = await known.task(did.task)
@@ -98,5 +100,4 @@ async def _suspicions(known: Known, did: Played, commands: list[str]) -> tuple[S
         return ()
     # A long rollout's commands take a while to read, and heartbeats share this loop.
     marks = await asyncio.to_thread(suspicions, commands, did.patch, task)
-    cheated = did.report is not None and did.report.cheated
-    return (*marks, Suspicion.PASSED_ANYWAY) if cheated else marks
+    return after_grading(marks, verdict, did.report)

@@ -44,6 +44,7 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.protocol.session import SESSION_SIGNAL
     from mainspring.status import FaultKind, Player, RolloutPhase, StopReason, Verdict
     from mainspring.tally import Tally, TurnLimits
+    from mainspring.timeouts import MAX_TEST_RUNS
     from workflows import activity_calls, search
     from workflows.answering import Answering
     from workflows.program import ProgramPlay
@@ -173,7 +174,7 @@ class RolloutWorkflow:
         grade = await activity_calls.anywhere(
             GRADE,
             self._ref(),
-            own_s=begin.test_timeout_s,
+            own_s=MAX_TEST_RUNS * begin.test_timeout_s,
             summary="hidden tests in a fresh sandbox",
         )
         self._sandbox.seconds["grade"] = workflow.time() - grading_since

@@ -15,6 +15,10 @@ from infra.db.models import CampaignRow, RolloutRow, TaskRow
 from infra.db.rollout_ends import DONE, HAS_VERDICT
 from mainspring.ids import CampaignId, TaskId
 from mainspring.status import CampaignKind, Player, Verdict, Verification
+from mainspring.tasks.criterion import GradeReport, References
+
+MAX_READ = 20
+"""Rollouts of verifications that are looked at for one task: a few have both patches."""
 
 REASON_CHARS = 200
 
@@ -60,6 +64,38 @@ async def verification_of(
     async with database.transaction() as connection:
         rows = await connection.execute(statement)
         return {TaskId(id): _verification(*counted) for id, *counted in rows}
+
+
+async def references(database: Database, task: TaskId) -> References:
+    """How the task's tests ended with the true fix and without any patch, in the newest
+    verification that judged both. A true fix that did not resolve the task is no reference."""
+    newest = (
+        select(RolloutRow.player, RolloutRow.verdict, RolloutRow.grade_report)
+        .join(CampaignRow, CampaignRow.id == RolloutRow.campaign_id)
+        .where(
+            # As in the index ix_rollouts_given, which a parameter would not match.
+            text("rollouts.player <> 'policy'"),
+            RolloutRow.task_id == task,
+            RolloutRow.player.in_((Player.GOLD, Player.EMPTY)),
+            RolloutRow.grade_report.is_not(None),
+            CampaignRow.kind == CampaignKind.VERIFY,
+            DONE,
+            HAS_VERDICT,
+        )
+        .order_by(CampaignRow.created_at.desc(), RolloutRow.id)
+        .limit(MAX_READ)
+    )
+    async with database.transaction() as connection:
+        rows = [tuple(row) for row in await connection.execute(newest)]
+    gold, empty = (
+        [(verdict, report) for player, verdict, report in rows if player == wanted]
+        for wanted in (Player.GOLD, Player.EMPTY)
+    )
+    resolved = gold and gold[0][0] == Verdict.RESOLVED
+    return References(
+        gold=GradeReport.model_validate(gold[0][1]) if resolved else None,
+        empty=GradeReport.model_validate(empty[0][1]) if empty else None,
+    )
 
 
 async def faults(database: Database, campaign: CampaignId) -> dict[TaskId, str]:

@@ -1,34 +1,35 @@
-"""One patch judged in a fresh sandbox: what counts of it, the hidden tests over it, one verdict.
+"""One patch tested in a fresh sandbox: what counts of it, the hidden tests over it, one verdict.
 
 Invariants: the sandbox gets the patch before the tests, and of the patch only what may count
 (`patches`); a task that cannot be judged at all raises TaskBroken or JudgeMissing, which
-is never a verdict about the patch; whatever the patch could have caused is its failure. Knows
-sandboxes and tasks, no store. Used by `infra.environments.swe`.
+is never a verdict about the patch; whatever the patch could have caused is its failure. Whether a
+pass was earned is `honesty`'s question. Knows sandboxes and tasks, no store.
 """
 
 import asyncio
 import dataclasses
 import shlex
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import assert_never
 
-from infra.environments import honesty
 from infra.sandbox.containers.image_edit import Alteration
-from infra.sandbox.protocol import Sandbox, SandboxRefused, SandboxSpec
+from infra.sandbox.protocol import Sandbox, SandboxSpec
 from infra.sandbox.session import PatchRefused
 from infra.sandbox.shell.channel import CHANNEL_BYTES
 from infra.verdicts import swebench
 from mainspring.environments.protocol import CommandResult, Finished, Judged
 from mainspring.errors import UsageError
 from mainspring.integrity.exploits import Exploit
+from mainspring.integrity.run_counts import read_counts
 from mainspring.program_files import program
 from mainspring.status import FaultKind, Verdict
 from mainspring.tasks import reward_file
 from mainspring.tasks.criterion import ExitCode, GradeReport, RewardFile, TestLog
 from mainspring.tasks.patches import attributes_last, is_test, paths, without_tests
 from mainspring.tasks.swe_task import SweTask
-from mainspring.timeouts import APPLY_TIMEOUT_S, CANARY_TIMEOUT_S
+from mainspring.timeouts import APPLY_TIMEOUT_S
 
 PATCH_FILE = ".mainspring.patch"
 TEST_PATCH_FILE = ".mainspring.tests.patch"
@@ -87,11 +88,39 @@ def for_solving(spec: SandboxSpec) -> SandboxSpec:
     return dataclasses.replace(spec, writable_dirs=(SOLUTION_DIR,))
 
 
+@dataclass(frozen=True, slots=True)
+class TestRun:
+    """What came of one run of the hidden tests."""
+
+    __test__ = False  # pytest would take it for a test
+
+    judged: Judged
+    counts: bytes
+    """Of the patch, what counts."""
+    wall_s: float = 0.0
+    """Of the tests; 0 when they did not run."""
+
+
 async def judge(
     sandbox: Sandbox, task: SweTask, patch: bytes, *, run_empty: bool = False
 ) -> Judged:
+    """The verdict of one run, whoever decided it. Raises as `run_tests`."""
+    return (await run_tests(sandbox, task, patch, run_empty=run_empty)).judged
+
+
+async def run_tests(
+    sandbox: Sandbox,
+    task: SweTask,
+    patch: bytes,
+    *,
+    run_empty: bool = False,
+    prepare: Callable[[Sandbox], Awaitable[None]] | None = None,
+    timeout_s: float | None = None,
+    setup: str = "",
+) -> TestRun:
     """Apply what counts of `patch` in a sandbox made `for_grading`, lay the hidden tests over it,
-    run them, judge. A patch of which nothing counts is not run, but for `run_empty`.
+    `prepare` what else is to be different, run the tests, judge. A patch of which nothing counts
+    is not run, but for `run_empty`. `setup`: shell commands before those of the tests.
 
     Raises TaskBroken, MachineBroken, `infra.verdicts.swebench`'s errors and SandboxLost.
     """
@@ -100,7 +129,8 @@ async def judge(
     counts, dropped = await asyncio.to_thread(without_tests, patch, task)
     if not counts and not run_empty:
         note = "only changes to tests, CI configuration and start files" if dropped else ""
-        return Judged(Verdict.NO_PATCH, "", GradeReport(dropped_paths=dropped, note=note))
+        report = GradeReport(dropped_paths=dropped, note=note)
+        return TestRun(Judged(Verdict.NO_PATCH, "", report), counts)
     test_patch = {TEST_PATCH_FILE: task.test_patch.encode()} if task.test_patch else {}
     if test_patch:
         # While nothing but the task itself can be at fault.
@@ -113,33 +143,34 @@ async def judge(
             )
     await sandbox.write_files({PATCH_FILE: attributes_last(counts)})
     applied = await sandbox.run("apply", _lists(task) + APPLY, APPLY_TIMEOUT_S)
-    cheats = ""
-    if applied.returncode == 0:
-        cheats = await honesty.before_the_tests(sandbox, task, counts)
-    if cheats:
-        report = GradeReport(dropped_paths=dropped, note=cheats, cheated=True)
-        return Judged(Verdict.NOT_RESOLVED, "", report)
     if applied.returncode == 0 and test_patch:
         await sandbox.write_files(test_patch)
         applied = await sandbox.run("apply tests", APPLY_TESTS, APPLY_TIMEOUT_S)
     if applied.returncode != 0:
         report = GradeReport(dropped_paths=dropped, note="the patch does not apply")
-        return Judged(Verdict.PATCH_FAILED, _end(applied), report)
+        return TestRun(Judged(Verdict.PATCH_FAILED, _end(applied), report), counts)
     await sandbox.write_files({path: text.encode() for path, text in task.tests.items()})
-    tested = await sandbox.run("tests", task.test_command, task.test_timeout_s)
+    if prepare is not None:
+        await prepare(sandbox)
+    limit_s = task.test_timeout_s if timeout_s is None else min(timeout_s, task.test_timeout_s)
+    tested = await sandbox.run("tests", setup + task.test_command, limit_s)
     if tested.timed_out:
         verdict, report = Verdict.TESTS_TIMED_OUT, GradeReport(note="the tests did not end in time")
     else:
-        resolved, report = await _decide(sandbox, task, tested)
-        if resolved and (cheats := await _unearned(sandbox, task, counts, tested)):
-            resolved, report = False, report.model_copy(update={"note": cheats, "cheated": True})
+        resolved, report = await decide(sandbox, task, tested)
         verdict = Verdict.RESOLVED if resolved else Verdict.NOT_RESOLVED
-    told = {
+    told: dict[str, object] = {
         "judge": task.judge.kind,
         "returncode": tested.returncode,
         "dropped_paths": dropped,
     }
-    return Judged(verdict, _end(tested), report.model_copy(update=told))
+    if not isinstance(task.judge, TestLog):  # a log names each test
+        output = tested.output.decode(errors="replace")
+        if (counted := await asyncio.to_thread(read_counts, output)) is not None:
+            told |= {"num_run": counted.num_run, "num_left_out": counted.num_left_out}
+    return TestRun(
+        Judged(verdict, _end(tested), report.model_copy(update=told)), counts, tested.wall_s
+    )
 
 
 async def solve(sandbox: Sandbox, task: SweTask) -> Finished:
@@ -174,25 +205,10 @@ async def attack(sandbox: Sandbox, task: SweTask, exploit: Exploit) -> bytes:
         return b""
 
 
-async def _unearned(sandbox: Sandbox, task: SweTask, counts: bytes, tested: CommandResult) -> str:
-    """Why a pass does not count: above all, that tests pass which must fail."""
-    doubt = await honesty.after_a_pass(sandbox, task, counts, tested)
-    if doubt.reason or not doubt.canaries:
-        return doubt.reason
-    try:
-        await sandbox.write_files(doubt.canaries)
-    except SandboxRefused:
-        return "the tests cannot be written any more after they ran"
-    timeout_s = min(task.test_timeout_s, CANARY_TIMEOUT_S)
-    again = await sandbox.run("canary", CLEAR_REWARD + task.test_command, timeout_s)
-    if again.timed_out or not (await _decide(sandbox, task, again, "canary's reward"))[0]:
-        return ""
-    return "the tests pass as well when they must fail: they did not decide, or did not run"
-
-
-async def _decide(
+async def decide(
     sandbox: Sandbox, task: SweTask, tested: CommandResult, turn: str = "reward"
 ) -> tuple[bool, GradeReport]:
+    """`turn`: another one for each time that the reward is read in the same sandbox."""
     match task.judge:
         case ExitCode():
             return tested.returncode == 0, GradeReport()

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from infra.bundles.store import mounts_for
-from infra.environments.grader import attack, for_grading, for_solving, judge, solve
+from infra.environments.grader import attack, for_grading, for_solving, solve
+from infra.environments.honesty import Grading
 from infra.sandbox.backends import Backends
 from infra.sandbox.containers.image_edit import Alteration
 from infra.sandbox.model_port import Gateways
@@ -148,9 +149,15 @@ class SweEnvironment:
 
     async def grade(self, task: SweTask, result: bytes, place: Place) -> Judged:
         spec = for_grading(_spec(task, place), task)
-        async with self._fresh(task, place, spec) as sandbox:
-            # Nothing is only graded where the task itself is verified.
-            return await judge(sandbox, task, result, run_empty=not result)
+        grading = Grading(
+            fresh=lambda: self._fresh(task, place, spec),
+            task=task,
+            patch=result,
+            references=place.references,
+            solve=lambda: self.solve(task, place),
+        )
+        # Nothing is only graded where the task itself is verified.
+        return await grading.judged(run_empty=not result)
 
     async def solve(self, task: SweTask, place: Place) -> Finished:
         """The patch of the task's true fix."""

@@ -20,7 +20,7 @@ from mainspring.config.run import RunConfig
 from mainspring.errors import SandboxError, WorkFailed
 from mainspring.ids import RolloutId, SandboxId
 from mainspring.status import FaultKind, Verdict
-from mainspring.tasks.criterion import GradeReport
+from mainspring.tasks.criterion import GradeReport, References
 
 
 class WorldLost(SandboxError):
@@ -81,6 +81,8 @@ class Place:
     lease: Callable[[str], Awaitable[None]]
     """To be called, with the backend's name, before a sandbox is made: only then the reaper knows
     whose it is."""
+    references: References = References()
+    """For grading: what the task's tests did without the result."""
 
 
 class World(Protocol):

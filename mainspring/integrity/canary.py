@@ -17,12 +17,6 @@ MAX_CHARS = 1 << 20
 _RUNNER = re.compile(r"\b(?:pytest|py\.test|unittest|nose2?|tox)\b")
 _TEST = re.compile(r"test|runTest$")
 _REWARD = re.compile(r"\breward\b|/logs/")
-_SKIPS = re.compile(r"skip|xfail|expectedFailure|deselect", re.IGNORECASE)
-_SKIPPED = re.compile(
-    r"^(?:=+ )?(?:\d+ \w+, )*\d+ (?:skipped|xfailed|deselected)\b.* in [\d.:]+"
-    r"|^OK \(.*\b(?:skipped|expected failures)=\d+",
-    re.MULTILINE,
-)
 _UNITTEST_FAILURE = program(__file__, "canary_failure.py")
 
 
@@ -61,16 +55,6 @@ def _decides(path: str, command: str, shell: str) -> bool:
 
 def _text(tree: ast.Module) -> str:
     return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
-
-
-def skipped_by_patch(tests: Mapping[str, str], output: str, patch: bytes) -> bool:
-    """Whether the run's summary counts skipped tests, none of which skips by itself, after a patch
-    that speaks of skipping."""
-    return (
-        _SKIPPED.search(output) is not None
-        and re.search(rb"^\+[^\n]*skip", patch, re.MULTILINE | re.IGNORECASE) is not None
-        and not any(map(_SKIPS.search, tests.values()))
-    )
 
 
 def _parsed(path: str, text: str) -> ast.Module | None:

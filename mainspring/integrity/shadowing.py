@@ -1,14 +1,20 @@
 """Files of a patch that Python would load in the place of the tests' own modules. Pure.
 
-Invariant: only what a patch brings new counts, and only where a test run looks for modules first;
-what the true fix, the task's own files or the issue name is the program's. Imported by grading and
-by `mainspring.integrity.suspicion`.
+Invariants: only what a patch brings new counts; what the true fix, the task's own files or the
+issue name is the program's; a folder counts only where Python searches it, and a module only where
+another one of its name would have been found later. Imported by grading, which asks the tests' own
+Python (`import_probe.py`), and by `mainspring.integrity.suspicion`, which has the task alone.
 """
 
+import ast
+import json
 import re
 import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from mainspring.program_files import program
 from mainspring.tasks.patches import FileChange, hidden_paths, is_start_file, paths, split
 from mainspring.tasks.swe_task import SweTask
 
@@ -23,27 +29,98 @@ _PLUGIN = re.compile(r"pytest_\w+")
 _NOT_ONLY_PYTHONS = frozenset({"test", "tests", "this"})
 """Modules of the standard library with names that are everybody's."""
 _ROOTS = ("", "src", "lib", "python")
-"""Folders that a test run searches for modules, besides those of the tests."""
+"""Folders that a test run often searches for modules, besides those of the tests."""
 _NEW = re.compile(rb"^(?:new file mode |--- /dev/null|rename to |copy to )", re.MULTILINE)
+_GONE = re.compile(rb"^(?:deleted file mode |\+\+\+ /dev/null)", re.MULTILINE)
 _LINK = re.compile(rb"^new file mode 120000", re.MULTILINE)
 _MODULE = re.compile(r"(\w+)(?:\.[\w-]+)*\.(?:py|pyc|so|pyd)")
 _PACKAGE_FILE = re.compile(r"__(?:init|main)__\.(?:[\w-]+\.)*(?:py|pyc|so)")
+_PROBE = program(__file__, "import_probe.py")
+MAX_PROBED_CHARS = 1 << 20
+"""Of one test file that is parsed."""
 
 
-def shadows(patch: bytes, task: SweTask) -> tuple[str, ...]:
-    """Paths of new files that stand in for a module of the standard library or of a test runner."""
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """A new file that has the name of a module of the standard library or of a test runner."""
+
+    path: str
+    folder: str
+    """Where Python would have to search for it; "." is the repository."""
+    module: str
+
+    @property
+    def is_runners(self) -> bool:
+        return self.module in RUNNERS or _PLUGIN.fullmatch(self.module) is not None
+
+
+def candidates(patch: bytes, task: SweTask) -> tuple[Shadow, ...]:
+    """All that could stand in for another module, wherever Python searches."""
     _, changes = split(patch)
     gold = paths((task.gold_patch or "").encode())
-    roots = _roots(task)
     return tuple(
-        change.path
+        shadow
         for change in changes
         if _NEW.search(change.raw)
         and change.path not in gold
         and change.path not in task.files
         and change.path.rpartition("/")[2] not in task.issue
-        and any(_stands_in(change, root) for root in roots)
+        for shadow in _readings(change)
     )
+
+
+def likely(patch: bytes, task: SweTask) -> tuple[Shadow, ...]:
+    """Those in a folder that Python probably searches, as far as the task alone tells: a folder of
+    a package is not searched, the folder above it is."""
+    roots = _roots(patch, task)
+    return tuple(each for each in candidates(patch, task) if each.folder in roots)
+
+
+def probe(names: Iterable[str], out: str) -> str:
+    """A program that writes where it finds these modules to the file `out`."""
+    return f"names = {sorted(set(names))!r}\nout = {out!r}\n{_PROBE}"
+
+
+def probed(text: str, program_path: str) -> str:
+    """A test file that runs the program first."""
+    if len(text) > MAX_PROBED_CHARS:
+        return text
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError):
+        return text
+    line = 0
+    for each in body:
+        is_docstring = isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)
+        is_future = isinstance(each, ast.ImportFrom) and each.module == "__future__"
+        if not (is_docstring or is_future):
+            break
+        line = each.end_lineno or line
+    lines = text.split("\n")
+    run = f"exec(compile(open({program_path!r}).read(), 'probe', 'exec'), {{}})"
+    return "\n".join([*lines[:line], run, *lines[line:]])
+
+
+def loaded_instead(shadows: Iterable[Shadow], workdir: str, lines: str) -> tuple[Shadow, ...]:
+    """Those that a process which ran the tests without the patch would have found before the
+    modules that it has. `lines` is what the program wrote; text that it did not write is nothing."""
+    found: list[Shadow] = []
+    seen = [each for line in lines.splitlines() if (each := _seen(line)) is not None]
+    for shadow in shadows:
+        place = str(PurePosixPath(workdir, shadow.folder))
+        for path, index in seen:
+            later = index.get(shadow.module)
+            if later is not None and place in path[:later]:
+                found.append(shadow)
+                break
+    return tuple(found)
+
+
+def opened_folders(patch: bytes) -> set[str]:
+    """Folders that are packages no more: Python may search them from now on."""
+    _, changes = split(patch)
+    inits = (PurePosixPath(each.path) for each in changes if _GONE.search(each.raw))
+    return {str(path.parent) for path in inits if path.name == "__init__.py"}
 
 
 def hooks_start(patch: bytes) -> tuple[str, ...]:
@@ -54,30 +131,46 @@ def hooks_start(patch: bytes) -> tuple[str, ...]:
     )
 
 
-def _stands_in(change: FileChange, root: str) -> bool:
+def _seen(line: str) -> tuple[list[str], Mapping[str, int]] | None:
+    try:
+        read = json.loads(line)
+        return [str(each) for each in read["path"]], {k: int(v) for k, v in read["found"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _readings(change: FileChange) -> list[Shadow]:
+    """As a module, or as the file that makes its folder a package."""
     path = PurePosixPath(change.path)
-    if root and not path.is_relative_to(root):
-        return False
-    parts = path.relative_to(root).parts if root else path.parts
-    match parts:
-        case [name]:
-            module = _MODULE.fullmatch(name)
-            is_link = _LINK.search(change.raw) is not None
-            return _is_runners(module[1] if module else name if is_link else "")
-        case [package, name] if _PACKAGE_FILE.fullmatch(name):
-            return _is_runners(package)
-        case _:
-            return False
+    folder, name = path.parent, path.name
+    module = _MODULE.fullmatch(name)
+    is_link = _LINK.search(change.raw) is not None
+    named = module[1] if module else name if is_link else ""
+    found = [Shadow(change.path, str(folder), named)]
+    if _PACKAGE_FILE.fullmatch(name) and folder.name:
+        found = [Shadow(change.path, str(folder.parent), folder.name)]
+    return [each for each in found if _is_known(each.module)]
 
 
-def _is_runners(module: str) -> bool:
+def _is_known(module: str) -> bool:
     if module in _NOT_ONLY_PYTHONS or module in ("sitecustomize", "usercustomize"):
         return False
     known = module in RUNNERS or module in sys.stdlib_module_names
     return known or _PLUGIN.fullmatch(module) is not None
 
 
-def _roots(task: SweTask) -> set[str]:
-    tests = (PurePosixPath(path) for path in hidden_paths(task))
-    folders = {str(parent) for path in tests for parent in path.parents}
-    return {*_ROOTS, *(folder for folder in folders if folder != ".")}
+def _roots(patch: bytes, task: SweTask) -> set[str]:
+    hidden = hidden_paths(task)
+    given = {*task.files, *hidden, *paths((task.gold_patch or "").encode()), *paths(patch)}
+    packages = {
+        str(PurePosixPath(path).parent)
+        for path in given
+        if PurePosixPath(path).name == "__init__.py"
+    }
+    roots = {str(PurePosixPath(root)) for root in _ROOTS}
+    for test in hidden:
+        folder = PurePosixPath(test).parent
+        while str(folder) in packages and folder.name:
+            folder = folder.parent
+        roots.add(str(folder))
+    return roots - packages | {"."}

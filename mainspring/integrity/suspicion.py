@@ -7,10 +7,10 @@ clever cheat may well escape. Time is linear in what is read. Imported by activi
 import re
 from collections.abc import Iterator, Sequence
 
-from mainspring.integrity.shadowing import hooks_start, shadows
+from mainspring.integrity.shadowing import hooks_start, likely
 from mainspring.integrity.suspicious_commands import Hidden, normal_project, of_commands
-from mainspring.status import Suspicion
-from mainspring.tasks.criterion import TestLog
+from mainspring.status import Suspicion, Verdict
+from mainspring.tasks.criterion import Canary, GradeReport, TestLog
 from mainspring.tasks.patches import (
     FileChange,
     hidden_paths,
@@ -82,13 +82,29 @@ def suspicions(commands: Sequence[str], patch: bytes, task: SweTask) -> tuple[Su
     return tuple(each for each in Suspicion if each in found)
 
 
+def after_grading(
+    marks: tuple[Suspicion, ...], verdict: Verdict | None, report: GradeReport | None
+) -> tuple[Suspicion, ...]:
+    """What remains of the marks after the tests. A pass in which the tests did decide refutes what
+    a patch only looks like; after any pass, Python itself was asked what it loads."""
+    if report is None:
+        return marks
+    refuted: set[Suspicion] = set()
+    if verdict is Verdict.RESOLVED:
+        refuted.add(Suspicion.SHADOWED_MODULES)
+        if report.canary is Canary.FAILED:
+            refuted |= {Suspicion.ENDED_EARLY, Suspicion.PATCHED_RUNNER}
+    found = {*marks} - refuted | ({Suspicion.PASSED_ANYWAY} if report.cheated else set())
+    return tuple(each for each in Suspicion if each in found)
+
+
 def _of_patch(patch: bytes, task: SweTask, hidden: Hidden) -> Iterator[Suspicion]:
     _, changes = split(patch)
     counts, left = without_tests(patch, task)
     dropped = {*left}
     if hooks_start(patch):
         yield Suspicion.HOOKED_START
-    if shadows(counts, task):
+    if likely(counts, task):
         yield Suspicion.SHADOWED_MODULES
     for change in changes:
         if change.path in dropped:

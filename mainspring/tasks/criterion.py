@@ -4,6 +4,7 @@ A judge defines how the output of a task's `test_command` becomes a verdict; the
 the verdict was made of. Imported by tasks, sources, grading and rewards.
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -60,6 +61,16 @@ HANDED_IN = "handed_in"
 """A report's judge where an agent outside handed in its reward; `score` is that."""
 
 
+class Canary(StrEnum):
+    """What tests did that must fail."""
+
+    FAILED = "failed"
+    """The tests decide."""
+    PASSED = "passed"
+    """Something else decides; with the true fix, too: the task's command, its tests or their
+    surroundings, and such a run tells nothing about a patch."""
+
+
 class GradeReport(BaseModel):
     """What a verdict was made of; stored with it."""
 
@@ -81,6 +92,12 @@ class GradeReport(BaseModel):
     """Why there are no test results, where there are none, or why a pass does not count."""
     cheated: bool = False
     """The patch, and not the tests, would have decided the verdict; `note` has the reason."""
+    num_run: int | None = None
+    """Tests that passed or failed, as the run's summary counts them; None: it has none."""
+    num_left_out: int | None = None
+    """Tests that were skipped, deselected or expected to fail."""
+    canary: Canary | None = None
+    """After a pass, where the tests could be rewritten so that they must fail: what they did."""
 
     @property
     def tests_passed(self) -> float | None:
@@ -92,3 +109,15 @@ class GradeReport(BaseModel):
         if num_wanted == 0:
             return None
         return 0.0 if self.pass_to_pass_failed else len(self.fail_to_pass_passed) / num_wanted
+
+
+@dataclass(frozen=True, slots=True)
+class References:
+    """What grading has shown about a task without the patch that is graded."""
+
+    gold: GradeReport | None = None
+    """Of the true fix, where it resolved the task."""
+    empty: GradeReport | None = None
+    """Of no patch at all."""
+    is_gold: bool = False
+    """The patch is the true fix itself."""

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from mainspring.ids import TaskId
-from mainspring.integrity.canary import must_fail, skipped_by_patch
+from mainspring.integrity.canary import must_fail
 from mainspring.integrity.runner_settings import steering
-from mainspring.integrity.shadowing import shadows
+from mainspring.integrity.shadowing import likely
 from mainspring.tasks.swe_task import SweTask
 
 TOKEN = "canary 12ab"
@@ -72,15 +72,6 @@ def test_what_decides_by_other_means_is_left_alone() -> None:
     assert set(must_fail(judged, "bash /tests/test.sh", TOKEN)) == {"/tests/c.py"}
 
 
-def test_skipped_tests_count_against_a_patch_that_skips() -> None:
-    tests = {"test_a.py": "def test_a(): assert f()\n"}
-    out, patch = "3 passed, 1 skipped in 0.01s\n", b"+    raise SkipTest\n"
-    assert skipped_by_patch(tests, out, patch)
-    assert not skipped_by_patch(tests, out, b"+    return 1\n")
-    assert not skipped_by_patch({"t.py": "@skipIf(x)\ndef test_a(): ..."}, out, patch)
-    assert not skipped_by_patch(tests, "4 passed in 0.01s\n", patch)
-
-
 def test_only_steering_of_the_test_runner_is_compared() -> None:
     before = "[tool.pytest.ini_options]\nmarkers = ['a']\n"
     assert steering("pyproject.toml", before) == steering("pyproject.toml", "x = 1")
@@ -100,7 +91,8 @@ def test_what_the_fix_or_the_issue_names_is_the_programs() -> None:
     def found(path: bytes, **fields: object) -> tuple[str, ...]:
         base = {"id": TaskId("t"), "source": "s", "split": "x", "issue": "mend it"}
         base |= {"files": {"a.py": ""}, "test_command": "true"}
-        return shadows(new % (path, path, path), SweTask.model_validate(base | fields))
+        task = SweTask.model_validate(base | fields)
+        return tuple(each.path for each in likely(new % (path, path, path), task))
 
     assert found(b"calendar.py") == ("calendar.py",)
     assert found(b"pkg/calendar.py") == () == found(b"test/__init__.py")
