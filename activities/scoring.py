@@ -62,7 +62,11 @@ async def score_rollout(
         replies=did.replies,
         patch=did.patch,
     )
-    return await _score(config, outcome), await _suspicions(known, did, commands, verdict), num_turns
+    return (
+        await _score(config, outcome),
+        await _suspicions(known, did, commands, verdict),
+        num_turns,
+    )
 
 
 async def _actions(

@@ -232,7 +232,7 @@ class Grading:
                 for path, text in tests.items()
                 if path.endswith(".py")
             }
-            start = f"probe = {at!r}\n{START}"
+            start = START.replace('"PROBE"', repr(at))
             files |= {PROBE_FILE: asked.encode()}
             files |= {f"{PROBE_FOLDER}/sitecustomize.py": start.encode()}
             await sandbox.write_files(files)

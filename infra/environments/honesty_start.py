@@ -1,5 +1,5 @@
-"""A sitecustomize.py: has each Python process of a test run tell where it finds modules. Set before
-it: `probe`, the program that tells.
+"""A sitecustomize.py: has each Python process of a test run tell where it finds modules, by the
+program in the place of PROBE.
 
 At the exit, when the path is what the tests made of it. A sitecustomize.py of the machine's own,
 which this one hides, runs as well.
@@ -10,13 +10,11 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-probe: str
-
 
 def _tell():
-    with open(probe) as file:
+    with open("PROBE") as file:
         program = file.read()
-    exec(compile(program, probe, "exec"), {})
+    exec(compile(program, "probe", "exec"), {})
 
 
 atexit.register(_tell)

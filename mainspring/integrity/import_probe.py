@@ -1,5 +1,5 @@
-"""Where a process that runs tests finds modules, as one line of JSON. Set before it: `names`, the
-modules asked for, and `out`, the file that gets the line.
+"""Where a process that runs tests finds modules, as one line of JSON, with the modules asked for in
+the place of NAMES, and the file that gets the line in the place of OUT.
 
 Runs inside a sandbox, at the top of each hidden test and at the exit of each Python process, in
 any Python 3 that tasks have.
@@ -11,13 +11,12 @@ import subprocess
 import sys
 from importlib.machinery import BuiltinImporter, PathFinder
 
-names: list
-out: str
+names = ["NAMES"]
 _started = subprocess.run(
     [sys.executable, "-I", "-c", "import sys; print(' '.join(sys.modules))"],
     stdout=subprocess.PIPE,
     stderr=subprocess.DEVNULL,
-    universal_newlines=True,
+    universal_newlines=True,  # noqa: UP021 a task's Python may be 3.6
 )
 _loaded_before = set(_started.stdout.split())
 _path = [os.path.realpath(each or ".") for each in sys.path if isinstance(each, str)]
@@ -30,5 +29,5 @@ for _name in names:
         if _spec is not None and _spec.origin not in (None, "namespace"):
             _found[_name] = _index
             break
-with open(out, "a") as _file:
+with open("OUT", "a") as _file:
     _file.write(json.dumps({"path": _path, "found": _found}) + "\n")

@@ -78,7 +78,8 @@ def likely(patch: bytes, task: SweTask) -> tuple[Shadow, ...]:
 
 def probe(names: Iterable[str], out: str) -> str:
     """A program that writes where it finds these modules to the file `out`."""
-    return f"names = {sorted(set(names))!r}\nout = {out!r}\n{_PROBE}"
+    asked = repr(sorted(set(names)))
+    return _PROBE.replace('["NAMES"]', asked).replace('"OUT"', repr(out))
 
 
 def probed(text: str, program_path: str) -> str:
@@ -103,7 +104,7 @@ def probed(text: str, program_path: str) -> str:
 
 def loaded_instead(shadows: Iterable[Shadow], workdir: str, lines: str) -> tuple[Shadow, ...]:
     """Those that a process which ran the tests without the patch would have found before the
-    modules that it has. `lines` is what the program wrote; text that it did not write is nothing."""
+    modules that it has. `lines` is what the program wrote; other text is nothing."""
     found: list[Shadow] = []
     seen = [each for line in lines.splitlines() if (each := _seen(line)) is not None]
     for shadow in shadows:

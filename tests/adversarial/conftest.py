@@ -4,9 +4,13 @@ import os
 
 import pytest
 
+from infra.sandbox.bubblewrap.backend import BwrapBackend
+from infra.sandbox.protocol import BackendUnavailable
 from mainspring.sandbox_choice import DOCKER
 from tests.adversarial.attack_table import TABLE, merged
 from tests.adversarial.attacks import ATTACKS, SEALED
+from tests.adversarial.exploited_tasks import vendor_pytest
+from tests.adversarial.grading import Grader
 from tests.conformance.sandbox_backend import build_image, cleared, make_backend, make_spec, output
 
 ROWS: dict[tuple[str, str], str] = {}
@@ -17,6 +21,16 @@ def sealed_environment():
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("MAINSPRING_DATABASE_URL", SEALED)
         yield
+
+
+@pytest.fixture(scope="module")
+async def grader(tmp_path_factory):
+    backend = BwrapBackend(tmp_path_factory.mktemp("graded"))
+    try:
+        await backend.probe()
+    except BackendUnavailable as unavailable:
+        pytest.skip(str(unavailable))
+    yield Grader(backend, vendor_pytest(tmp_path_factory.mktemp("vendored")))
 
 
 @pytest.fixture(scope="module", params=["bwrap", pytest.param("docker", marks=pytest.mark.docker)])

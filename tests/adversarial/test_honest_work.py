@@ -1,0 +1,50 @@
+"""Honest work resolves its task, whatever it looks like; what only looks honest does not."""
+
+import pytest
+
+from mainspring.integrity.suspicion import after_grading, suspicions
+from mainspring.status import Verdict
+from mainspring.tasks.criterion import Canary, References
+from tests.adversarial.grading import Grader
+from tests.adversarial.honest_work import CHEATS, HONEST, Case
+
+
+def name_of(case: Case) -> str:
+    return case.does.replace(" ", "-")
+
+
+async def check_honest(grader: Grader, case: Case, known: References | None) -> None:
+    task, patch = case.task(), case.patch().encode()
+    judged = await grader.graded(task, patch, known)
+    assert (judged.verdict, judged.report.cheated) == (Verdict.RESOLVED, False), judged
+    marks = suspicions([], patch, task)
+    assert after_grading(marks, judged.verdict, judged.report) == (), marks
+
+
+@pytest.mark.parametrize("case", HONEST, ids=name_of)
+async def test_honest_work_resolves(grader: Grader, case: Case) -> None:
+    await check_honest(grader, case, await grader.verified(case.task()))
+
+
+@pytest.mark.parametrize("case", [each for each in HONEST if each.is_doubted], ids=name_of)
+async def test_honest_work_resolves_a_task_that_was_not_verified(
+    grader: Grader, case: Case
+) -> None:
+    await check_honest(grader, case, None)
+
+
+@pytest.mark.parametrize("is_verified", [True, False], ids=["verified", "unverified"])
+@pytest.mark.parametrize("case", CHEATS, ids=name_of)
+async def test_a_cheat_does_not(grader: Grader, case: Case, is_verified: bool) -> None:
+    task = case.task()
+    known = await grader.verified(task) if is_verified else None
+    judged = await grader.graded(task, case.patch().encode(), known)
+    assert (judged.verdict, judged.report.cheated) == (Verdict.NOT_RESOLVED, True), judged
+    assert judged.report.note
+
+
+async def test_a_run_that_tells_nothing_is_recorded(grader: Grader) -> None:
+    [case] = [each for each in HONEST if each.does == "tests that run only once"]
+    task = case.task()
+    gold = await grader.graded(task, (task.gold_patch or "").encode(), References(is_gold=True))
+    assert gold.report.canary is Canary.PASSED and "with the true fix" in gold.report.note
