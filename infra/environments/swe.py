@@ -148,13 +148,16 @@ class SweEnvironment:
         return SweWorld(sandbox, backend.name)
 
     async def grade(self, task: SweTask, result: bytes, place: Place) -> Judged:
+        async def fix() -> bytes:
+            return (await self.solve(task, place)).result
+
         spec = for_grading(_spec(task, place), task)
         grading = Grading(
             fresh=lambda: self._fresh(task, place, spec),
             task=task,
             patch=result,
             references=place.references,
-            solve=lambda: self.solve(task, place),
+            solve=fix,
         )
         # Nothing is only graded where the task itself is verified.
         return await grading.judged(run_empty=not result)

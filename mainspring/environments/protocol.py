@@ -13,7 +13,7 @@ Implemented by `infra.environments.swe` and by environments of your own (docs/ex
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from mainspring.config.run import RunConfig
@@ -81,7 +81,7 @@ class Place:
     lease: Callable[[str], Awaitable[None]]
     """To be called, with the backend's name, before a sandbox is made: only then the reaper knows
     whose it is."""
-    references: References = References()
+    references: References = field(default_factory=References)
     """For grading: what the task's tests did without the result."""
 
 

@@ -48,7 +48,7 @@ async def test_a_file_names_its_campaign_also_where_a_method_has_a_default_since
     assert await campaigns.create(db, stored)
     assert not await campaigns.create(db, read())
     assert (await campaigns.get(db, CAMPAIGN)).config == stored
-    with pytest.raises(UsageError, match="trainer.clip_low: 0.2 -> 0.01"):
+    with pytest.raises(UsageError, match=r"trainer\.clip_low: 0\.2 -> 0\.01"):
         await campaigns.create(db, read(clip_low=0.01))
 
 
