@@ -1,12 +1,16 @@
 """`mainspring tasks new`: a task of one's own from a git repository."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from cli.terminal_text import echo
+
+NUM_SHOWN = 20
+"""Files named that were left out; more would hide what comes next."""
 
 
 def register(tasks: typer.Typer) -> None:
@@ -47,16 +51,26 @@ def register(tasks: typer.Typer) -> None:
         test_timeout: Annotated[
             float, typer.Option(min=1.0, help="Time limit of the tests in seconds.")
         ] = 60.0,
+        leave_out: Annotated[
+            list[str] | None,
+            typer.Option(
+                help="Files of the repository to leave out, as a pattern such as 'docs/*'. "
+                "Repeatable."
+            ),
+        ] = None,
     ) -> None:
         """Make a task from a git repository, as a row that `tasks import` takes.
 
         With --fix, the changes between two commits are split: changes to tests become the hidden
         tests, the rest becomes the fix. With --gold, the fix is a patch, and the agent does not
         see the files named by --tests.
+
+        A row without an image holds text. Binary files, links and submodules are left out and
+        named, unless the fix or the tests need them.
         """
         from infra.sources.from_repository import Wanted, make_row
 
-        row = make_row(
+        made = make_row(
             repository,
             Wanted(
                 tests=tuple(tests),
@@ -70,12 +84,22 @@ def register(tasks: typer.Typer) -> None:
                 image=image,
                 workdir=workdir,
                 test_timeout_s=test_timeout,
+                leave_out=tuple(leave_out or ()),
             ),
         )
-        _append(out, row)
-        echo(f"task {row['id']} is in {out}; next:")
+        _append(out, made.row)
+        if made.left_out:
+            echo(f"left out {len(made.left_out)} of the repository's files:")
+            for named in _first(made.left_out):
+                echo(f"  {named}")
+        echo(f"task {made.row['id']} is in {out}; next:")
         echo(f"  mainspring tasks import {out} --name {out.stem}")
         echo(f"  mainspring tasks verify --source {out.stem} --split {split}")
+
+
+def _first(left_out: Sequence[str]) -> list[str]:
+    more = len(left_out) - NUM_SHOWN
+    return [*left_out[:NUM_SHOWN], *([f"and {more} more"] if more > 0 else [])]
 
 
 def _read(path: Path) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from cli.operations.sft_files import read_file
 from infra.db import policies, sft_sources
 from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
@@ -25,7 +26,7 @@ from mainspring.errors import ModelError, UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import PolicyApi
 from mainspring.trajectories.imitation import to_imitate
-from mainspring.trajectories.imported import Chat, read_line
+from mainspring.trajectories.imported import Chat, Tokens
 from mainspring.trajectories.samples import Sample
 
 
@@ -50,7 +51,8 @@ class SftSamples:
         facts = read_facts(model)
         self._vocab_size = facts.vocab_size or len(self._tokenizer.vocabulary)
         self._max_tokens = config.trainer.max_tokens or facts.max_context
-        self._num_too_long = self._longest = 0
+        self._num_too_long = self._longest = self._num_empty = 0
+        self._first_empty = ""
         self.told: list[str] = []
         """What became of each source, in words."""
 
@@ -76,6 +78,10 @@ class SftSamples:
                 yield sample
             of = f"{chosen}, " if source.campaign is not None else ""
             self.told.append(f"{source.named}: {of}{num_samples} samples")
+        if self._num_empty:
+            self.told.append(
+                f"{self._num_empty} empty replies are not trained, the first in {self._first_empty}"
+            )
 
     def complete(self, data: SftData) -> SftData:
         """With what was skipped. Raises UsageError when the run cannot be made of it."""
@@ -114,19 +120,10 @@ class SftSamples:
                 yield sample
 
     def _of_file(self, path: Path) -> Iterator[Sample]:
-        try:
-            with path.open("rb") as file:
-                for number, raw in enumerate(file, 1):
-                    if raw.strip():
-                        yield self._of_line(raw, f"{path}:{number}")
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+        for where, line in read_file(path):
+            yield self._of_line(line, where)
 
-    def _of_line(self, raw: bytes, where: str) -> Sample:
-        try:
-            line = read_line(raw.decode(), where)
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{where}: not UTF-8: {error}") from None
+    def _of_line(self, line: Chat | Tokens, where: str) -> Sample:
         if isinstance(line, Chat):
             try:
                 return self._of_chat(line, where)
@@ -152,7 +149,12 @@ class SftSamples:
                 append(self._tokenizer.next_prompt_ids(asked, closed=True), False)
             else:
                 append(self._tokenizer.prompt_ids(chat.system, asked), False)
-            append(self._tokenizer.reply_ids(replied), True)
+            # An empty reply would train the token that ends it, right after the prompt.
+            is_empty = not replied.strip()
+            append(self._tokenizer.reply_ids(replied), not is_empty)
+            if is_empty:
+                self._num_empty += 1
+                self._first_empty = self._first_empty or where
         return to_imitate(where, 0, np.array(ids, np.int32), np.array(mask, np.bool_))
 
     def _check_id(self, highest: int, where: str) -> None:

@@ -9,12 +9,13 @@ import os
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from infra.sources.protocol import ImportOptions, Place, RowError
 from infra.sources.rows import read_row
 from mainspring.errors import UsageError
-from mainspring.tasks.patches import FileChange, is_test, split
+from mainspring.tasks.patches import FileChange, is_test, paths, split
 
 MAX_FILES_BYTES = 16 << 20
 """Of a repository that is kept as text in its row; larger ones need an image."""
@@ -28,6 +29,7 @@ _PLAIN_GIT = (
     *("-c", "diff.suppressBlankEmpty=false", "-c", "diff.interHunkContext=0"),
     *("-c", "diff.orderFile=/dev/null", "-c", "log.showSignature=false"),
 )
+_LFS = b"version https://git-lfs.github.com/spec/"
 _NEEDS_IMAGE = "build an image with the repository in it, and give it with --image"
 
 
@@ -52,9 +54,18 @@ class Wanted:
     """With it the row holds no files: the image has the repository at `workdir`."""
     workdir: str = "/testbed"
     test_timeout_s: float = 60.0
+    leave_out: tuple[str, ...] = ()
+    """Files of the repository that the row does without, as patterns of the shell."""
 
 
-def make_row(repository: Path, wanted: Wanted) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    row: dict[str, object]
+    left_out: tuple[str, ...]
+    """Files that the row does without, and why each."""
+
+
+def make_row(repository: Path, wanted: Wanted) -> NewRow:
     """Raises UsageError."""
     top = Path(_git(repository, "rev-parse", "--show-toplevel").decode().rstrip("\n"))
     if bool(wanted.gold) == bool(wanted.fix):
@@ -86,12 +97,20 @@ def make_row(repository: Path, wanted: Wanted) -> dict[str, object]:
     }
     if wanted.image:
         row["image"] = wanted.image
+        left_out: tuple[str, ...] = ()
     else:
-        row["files"] = files = _files(top, base, hidden)
+        kept = _touched(gold) | set(tests)
+        files, left_out = _files(top, base, hidden, kept, wanted.leave_out)
+        row["files"] = files
         executables |= _executables(top, base) & files.keys()
     if executables:
         row["executables"] = sorted(executables)
-    return _checked(row)
+    return NewRow(_checked(row), left_out)
+
+
+def _touched(gold: str) -> set[str]:
+    """What the fix cannot do without. A fix that is no patch is refused later, by its own name."""
+    return {path for path in paths(gold.encode(errors="surrogatepass")) if path}
 
 
 def _checked(row: dict[str, object]) -> dict[str, object]:
@@ -142,27 +161,69 @@ def _of_working_tree(top: Path, tests: Sequence[str]) -> dict[str, str]:
     return files
 
 
-def _files(top: Path, base: str, hidden: Sequence[str]) -> dict[str, str]:
+def _files(
+    top: Path, base: str, hidden: Sequence[str], kept: set[str], leave_out: Sequence[str]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Text by path, and what is left out: what no text holds, unless the fix or the tests need it
+    (`kept`), and what the person names."""
     files: dict[str, str] = {}
+    left_out: list[str] = []
+    unused = set(leave_out)
     num_bytes = 0
     for entry in _git(top, "ls-tree", "-r", "-z", "--full-tree", base).split(b"\0"):
         if not entry:
             continue
         about, _, raw_path = entry.partition(b"\t")
         mode, _, blob = about.decode().split()
-        path = _text("the name of a file", raw_path)
+        path = raw_path.decode(errors="surrogateescape")
         if _is_below(path, hidden):
             continue
-        if mode not in _FILE_MODES:
-            raise UsageError(f"{path} is a link or a submodule", remedy=_NEEDS_IMAGE)
-        content = _git(top, "cat-file", "blob", blob)
+        if named := {pattern for pattern in leave_out if fnmatchcase(path, pattern)}:
+            unused -= named
+            why, content = "named by --leave-out", b""
+        else:
+            content = _git(top, "cat-file", "blob", blob) if mode in _FILE_MODES else b""
+            why = _no_text(path, mode, content)
+        if why and path in kept:
+            raise UsageError(
+                f"{_shown(path)} is {why}, and the fix or the tests need it", remedy=_NEEDS_IMAGE
+            )
+        if why:
+            left_out.append(f"{_shown(path)} ({why})")
+            continue
         num_bytes += len(content)
         if num_bytes > MAX_FILES_BYTES:
             raise UsageError(
-                f"{top} holds more than {MAX_FILES_BYTES >> 20} MB of files", remedy=_NEEDS_IMAGE
+                f"{top} holds more than {MAX_FILES_BYTES >> 20} MB of files",
+                remedy=f"leave files out with --leave-out PATTERN, or {_NEEDS_IMAGE}",
             )
-        files[path] = _text(path, content)
-    return files
+        files[path] = content.decode()
+    if unused:
+        raise UsageError(
+            f"--leave-out {min(unused)} matches no file of {base[:10]}",
+            remedy="give paths from the top of the repository; `*` matches folders, too",
+        )
+    return files, tuple(left_out)
+
+
+def _no_text(path: str, mode: str, content: bytes) -> str:
+    """Why a row cannot hold the file; empty when it can."""
+    if mode not in _FILE_MODES:
+        return "a link" if mode == "120000" else "a submodule"
+    if content.startswith(_LFS):
+        return "a pointer of git LFS, whose file is elsewhere"
+    try:
+        path.encode()
+        content.decode()
+    except UnicodeDecodeError:
+        return "no UTF-8 text"
+    except UnicodeEncodeError:
+        return "a file whose name is not UTF-8"
+    return "no text: it holds NUL" if b"\0" in content else ""
+
+
+def _shown(path: str) -> str:
+    return path.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def _executables(top: Path, commit: str) -> set[str]:

@@ -1,29 +1,71 @@
-"""One line of an imported JSONL file: a chat, or tokens. Pure.
+"""One line of an imported file: a chat, or tokens. Pure.
 
 A chat is an object with "messages", as `mainspring rollout export --format sft` writes it: an
 optional system message, then user and assistant in turn, an assistant's last. What an "assistant"
-wrote is trained on. Tokens are "token_ids" and "action_mask", of one length. Other fields are
-ignored.
+wrote is trained on; an empty reply is context. ShareGPT's form ("conversations" of "from" and
+"value") and texts in parts are read as the same. Tokens are "token_ids" and "action_mask", of one
+length. Other fields of a line are ignored; what a message has beside its text and cannot be
+trained on is refused, so that nothing of it is lost without a word.
+
+Invariant: whatever a line holds, it is read or is one UsageError with the line's place.
 """
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 
 from mainspring.errors import UsageError
 
 _SHAPES = (
     'each line is a JSON object with "messages" (as `mainspring rollout export --format sft` '
-    'writes them), or with "token_ids" and "action_mask"'
+    'writes them), with "conversations" (ShareGPT), or with "token_ids" and "action_mask"'
 )
+_ROLES = {
+    "human": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "model": "assistant",
+    "developer": "system",
+}
+"""What others call the three roles."""
+_TEXT_PARTS = ("text", "input_text", "output_text")
+_NOT_READ = ("tool_calls", "function_call", "reasoning_content", "thinking", "audio")
+"""What a message may have beside its content, and chat templates put into a prompt or reply."""
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list) and value:
+        parts = [part for part in value if isinstance(part, Mapping)]
+        if len(parts) < len(value) or any(part.get("type") not in _TEXT_PARTS for part in parts):
+            raise ValueError("parts that are not all texts")
+        value = "".join(_text(part.get("text")) for part in parts)
+    if not isinstance(value, str):
+        raise ValueError("no text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        half = value[error.start].encode("ascii", "backslashreplace").decode()
+        raise ValueError(f"half a surrogate pair ({half}), which is no text") from None
+    return value
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool | int) or value not in (0, 1):
+        raise ValueError("neither true nor false")
+    return bool(value)
+
+
+Text = Annotated[str, BeforeValidator(_text)]
+TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 
 
 class ChatMessage(BaseModel):
     model_config = ConfigDict(frozen=True)
 
-    role: str
-    content: str
+    role: Text
+    content: Text
 
 
 class Chat(BaseModel):
@@ -46,38 +88,87 @@ class Chat(BaseModel):
 class Tokens(BaseModel):
     model_config = ConfigDict(frozen=True)
 
-    token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2)]
-    action_mask: list[bool]
+    token_ids: Annotated[list[TokenId], Field(min_length=2)]
+    action_mask: list[Annotated[bool, BeforeValidator(_flag)]]
 
 
 def read_line(text: str, where: str) -> Chat | Tokens:
     """`where`: file and line, for messages. Raises UsageError."""
     try:
         given: Any = json.loads(text)
+    except RecursionError:
+        raise UsageError(f"{where}: it is nested too deeply", remedy=_SHAPES) from None
     except ValueError as error:
         raise UsageError(f"{where}: not JSON: {error}", remedy=_SHAPES) from None
-    if not isinstance(given, dict) or not given.keys() & {"messages", "token_ids"}:
-        raise UsageError(f"{where}: neither messages nor token_ids", remedy=_SHAPES)
-    shape = Chat if "messages" in given else Tokens
+    return read_object(given, where)
+
+
+def read_object(given: object, where: str) -> Chat | Tokens:
+    """The same of a line that is parsed, or of a table's row."""
     try:
-        found = shape.model_validate(given)
+        return _read(given)
+    except RecursionError:
+        raise UsageError(f"{where}: it is nested too deeply", remedy=_SHAPES) from None
     except ValidationError as error:
-        first = error.errors()[0]
+        first = error.errors(include_url=False, include_context=False)[0]
         field = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{where}: {field}: {first['msg']}", remedy=_SHAPES) from None
-    problem = _roles(found) if isinstance(found, Chat) else _lengths(found)
+        said = first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{where}: {field}: {said}", remedy=_SHAPES) from None
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}", remedy=_SHAPES) from None
+
+
+def _read(given: object) -> Chat | Tokens:
+    if not isinstance(given, Mapping):
+        raise ValueError("it is no JSON object")
+    filled = {key: value for key, value in given.items() if value is not None}
+    if "messages" in filled or "conversations" in filled:
+        chat = Chat.model_validate({"messages": _messages(filled)})
+        problem: str = _problem(chat)
+    elif "token_ids" in filled:
+        tokens = Tokens.model_validate(filled)
+        if problem := _lengths(tokens):
+            raise ValueError(problem)
+        return tokens
+    else:
+        raise ValueError("neither messages nor token_ids")
     if problem:
-        raise UsageError(f"{where}: {problem}", remedy=_SHAPES)
-    return found
+        raise ValueError(problem)
+    return chat
 
 
-def _roles(chat: Chat) -> str:
+def _messages(filled: Mapping[str, Any]) -> object:
+    """Of either form, as the first one."""
+    if filled.get("tools"):
+        raise ValueError("tools: chats with tools are not read")
+    field = "messages" if "messages" in filled else "conversations"
+    given = filled[field]
+    if not isinstance(given, list):
+        raise ValueError(f"{field}: no list")
+    messages: list[object] = []
+    for number, message in enumerate(given):
+        if not isinstance(message, Mapping):
+            raise ValueError(f"{field}.{number}: no object")
+        if lost := next((name for name in _NOT_READ if message.get(name)), None):
+            raise ValueError(f"{field}.{number}.{lost}: messages with it are not read")
+        role = message.get("role", message.get("from"))
+        role = _ROLES.get(role, role) if isinstance(role, str) else role
+        messages.append({"role": role, "content": message.get("content", message.get("value"))})
+    if field == "conversations" and filled.get("system"):
+        messages.insert(0, {"role": "system", "content": filled["system"]})
+    return messages
+
+
+def _problem(chat: Chat) -> str:
     roles = [message.role for message in chat.messages]
     spoken = roles[1:] if roles[0] == "system" else roles
     expected = ["user", "assistant"] * (len(spoken) // 2)
-    if spoken == expected and spoken:
-        return ""
-    return f"roles are {', '.join(roles[:6])}, expected user and assistant in turn"
+    if spoken != expected or not spoken:
+        shown = ", ".join(r if r.isprintable() else repr(r) for r in (r[:20] for r in roles[:6]))
+        return f"roles are {shown}, expected user and assistant in turn"
+    if not any(reply.strip() for _, reply in chat.exchanges):
+        return "its replies are empty: there is nothing to train on"
+    return ""
 
 
 def _lengths(tokens: Tokens) -> str:

@@ -4,6 +4,8 @@ import json
 import random
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from transformers import AutoTokenizer
 
@@ -11,6 +13,7 @@ from bundled.generator import draw_instance
 from bundled.model import make_bundled_model
 from bundled.trajectories import warm_start_messages
 from bundled.warm_start_data import encode_rollout
+from cli.operations import sft_files
 from cli.operations.sft_data import SftSamples
 from infra.db.database import Database
 from infra.db.sft import SftData
@@ -26,10 +29,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-async def read(
-    db: Database, model: Path, file: Path, *, overlong: str = "refuse", **trainer: int
-) -> tuple[list[Sample], SftData]:
-    config = SftConfig.model_validate(
+def config_of(model: Path, file: Path, overlong: str = "refuse", **trainer: int) -> SftConfig:
+    return SftConfig.model_validate(
         {
             "name": "reads",
             "policy": {"model": str(model)},
@@ -37,6 +38,12 @@ async def read(
             "trainer": {"device": "cpu", "batch_size": 1} | trainer,
         }
     )
+
+
+async def read(
+    db: Database, model: Path, file: Path, *, overlong: str = "refuse", **trainer: int
+) -> tuple[list[Sample], SftData]:
+    config = config_of(model, file, overlong, **trainer)
     samples = SftSamples(db, config, model)
     found = [sample async for sample in samples.read()]
     return found, samples.complete(SftData("", len(found), 0, 0, 0))
@@ -90,3 +97,90 @@ async def test_longer_samples_are_refused_or_skipped_and_counted(
     assert data.num_skipped == 2
     with pytest.raises(UsageError, match=r"no sample to train on: .* 0 samples; 4 too long"):
         await read(db, model, file, overlong="skip", max_tokens=3)
+
+
+CHAT = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+
+
+async def test_every_shape_of_file_gives_the_same_samples(
+    db: Database, model: Path, tmp_path: Path
+) -> None:
+    shared = {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]}
+    lines, listed, bom = tmp_path / "c.jsonl", tmp_path / "c.json", tmp_path / "bom.jsonl"
+    lines.write_text(json.dumps(CHAT) + "\r\n\n" + json.dumps(shared))
+    listed.write_text(json.dumps([CHAT, shared], indent=1))
+    bom.write_bytes(b"\xef\xbb\xbf" + lines.read_bytes())
+    spread = tmp_path / "lines.json"
+    spread.write_bytes(lines.read_bytes())
+    table = tmp_path / "c.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([CHAT, CHAT]), table)
+    found = []
+    for file in (lines, listed, bom, spread, table):
+        samples, _ = await read(db, model, file)
+        found.append([sample.token_ids.tolist() for sample in samples])
+    assert all(each == found[0] for each in found) and len(found[0]) == 2
+
+
+async def test_an_empty_reply_is_context_and_is_told(
+    db: Database, model: Path, tmp_path: Path
+) -> None:
+    turns = [("user", "a"), ("assistant", ""), ("user", "c"), ("assistant", "d")]
+    file = tmp_path / "c.jsonl"
+    file.write_text(json.dumps({"messages": [{"role": r, "content": c} for r, c in turns]}))
+    samples = SftSamples(db, config_of(model, file), model)
+    [sample] = [sample async for sample in samples.read()]
+    last = AutoTokenizer.from_pretrained(model).encode("d")
+    assert sample.num_action_tokens == len(last) + 1
+    assert samples.told[-1] == f"1 empty replies are not trained, the first in {file}:1"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            b'{"messages": [{"role": "user", "content": "\\ud800"}, {}]}',
+            ":1: messages.0.content: half",
+        ),
+        (b"{}\r{}", ":1: neither messages"),
+        (b'{"a": 1}\r{"b": 2}', ":1: not JSON"),
+        (b"\n" + b"[" * 100_000, ":2: it is nested too deeply"),
+        (b"\xff\xfe{\x00}\x00", ":1: not UTF-8"),
+        (b"\x1f\x8b\x08", ":1: not UTF-8"),
+        (b"\x00\x00", ":1: not JSON"),
+    ],
+)
+async def test_a_line_that_is_no_chat_is_told_with_its_place(
+    db: Database, model: Path, tmp_path: Path, content: bytes, said: str
+) -> None:
+    file = tmp_path / "c.jsonl"
+    file.write_bytes(content)
+    with pytest.raises(UsageError) as found:
+        await read(db, model, file)
+    assert found.value.message.startswith(f"{file}{said}"), found.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("c.json", b"[" * 100_000, "c.json: not JSON"),
+        ("c.json", b'[{"messages": []}', "c.json: not JSON"),
+        ("c.json", b"[1]", "c.json:1: it is no JSON object"),
+        ("c.parquet", b"PAR1", "c.parquet: cannot be read as parquet"),
+    ],
+)
+async def test_a_file_that_cannot_be_read_is_told(
+    db: Database, model: Path, tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError) as found:
+        await read(db, model, tmp_path / name)
+    assert said in found.value.message
+
+
+async def test_a_line_without_an_end_is_not_read_into_memory(
+    db: Database, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sft_files, "MAX_LINE_BYTES", 1 << 20)
+    (tmp_path / "c.jsonl").write_bytes(json.dumps(CHAT).encode() + b"\n" + b"x" * (3 << 20))
+    with pytest.raises(UsageError, match=r"c.jsonl:2: the line has more than 1 MiB"):
+        await read(db, model, tmp_path / "c.jsonl")
