@@ -78,7 +78,8 @@ async def import_rows(
     """Raises what the source raises; what came before it is stored. `replace` gives stored tasks
     that nothing has used the content of their row."""
     report = ImportReport()
-    pending = iter(rows)
+    first: dict[str, tuple[Place, str]] = {}
+    pending = (_once(row, first) for row in rows)
     while batch := list(islice(pending, ROWS_AT_ONCE)):
         tasks = [row.result for row in batch if isinstance(row.result, AnyTask)]
         found = await import_tasks(database, tasks)
@@ -97,6 +98,23 @@ async def import_rows(
                     report.with_tests.add((row.result.source, row.result.split))
         on_progress(report)
     return report
+
+
+def _once(row: SourceRow, first: dict[str, tuple[Place, str]]) -> SourceRow:
+    """The row, or its error where an earlier one (`first`: place and content by id) has its id and
+    other content. Neither order nor --replace decides which of them is the task."""
+    if not isinstance(row.result, AnyTask):
+        return row
+    content = row.result.content_hash
+    place, other = first.setdefault(row.result.id, (row.place, content))
+    if other == content:
+        return row
+    error = RowError(
+        RowProblem.OTHER_CONTENT,
+        f"its id stands twice in this import: {place} has it with other content",
+        remedy="give each task an id of its own",
+    )
+    return SourceRow(row.place, row.id, error)
 
 
 async def _replaced(

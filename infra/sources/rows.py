@@ -11,7 +11,15 @@ from enum import StrEnum
 from infra.sources.fields import Row, build_task, from_json, names, patch, text, text_or
 from infra.sources.image_rules import image_for
 from infra.sources.kinds import foreign, r2e, swe_rebench, swe_smith
-from infra.sources.kinds.specs import END, START, WORKDIR, eval_script, spec_for, with_exit_code
+from infra.sources.kinds.specs import (
+    END,
+    START,
+    WORKDIR,
+    check_reached,
+    eval_script,
+    spec_for,
+    with_exit_code,
+)
 from infra.sources.log_parsers import check_parser
 from infra.sources.protocol import ImportOptions, Place, RowError, RowProblem, SourceRow
 from infra.sources.wrapped import unwrapped
@@ -155,6 +163,8 @@ def _classic(row: Row, options: ImportOptions) -> dict[str, object]:
         )
     spec = spec_for(text(row, "repo"), text(row, "version"))
     test_patch, test_files = patch(row, "test_patch")
+    if not row.get("eval_script"):
+        check_reached(spec, test_files, names(row, "FAIL_TO_PASS"))
     return _swe_bench(row, spec.parser, EvalType.PASS_AND_FAIL) | {
         "image": image_for(row, task_id, spec.images, options.image_template),
         "test_command": _given_script(row)

@@ -140,6 +140,8 @@ def _check_patches(task: SweTask) -> None:
         _check_paths(field, dict.fromkeys((*found.before, *found.after)), in_one_tree=False)
         if task.image is None:
             _check_present(field, found.before, {*task.files, *found.created})
+            # The other patch may take the file away before.
+            _check_new(field, found.created, {*task.files} - _taken_away(task))
     if task.gold_patch and not without_tests(task.gold_patch.encode(), task)[0]:
         raise _impossible(
             "gold_patch changes nothing but hidden tests, which do not count",
@@ -152,6 +154,18 @@ def _check_present(field: str, before: Iterable[str], files: Collection[str]) ->
     absent = next((path for path in before if path not in known), None)
     if absent is not None:
         raise _impossible(f"{field} changes {absent[:80]!r}, which is not among the task's files")
+
+
+def _check_new(field: str, created: Iterable[str], files: Collection[str]) -> None:
+    known = {posixpath.normpath(path) for path in files}
+    if present := next((path for path in created if path in known), None):
+        raise _impossible(f"{field} creates {present[:80]!r}, which is among the task's files")
+
+
+def _taken_away(task: SweTask) -> set[str]:
+    """Files that a patch deletes or renames: another one may bring them anew."""
+    found = [read_patch(patch) for patch in (task.test_patch, task.gold_patch) if patch]
+    return {path for each in found for path in set(each.before) - set(each.after)}
 
 
 def _check_paths(field: str, paths: Iterable[str], *, in_one_tree: bool = True) -> None:

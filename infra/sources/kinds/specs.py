@@ -10,6 +10,7 @@ import hashlib
 import re
 import shlex
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -142,8 +143,29 @@ def with_exit_code(script: str) -> str:
     return "\n".join(lines)
 
 
+def check_reached(spec: Spec, files: PatchFiles, fail_to_pass: Iterable[str]) -> None:
+    """Raises RowError for a test of another file than the ones that are run: no log will have it.
+    A test without a file in its name may be anywhere."""
+    run = _run(files)
+    # pytest runs a whole package when it is told its __init__.py.
+    if spec.labels is not Labels.FILES or not run or any("__init__" in path for path in run):
+        return
+    for test in fail_to_pass:
+        file, separator, _ = test.partition("::")
+        if separator and file.endswith(".py") and not any(path.endswith(file) for path in run):
+            raise RowError(
+                RowProblem.IMPOSSIBLE,
+                f"FAIL_TO_PASS has {test[:80]!r}, and test_patch does not touch {file[:80]!r}: "
+                "only files of test_patch are run",
+            )
+
+
+def _run(files: PatchFiles) -> list[str]:
+    return [path for path in files.after if not path.endswith(_NO_TESTS)]
+
+
 def _test_command(spec: Spec, test_patch: str, files: PatchFiles) -> str:
-    paths = [path for path in files.after if not path.endswith(_NO_TESTS)]
+    paths = _run(files)
     if spec.labels is Labels.DOTTED:
         paths = [
             path.removesuffix(".py").removeprefix("tests/").replace("/", ".") for path in paths

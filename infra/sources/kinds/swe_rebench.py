@@ -11,9 +11,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from infra.sources.fields import Row, from_json, patch, text
+from infra.sources.fields import Row, from_json, names, patch, text
 from infra.sources.image_rules import image_for
-from infra.sources.kinds.specs import Spec, eval_script
+from infra.sources.kinds.specs import Spec, check_reached, eval_script
 from infra.sources.log_parsers import check_parser
 from infra.sources.protocol import ImportOptions, RowError, RowProblem
 
@@ -47,6 +47,7 @@ def spec_of(row: Row) -> Spec:
 def test_fields(row: Row, spec: Spec, options: ImportOptions) -> dict[str, object]:
     """Image and test command. Raises RowError."""
     test_patch, files = patch(row, "test_patch")
+    check_reached(spec, files, names(row, "FAIL_TO_PASS"))
     return {
         "image": image_for(row, text(row, "instance_id"), None, options.image_template),
         "test_command": eval_script(spec, text(row, "base_commit"), test_patch, files),

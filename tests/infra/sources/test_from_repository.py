@@ -132,18 +132,70 @@ def test_what_makes_no_task_says_why(repository: Path, tmp_path: Path) -> None:
     ]:
         failed = new(repository, *arguments).exception
         assert isinstance(failed, UsageError) and reason in str(failed), (arguments, failed)
+    assert not (tmp_path / "own.jsonl").exists()
+    missing = new(tmp_path, *tests, "--fix", "HEAD", *out).exception
+    assert isinstance(missing, UsageError) and "not a git repository" in str(missing)
+
+
+def test_what_no_text_holds_is_left_out_and_named(repository: Path, tmp_path: Path) -> None:
+    git(repository, "checkout", "-q", "-b", "more", "HEAD^")
+    (repository / "misc").mkdir()
+    (repository / "misc" / "output.jpg").write_bytes(b"\xff\xd8\xff\xe0\x00")
+    (repository / "font.woff").write_bytes(b"wOFF\x00\x01")
+    (repository / "utf16.txt").write_bytes("text".encode("utf-16"))
+    (repository / "link.py").symlink_to("calc.py")
+    (repository / "big.bin").write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:1\n"
+    )
+    (repository / "docs").mkdir()
+    (repository / "docs" / "page.md").write_text("x" * 100)
+    Path(f"{repository}/caf\udce9.txt").write_text("latin")
+    git(repository, "add", "-A")
+    submodule = "160000,1111111111111111111111111111111111111111,vendor/lib"
+    git(repository, "update-index", "--add", "--cacheinfo", submodule)
+    git(repository, "commit", "-qm", "More")
+    (repository / "calc.py").write_text(BUGGY.replace("a - b", "a + b"))
+    (repository / "tests" / "test_calc.py").write_text(TEST)
+    git(repository, "add", "calc.py", "tests")
+    git(repository, "commit", "-qm", "Fix")
+    out = tmp_path / "own.jsonl"
+    arguments = ("--tests", "tests", *COMMAND, "--fix", "HEAD", "--out", str(out))
+    said = new(repository, *arguments, "--leave-out", "docs/*")
+    assert said.exit_code == 0, said.exception
+    assert "left out 8 of the repository's files:" in said.stdout
+    for named in (
+        "misc/output.jpg (no UTF-8 text)",
+        "font.woff (no text: it holds NUL)",
+        "utf16.txt (no UTF-8 text)",
+        "link.py (a link)",
+        "big.bin (a pointer of git LFS, whose file is elsewhere)",
+        "docs/page.md (named by --leave-out)",
+        "caf\\xe9.txt (a file whose name is not UTF-8)",
+        "vendor/lib (a submodule)",
+    ):
+        assert f"  {named}\n" in said.stdout, named
+    assert set(imported(out).files) == {"calc.py", "tests/test_old.py"}
+    unused = new(repository, *arguments, "--id", "b", "--leave-out", "doc/*").exception
+    assert isinstance(unused, UsageError) and "--leave-out doc/* matches no file" in str(unused)
+    needed = new(repository, *arguments, "--id", "b", "--leave-out", "calc.*").exception
+    assert isinstance(needed, UsageError) and "calc.py is named by --leave-out" in str(needed)
+    assert len(out.read_text().splitlines()) == 1
+
+
+def test_a_binary_file_that_the_fix_needs_is_refused(repository: Path, tmp_path: Path) -> None:
     (repository / "data.bin").write_bytes(b"\0\1")
     (repository / "tests" / "test_calc.py").write_text("import calc, sys\n")
     git(repository, "add", "-A")
     git(repository, "commit", "-qm", "More")
-    (repository / "calc.py").write_text("x = 1\n")
+    (repository / "data.bin").write_bytes(b"\0\2")
     (repository / "tests" / "test_calc.py").write_text("x = 1\n")
     git(repository, "commit", "-qam", "Fix")
-    failed = new(repository, *tests, "--fix", "HEAD", *out).exception
-    assert isinstance(failed, UsageError) and "data.bin is not UTF-8 text" in str(failed)
-    assert not (tmp_path / "own.jsonl").exists()
-    missing = new(tmp_path, *tests, "--fix", "HEAD", *out).exception
-    assert isinstance(missing, UsageError) and "not a git repository" in str(missing)
+    out = tmp_path / "own.jsonl"
+    arguments = ("--tests", "tests", *COMMAND, "--fix", "HEAD", "--out", str(out))
+    failed = new(repository, *arguments).exception
+    assert isinstance(failed, UsageError)
+    assert "data.bin is no text: it holds NUL, and the fix or the tests need it" in str(failed)
+    assert not out.exists()
 
 
 async def test_executable_files_and_tests_keep_their_bit(repository: Path, tmp_path: Path) -> None:
