@@ -1,6 +1,7 @@
 """The examples: campaign files that load, tasks that are tasks, a README in each folder."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
@@ -40,6 +41,42 @@ def test_campaigns_for_gpus_fit_gpus_of_80_gb(file: Path) -> None:
     assert plan.lacks_bytes(80_000_000_000) == 0
     assert config.trainer.world_size % 8 == 0 or file.parent.name == "qwen3-8b"
     assert config.policy.max_context == 16384 and config.trainer.group_size == 8
+
+
+IMPORT = re.compile(r"mainspring tasks import (\S+)([^\n]*)")
+WITH_SOURCE = [
+    path
+    for path in sorted(EXAMPLES.glob("*/campaign.toml"))
+    if tomllib.loads(path.read_text()).get("tasks", {}).get("source", "bundled") != "bundled"
+]
+
+
+def imported_splits(line: re.Match[str], source: str) -> set[str]:
+    """Those of `source` that the command makes."""
+    named, options = line[1], line[2].split()
+    given = dict(zip(options[::2], options[1::2], strict=False))
+    if given.get("--name") != source:
+        return set()
+    file = EXAMPLES.parent / named
+    if not file.is_file():  # a data set of the hub: which splits it has, only the option tells
+        return {given["--split"]}
+    rows = [json.loads(row) for row in file.read_text().splitlines()]
+    return {row.get("split", given.get("--split", "train")) for row in rows}
+
+
+@pytest.mark.parametrize("file", WITH_SOURCE, ids=str)
+def test_the_splits_of_a_campaign_are_made_by_the_import_lines_beside_it(file: Path) -> None:
+    raw = tomllib.loads(file.read_text())
+    source = raw["tasks"]["source"]
+    wanted = {"train", *raw.get("evaluation", {}).get("splits", ())}
+    pages = [file.read_text(), (file.parent / "README.md").read_text()]
+    made = [
+        {split for each in IMPORT.finditer(page) for split in imported_splits(each, source)}
+        for page in pages
+    ]
+    assert wanted <= set().union(*made), (file, made)
+    # A page that tells how to import tells all of it.
+    assert all(wanted <= each for each in made if each), (file, made)
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*/eval.toml")), ids=str)
