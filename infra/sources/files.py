@@ -16,6 +16,9 @@ from mainspring.errors import UsageError
 
 JSON_LINES = (".jsonl", ".ndjson")
 SUFFIXES = (*JSON_LINES, ".json", ".parquet")
+MAX_LINE_BYTES = 256 << 20
+"""Far above a repository that is kept as text."""
+_BOM = b"\xef\xbb\xbf"
 _ROWS_AT_ONCE = 64
 
 
@@ -42,13 +45,21 @@ class FileSource:
 
     def _lines(self) -> Iterator[tuple[Place, object]]:
         with self._path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
+            number = 0
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(line) > MAX_LINE_BYTES:
+                    raise UsageError(
+                        f"{self._path}:{number}: the line has more than {MAX_LINE_BYTES >> 20} MiB",
+                        remedy="files with one list of rows end in .json",
+                    )
+                line = line.removeprefix(_BOM) if number == 1 else line
                 if line.strip():
                     yield Place(str(self._path), number), _parsed(line)
 
     def _list(self) -> list[object]:
         try:
-            found = json.loads(self._path.read_bytes())
+            found = json.loads(self._path.read_bytes().removeprefix(_BOM))
         except (ValueError, RecursionError) as error:
             raise UsageError(
                 f"{self._path} is not JSON: {error}",

@@ -33,8 +33,9 @@ class SftSource(Section):
     """Campaign or evaluation whose stored rollouts are trained on, in the tokens that were served.
     Its model must have the same tokenizer."""
     file: str | None = None
-    """JSONL file (absolute, or relative to this file): a chat under "messages" in each line, as
-    `mainspring rollout export --format sft` writes it, or "token_ids" and "action_mask"."""
+    """File of JSON lines, JSON list or parquet table (absolute, or relative to this file): a chat
+    under "messages" in each line, as `mainspring rollout export --format sft` writes it, or under
+    "conversations" (ShareGPT), or "token_ids" and "action_mask"."""
     min_reward: Annotated[float | None, Within(ge=-LARGE * LARGE, le=LARGE * LARGE)] = None
     """Minimum reward of a rollout. Unset: rollouts that resolved their task."""
     max_per_task: Annotated[int | None, Within(le=MANY)] = Field(default=None, ge=1)

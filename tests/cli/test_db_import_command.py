@@ -151,3 +151,52 @@ async def test_tasks_of_a_source_are_listed_in_100_columns(db: Database, home: P
     no_split = (await ask("list", "--source", "swe", "--split", "x", "--json")).exception
     assert isinstance(no_split, UsageError) and "its splits: train" in no_split.remedy
     assert isinstance((await ask("list", "--split", "x")).exception, UsageError)
+
+
+def own(id: str, **fields: object) -> str:
+    row = {"id": id, "issue": "x", "files": {"a.py": ""}, "test_command": "true"}
+    return json.dumps(row | fields) + "\n"
+
+
+async def test_one_id_is_one_task_of_an_import_whatever_is_replaced(
+    db: Database, home: Path
+) -> None:
+    file = home / "twice.jsonl"
+    file.write_text(own("a") + own("b") + own("a") + own("a", issue="other"))
+    for options in ((), ("--replace",)):
+        done = await ask("import", file, "--name", "twice", *options)
+        assert isinstance(done.exception, WorkFailed)
+        first = f"its id stands twice in this import: {file}:1 has it with other content"
+        told = " ".join(done.stdout.split())
+        assert f"{file}:4 a: {first}" in told and "1 failed" in told
+    found = {task.id: task.issue for task in await stored.get_tasks(db, "twice", "train")}
+    assert found == {"a": "x", "b": "x"}
+
+
+async def test_text_that_the_store_cannot_hold_is_a_failed_row(db: Database, home: Path) -> None:
+    log = {"kind": "test_log", "parser": "parse_log_pytest"}
+    rows = []
+    for number, odd in enumerate(("\ud800", "a\0b", "\udfff\ud800")):
+        rows += [
+            own(f"{number}-issue", issue=odd),
+            own(f"{number}-text", files={"a.py": odd}),
+            own(f"{number}-path", files={odd: ""}),
+            own(f"{number}-test", tests={"t.py": odd}),
+            own(f"{number}-command", test_command=odd),
+            own(f"{number}-agent", agent_name=odd),
+            own(f"{number}-key", metadata={odd: "x"}),
+            own(f"{number}-value", metadata={"x": odd}),
+            own(f"{number}-name", judge=log | {"fail_to_pass": [odd]}),
+            own(f"{number}-repo", judge=log | {"fail_to_pass": ["a"], "repo": odd}),
+            own(f"{number}-data", kind="guess", data={"secret": [odd]}),
+            own(f"{number}-id{odd}"),
+            own(f"{number}-source", source=odd),
+            own(f"{number}-split", split=odd),
+        ]
+    file = home / "odd.jsonl"
+    file.write_text(own("first") + "".join(rows) + own("last"))
+    done = await ask("import", file, "--name", "odd", "--json")
+    assert isinstance(done.exception, WorkFailed), done.exception
+    told = json.loads(done.stdout)
+    assert told["num_new"] == 2 and told["num_failed"] == len(rows), told
+    assert {task.id for task in await stored.get_tasks(db, "odd", "train")} == {"first", "last"}

@@ -19,6 +19,7 @@ from source_rows import (
     write_lines,
 )
 
+from infra.sources import files
 from infra.sources.exporting import instance_id
 from infra.sources.protocol import RowError, RowProblem
 from mainspring.errors import UsageError
@@ -169,3 +170,56 @@ def test_images_follow_a_template(tmp_path: Path) -> None:
     assert hosts == ("pypi.org:443",)
     with pytest.raises(UsageError):
         read(SWE_ROWS, allow_hosts=("not a host",))
+
+
+def test_a_byte_order_mark_is_no_part_of_a_row(tmp_path: Path) -> None:
+    for name in ("f.jsonl", "f.json"):
+        file = tmp_path / name
+        rows = [own_row()] if name == "f.json" else own_row()
+        file.write_bytes(b"\xef\xbb\xbf" + json.dumps(rows).encode())
+        assert len(tasks_of(read(file))) == 1
+
+
+def test_a_line_without_an_end_is_not_read_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_LINE_BYTES", 1 << 20)
+    file = write_lines(tmp_path / "f.jsonl", own_row())
+    with file.open("ab") as end:
+        end.write(b"x" * (3 << 20))
+    with pytest.raises(UsageError, match=r"f.jsonl:2: the line has more than 1 MiB"):
+        read(file)
+
+
+NEW_FILE = (
+    "diff --git a/n.py b/n.py\nnew file mode 100644\n--- /dev/null\n+++ b/n.py\n@@ -0,0 +1 @@\n+x\n"
+)
+ELSEWHERE = ["sklearn/utils/tests/test_other.py::test_a"]
+NEVER = [
+    (own_row() | {"test_command": "true #" + "x" * 140_000}, "test_command has 140,006 bytes"),
+    (own_row() | {"gold_patch": NEW_FILE.replace("n.py", "a.py")}, "gold_patch creates 'a.py'"),
+    (own_row() | {"test_patch": NEW_FILE.replace("n.py", "a.py")}, "test_patch creates 'a.py'"),
+    (
+        SKLEARN | {"FAIL_TO_PASS": ELSEWHERE},
+        "test_patch does not touch 'sklearn/utils",
+    ),
+]
+
+
+@pytest.mark.parametrize(("row", "said"), NEVER, ids=[said for _, said in NEVER])
+def test_a_row_that_nothing_can_resolve_is_refused(
+    tmp_path: Path, row: dict[str, Any], said: str
+) -> None:
+    [found] = read(write_lines(tmp_path / "f.jsonl", row))
+    assert isinstance(found.result, RowError) and said in found.result.message, found
+    assert found.result.problem is RowProblem.IMPOSSIBLE
+
+
+def test_a_file_that_one_patch_deletes_another_may_create(tmp_path: Path) -> None:
+    gone = (
+        "diff --git a/a.py b/a.py\ndeleted file mode 100644\n"
+        "--- a/a.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-x = 1\n"
+    )
+    row = own_row() | {"gold_patch": gone, "test_patch": NEW_FILE.replace("n.py", "a.py")}
+    [found] = read(write_lines(tmp_path / "f.jsonl", row))
+    assert "creates" not in str(found.result)
