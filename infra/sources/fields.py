@@ -118,7 +118,9 @@ def build_task(fields: Row, options: ImportOptions) -> AnyTask:
         task = read_task(fields)
     except ValidationError as error:
         first, *more = error.errors(include_url=False)
-        said = [".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")]
+        place = [str(each)[:80] for each in first["loc"]]
+        place = [*place[:4], "..."] if len(place) > 6 else place
+        said = [".".join(place), first["msg"].removeprefix("Value error, ")]
         also = f" (and {len(more)} more)" if more else ""
         missing = first["type"] == "missing"
         raise RowError(

@@ -52,7 +52,7 @@ class SwebenchRepoSource:
         path = self._path / CONFIG
         try:
             config = yaml.safe_load(path.read_text())
-        except (OSError, ValueError, yaml.YAMLError) as error:
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
             raise UsageError(f"{path} cannot be read: {error}") from None
         if not isinstance(config, dict) or not isinstance(config.get("splits") or [], list):
             raise UsageError(f"{path} is not the description of a SWE-bench task repository")
@@ -64,7 +64,7 @@ def _read(folder: Path) -> dict[str, Any]:
     try:
         row = yaml.safe_load(read_text(folder / "task.yaml"))
         tests = json.loads(read_text(folder / "tests.json"))
-    except (ValueError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise RowError(RowProblem.WRONG_TYPE, f"task.yaml or tests.json: {error}") from None
     if not isinstance(row, dict) or not isinstance(tests, dict):
         raise RowError(RowProblem.WRONG_TYPE, "task.yaml and tests.json must be objects")

@@ -54,7 +54,7 @@ def load_sft(path: Path) -> SftConfig:
 def read_toml(path: Path) -> dict[str, Any]:
     """Raises ConfigError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read: {error.strerror}", remedy="give the path of a TOML file"
@@ -64,12 +64,35 @@ def read_toml(path: Path) -> dict[str, Any]:
             f"{path}: not TOML: {error}", remedy="save the file as UTF-8 text"
         ) from None
     try:
-        return tomllib.loads(text)
+        found = tomllib.loads(text)
+        if (field := _with_nul(found)) is not None:
+            raise ConfigError(
+                f"{path}: {field}: holds NUL, which no path and no stored text can",
+                remedy="take the \\u0000 out",
+            )
+        return found
+    except RecursionError:
+        raise ConfigError(
+            f"{path}: it is nested too deeply", remedy="see docs/campaign.md for its sections"
+        ) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(
             f"{path}: not TOML: {errors.syntax_lines(error, text)}",
             remedy='write key = value: text in quotes ("..."), lists as [1, 2], sections as [name]',
         ) from None
+
+
+def _with_nul(given: object, field: str = "") -> str | None:
+    """The first field that holds the character; None when none does."""
+    if isinstance(given, str):
+        return field if "\0" in given else None
+    inner: Mapping[str, object] = {}
+    if isinstance(given, dict):
+        inner = {f"{field}.{key}".lstrip("."): value for key, value in given.items()}
+    elif isinstance(given, list):
+        inner = {f"{field}.{number}": value for number, value in enumerate(given)}
+    found = (repr(name) if "\0" in name else _with_nul(inner[name], name) for name in inner)
+    return next((each for each in found if each is not None), None)
 
 
 def check_campaign(

@@ -267,7 +267,17 @@ def test_what_is_exported_is_imported_the_same(task: SweTask) -> None:
         st.none() | st.booleans() | st.floats() | TEXT,
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     ),
-    st.sampled_from([SKLEARN, v5_row(), own_row(), r2e_row("x")]),
+    st.sampled_from(
+        [
+            SKLEARN,
+            v5_row(),
+            own_row(),
+            r2e_row("x"),
+            smith_row("mahmoud__glom.fb3c4e76"),
+            SKLEARN | {"image": "a/b", "install_config": {"test_cmd": "x", "log_parser": "y"}},
+            {"responses_create_params": {"metadata": {}}, "instance_dict": SKLEARN},
+        ]
+    ),
     st.integers(0, 30),
 )
 def test_no_row_is_more_than_an_error(value: object, row: dict[str, object], i: int) -> None:

@@ -13,7 +13,7 @@ from mainspring.config.algorithm import Std
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import Device
-from mainspring.config.reading import check_evaluation, load_campaign, load_sft
+from mainspring.config.reading import check_evaluation, load_campaign, load_sft, read_toml
 from mainspring.config.stored import read_stored
 from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import ConfigError
@@ -267,3 +267,30 @@ def test_a_supervised_run_is_stored_and_read_with_its_own_sections(tmp_path: Pat
     assert (ranks.trainer.engine_name, ranks.trainer.optimizer.lr) == ("plain", 0.1)
     assert ranks.trainer.optimizer.final_lr_fraction == 0.1
     assert ranks.trainer.warm_start is not None and ranks.trainer.warm_start.steps == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('name = "a\\u0000b"\n', "name: holds NUL"),
+        ('name = "x"\n[policy]\nmodel = "a\\u0000b"\n', "policy.model: holds NUL"),
+        ('name = "x"\n[policy]\nengines = ["a", "b\\u0000"]\n', "policy.engines.1: holds NUL"),
+        ('"na\\u0000me" = 1\n', "holds NUL"),
+        ('name = "\\ud800"\n', "not TOML"),
+        ("a = " + "[" * 20_000, "nested too deeply"),
+        ("a = " + "{b = " * 20_000, "nested too deeply"),
+    ],
+)
+def test_text_that_nothing_can_hold_is_refused_by_its_field(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as found:
+        read_toml(file)
+    assert found.value.message.startswith(f"{file}: ") and said in found.value.message
+
+
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('name = "x"\n', encoding="utf-8-sig")
+    assert read_toml(tmp_path / "c.toml") == {"name": "x"}
