@@ -10,7 +10,7 @@ import subprocess
 from functools import lru_cache
 from itertools import takewhile
 
-from infra.sources.patch_files import PatchFiles, outside_hunks, read_patch
+from infra.sources.patch_files import HUNK, PatchFiles, outside_hunks, read_patch
 
 _HEAD = "diff --git "
 _NOT_A_CHANGE = ("-- ", "--- ")
@@ -51,6 +51,8 @@ def _check_lines(lines: list[str]) -> None:
         line = lines[i]
         if line.startswith("Binary files ") and line.rstrip("\r").endswith(" differ"):
             raise ValueError(f"`{line[:60]}` has no content, as `git diff --binary` writes it")
+        if line.startswith("@@") and not HUNK.match(line) and heads and i > heads[0]:
+            raise ValueError(f"`{line[:60]}` is no whole header of a hunk")
         is_change = line.startswith(("+", "-", " ")) and not line.startswith(_NOT_A_CHANGE)
         if is_change and heads and i > heads[0] and i - 1 in inside:
             raise ValueError(f"`{line[:60]}` is beyond the lines that its hunk's header counts")

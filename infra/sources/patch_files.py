@@ -10,7 +10,7 @@ from itertools import takewhile
 
 from mainspring.tasks.patches import split
 
-_HUNK = re.compile(r"@@ -(\d+(?:,(\d+))?) \+(\d+(?:,(\d+))?) @@")
+HUNK = re.compile(r"@@ -(\d+(?:,(\d+))?) \+(\d+(?:,(\d+))?) @@")
 _INDEX = re.compile(r"index ([0-9a-f]+)\.\.([0-9a-f]+)")
 _BINARY = ("GIT binary patch", "Binary files ")
 _SAYS_SOMETHING = (*_BINARY, "@@ ", "new file", "deleted file", "old mode", "rename from", "copy")
@@ -62,7 +62,7 @@ def reversed_patch(patch: str) -> str:
             lines[i] = {"+": "-", "-": "+"}.get(line[:1], line[:1]) + line[1:]
         elif line.startswith((*_BINARY, "old mode", "rename from", "copy from")):
             raise ValueError("it does more than change, add and delete texts")
-        elif hunk := _HUNK.match(line):
+        elif hunk := HUNK.match(line):
             lines[i] = f"@@ -{hunk[3]} +{hunk[1]} @@{line[hunk.end() :]}"
         elif line.startswith("--- "):
             old, new = line[4:], lines[i + 1][4:]
@@ -89,7 +89,7 @@ def outside_hunks(lines: list[str]) -> list[int]:
             # A note on the hunk's last line belongs to it; nothing else begins so.
             if not line.startswith("\\"):
                 found.append(i)
-            if hunk := _HUNK.match(line):
+            if hunk := HUNK.match(line):
                 old, new = (int(size or 1) for size in hunk.group(2, 4))
         elif line.startswith(("+", "-")):
             old, new = (old, new - 1) if line[0] == "+" else (old - 1, new)

@@ -190,7 +190,6 @@ async def test_text_that_the_store_cannot_hold_is_a_failed_row(db: Database, hom
             own(f"{number}-repo", judge=log | {"fail_to_pass": ["a"], "repo": odd}),
             own(f"{number}-data", kind="guess", data={"secret": [odd]}),
             own(f"{number}-id{odd}"),
-            own(f"{number}-source", source=odd),
             own(f"{number}-split", split=odd),
         ]
     file = home / "odd.jsonl"

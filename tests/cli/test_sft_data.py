@@ -141,7 +141,6 @@ async def test_an_empty_reply_is_context_and_is_told(
             b'{"messages": [{"role": "user", "content": "\\ud800"}, {}]}',
             ":1: messages.0.content: half",
         ),
-        (b"{}\r{}", ":1: neither messages"),
         (b'{"a": 1}\r{"b": 2}', ":1: not JSON"),
         (b"\n" + b"[" * 100_000, ":2: it is nested too deeply"),
         (b"\xff\xfe{\x00}\x00", ":1: not UTF-8"),

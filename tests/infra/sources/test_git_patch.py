@@ -41,6 +41,7 @@ REFUSED = {
     "more lines than counted": (FIX + "+    more\n", "beyond the lines"),
     "fewer lines counted": (FIX.replace("-1,2 +1,2", "-1,1 +1,1"), "beyond the lines"),
     "more lines counted": (FIX.replace("-1,2 +1,2", "-1,3 +1,3"), "cut short"),
+    "cut in the header of a hunk": (FIX + "@@ -9,2", "no whole header of a hunk"),
     "numbers that are none": (FIX.replace("@@ -1,2", "@@ -1,x"), ""),
     "a line of no kind": (FIX.replace(" def", "def"), "invalid line in a hunk"),
     "colours": (FIX.replace("-    ret", "\x1b[31m-    ret"), "invalid line in a hunk"),
