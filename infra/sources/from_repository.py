@@ -95,9 +95,9 @@ def make_row(repository: Path, wanted: Wanted) -> NewRow:
         "gold_patch": gold,
         "metadata": {"base_commit": base, "repo": top.name},
     }
+    left_out: tuple[str, ...] = ()
     if wanted.image:
         row["image"] = wanted.image
-        left_out: tuple[str, ...] = ()
     else:
         kept = _touched(gold) | set(tests)
         files, left_out = _files(top, base, hidden, kept, wanted.leave_out)

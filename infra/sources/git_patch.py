@@ -47,14 +47,14 @@ def _check_lines(lines: list[str]) -> None:
                 "--no-prefix` writes it"
             )
     inside = set(range(len(lines))) - set(outside)
-    for i in outside:
+    for i in (i for i in outside if heads and i > heads[0]):
         line = lines[i]
         if line.startswith("Binary files ") and line.rstrip("\r").endswith(" differ"):
             raise ValueError(f"`{line[:60]}` has no content, as `git diff --binary` writes it")
-        if line.startswith("@@") and not HUNK.match(line) and heads and i > heads[0]:
+        if line.startswith("@@") and not HUNK.match(line):
             raise ValueError(f"`{line[:60]}` is no whole header of a hunk")
         is_change = line.startswith(("+", "-", " ")) and not line.startswith(_NOT_A_CHANGE)
-        if is_change and heads and i > heads[0] and i - 1 in inside:
+        if is_change and i - 1 in inside:
             raise ValueError(f"`{line[:60]}` is beyond the lines that its hunk's header counts")
 
 
