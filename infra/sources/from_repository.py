@@ -62,7 +62,7 @@ class Wanted:
 class NewRow:
     row: dict[str, object]
     left_out: tuple[str, ...]
-    """Files that the row does without, and why each."""
+    """Files that the row does without, and why each; those that the person named come last."""
 
 
 def make_row(repository: Path, wanted: Wanted) -> NewRow:
@@ -168,6 +168,7 @@ def _files(
     (`kept`), and what the person names."""
     files: dict[str, str] = {}
     left_out: list[str] = []
+    named_out: list[str] = []
     unused = set(leave_out)
     num_bytes = 0
     for entry in _git(top, "ls-tree", "-r", "-z", "--full-tree", base).split(b"\0"):
@@ -189,7 +190,7 @@ def _files(
                 f"{_shown(path)} is {why}, and the fix or the tests need it", remedy=_NEEDS_IMAGE
             )
         if why:
-            left_out.append(f"{_shown(path)} ({why})")
+            (named_out if named else left_out).append(f"{_shown(path)} ({why})")
             continue
         num_bytes += len(content)
         if num_bytes > MAX_FILES_BYTES:
@@ -203,7 +204,7 @@ def _files(
             f"--leave-out {min(unused)} matches no file of {base[:10]}",
             remedy="give paths from the top of the repository; `*` matches folders, too",
         )
-    return files, tuple(left_out)
+    return files, (*left_out, *named_out)
 
 
 def _no_text(path: str, mode: str, content: bytes) -> str:
