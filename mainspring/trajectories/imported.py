@@ -58,7 +58,7 @@ def _flag(value: object) -> bool:
 
 
 Text = Annotated[str, BeforeValidator(_text)]
-TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
+TokenId = Annotated[StrictInt, Field(ge=0, lt=2**63)]
 
 
 class ChatMessage(BaseModel):

@@ -151,7 +151,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "x"}}
         ('{"token_ids": [1, NaN], "action_mask": [true, true]}', "token_ids.1"),
         ('{"token_ids": [1, "2"], "action_mask": [true, true]}', "token_ids.1"),
         ('{"token_ids": [1, true], "action_mask": [true, true]}', "token_ids.1"),
-        ('{"token_ids": [1, 4294967296], "action_mask": [true, true]}', "token_ids.1"),
+        ('{"token_ids": [1, 9223372036854775808], "action_mask": [true, true]}', "token_ids.1"),
         ('{"token_ids": [1, 2], "action_mask": ["yes", "no"]}', "action_mask.0: neither true"),
         ('{"token_ids": [1, 2], "action_mask": [1, 2]}', "action_mask.1: neither true"),
         ('{"token_ids": {"a": 1}, "action_mask": []}', "token_ids"),
