@@ -6,6 +6,7 @@ is refused in one sentence. Runs git's own parser, which needs no repository; wh
 installed the reading of `patch_files` decides alone. Imported by `fields`.
 """
 
+import os
 import subprocess
 from functools import lru_cache
 from itertools import takewhile
@@ -62,9 +63,14 @@ def _read_by_git(patch: str) -> set[str] | None:
     """The paths that git finds in it; None without git. Raises ValueError."""
     raw = patch.encode()
     command = ["git", "apply", "--numstat", "-z"]
+    # As in a sandbox: without the person's own settings, and inside no repository of theirs.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    own |= {"LC_ALL": "C", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
     try:
         # At the root: inside a repository git leaves out what is not below the folder it is in.
-        done = subprocess.run(command, input=raw, capture_output=True, cwd="/", check=False)
+        done = subprocess.run(
+            command, input=raw, capture_output=True, cwd="/", env=own, check=False
+        )
     except FileNotFoundError:
         return None
     if done.returncode != 0:

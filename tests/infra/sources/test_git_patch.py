@@ -109,3 +109,14 @@ def test_whatever_is_accepted_is_read_by_git(
     command = ["git", "apply", "--numstat"]
     done = subprocess.run(command, input=whole.encode(), cwd="/", capture_output=True)
     assert done.returncode == 0, spoiled
+
+
+def test_a_persons_own_settings_of_git_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".gitconfig").write_text("[apply]\n\twhitespace = error\n\tdirectory = x\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GIT_DIR", str(tmp_path))
+    whole_patch.cache_clear()
+    patch = FIX.replace("a + b\n", "a + b  \n")
+    assert whole_patch(patch)[0] == patch
