@@ -104,7 +104,7 @@ class TestRun:
 async def judge(
     sandbox: Sandbox, task: SweTask, patch: bytes, *, run_empty: bool = False
 ) -> Judged:
-    """The verdict of one run, whoever decided it. Raises as `run_tests`."""
+    """The verdict of one run, and nothing about how it was earned. Raises as `run_tests`."""
     return (await run_tests(sandbox, task, patch, run_empty=run_empty)).judged
 
 

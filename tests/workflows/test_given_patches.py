@@ -28,7 +28,7 @@ from mainspring.config.policy import PolicyConfig
 from mainspring.ids import CampaignId, NodeId, RolloutId, TaskId, group_id, rollout_id
 from mainspring.protocol.rollout import GradeResult, RolloutRef
 from mainspring.status import FaultKind, GroupKind, Player, Verdict
-from mainspring.tasks.criterion import GradeReport, RewardFile, TestLog
+from mainspring.tasks.criterion import Canary, GradeReport, RewardFile, TestLog
 from mainspring.tasks.swe_task import SweTask
 
 BUGGY, FIXED = "def add(a, b):\n    return a - b\n", "def add(a, b):\n    return a + b\n"
@@ -109,7 +109,7 @@ async def test_gold_resolves_empty_runs_and_a_stored_patch_is_graded_again(grade
     result, report = await grader.grade(gold)
     assert (result.verdict, report) == (
         Verdict.RESOLVED,
-        GradeReport(judge="exit_code", returncode=0),
+        GradeReport(judge="exit_code", returncode=0, canary=Canary.FAILED),
     )
     assert await grader.grade(gold) == (result, report)
 

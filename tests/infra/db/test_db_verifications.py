@@ -1,12 +1,15 @@
 """What gradings say about tasks, which of them a campaign uses, and a run in parts."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pytest
 from store_records import task
 
 from infra.db import campaigns, groups, rollouts, run_plans, runs, selections, tasks
 from infra.db.database import Database
 from infra.db.groups import NewRollout
-from infra.db.verifications import in_words, passes, reasons, verification_of
+from infra.db.verifications import in_words, passes, reasons, references, verification_of
 from mainspring.config.any_run import AnyRun
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.regrade import RegradeConfig
@@ -21,6 +24,7 @@ from mainspring.status import (
     Verdict,
     Verification,
 )
+from mainspring.tasks.criterion import Canary, GradeReport, References
 
 YES, NO, BROKEN = Verdict.RESOLVED, Verdict.NOT_RESOLVED, Verdict.FAULT
 
@@ -45,6 +49,7 @@ async def judged(
     name: str,
     verdicts: dict[int, tuple[list[Verdict], list[Verdict]]],
     run: AnyRun | None = None,
+    reports: Mapping[Player, GradeReport] = MappingProxyType({}),
 ) -> None:
     """A campaign that gave these verdicts on the gold and the empty patch of these tasks."""
     await campaigns.create(db, run or verification(name))
@@ -71,6 +76,10 @@ async def judged(
     for n, (_, player, verdict) in enumerate(given):
         claimed = await rollouts.claim(db, rollout_id(group, n), "run")
         await rollouts.put_patch(db, claimed.rollout, 0, player.encode())
+        if player in reports:
+            await rollouts.put_grade(
+                db, claimed.rollout, claimed.epoch, verdict, "", None, reports[player]
+            )
         await rollouts.finish(
             db,
             claimed.rollout,
@@ -123,6 +132,23 @@ async def test_a_fix_that_fails_has_a_reason(db: Database) -> None:
         task(0).id: "the tests fail",
         task(2).id: "the patch does not apply",
     }
+
+
+async def test_what_a_verification_saw_is_what_patches_are_compared_with(db: Database) -> None:
+    await tasks.put_tasks(db, [task(n) for n in range(2)])
+    old, gold, empty = (
+        GradeReport(num_run=n, num_left_out=1, canary=canary)
+        for n, canary in ((1, Canary.PASSED), (3, Canary.FAILED), (2, None))
+    )
+    await judged(db, "old", {0: ([YES], [NO])}, reports={Player.GOLD: old, Player.EMPTY: old})
+    await judged(db, "new", {0: ([YES], [NO])}, reports={Player.GOLD: gold, Player.EMPTY: empty})
+    assert await references(db, task(0).id) == References(gold, empty)
+    # A true fix that fails is no reference; nor is a run that had no patches of its own.
+    await judged(db, "fails", {1: ([NO], [NO])}, reports={Player.GOLD: gold, Player.EMPTY: empty})
+    again = regrade("again", "new")
+    await judged(db, "again", {0: ([YES], [NO])}, again, reports={Player.GOLD: old})
+    assert await references(db, task(1).id) == References(None, empty)
+    assert await references(db, task(0).id) == References(gold, empty)
 
 
 async def test_the_newest_verification_that_judged_both_patches_counts(db: Database) -> None:
