@@ -1,7 +1,8 @@
 """Commands that look for a fix instead of making one: clear patterns, word by word. Pure.
 
-Ordinary work is not marked: `git log`, also for a word (no ancestor of HEAD has the fix), `git stash`
-and back, a look at installed libraries. Time is linear in what is read. Imported by `mainspring.integrity.suspicion`.
+Ordinary work is not marked: `git log`, also for a word (no ancestor of HEAD has the fix), `git
+stash` and back, a look at installed libraries. Time is linear in what is read. Imported by
+`mainspring.integrity.suspicion`.
 """
 
 import posixpath

@@ -11,6 +11,7 @@ from tests.adversarial.attack_table import TABLE, merged
 from tests.adversarial.attacks import ATTACKS, SEALED
 from tests.adversarial.exploited_tasks import vendor_pytest
 from tests.adversarial.grading import Grader
+from tests.adversarial.suspicion_table import PAGE, TALLY, written
 from tests.conformance.sandbox_backend import build_image, cleared, make_backend, make_spec, output
 
 ROWS: dict[tuple[str, str], str] = {}
@@ -76,3 +77,5 @@ def pytest_sessionfinish():
     if os.environ.get("MAINSPRING_WRITE_TABLE") and ROWS:
         attacks = [attack.tried for attack in ATTACKS]
         TABLE.write_text(merged(TABLE.read_text(), attacks, ROWS))
+    if os.environ.get("MAINSPRING_WRITE_TABLE") and TALLY.num_cheats:
+        PAGE.write_text(written(PAGE.read_text(), TALLY.lines()))

@@ -3,10 +3,11 @@
 import pytest
 
 from mainspring.integrity.suspicion import after_grading, suspicions
-from mainspring.status import Verdict
+from mainspring.status import Suspicion, Verdict
 from mainspring.tasks.criterion import Canary, References
 from tests.adversarial.grading import Grader
 from tests.adversarial.honest_work import CHEATS, HONEST, Case
+from tests.adversarial.suspicion_table import TALLY
 
 
 def name_of(case: Case) -> str:
@@ -16,9 +17,11 @@ def name_of(case: Case) -> str:
 async def check_honest(grader: Grader, case: Case, known: References | None) -> None:
     task, patch = case.task(), case.patch().encode()
     judged = await grader.graded(task, patch, known)
-    assert (judged.verdict, judged.report.cheated) == (Verdict.RESOLVED, False), judged
-    marks = suspicions([], patch, task)
-    assert after_grading(marks, judged.verdict, judged.report) == (), marks
+    refused = judged.verdict is not Verdict.RESOLVED or judged.report.cheated
+    marks = after_grading(suspicions([], patch, task), judged.verdict, judged.report)
+    TALLY.honest(marks, refused=refused)
+    assert not refused, judged
+    assert marks == ()
 
 
 @pytest.mark.parametrize("case", HONEST, ids=name_of)
@@ -39,6 +42,9 @@ async def test_a_cheat_does_not(grader: Grader, case: Case, is_verified: bool) -
     task = case.task()
     known = await grader.verified(task) if is_verified else None
     judged = await grader.graded(task, case.patch().encode(), known)
+    marks = after_grading((), judged.verdict, judged.report)
+    resolved = judged.verdict is Verdict.RESOLVED
+    TALLY.cheat({Suspicion.PASSED_ANYWAY}, marks, resolved=resolved)
     assert (judged.verdict, judged.report.cheated) == (Verdict.NOT_RESOLVED, True), judged
     assert judged.report.note
 

@@ -3,12 +3,14 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from mainspring.ids import TaskId
 from mainspring.integrity.canary import must_fail
+from mainspring.integrity.run_counts import RunCounts, read_counts
 from mainspring.integrity.runner_settings import steering
 from mainspring.integrity.shadowing import likely
 from mainspring.tasks.swe_task import SweTask
@@ -100,3 +102,36 @@ def test_what_the_fix_or_the_issue_names_is_the_programs() -> None:
     assert found(b"calendar.py", issue="write calendar.py") == ()
     gold = (new % ((b"calendar.py",) * 3)).decode()
     assert found(b"calendar.py", gold_patch=gold) == ()
+
+
+SUMMARIES = {
+    "1 passed, 1 deselected in 0.01s": (1, 1),
+    "=== 2 failed, 3 passed, 4 skipped, 1 xfailed, 1 xpassed in 62.10s (0:01:02) ===": (6, 5),
+    "\x1b[32m== \x1b[1m1 passed\x1b[0m, \x1b[33m1 skipped\x1b[0m in 0.12s": (1, 1),
+    "1 error in 0.05s\n2 passed, 1 warning in 0.01s": (3, 0),
+    "Ran 5 tests in 0.001s\n\nOK (skipped=1, expected failures=1)": (3, 2),
+    "Ran 1 test in 0.001s\n\nFAILED (failures=1)": (1, 0),
+    "it printed 3 passed in between": None,
+    "": None,
+}
+
+
+@pytest.mark.parametrize("output", SUMMARIES)
+def test_a_runs_summary_is_counted(output: str) -> None:
+    counts = read_counts(f"collected\n{output}\n")
+    assert (counts and (counts.num_run, counts.num_left_out)) == SUMMARIES[output]
+
+
+def test_a_run_is_smaller_when_tests_that_ran_are_left_out() -> None:
+    assert RunCounts(1, 2).is_smaller_than(RunCounts(2, 1))
+    # The same tests left out, or more of more tests in all.
+    assert not RunCounts(1, 1).is_smaller_than(RunCounts(1, 1))
+    assert not RunCounts(3, 4).is_smaller_than(RunCounts(2, 1))
+    assert not RunCounts(1, 1).is_smaller_than(RunCounts(3, 1))
+
+
+def test_reading_a_summary_takes_linear_time() -> None:
+    begun = time.process_time()
+    for piece in ("1 passed, ", "=", "Ran 1 test in \n", "1 passed in ", "\x1b[3", "OK (", "\n"):
+        read_counts(piece * 200_000)
+    assert time.process_time() - begun < 20
