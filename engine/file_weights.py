@@ -82,6 +82,7 @@ def _converted(model: Any, loaded: dict[str, Tensor], source: str) -> dict[str, 
             state_dict=dict(loaded),
             dtype=torch.float32,
             attn_implementation="eager",
+            ignore_mismatched_sizes=True,  # they are reported
             output_loading_info=True,
         )
     except Exception as error:  # of many classes: what the library finds first
@@ -89,16 +90,20 @@ def _converted(model: Any, loaded: dict[str, Tensor], source: str) -> dict[str, 
             f"{source}: weights do not fit {type(model).__name__}: {first_line(error)}",
             remedy=OTHER_ARCHITECTURE,
         ) from error
-    for what, found in (
-        ("is missing", report["missing_keys"]),
-        ("is not the served model's", report["unexpected_keys"]),
-    ):
-        if found:
-            raise ModelError(
-                f"{source}: weight {min(found)} {what}",
-                remedy=OTHER_ARCHITECTURE,
-            )
+    if wrong := unfit(report):
+        raise ModelError(f"{source}: {wrong}", remedy=OTHER_ARCHITECTURE)
+    if more := report["unexpected_keys"]:
+        raise ModelError(f"{source}: weight {min(more)} is not the served model's")
     return made.state_dict()
+
+
+def unfit(report: dict[str, Any]) -> str | None:
+    """What a load by transformers lacked. `report`: as it gives it."""
+    if missing := sorted(report["missing_keys"]):
+        return f"weights are missing: {', '.join(missing[:3])}"
+    for name, found, expected in sorted(report["mismatched_keys"]):
+        return f"weight {name} is {list(found)}, expected {list(expected)}"
+    return None
 
 
 def first_line(error: Exception) -> str:

@@ -47,6 +47,7 @@ class PolicyModel:
                 dtype=torch.float32,
                 attn_implementation="eager",
                 local_files_only=True,
+                ignore_mismatched_sizes=True,  # they are reported
                 output_loading_info=True,
             )
             self._model, report = loaded
@@ -55,9 +56,11 @@ class PolicyModel:
                 f"model directory {directory}: cannot be loaded: {first_line(error)}",
                 remedy="expected a causal language model as save_pretrained() writes it",
             ) from error
-        if report["missing_keys"]:
-            missing = ", ".join(sorted(report["missing_keys"])[:3])
-            raise ModelError(f"model directory {directory}: weights are missing: {missing}")
+        if wrong := file_weights.unfit(report):
+            raise ModelError(
+                f"model directory {directory}: {wrong}",
+                remedy="give the config.json that belongs to the weights",
+            )
         if report["unexpected_keys"]:
             more = ", ".join(sorted(report["unexpected_keys"])[:3])
             _log.warning("weights are not used by the model", model=str(directory), weights=more)
@@ -72,7 +75,7 @@ class PolicyModel:
         self.stamp = machine_stamp(torch.__version__, torch.backends.cpu.get_cpu_capability())
         self.adapters = Adapters(self._model)
         self.vocab_size = self._figure("vocab_size")
-        self.context_length = context_length or self._figure("max_position_embeddings")
+        self.context_length = self._context(context_length)
         self.end_ids = frozenset(self._end_ids())
         self.weights_digest = file_weights.digest(self._model, read_weights(directory))
         self._check_runs()
@@ -92,6 +95,18 @@ class PolicyModel:
         if not isinstance(value, int):
             raise self._cannot_run(f"its config names no {name}")
         return value
+
+    def _context(self, asked: int | None) -> int:
+        longest = getattr(self.config, "max_position_embeddings", None)
+        if asked is None:
+            return self._figure("max_position_embeddings")
+        if isinstance(longest, int) and asked > longest:
+            raise ModelError(
+                f"{where(self.directory)}: context length {asked} is asked for, the model was made "
+                f"for {longest} tokens",
+                remedy=f"give at most {longest}, or max_position_embeddings in its config.json",
+            )
+        return asked
 
     def _end_ids(self) -> set[int]:
         """The model's own end tokens and the tokenizer's, as SGLang takes them."""

@@ -2,11 +2,13 @@ import json
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from mainspring.config.parallel import Device, ParallelConfig
 from mainspring.errors import ModelError
 from mainspring.model_folder.weights import SINGLE
+from mainspring.planning.model_shape import read_shape
 from tests.trainer.shards import hf_to_mcore, mcore_to_hf
 from trainer import hf_directory
 from trainer.convert import EMBEDDING, GATE_UP, QKV
@@ -113,6 +115,27 @@ def test_export_keeps_files_and_dtype(make_model, tmp_path):
     # Engines run as somebody else: in a container, on another host.
     modes = {file.name: oct(file.stat().st_mode) for file in (tmp_path / "out").iterdir()}
     assert modes["model.safetensors"] == modes["config.json"], modes
+
+
+def test_weights_without_a_dtype_in_the_config_keep_their_own(make_model, tmp_path):
+    _, source = make_model("qwen3", tied=False)
+    config = json.loads((source / "config.json").read_text())
+    for name in ("dtype", "torch_dtype"):
+        config.pop(name, None)
+    (source / "config.json").write_text(json.dumps(config))
+    weights = load_weights(source)
+    half = {name: weight.bfloat16() for name, weight in weights.items()}
+    for stored, dtype, size in (
+        (half, torch.bfloat16, 2),
+        (weights, torch.float32, 4),
+        (half | {"model.norm.weight": weights["model.norm.weight"]}, torch.float32, 4),
+    ):
+        save_file(stored, source / SINGLE)
+        out = tmp_path / f"{dtype}-{len({each.dtype for each in stored.values()})}"
+        write(out, weights, source)
+        with safe_open(out / SINGLE, framework="pt") as file:
+            assert {file.get_tensor(name).dtype for name in weights} == {dtype}
+        assert read_shape(source).file_bytes_per_weight == size
 
 
 def test_directories_that_are_no_models_are_refused(make_model, tmp_path):
