@@ -31,7 +31,7 @@ from bundled.generator import Split, make_tasks
 from cli.operations.fleet_extensions import pollers
 from cli.operations.named_parts import check_named
 from cli.operations.pass_rate_checks import check_pass_rates, refuse_pass_rates
-from cli.operations.sandboxes_here import require_backends
+from cli.operations.sandboxes_here import require_backends, require_bundle
 from cli.operations.task_checks import check_backend_fits, check_can_be_verified, check_tasks
 from infra.db import campaigns, run_plans, selections, tasks
 from infra.db.campaigns import CampaignRecord
@@ -71,7 +71,8 @@ SPLITS: tuple[Split, ...] = ("train", "heldout", "heldout_templates")
 async def create(db: Database, config: Playing, here: Backends | None = None) -> CampaignId:
     """Store the campaign and its tasks. Raises UsageError when the name means another config, when
     there is nothing to do it with, or its reward cannot be computed; BackendUnavailable when a task
-    needs a sandbox backend that does not work `here` (None: its nodes are elsewhere).
+    needs a sandbox backend that does not work `here`, and BundleMissing when its client is not
+    (None: its nodes are elsewhere).
 
     The campaign's row comes last: a stored campaign has its tasks, whatever a later version of the
     generator would make of the seed.
@@ -81,6 +82,7 @@ async def create(db: Database, config: Playing, here: Backends | None = None) ->
     if stored is not None:
         await campaigns.create(db, config)
         if here is not None and stored.status is not CampaignStatus.FINISHED:
+            require_bundle(config)
             await require_backends(db, config, await _used(db, stored), here)
         return campaign
     check_named(config)
@@ -106,6 +108,7 @@ async def create(db: Database, config: Playing, here: Backends | None = None) ->
             assert_never(config)
     await check_backend_fits(db, config, used)
     if here is not None:
+        require_bundle(config)
         await require_backends(db, config, used, here)
     await campaigns.create(db, config, selected)
     return campaign

@@ -25,6 +25,7 @@ from mainspring.planning.assumptions import Given
 from mainspring.planning.changes import Change, changes_that_fit
 from mainspring.planning.model_shape import ModelShape, read_shape, shape_of
 from mainspring.planning.plan import CampaignPlan, plan_of
+from mainspring.programs.profiles.choice import check_context, context_warning
 from mainspring.status import PolicyApi
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -50,6 +51,7 @@ def plan_campaign(
     """Raises ConfigError and ModelError."""
     config = load_campaign(file)
     check_device(config.trainer)
+    check_context(config.agent, config.policy)
     if model is not None:
         policy = config.policy.model_copy(update={"model": str(model)})
         config = config.model_copy(update={"policy": policy})
@@ -61,6 +63,8 @@ def plan_campaign(
         given = replace(given, gpu_name=seen.name)
     plan = plan_of(config, shape, given)
     notes += _host_notes(plan)
+    if narrow := context_warning(config.agent, config.policy):
+        notes.append("; ".join(narrow))
     gpu_bytes, source = _gpu_bytes(gpu_memory_gb, seen) if on_gpus else (None, "")
     changes: list[Change] = []
     if gpu_bytes is not None and plan.lacks_bytes(gpu_bytes):

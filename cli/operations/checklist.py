@@ -23,6 +23,7 @@ from cli.operations.model_item import as_before, model_bytes, model_item
 from cli.operations.named_parts import unusable
 from cli.operations.sandboxes_here import backends_here, probe_here
 from cli.operations.task_checks import check_agents
+from infra.bundles.store import BundleMissing, mounts_for
 from infra.db import tasks, verifications
 from infra.db.database import Database
 from infra.policy.engine_check import check_engine
@@ -41,6 +42,7 @@ from mainspring.ids import (
     trainer_queue,
     waiting_trainer_queue,
 )
+from mainspring.programs.profiles.choice import check_context, context_warning
 from mainspring.sandbox_choice import backend_name
 from mainspring.settings import Settings
 from mainspring.status import PolicyApi, Unverified, Verification
@@ -82,6 +84,7 @@ async def of_this_machine(
             ]
         ),
         await _sandbox_item(config, settings),
+        *_bundle_items(config),
         _trainer_item(settings.ray_address),
         _gpu_item(config, hardware, settings.ray_address),
         _disk_item(config, settings.home),
@@ -157,17 +160,17 @@ async def _extension_items(config: CampaignConfig, client: Client, db: Database)
 
 
 async def of_the_tasks(config: CampaignConfig, db: Database | None) -> list[Item]:
-    """Its splits: whether they have tasks, verified ones, and none that asks for another agent.
-    Without `db` (Postgres is down) only what can be known."""
+    """What a new campaign needs: room for its client; tasks in its splits, verified ones, none of
+    which asks for another agent. Without `db` (Postgres is down) only what can be known."""
+    items = _context_items(config)
     if config.tasks.source == BUNDLED:
-        return [Item("tasks", State.OK, f"bundled, made from seed {config.seed}")]
+        return [*items, Item("tasks", State.OK, f"bundled, made from seed {config.seed}")]
     if db is None:
         what = f"tasks of {config.tasks.source}"
-        return [Item(what, State.WARNING, "not checked: Postgres is down", "mainspring up")]
+        return [*items, Item(what, State.WARNING, "not checked: Postgres is down", "mainspring up")]
     stored = await tasks.list_splits(db)
     mine = {each.split: each.num_tasks for each in stored if each.source == config.tasks.source}
     listed = ", ".join(f"{split} {number}" for split, number in mine.items()) or "none"
-    items: list[Item] = []
     for split in dict.fromkeys(("train", *config.evaluation.splits)):
         what = f"tasks of {config.tasks.source}, split {split}"
         if split not in mine:
@@ -276,6 +279,32 @@ async def _sandbox_item(config: CampaignConfig, settings: Settings) -> Item:
     if isinstance(needed, BackendUnavailable) and not works:
         return Item("sandbox", State.MISSING, needed.message, needed.remedy, True)
     return Item("sandbox", State.OK, f"works: {', '.join(works)}")
+
+
+def _bundle_items(config: CampaignConfig) -> list[Item]:
+    """The client's bundle, where the agent is one; a name that is unknown is told elsewhere."""
+    try:
+        mounts = mounts_for(config.agent)
+    except BundleMissing as missing:
+        return [Item("client", State.MISSING, missing.message, missing.remedy)]
+    except UsageError:
+        return []
+    return [Item("client", State.OK, str(folder)) for folder in mounts.values()]
+
+
+def _context_items(config: CampaignConfig) -> list[Item]:
+    """Whether the context is too small for the client; nothing of agents that are none."""
+    try:
+        narrow = context_warning(config.agent, config.policy)
+    except UsageError:  # of its options: told with the agent
+        return []
+    if narrow is None:
+        return []
+    try:
+        check_context(config.agent, config.policy)
+    except UsageError as error:
+        return [Item("context", State.MISSING, error.message, error.remedy)]
+    return [Item("context", State.WARNING, *narrow)]
 
 
 def _trainer_item(ray_address: str) -> Item:

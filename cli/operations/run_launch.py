@@ -49,6 +49,7 @@ from mainspring.config.run import RunConfig
 from mainspring.config.sft import SftConfig
 from mainspring.errors import EngineError, UsageError
 from mainspring.ids import NodeId, campaign_id
+from mainspring.programs.profiles.choice import context_warning
 from mainspring.settings import Settings, configured_settings, load_settings
 from mainspring.status import CampaignStatus, PolicyApi
 from node.lock import NodeLock
@@ -93,6 +94,8 @@ class Conductor:
         campaign = await launch.create(self.db, config, here)
         if left_out := await launch.left_out(self.db, campaign):
             self.say(left_out)
+        if asks_policy and (narrow := context_warning(config.agent, config.policy)):
+            self.say("; ".join(narrow))
         record = await campaigns.get(self.db, campaign)
         if record.status is CampaignStatus.FINISHED:
             return record

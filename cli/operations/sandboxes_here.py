@@ -1,4 +1,5 @@
-"""Whether the sandbox backends of this machine can run a campaign's tasks, asked before it starts.
+"""Whether the sandboxes of this machine can run a campaign's tasks and its client, asked before it
+starts.
 
 Invariant: asked only by commands that bring up their own node, and for what the campaign will
 really use; without it each rollout would be retried for minutes before a fault tells the same. A
@@ -9,10 +10,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from infra.bundles.store import mounts_for
 from infra.db import selections
 from infra.db.database import Database
 from infra.sandbox.backends import BACKENDS, Backends, Found, available_backends
 from infra.sandbox.protocol import BackendUnavailable
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.run import RunConfig
 from mainspring.ids import TaskId
 from mainspring.sandbox_choice import BWRAP, DOCKER, backend_name
@@ -37,6 +41,12 @@ async def _probed(names: Sequence[str]) -> Backends:
     with tempfile.TemporaryDirectory(prefix="mainspring-probe-") as nowhere:
         # Below it: a backend of one's own gets a directory beside this one.
         return await available_backends(Path(nowhere) / "sandboxes", names=names)
+
+
+def require_bundle(config: RunConfig) -> None:
+    """Raises BundleMissing when its client is not installed here."""
+    if isinstance(config, CampaignConfig | EvaluationConfig):
+        mounts_for(config.agent)
 
 
 async def require_backends(

@@ -12,13 +12,19 @@ from mainspring.config.run import RunConfig
 from mainspring.environments.choice import environment_of, is_world
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId
-from mainspring.programs.profiles.choice import KINDS, is_program, remote_profile
+from mainspring.programs.profiles.choice import (
+    KINDS,
+    check_context,
+    is_program,
+    remote_profile,
+)
 from mainspring.sandbox_choice import BWRAP
 from mainspring.tasks.swe_task import SWE
 
 
 async def check_tasks(db: Database, config: RunConfig, used: Sequence[TaskId]) -> None:
-    """Raises UsageError for an agent or an environment that does not exist, or would not play."""
+    """Raises UsageError for an agent or an environment that does not exist, or could not play."""
+    check_context(config.agent, config.policy)
     await check_agents(db, config, used)
     if remote := remote_profile(config.agent):
         await _check_for_outside(db, config, used, takes_rewards=remote.takes_rewards)

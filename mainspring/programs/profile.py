@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mainspring.programs.context_need import ContextNeed
 from mainspring.programs.matching import Noise
 
 MODEL_PORT = 8400
@@ -65,6 +66,11 @@ class Profile(Protocol):
     @property
     def offers_tools(self) -> bool:
         """Requests without tools are titles or summaries, not the agent's own turns."""
+        ...
+
+    @property
+    def context_need(self) -> ContextNeed | None:
+        """None: nothing is known of it."""
         ...
 
     def launch(self, ask: Ask) -> Launch: ...

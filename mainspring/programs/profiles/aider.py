@@ -2,6 +2,7 @@
 
 import json
 
+from mainspring.programs.context_need import ContextNeed
 from mainspring.programs.profile import KEY, MODEL_NAME, MODEL_URL, Ask, Launch
 from mainspring.programs.profiles.client import PLACE, TASK, Client
 
@@ -16,6 +17,9 @@ class Aider(Client):
     options = ("files", "edit_format")
     """`files`: those it begins with, from the repository's root; else it asks for what it needs."""
     offers_tools = False
+    need = ContextNeed(3_200, compacts=False)
+    """2,100, and the shortest map of a repository; files come on top."""
+    shaping = ("edit_format",)
 
     def launch(self, ask: Ask) -> Launch:
         known = {

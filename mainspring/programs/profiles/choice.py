@@ -6,7 +6,9 @@ Invariant: a name here is a program's and no agent's, so the kind alone tells wh
 from collections.abc import Callable, Mapping
 
 from mainspring.config.agent import AgentConfig
+from mainspring.config.policy import PolicyConfig
 from mainspring.named import find, make
+from mainspring.programs.context_need import ContextNeed
 from mainspring.programs.functions import FUNCTION
 from mainspring.programs.harbor import HARBOR
 from mainspring.programs.profile import Profile
@@ -55,6 +57,27 @@ def is_remote(config: AgentConfig) -> bool:
 def profile_for(config: AgentConfig) -> Profile | FunctionProfile:
     """Raises ConfigError."""
     return make("program", config.kind, find("program", config.kind, KINDS), config)
+
+
+def check_context(agent: AgentConfig, policy: PolicyConfig) -> None:
+    """Raises ConfigError where the context is too small for the client."""
+    if need := _need_of(agent):
+        need.check(_client(agent), policy.max_context, policy.max_new_tokens)
+
+
+def context_warning(agent: AgentConfig, policy: PolicyConfig) -> tuple[str, str] | None:
+    """What is narrow, and what to do about it; None: nothing is, or nothing is known of it."""
+    need = _need_of(agent)
+    return need and need.warning(_client(agent), policy.max_context, policy.max_new_tokens)
+
+
+def _need_of(agent: AgentConfig) -> ContextNeed | None:
+    return profile_for(agent).context_need if is_program(agent) else None
+
+
+def _client(agent: AgentConfig) -> str:
+    """For messages."""
+    return str(agent.options["agent"]) if agent.kind == HARBOR else agent.kind
 
 
 def remote_profile(config: AgentConfig) -> RemoteProfile | None:

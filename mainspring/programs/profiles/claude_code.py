@@ -1,8 +1,13 @@
 """Claude Code: messages, streaming, sub-agents."""
 
+from mainspring.programs.context_need import ContextNeed
+from mainspring.programs.estimate import BYTES_PER_TOKEN
 from mainspring.programs.matching import Noise
 from mainspring.programs.profile import KEY, MODEL_NAME, MODEL_URL, Ask, Launch
 from mainspring.programs.profiles.client import BY_INPUT, PLACE, Client
+
+FEW_TOOLS = 'agent.options.tools = ["Bash", "Edit", "Read", "Write"]'
+BARE = "agent.options.bare = true"
 
 
 class ClaudeCode(Client):
@@ -12,6 +17,25 @@ class ClaudeCode(Client):
     prompt. Both make prompts short."""
     noise = Noise((r"agentId: [0-9a-zA-Z-]+", r"(?s)<usage>.*?</usage>"))
     """In results of sub-agents."""
+
+    @property
+    def context_need(self) -> ContextNeed:
+        # Measured: 18,842 tokens with all 24 tools, 3,032 with Bash, Edit, Read and Write, 5,227
+        # with four more, 935 when bare. It compacts at max_context - reply - 13,000, of a reply at
+        # most 20,000.
+        first, remedy = 18_900, f"set {FEW_TOOLS} or {BARE}"
+        if self.flag("bare"):
+            first, remedy = 1_000, ""
+        elif tools := self.words("tools"):
+            first, remedy = 1_600 + 450 * len(tools), f"set {BARE}"
+        first += sum(map(len, self.words("append_system_prompt"))) // BYTES_PER_TOKEN
+        return ContextNeed(
+            first,
+            reserve=13_000,
+            max_reply=20_000,
+            remedy=remedy,
+            is_measured=self._is_measured,
+        )
 
     def launch(self, ask: Ask) -> Launch:
         command = [self.program("claude"), "-p", "--model", MODEL_NAME]

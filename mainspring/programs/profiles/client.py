@@ -5,10 +5,12 @@ Pure. Imported by the profiles beside this file.
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import ConfigError
+from mainspring.programs.context_need import ContextNeed
 from mainspring.programs.matching import SILENT, Noise
 from mainspring.programs.profile import BUNDLES, Ask, Launch
 from mainspring.programs.recipes import recipe_of
@@ -37,6 +39,10 @@ class Client:
     """Fields that `agent.options` may have."""
     noise: Noise = SILENT
     offers_tools = True
+    need: ClassVar[ContextNeed | None] = None
+    """With the options that are usual."""
+    shaping: ClassVar[tuple[str, ...]] = ()
+    """Options that make its first prompt another one, longer or shorter."""
 
     def __init__(self, config: AgentConfig) -> None:
         unknown = sorted(set(config.options) - set(self.options))
@@ -47,7 +53,15 @@ class Client:
                 remedy=f"its options are {known}" if known else "it takes none",
             )
         self._given = config.options
-        self.bundle: str | None = recipe_of(self.name, config.version).bundle
+        known = recipe_of(self.name)
+        self.bundle: str | None = known.at(config.version).bundle
+        self._is_measured = self.bundle == known.bundle and not set(config.options) & set(
+            self.shaping
+        )
+
+    @property
+    def context_need(self) -> ContextNeed | None:
+        return self.need and replace(self.need, is_measured=self._is_measured)
 
     def program(self, name: str) -> str:
         return f"{BUNDLES}/{self.bundle}/bin/{name}"

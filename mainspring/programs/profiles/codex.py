@@ -2,6 +2,7 @@
 
 import json
 
+from mainspring.programs.context_need import ContextNeed
 from mainspring.programs.matching import Noise
 from mainspring.programs.profile import KEY, MODEL_NAME, MODEL_URL, Ask, Launch
 from mainspring.programs.profiles.client import BY_INPUT, PLACE, Client
@@ -21,6 +22,8 @@ class Codex(Client):
     name = "codex"
     options = ("config",)
     """`config`: what follows -c, in order."""
+    need = ContextNeed(6_800, share=_COMPACT_SHARE)
+    shaping = ("config",)
     noise = Noise((r"Chunk ID: [0-9a-fA-F]+", r"Wall time: [0-9.]+ seconds"))
 
     def launch(self, ask: Ask) -> Launch:

@@ -2,12 +2,14 @@
 
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import ConfigError
+from mainspring.programs.context_need import ContextNeed
 from mainspring.programs.matching import SILENT, Noise
 from mainspring.programs.profile import MODEL_NAME, MODEL_URL, TO_MODEL, Ask, Launch
 
 
 class CommandProfile:
     bundle: str | None = None
+    context_need: ContextNeed | None = None
     noise: Noise = SILENT
     offers_tools = False
 

@@ -11,6 +11,7 @@ from typing import Any
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.named import is_path
+from mainspring.programs.context_need import ContextNeed
 from mainspring.programs.matching import SILENT, Noise
 from mainspring.programs.profile import Ask
 
@@ -20,6 +21,7 @@ VARIABLES = "variables"
 
 class FunctionProfile:
     bundle: str | None = None
+    context_need: ContextNeed | None = None
     noise: Noise = SILENT
     offers_tools = False
     folders: tuple[str, ...] = ()

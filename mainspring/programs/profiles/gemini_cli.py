@@ -2,6 +2,7 @@
 
 import json
 
+from mainspring.programs.context_need import ContextNeed
 from mainspring.programs.profile import KEY, MODEL_NAME, MODEL_URL, Ask, Launch
 from mainspring.programs.profiles.client import BY_ARGUMENT, PLACE, Client
 
@@ -12,6 +13,8 @@ _IN_PLACE = f'mkdir -p "$HOME/.gemini" && cp {_SETTINGS} "$HOME/.gemini/settings
 
 class GeminiCli(Client):
     name = "gemini-cli"
+    need = ContextNeed(12_400, compacts=False)
+    """It takes its context for one of a million tokens."""
 
     def launch(self, ask: Ask) -> Launch:
         settings = {

@@ -8,6 +8,7 @@ the task's image: nothing is installed in a rollout. Pure; it imports nothing of
 import shlex
 import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from mainspring.config.agent import AgentConfig
@@ -68,6 +69,12 @@ class HarborProfile(FunctionProfile):
             if made := _OWN.get(self._recipe.name):
                 own = made(AgentConfig(kind=self._recipe.name, version=config.version))
                 self._own, self.noise, self.offers_tools = own, own.noise, own.offers_tools
+                if own.context_need is not None:
+                    # The options are those of Harbor's class.
+                    is_measured = own.context_need.is_measured and not self._arguments
+                    self.context_need = replace(
+                        own.context_need, remedy="", is_measured=is_measured
+                    )
         elif config.version is not None:
             raise ConfigError(
                 f"agent.version is {config.version!r}, and no bundle is used",

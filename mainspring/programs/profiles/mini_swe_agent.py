@@ -1,5 +1,6 @@
 """mini-swe-agent: chat completions, one tool."""
 
+from mainspring.programs.context_need import ContextNeed
 from mainspring.programs.profile import KEY, MODEL_NAME, MODEL_URL, Ask, Launch
 from mainspring.programs.profiles.client import BY_ARGUMENT, PLACE, Client
 
@@ -8,6 +9,8 @@ class MiniSweAgent(Client):
     name = "mini-swe-agent"
     options = ("config",)
     """`config`: what follows -c, in order, beside mini.yaml."""
+    need = ContextNeed(900, compacts=False)
+    shaping = ("config",)
 
     def launch(self, ask: Ask) -> Launch:
         command = [self.program("mini"), "-m", f"openai/{MODEL_NAME}", "-y", "--exit-immediately"]

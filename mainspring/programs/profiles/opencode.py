@@ -2,6 +2,7 @@
 
 import json
 
+from mainspring.programs.context_need import ContextNeed
 from mainspring.programs.profile import KEY, MODEL_NAME, MODEL_URL, Ask, Launch
 from mainspring.programs.profiles.client import BY_INPUT, PLACE, Client
 
@@ -10,6 +11,8 @@ _CONFIG = f"{PLACE}/opencode.json"
 
 class OpenCode(Client):
     name = "opencode"
+    need = ContextNeed(7_300)
+    """It compacts at max_context - max_new_tokens."""
 
     def launch(self, ask: Ask) -> Launch:
         limit = {"context": ask.max_context, "output": ask.max_new_tokens}

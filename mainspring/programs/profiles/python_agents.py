@@ -7,6 +7,7 @@ another.
 from typing import ClassVar
 
 from mainspring.program_files import program
+from mainspring.programs.context_need import ContextNeed
 from mainspring.programs.profile import KEY, MODEL_NAME, MODEL_URL, Ask, Launch
 from mainspring.programs.profiles.client import PLACE, TASK, Client
 
@@ -18,6 +19,10 @@ class _PythonAgents(Client):
     """`script`: path of a Python program in the sandbox."""
     driver: ClassVar[str]
     """File beside this one."""
+
+    @property
+    def context_need(self) -> ContextNeed | None:
+        return None if self.words("script") else super().context_need
 
     def launch(self, ask: Ask) -> Launch:
         own = self.words("script")
@@ -43,13 +48,17 @@ class _PythonAgents(Client):
 class OpenAiAgents(_PythonAgents):
     name = "openai-agents"
     driver = "openai_agents_driver.py"
+    need = ContextNeed(120, compacts=False)
 
 
 class LangGraph(_PythonAgents):
     name = "langgraph"
     driver = "langgraph_driver.py"
+    need = ContextNeed(100, compacts=False)
 
 
 class OpenHands(_PythonAgents):
     name = "openhands"
     driver = "openhands_driver.py"
+    need = ContextNeed(8_000, reserve=2_000)
+    """After a summary its prompt has 1,800 tokens more than the first one."""

@@ -1,11 +1,14 @@
 """qwen-code: chat completions, streaming."""
 
+from mainspring.programs.context_need import ContextNeed
 from mainspring.programs.profile import KEY, MODEL_NAME, MODEL_URL, Ask, Launch
 from mainspring.programs.profiles.client import BY_ARGUMENT, Client
 
 
 class QwenCode(Client):
     name = "qwen-code"
+    need = ContextNeed(19_400, compacts=False)
+    """It takes its context for a larger one, and does not shorten its history in time."""
 
     def launch(self, ask: Ask) -> Launch:
         environment = {

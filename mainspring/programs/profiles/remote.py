@@ -7,6 +7,7 @@ import re
 
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import ConfigError
+from mainspring.programs.context_need import ContextNeed
 from mainspring.programs.matching import Noise
 from mainspring.programs.profile import Ask, Launch
 
@@ -19,6 +20,7 @@ _OPTIONS = ("rewards", "silence_s", "lives", "tools", "noise")
 
 class RemoteProfile:
     bundle: str | None = None
+    context_need: ContextNeed | None = None
 
     def __init__(self, config: AgentConfig) -> None:
         given = config.options
