@@ -92,7 +92,8 @@ def _interval(at_k: dict[str, Any]) -> str:
 
 def _cost(summary: dict[str, Any]) -> str:
     told = [
-        f"{number(summary['avg_steps'], 1)} turns",
+        # What was paid for: also calls of branches that a client gave up.
+        f"{number(summary['avg_steps'], 1)} calls",
         duration(summary["avg_elapsed_s"]),
     ]
     for key, noun in (("avg_prompt_tokens", "prompt"), ("avg_completion_tokens", "reply")):

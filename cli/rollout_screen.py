@@ -13,6 +13,7 @@ from typing import Any
 
 from cli.terminal_text import plain
 from mainspring.figures import duration, number
+from mainspring.programs.last_words import last_words
 from mainspring.status import Player, RolloutPhase, StopReason, Suspicion, Verdict
 
 SHOWN_TESTS = 10
@@ -25,7 +26,12 @@ INDENT = 2
 STOPPED = -1
 """The exit code of a program that its sandbox ended, at a limit or for a cancel."""
 PRINTED_CHARS = 300
-"""The end of what a program printed."""
+"""Of what a program printed."""
+SHOWN_INSTRUCTIONS = 300
+"""Characters of a client's system prompt; those of Codex and Claude Code have 12,000 and more."""
+_MESSAGE = re.compile(
+    r"(?ms)^\[(?:system|user|assistant|tool)\] .*?(?=^\[(?:user|assistant|tool|system)\] |\Z)"
+)
 NUMBERS = ("reward", "turns", "try")
 ENDS = {
     StopReason.SUBMITTED: "submitted by the agent",
@@ -166,7 +172,7 @@ def print_one(seen: Any, *, only_turn: int | None) -> None:
             say(seen.task.issue)
         for turn in seen.turns:
             if only_turn in (None, turn.number):
-                _say_turn(console, say, turn)
+                _say_turn(console, say, turn, whole=only_turn is not None)
         if only_turn is not None:
             return
         console.rule("patch", align="left")
@@ -187,7 +193,9 @@ def _say_head(say: Any, seen: Any) -> None:
         verdict = VERDICTS.get(record.verdict, "not scored")
         say(f"result     {verdict}; reward {number(record.reward)}")
         ended = ENDS.get(record.stop_reason, "-")
-        say(f"ended by   {ended}, after {record.num_turns} turns, {duration(record.spent_s)}")
+        # A program's calls are not its turns: some are of branches that it gave up.
+        counted = f"{record.num_turns} {'turns' if seen.program is None else 'calls'}"
+        say(f"ended by   {ended}, after {counted}, {duration(record.spent_s)}")
     else:
         say(f"phase      {record.phase}, {record.num_turns} turns so far")
     if record.epoch:
@@ -224,8 +232,26 @@ def _say_program(say: Any, program: Any) -> None:
     say(f"program    {program.kind}: {', '.join(counts)}")
     for life in program.lives:
         say(f"  life {life.number}: {_life(life)}", "dim")
-        if printed := " ".join((life.output or "").split()):
-            say(f"    printed: {printed[-PRINTED_CHARS:]}", "dim")
+        if words := last_words(life.output or ""):
+            say(f"    its words: {_cut(words)}", "dim")
+        elif printed := _end(life.output or ""):
+            say(f"    printed: {printed}", "dim")
+
+
+def _cut(text: str) -> str:
+    """The beginning, in one line."""
+    return textwrap.shorten(plain(text), PRINTED_CHARS, placeholder=" ...")
+
+
+def _end(text: str) -> str:
+    """The end, in one line: whole words of it, and of JSON the last whole line."""
+    lines = [line for line in plain(text).splitlines() if line.strip()]
+    if lines and lines[-1].startswith("{"):
+        return _cut(lines[-1])
+    words = " ".join(" ".join(lines).split())
+    if len(words) <= PRINTED_CHARS:
+        return words
+    return f"... {words[-PRINTED_CHARS:].partition(' ')[2] or words[-PRINTED_CHARS:]}"
 
 
 def _life(life: Any) -> str:
@@ -239,7 +265,7 @@ def _life(life: Any) -> str:
     return f"taken by {life.taken_by or 'an agent without a name'}, {ended}{note}"
 
 
-def _say_turn(console: Any, say: Any, turn: Any) -> None:
+def _say_turn(console: Any, say: Any, turn: Any, *, whole: bool) -> None:
     versions = ", ".join(map(str, turn.policy_versions))
     facts = [f"version {versions}"] if versions else []
     if turn.num_prompt_tokens is not None and turn.num_completion_tokens is not None:
@@ -251,8 +277,8 @@ def _say_turn(console: Any, say: Any, turn: Any) -> None:
         facts.append(f"branch {turn.branch}")
     console.rule(f"turn {turn.number} ({'; '.join(facts)})", align="left")
     if turn.told:
-        say(turn.told, "dim")
-    say(turn.reply)
+        say(turn.told if whole else _without_instructions(turn), "dim")
+    say(f"[assistant] {turn.reply}" if turn.told else turn.reply)
     if turn.not_run is not None:
         say(f"[not run: {turn.not_run}]", "yellow")
         return
@@ -264,6 +290,19 @@ def _say_turn(console: Any, say: Any, turn: Any) -> None:
         say(ran.output.rstrip("\n"), "dim")
         if ran.truncated:
             say("[the output was longer than what is kept]", "dim")
+
+
+def _without_instructions(turn: Any) -> str:
+    """What the turn was told, the client's own system prompt cut after its beginning."""
+    return _MESSAGE.sub(lambda found: _shortened(found[0], turn.number), turn.told)
+
+
+def _shortened(message: str, turn: int) -> str:
+    if not message.startswith("[system]") or len(message) <= 2 * SHOWN_INSTRUCTIONS:
+        return message
+    begin = message[:SHOWN_INSTRUCTIONS].rpartition(" ")[0]
+    left = len(message) - len(begin)
+    return f"{begin} ...\n[{left:,} characters more: --turn {turn} shows them]\n"
 
 
 def _grade_lines(report: dict[str, Any]) -> Iterator[str]:

@@ -1,0 +1,125 @@
+"""`rollout show` in plain text: who wrote what, how a program ended, nothing cut inside a word."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cli.rollout_screen import print_one
+from mainspring.status import Player, RolloutPhase, StopReason, Verdict
+from reports.one_rollout import CommandView, TurnView
+from reports.program_view import LifeView, ProgramView
+from tests.cli.test_terminal_text import HOSTILE, SHOWN
+
+INSTRUCTIONS = "\n".join(f"Line {n} of what the client tells its model." for n in range(200))
+CLAUDE = {"type": "result", "subtype": "success", "is_error": True, "result": "gave up"}
+
+
+def turn(number: int, told: str, reply: str) -> TurnView:
+    return TurnView(
+        number=number,
+        extends=number - 1 or None,
+        reply=reply,
+        num_prompt_tokens=10,
+        num_completion_tokens=2,
+        policy_versions=[],
+        reply_s=1.0,
+        finish_reason="stop",
+        not_run=None,
+        commands=[CommandView("ls", 0, HOSTILE, False, False, 0.1)],
+        branch="main",
+        told=told,
+    )
+
+
+def rollout(printed: str = "", text: str = "Fix it.") -> Any:
+    record = SimpleNamespace(
+        id="c/r000000/000",
+        task=text,
+        player=Player.POLICY,
+        phase=RolloutPhase.DONE,
+        verdict=Verdict.NOT_RESOLVED,
+        reward=0.0,
+        stop_reason=StopReason.EXITED,
+        num_turns=2,
+        spent_s=10.0,
+        epoch=0,
+        patch_note=text,
+        started_at=None,
+        phase_s={},
+        fault=text,
+        suspicions=[],
+        reward_parts={"tests": 0.0},
+    )
+    return SimpleNamespace(
+        record=record,
+        split="train",
+        policy_version=0,
+        task=SimpleNamespace(issue=text),
+        patch=text,
+        report=None,
+        grade_output=text,
+        program=ProgramView("claude-code", [LifeView(1, 1, printed)], 2, 0, 0, 0, 0),
+        turns=[
+            turn(1, f"[system] {INSTRUCTIONS}\n[user] Please fix this issue.", "I look at it."),
+            turn(2, f"[tool] {text}", text),
+        ],
+    )
+
+
+def shown(capsys: pytest.CaptureFixture[str], seen: Any, only_turn: int | None = None) -> str:
+    print_one(seen, only_turn=only_turn)
+    return capsys.readouterr().out
+
+
+def test_a_reply_is_told_from_what_it_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(capsys, rollout()).splitlines()
+    assert "[user] Please fix this issue." in lines
+    assert "[assistant] I look at it." in lines
+    assert lines.index("[user] Please fix this issue.") < lines.index("[assistant] I look at it.")
+
+
+def test_a_system_prompt_is_whole_only_where_it_is_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    short = shown(capsys, rollout())
+    assert "Line 0 of" in short and "Line 199 of" not in short
+    assert "characters more: --turn 1 shows them]" in short
+    assert INSTRUCTIONS in shown(capsys, rollout(), only_turn=1)
+
+
+@pytest.mark.parametrize(
+    ("printed", "line"),
+    [
+        (
+            json.dumps({**CLAUDE, "terminal_reason": "rapid_refill_breaker"}),
+            "its words: error, rapid_refill_breaker: gave up",
+        ),
+        (
+            '{"type":"turn.failed","error":{"message":"no stream"}}',
+            "its words: turn.failed: no str",
+        ),
+        ("words " * 200, "printed: ... words words"),
+        ("\x1b[1mProvider List: https://example.com/docs\x1b[0m\n", "printed: Provider List: http"),
+        (f"{'x' * 310}\x1b[31m{'word ' * 59}end", "printed: ... word word"),
+        ('half of a line","exit_code":0}\n{"type":"note"}\n', 'printed: {"type":"note"}'),
+        ("z" * 1000, "printed: ... zzz"),
+    ],
+)
+def test_what_a_program_printed_is_cut_between_words(
+    capsys: pytest.CaptureFixture[str], printed: str, line: str
+) -> None:
+    text = shown(capsys, rollout(printed))
+    [found] = [each.strip() for each in text.splitlines() if each.startswith("    ")]
+    assert found.startswith(line)
+    assert len(found) < 330
+
+
+def test_calls_of_a_program_are_not_called_turns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "ended by the program, after 2 calls" in shown(capsys, rollout())
+
+
+def test_text_of_a_rollout_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, rollout(HOSTILE, HOSTILE))
+    assert text.count(SHOWN) >= 9 and "\x1b" not in text and "\x9b" not in text

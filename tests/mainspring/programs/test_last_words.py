@@ -1,0 +1,67 @@
+"""How clients told their end, in lines that they printed when they were measured."""
+
+import json
+
+import pytest
+
+from mainspring.programs.last_words import last_words
+
+CLAUDE = {
+    "type": "result",
+    "subtype": "success",
+    "is_error": True,
+    "api_error_status": 400,
+    "result": "Prompt is too long",
+    "stop_reason": "stop_sequence",
+    "terminal_reason": "prompt_too_long",
+    "fast_mode_state": "off",
+}
+CODEX = (
+    {"type": "item.completed", "item": {"id": "1", "type": "command_execution", "exit_code": 0}},
+    {"type": "item.completed", "item": {"id": "2", "type": "agent_message", "text": "Fixed."}},
+    {"type": "turn.completed", "usage": {"input_tokens": 142094}},
+)
+
+
+def lines(*events: dict[str, object]) -> str:
+    return "\n".join(map(json.dumps, events)) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("printed", "words"),
+    [
+        (lines(CLAUDE), "error, prompt_too_long: Prompt is too long"),
+        (
+            lines(CLAUDE | {"subtype": "error_during_execution", "result": None})
+            + "a line on standard error\n",
+            "error, error_during_execution, prompt_too_long",
+        ),
+        (
+            lines(CLAUDE | {"terminal_reason": "rapid_refill_breaker", "result": ""}),
+            "error, rapid_refill_breaker",
+        ),
+        (
+            lines(CLAUDE | {"is_error": False, "terminal_reason": "completed", "result": "Fixed."}),
+            "success, completed: Fixed.",
+        ),
+        # What is stored begins in the middle of the only line.
+        (lines(CLAUDE)[60:], "prompt_too_long"),
+        (lines(*CODEX), "turn.completed: Fixed."),
+        (lines(*CODEX)[40:], "turn.completed: Fixed."),
+        (
+            lines(CODEX[0], {"type": "turn.failed", "error": {"message": "stream is gone"}}),
+            "turn.failed: stream is gone",
+        ),
+        (lines({"type": "error", "message": "no such model"}), "error: no such model"),
+        (lines({"type": "turn.failed", "error": "text"}), "turn.failed"),
+        ("Fixed.\n", None),
+        ("", None),
+        ("\n\n", None),
+        ('{"a": 1}\n', None),
+        ("{broken\n[1]\nnull\n", None),
+        ("{" * 100_000, None),
+        ('{"type": "result"}', ""),
+    ],
+)
+def test_the_words_of_a_client(printed: str, words: str | None) -> None:
+    assert last_words(printed) == words
