@@ -206,6 +206,7 @@ def _stored_run(name: str, raw: dict[str, Any]) -> Callable[[Any], Any]:
 
 def _complete(raw: dict[str, Any], name: str | None) -> None:
     """Fill in what an evaluation takes for granted. Raises UsageError."""
+    from mainspring.config.section import BUNDLED, bundled_is_no_folder
     from mainspring.errors import UsageError
     from mainspring.ids import campaign_id_at
 
@@ -216,6 +217,8 @@ def _complete(raw: dict[str, Any], name: str | None) -> None:
                 f"an evaluation needs --{key}", remedy="give it, or a campaign file that has it"
             )
     if policy.get("api", PolicyApi.SGLANG) == PolicyApi.SGLANG:
+        if policy["model"] == BUNDLED:
+            raise bundled_is_no_folder("--model")
         # Workers have a working directory of their own.
         model = Path(policy["model"]).absolute()
         if "/" not in policy["model"] and not model.exists():

@@ -81,8 +81,12 @@ def register(app: typer.Typer) -> None:
         home: Home = None,
     ) -> None:
         """Serve a policy over SGLang's native HTTP API, until interrupted."""
+        from mainspring.config.section import BUNDLED, bundled_is_no_folder
+
         del home  # an engine keeps no state; scripts give every command the same options
         console = Screen(stderr=True)
+        if str(model) == BUNDLED:
+            raise bundled_is_no_folder("--model")
         if host not in LOOPBACK and not api_key:
             console.print(
                 f"warning: {host} is reachable from other machines and no --api-key is set: anyone "

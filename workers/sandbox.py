@@ -235,7 +235,10 @@ async def _run(
         adopted = await node.held.adopt()
         await node.functions.clear_left()
         retried = await end_attempts(
-            link.client, name, [rollout_workflow(rollout) for rollout in left]
+            link.client,
+            name,
+            [rollout_workflow(rollout) for rollout in left],
+            title=f"node {name}",
         )
         await node.reaper.reap()
         link.announce(

@@ -1,7 +1,9 @@
 """What `mainspring agents` does: bundles of this machine, made, listed, tried and removed."""
 
 import asyncio
+import re
 import tempfile
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,10 +114,18 @@ async def _try(recipe: Recipe, bundle: Bundle) -> str:
                         f"{result.returncode} in a sandbox: {text[-TAIL_CHARS:] or 'no output'}",
                         remedy="docs/agents.md has what each client needs of an image",
                     )
-                said.append(text[:TAIL_CHARS])
+                said.append(_version_in(text, recipe))
             return "; ".join(said)
         finally:
             await sandbox.close()
+
+
+def _version_in(text: str, recipe: Recipe) -> str:
+    """What a program tells of its version: all that it prints when it is asked for that alone."""
+    if recipe.version_argument != "--version":
+        named = re.search(rf"\b{re.escape(recipe.version)}\b", text)
+        return named[0] if named else textwrap.shorten(text, TAIL_CHARS, placeholder=" ...")
+    return textwrap.shorten(text, TAIL_CHARS, placeholder=" ...")
 
 
 def _row(bundle: Bundle) -> Listed:

@@ -120,7 +120,7 @@ async def of_the_fleet(
             continue
         asked = await engine_item(config, url, settings)
         if asked is None:
-            fix = f"start it: {_by_hand(config)}"
+            fix = f"start it: {_by_hand(config, settings)}"
             asked = Item(f"engine {url}", State.WARNING, "does not answer to this machine", fix)
         items.append(asked)
     campaign = campaign_id(config.name)
@@ -224,7 +224,7 @@ async def engine_item(config: CampaignConfig, url: str, settings: Settings) -> I
         return Item(what, State.MISSING, served.mismatch, fix)
     if config.schedule is Schedule.REPRODUCIBLE and not served.reproducible:
         found = "its replies depend on which requests run together"
-        fix = f'start it again: {_by_hand(config)}; or set schedule = "fastest"'
+        fix = f'start it again: {_by_hand(config, settings)}; or set schedule = "fastest"'
         return Item(what, State.MISSING, found, fix)
     kind = served.architectures[0] if served.architectures else served.model_type
     return Item(what, State.OK, f"answers, serves {kind} from {served.model_path}")
@@ -236,7 +236,7 @@ async def _engine_here(
     what = f"engine {url}"
     if urlsplit(url).port != 0 and (answered := await engine_item(config, url, settings)):
         return answered
-    by_hand = _by_hand(config)
+    by_hand = _by_hand(config, settings)
     if not local_engines.is_here(url) or config.policy.api is not PolicyApi.SGLANG:
         return Item(what, State.MISSING, "does not answer", f"start it: {by_hand}", True)
     if local_engines.kind_for(config, hardware) is EngineKind.SGLANG:
@@ -262,10 +262,14 @@ async def _engine_here(
     return Item(what, State.STARTS, f"the CPU engine ({why})")
 
 
-def _by_hand(config: CampaignConfig) -> str:
+def _by_hand(config: CampaignConfig, settings: Settings) -> str:
     """The command that starts an engine for the campaign."""
     option = " --reproducible" if config.schedule is Schedule.REPRODUCIBLE else ""
-    return f"mainspring serve --model {config.policy.model}{option}"
+    model = local_engines.served_first(settings, config)
+    after = ""
+    if config.policy.model == BUNDLED and not model.exists():
+        after = " (when the trainer has made that folder; `mainspring train` starts both)"
+    return f"mainspring serve --model {model}{option}{after}"
 
 
 async def _sandbox_item(config: CampaignConfig, settings: Settings) -> Item:

@@ -33,15 +33,17 @@ def worker_identity(name: str) -> str:
     return f"{os.getpid()}-{uuid.uuid4().hex[:6]}@{socket.gethostname()}:{name}"
 
 
-async def end_attempts(client: Client, name: str, workflow_ids: Collection[str]) -> int:
+async def end_attempts(
+    client: Client, name: str, workflow_ids: Collection[str], *, title: str | None = None
+) -> int:
     """Make Temporal retry what earlier processes of this name had begun for these workflows; how
-    many attempts that was."""
+    many attempts that was. `title`: of the process in messages, where its name does not tell."""
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def of(workflow_id: str) -> int:
         async with slots:
             try:
-                return await _end(client, name, workflow_id)
+                return await _end(client, name, workflow_id, title or name)
             except RPCError as error:
                 # The workflow has ended, or Temporal does not answer: timeouts do the same later.
                 log.info("left to its heartbeat", workflow=workflow_id, reason=error.message)
@@ -50,7 +52,7 @@ async def end_attempts(client: Client, name: str, workflow_ids: Collection[str])
     return sum(await asyncio.gather(*map(of, workflow_ids)))
 
 
-async def _end(client: Client, name: str, workflow_id: str) -> int:
+async def _end(client: Client, name: str, workflow_id: str, title: str) -> int:
     handle = client.get_workflow_handle(workflow_id)
     described = await handle.describe()
     ended = 0
@@ -63,7 +65,7 @@ async def _end(client: Client, name: str, workflow_id: str) -> int:
             )
             await attempt.fail(
                 ApplicationError(
-                    f"{name} was started again in the middle of this attempt",
+                    f"{title} was started again in the middle of this attempt",
                     type="WorkerRestarted",
                     next_retry_delay=RETRY_DELAY,
                 )

@@ -18,6 +18,8 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
 
+from mainspring.errors import UsageError
+
 BUNDLED = "bundled"
 """The generated task family, and the tiny model made for it."""
 STORED = {"stored": True}
@@ -63,6 +65,16 @@ class Within:
             if self.lt is not None and number >= self.lt:
                 raise PydanticKnownError("less_than", {"lt": self.lt})
         return found
+
+
+def bundled_is_no_folder(option: str) -> UsageError:
+    """For commands that take a model's folder: that name is no path, whatever lies beside."""
+    return UsageError(
+        f"{option} {BUNDLED}: the bundled model has no folder before its campaign made one",
+        remedy="give the folder of a policy version, HOME/campaigns/NAME/policies/v00000/hf; "
+        "`mainspring train` and `quickstart` start its engine; a folder of yours that is called "
+        f"{BUNDLED} needs its absolute path",
+    )
 
 
 class Section(BaseModel):

@@ -62,3 +62,16 @@ def test_a_standby_on_ray_that_others_use_is_refused(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert "ray:6379" in ended.stderr and "without --standby" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("command", [("serve",), ("eval", "run", "--source", "s")])
+def test_a_folder_of_that_name_is_not_the_bundled_model(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bundled").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    ended = mainspring(*command, "--model", "bundled", home=tmp_path / "home")
+    assert ended.returncode == 2
+    assert "the bundled model has no folder" in ended.stderr
+    assert "policies/v00000/hf" in ended.stderr and "Traceback" not in ended.stderr

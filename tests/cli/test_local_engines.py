@@ -163,3 +163,25 @@ async def test_what_cannot_be_started_here_is_missing(model: Path, tmp_path: Pat
         if item.what == "device"
     ]
     assert device.state is State.MISSING and "GPUs here: 1" in device.found
+
+
+async def test_the_engine_of_the_bundled_model_is_told_with_the_folder_that_it_will_have(
+    tmp_path: Path,
+) -> None:
+    config = CampaignConfig.model_validate(
+        {
+            "name": "b",
+            "policy": {"model": "bundled", "engines": ["http://engine.invalid:30000"]},
+            "trainer": {"warm_start": {}, "device": "cpu"},
+        }
+    )
+    settings = Settings(home=tmp_path)
+    [engine] = [
+        each
+        for each in await checklist.of_this_machine(config, settings, CPU)
+        if each.what.startswith("engine")
+    ]
+    folder = layout.base_model(tmp_path, campaign_id("b"))
+    assert f"mainspring serve --model {folder} (when the trainer has made" in engine.fix
+    folder.mkdir(parents=True)
+    assert checklist._by_hand(config, settings) == f"mainspring serve --model {folder}"
