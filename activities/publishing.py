@@ -15,8 +15,9 @@ from infra.db.database import Database
 from infra.db.policies import PolicyRecord
 from infra.policy.protocol import Publisher
 from infra.policy.serving import ServedCampaigns, label_of
+from infra.policy.wire import NothingListens
 from infra.policy.written_files import verify_written
-from infra.temporal.heartbeat import heartbeating
+from infra.temporal.heartbeat import Beat, heartbeating
 from mainspring.ids import CampaignId
 from mainspring.protocol.activities import PUBLISH_POLICY
 from mainspring.protocol.campaign import PolicyRef
@@ -45,19 +46,27 @@ class PublishingActivities:
                 self._verified.add(ref.campaign)
             engines = served.config.policy.engines
             beat.show(f"version {policy.version} to {len(engines)} engines")
-            loads = [_publish(served.publisher, engine, policy) for engine in engines]
+            loads = [_publish(served.publisher, engine, policy, beat) for engine in engines]
             # Not a TaskGroup: its group of exceptions would hide what kind of fault it was, and one
             # engine's failure would cut off the loads of the others.
             ends = await asyncio.gather(*loads, return_exceptions=True)
-        if failed := [end for end in ends if end is not None]:
-            raise failed[0]
+            if failed := [end for end in ends if end is not None]:
+                beat.send()  # which loads began: for the next attempt
+                raise failed[0]
         return ref
 
 
-async def _publish(publisher: Publisher, engine: str, policy: PolicyRecord) -> None:
+async def _publish(publisher: Publisher, engine: str, policy: PolicyRecord, beat: Beat) -> None:
+    """Done where nothing listens: an engine that is started brings no weights of the campaign, and
+    a reply has it load them first. Any other failure is tried again: an engine that was paused, by
+    this attempt or one before, would stay so and let its requests wait."""
+    left = f"loading {engine}"
+    was_loading = beat.earlier(left) is True
+    beat.keep(left, True)
     try:
         await publisher.publish(engine, Path(policy.path), label_of(policy))
-    except ConnectionError as error:
-        # No reason to hold up the campaign: a reply brings its engine up to date first, because it
-        # asks for a minimum version.
-        activity.logger.warning("%s does not answer: %s", engine, error)
+    except NothingListens as absent:
+        if was_loading and not absent.has_ended:
+            raise  # it may come back as it was left
+        activity.logger.warning("%s does not answer: %s", engine, absent)
+    beat.keep(left, None)

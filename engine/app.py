@@ -9,17 +9,20 @@ log-probs.
 
 import asyncio
 import hmac
+import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import structlog
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from engine.adapter_routes import AdapterRoutes
 from engine.bodies import AbortBody, GenerateBody, PauseBody, parse
@@ -41,6 +44,8 @@ HEALTH_GENERATE_TIMEOUT_S = 20.0
 """As long as SGLang waits for its own probe token."""
 OPEN_PATHS = frozenset({"/health", "/health_generate", "/ready"})
 """Probes carry no key."""
+_OUT_OF_MEMORY = re.compile(r"out of memory|not enough memory|can.?t allocate|Cannot allocate")
+_log = structlog.get_logger(__name__)
 
 
 class Routes:
@@ -205,6 +210,8 @@ class Routes:
                 "num_waiting_reqs": scheduler.num_queued,
                 "num_generated_tokens": scheduler.num_generated_tokens,
                 "paused": scheduler.paused,
+                # Not SGLang's: what infra.policy.paused reads.
+                "paused_s": scheduler.paused_s,
             }
 
         internal = await self._engine.call(state)
@@ -308,6 +315,37 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
+class _Failures:
+    """Answers 500 with the cause: what asks has no other way to tell it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_begun = False
+
+        async def noting(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = has_begun or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except Exception as error:
+            if has_begun or scope["type"] != "http":
+                raise
+            _log.exception("a request failed", path=scope["path"])
+            said = {"error": {"message": cause_of(error)}}
+            await JSONResponse(said, status_code=500)(scope, receive, send)
+
+
+def cause_of(error: BaseException) -> str:
+    """Class and message; out of memory is said as such, whichever allocator was asked."""
+    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    is_memory = isinstance(error, MemoryError) or _OUT_OF_MEMORY.search(str(error))
+    return f"out of memory ({told})" if is_memory else told
+
+
 class _ApiKey:
     """Refuses requests without the bearer token, probes excepted."""
 
@@ -339,6 +377,7 @@ def make_app(engine: EngineThread, scheduler: Scheduler, *, api_key: str = "") -
     routes = Routes(engine, scheduler, adapters).table()
     app = Starlette(
         routes=routes + adapters.table() + UpdateRoutes(engine).table(),
+        middleware=[Middleware(_Failures)],
         exception_handlers={
             SchemaViolation: _refusal(str, 400),
             InvalidRequest: _refusal(lambda error: {"message": str(error)}, 400),

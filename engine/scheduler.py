@@ -6,6 +6,7 @@ token's version is exact; KV of older weights never serves another request.
 Single-threaded and free of I/O: thread.py runs it, tests may step it by hand.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -50,6 +51,7 @@ class Scheduler:
         self.weight_version = weight_version
         self.max_batch = max_batch
         self.paused = False
+        self._paused_at = 0.0
         self.is_updating = False
         """Weights arrive over a process group; nothing is generated meanwhile."""
         self._version_before: str | None = None
@@ -70,6 +72,11 @@ class Scheduler:
     @property
     def busy(self) -> bool:
         return not (self.paused or self.is_updating) and bool(self.running or self.waiting)
+
+    @property
+    def paused_s(self) -> float | None:
+        """For so long it is paused; None when it is not."""
+        return time.monotonic() - self._paused_at if self.paused else None
 
     def submit(self, sequence: Sequence) -> None:
         (self._held if self._updates else self.waiting).append(sequence)
@@ -124,6 +131,8 @@ class Scheduler:
         return self.running.pop()
 
     def pause(self, mode: PauseMode) -> None:
+        if not self.paused:
+            self._paused_at = time.monotonic()
         self.paused = True
         if mode is PauseMode.ABORT:
             self.abort(lambda sequence: True)
@@ -213,7 +222,7 @@ class Scheduler:
             update = self._updates.popleft()
             try:
                 self._apply(update)
-            except ModelError as error:
+            except Exception as error:  # also out of memory: the weights of before are served
                 update.done.set_exception(error)
             else:
                 update.done.set_result(None)

@@ -2,13 +2,15 @@
 
 Invariants: from before the first bucket until the last has come and was compared, an engine's label
 is that of no version, so nothing that it may hold in between is taken for one; only an update that
-went well gives it the label, and lets it generate. Whatever fails leaves files as the way: an
-engine whose label is none gets its weights from them. Used by the activity that sends weights.
+went well gives it the label. Whatever fails leaves files as the way: an engine whose label is none
+gets its weights from them. It generates meanwhile, so that it does not stay paused where files
+cannot be had: what it samples under a label that is none is refused. Used by the activity that
+sends weights.
 """
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 import structlog
 
 from infra.policy.engine_weights import EngineWeights
+from infra.policy.paused import let_generate
 from infra.policy.protocol import WeightsDiffer
 from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError, EngineUnreachable
@@ -42,6 +45,9 @@ async def updating(
         update = EngineUpdate(weights, num_ranks, directory, label)
         try:
             yield update
+        except BaseException:
+            await asyncio.shield(update.give_up())
+            raise
         finally:
             await update.leave()
 
@@ -74,6 +80,7 @@ class EngineUpdate:
         self._directory = directory
         self._label = label
         self._groups: list[str] = []
+        self._is_paused = False
 
     @property
     def engines(self) -> list[str]:
@@ -103,6 +110,7 @@ class EngineUpdate:
 
     async def begin(self) -> None:
         """Requests of now are taken back, and later ones wait."""
+        self._is_paused = True  # one that failed to answer, too, may be
         await self._each("/pause_generation", {"mode": "retract"})
         try:
             await self._each("/begin_weight_update", {})
@@ -137,7 +145,21 @@ class EngineUpdate:
             ]
         )
         await self._name(str(self._label))
-        await self._each("/continue_generation", {})
+        await self._together([let_generate(self._weights.wire, each) for each in self.engines])
+        self._is_paused = False
+
+    async def give_up(self) -> None:
+        """After a failure: engines end the update and generate again. Publishing follows, which
+        fails as StillPaused where that could not be had."""
+        for engine in self.engines if self._is_paused else []:
+            for ends in (
+                self._weights.wire.post(engine, "/end_weight_update", {}),
+                let_generate(self._weights.wire, engine),
+            ):
+                try:
+                    await ends
+                except EngineError as error:
+                    _log.info("after a failed update", engine=engine, reason=error.message)
 
     async def _compare_with_each_other(self, engines: list[str]) -> None:
         """SGLang's checksum is of weights as it keeps them, which the files do not tell; engines of
@@ -184,6 +206,9 @@ class EngineUpdate:
             self._weights.wire.post(engine, path, body(engine) if callable(body) else body)
             for engine in self._num_ranks
         ]
+        await self._together(asked)
+
+    async def _together(self, asked: Sequence[Awaitable[object]]) -> None:
         ends = await asyncio.gather(*asked, return_exceptions=True)
         for end in ends:
             if isinstance(end, BaseException):

@@ -3,7 +3,8 @@
 Invariants: an engine whose weights are the right ones is left alone; one that may hold others is
 asked for nothing until it has the whole of the right ones under their label; what would kill an
 engine, weights that are not whole, is not sent; after a load the engine generates again, whatever
-happened. Used by the client beside this file; `collective` sends weights faster than files.
+happened, or the load has failed as StillPaused. Used by the client beside this file; `collective`
+sends weights faster than files.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ import structlog
 
 from infra.policy.loading import Loading, WholeModel
 from infra.policy.model_files import check_servable
+from infra.policy.paused import let_generate
 from infra.policy.protocol import WeightsDiffer
 from infra.policy.same_bits import SameBits
 from infra.policy.weight_files import check_same_weights
@@ -89,7 +91,7 @@ class EngineWeights:
         ):
             return False
         # The process that loaded it may have died before this.
-        await self.wire.post(engine, "/continue_generation", {})
+        await let_generate(self.wire, engine)
         return True
 
     async def _is_overtaken(self, engine: str, label: WeightLabel) -> bool:

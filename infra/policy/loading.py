@@ -4,11 +4,11 @@
 and adds the version's adapters. Used by `engine_weights` and the client.
 """
 
-import asyncio
 from pathlib import Path
 from typing import Any, Protocol
 
 from infra.policy.checksums import Checksums
+from infra.policy.paused import paused
 from infra.policy.weight_label import WeightLabel
 from infra.policy.wire import Wire
 
@@ -27,7 +27,8 @@ class Loading(Protocol):
         self, wire: Wire, engine: str, info: dict[str, Any], version: Path, label: WeightLabel
     ) -> None:
         """Make `engine`, whose /model_info is `info`, serve `version` as `label`. Idempotent, and
-        the engine generates afterwards, whatever happened. Raises EngineError."""
+        the engine generates afterwards, whatever happened, or the failure is StillPaused. Raises
+        EngineError."""
         ...
 
     def adapter(self, label: WeightLabel) -> str | None:
@@ -55,10 +56,8 @@ class WholeModel:
 
 
 async def load_from_disk(wire: Wire, engine: str, model: Path, label: WeightLabel) -> None:
-    """Requests in flight continue under the new weights, with their keys computed again."""
-    try:
-        await wire.post(engine, "/pause_generation", {"mode": "retract"})
+    """Requests in flight continue under the new weights, with their keys computed again. Raises
+    StillPaused, EngineError."""
+    async with paused(wire, engine):
         body = {"model_path": str(model.absolute()), "weight_version": str(label)}
         await wire.post(engine, "/update_weights_from_disk", body)
-    finally:
-        await asyncio.shield(wire.post(engine, "/continue_generation", {}))

@@ -17,7 +17,7 @@ from mainspring.errors import EngineError, EngineFailing, EngineUnreachable
 CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 2.0
 """Below the 5 s after which SGLang closes an idle connection: a request must not meet that."""
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+_NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout)
 OnPiece = Callable[[str, dict[str, Any]], None]
 """Takes what an engine has streamed so far."""
 _log = structlog.get_logger(__name__)
@@ -30,6 +30,16 @@ class Closed(EngineUnreachable):
         super().__init__(message)
         self.so_far = so_far
         """What the engine had streamed."""
+
+
+class NothingListens(EngineUnreachable):
+    """No connection to the engine's address."""
+
+    def __init__(self, message: str, *, has_ended: bool) -> None:
+        super().__init__(message)
+        self.has_ended = has_ended
+        """Its host is there and refuses: the process has ended. Else the host or the network may
+        come back with the process as it was."""
 
 
 class Wire:
@@ -126,8 +136,16 @@ def _lost(
     where: str, error: httpx.TransportError, so_far: dict[str, Any] | None = None
 ) -> EngineUnreachable:
     said = f"{where}: {type(error).__name__} {error}"
-    sent = not isinstance(error, (*_NOT_SENT, httpx.TimeoutException))
+    if isinstance(error, _NOT_CONNECTED):
+        return NothingListens(said, has_ended=_is_refused(error))
+    sent = not isinstance(error, httpx.TimeoutException)
     return Closed(said, so_far) if sent else EngineUnreachable(said)
+
+
+def _is_refused(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, ConnectionRefusedError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _content(engine: str, path: str, response: httpx.Response) -> dict[str, Any]:

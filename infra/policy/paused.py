@@ -1,0 +1,135 @@
+"""Engines that are paused for new weights: how they continue, and those that stayed paused.
+
+Invariant: whoever pauses an engine continues it on every path, in several tries; where that cannot
+be had the failure is StillPaused, which never counts as an engine that is absent. A process that
+ended is not paused when it is started again. Used by what loads weights, and by what shows waits.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import httpx
+import structlog
+
+from infra.policy.wire import NothingListens, Wire
+from mainspring.errors import EngineError, EngineUnreachable
+
+WAITS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)
+"""Before each try to continue: a connection that was cut is one try, an engine that stalls is not
+dead."""
+LOOK_TIMEOUT_S = 5.0
+_log = structlog.get_logger(__name__)
+
+
+class StillPaused(EngineUnreachable):
+    """An engine was paused, and it is not known to generate again."""
+
+    def __init__(self, engine: str, reason: str, before: BaseException | None) -> None:
+        cause = ""
+        if before is not None:
+            told = before.message if isinstance(before, EngineError) else repr(before)
+            cause = f"; its load had failed: {told}"
+        super().__init__(
+            f"policy engine {engine} was paused for new weights and does not continue: "
+            f"{reason}{cause}",
+            remedy=f"its requests wait: curl -X POST {engine}/continue_generation, or start it "
+            "again; it is tried again meanwhile",
+        )
+        self.engine = engine
+
+
+@asynccontextmanager
+async def paused(wire: Wire, engine: str) -> AsyncIterator[None]:
+    """While weights are loaded: requests in flight are taken back, and later ones wait. Raises
+    StillPaused in the place of whatever failed before."""
+    failure: BaseException | None = None
+    try:
+        await wire.post(engine, "/pause_generation", {"mode": "retract"})
+        yield
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        # A cut answer of the pause, too, may have paused it.
+        await asyncio.shield(let_generate(wire, engine, before=failure))
+
+
+async def let_generate(wire: Wire, engine: str, *, before: BaseException | None = None) -> None:
+    """Continue `engine`; nothing happens where it is not paused. Raises StillPaused; NothingListens
+    where its process has ended, unless `before` tells that."""
+    last: EngineError | None = None
+    for wait_s in WAITS_S:
+        await asyncio.sleep(wait_s)
+        try:
+            await wire.post(engine, "/continue_generation", {})
+            return
+        except NothingListens as gone:
+            last = gone
+            if gone.has_ended:
+                break
+        except EngineError as error:
+            last = error
+    assert last is not None
+    if isinstance(last, NothingListens) and last.has_ended:
+        if before is None:
+            raise last
+        return
+    _log.error("an engine stays paused", engine=engine, reason=last.message)
+    raise StillPaused(engine, last.message, before) from before
+
+
+@dataclass(frozen=True, slots=True)
+class PausedEngine:
+    url: str
+    paused_s: float | None
+    """For so long; None where the engine does not tell (SGLang)."""
+    num_waiting: int | None
+    """Requests that wait in it; None where it does not tell."""
+
+    def __str__(self) -> str:
+        since = "" if self.paused_s is None else f" for {self.paused_s:.0f} s"
+        waiting = f", {self.num_waiting} requests wait in it" if self.num_waiting else ""
+        return f"policy engine {self.url} is paused{since}{waiting}"
+
+    @property
+    def remedy(self) -> str:
+        return f"if no weights are being loaded: curl -X POST {self.url}/continue_generation"
+
+
+async def paused_engines(
+    urls: Sequence[str], *, api_key: str = "", timeout_s: float = LOOK_TIMEOUT_S
+) -> list[PausedEngine]:
+    """Those of `urls` that answer that they are paused; engines that do not answer are none of
+    them. For commands that show what a run waits for."""
+    async with httpx.AsyncClient(
+        headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
+        timeout=timeout_s,
+        trust_env=False,  # engines are inside the cluster: never through a proxy
+    ) as http:
+        found = await asyncio.gather(*(_look(http, url.rstrip("/")) for url in urls))
+    return [each for each in found if each is not None]
+
+
+async def _look(http: httpx.AsyncClient, url: str) -> PausedEngine | None:
+    try:
+        answer = await http.get(f"{url}/server_info")
+        info = answer.json() if answer.status_code == 200 else None
+        if not isinstance(info, dict):
+            return None
+        internal = info.get("internal_states")
+        state = internal[0] if isinstance(internal, list) and internal else {}
+        is_paused = state.get("paused")
+        if is_paused is None:  # SGLang tells it by this route alone
+            is_paused = (await http.get(f"{url}/ready")).status_code == 503
+    except (httpx.HTTPError, ValueError, AttributeError):
+        return None
+    if is_paused is not True:
+        return None
+    age, waiting = state.get("paused_s"), state.get("num_waiting_reqs")
+    return PausedEngine(
+        url,
+        float(age) if isinstance(age, int | float) else None,
+        waiting if isinstance(waiting, int) else None,
+    )
