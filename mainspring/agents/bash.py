@@ -40,8 +40,9 @@ class BashAgent:
         action = self.parse(reply.text)
         if isinstance(action, FormatError):
             cut_off = reply.finish_reason in CUT_OFF
-            return render_format_error(action.num_commands, cut_off=cut_off)
-        assert executions, f"call {reply.number}: its command has not run"
+            return render_format_error(action.num_commands, cut_off=cut_off, reason=action.reason)
+        if not executions:  # an earlier version read several blocks in it
+            return render_format_error(2, cut_off=False)
         execution = executions[0]
         return render_observation(
             execution.returncode,

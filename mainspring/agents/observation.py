@@ -57,6 +57,12 @@ your command
 Write a large file in several commands."""
 
 
+_NOT_CLEAR = """\
+It is not clear where your bash block ends: {{ reason }}, so nothing was run. Close each heredoc \
+with its own line and each quote, before the line of ``` that ends the block. Write lines of ``` \
+into a file with a heredoc, not inside quotes."""
+
+
 def render_observation(
     returncode: int,
     output: bytes,
@@ -90,7 +96,11 @@ def render_observation(
     )
 
 
-def render_format_error(num_blocks: int, *, cut_off: bool) -> str:
+def render_format_error(num_blocks: int, *, cut_off: bool, reason: str = "") -> str:
     """The message after a reply that was not exactly one command. `cut_off`: it was longer than a
-    reply may be, which is another mistake than its form."""
-    return render(_CUT_OFF) if cut_off else render(_FORMAT_ERROR, num_blocks=num_blocks)
+    reply may be, which is another mistake than its form; `reason`: what was not clear."""
+    if cut_off:
+        return render(_CUT_OFF)
+    if reason:
+        return render(_NOT_CLEAR, reason=reason)
+    return render(_FORMAT_ERROR, num_blocks=num_blocks)

@@ -38,6 +38,8 @@ class FormatError:
 
     num_commands: int
     """Commands that were found."""
+    reason: str = ""
+    """What was not clear of them; empty where their number tells it."""
 
 
 class Agent(Protocol):
