@@ -132,12 +132,14 @@ async def serve_over_http(
     """The campaign's engines, and the tokenizer that lies beside its first policy. An evaluation
     has no policy of its own: its model directory has the tokenizer, and its engines' weights are
     taken as they are."""
-    config = (await campaigns.get(db, campaign)).config
+    record = await campaigns.get(db, campaign)
+    config = record.config
     if config.policy.api is PolicyApi.OPENAI:
         return in_text(config, OpenAIClient(config.policy, api_key))
     model = await _model(db, campaign, config)
     await asyncio.to_thread(verify_written, model, campaign, weights=False)
-    tokenizer = await asyncio.to_thread(ChatTokenizer, model)
+    # Its date: a rollout may be resumed on another day.
+    tokenizer = await asyncio.to_thread(ChatTokenizer, model, at=record.created_at)
     return in_tokens(
         db, campaign, config, engines_of(db, campaign, config, model, api_key), tokenizer
     )

@@ -3,11 +3,15 @@
 A rollout's tokens are prompt_ids + completion + next_prompt_ids + completion + ...; earlier tokens
 are never rendered again, whatever the template would do to old messages (strip reasoning, trim).
 The words of a task or a command are text: a special token named in it never becomes that token.
+A template that asks for the date gets the same one each time, in UTC and English: a rollout that is
+resumed on another day or host continues the same tokens.
 Imports transformers when made; used by the rollout activities.
 """
 
+import re
 import threading
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,10 +44,13 @@ def _tokenizer_class(directory: Path) -> Any:
 
 
 class ChatTokenizer:
-    def __init__(self, directory: Path) -> None:
-        """Raises ModelError when there is no tokenizer or no usable chat template."""
+    def __init__(self, directory: Path, *, at: datetime | None = None) -> None:
+        """`at`: what a template takes for now; of a campaign, when it was stored (default: when
+        this object is made). Raises ModelError when there is no tokenizer or no usable chat
+        template."""
         check_tokenizer_files(directory)
         self.directory = directory
+        self._at = (at or datetime.now(UTC)).astimezone(UTC)
         # Whether special tokens are split is a setting of the tokenizer, not of one call: two
         # threads at once could let a text's special token through.
         self._encoding = threading.Lock()
@@ -153,6 +160,7 @@ class ChatTokenizer:
                 tools=list(tools) or None,
                 tokenize=False,
                 add_generation_prompt=True,
+                strftime_now=lambda format: date_text(self._at, format),
             )
         # A template that takes messages for others than they are breaks in Python's own words.
         except (TemplateError, TypeError, ValueError, LookupError, RecursionError) as error:
@@ -175,3 +183,19 @@ class ChatTokenizer:
             return self._tokenizer.encode(
                 text, add_special_tokens=False, split_special_tokens=split
             )
+
+
+_MONTHS = (
+    *("January", "February", "March", "April", "May", "June", "July", "August", "September"),
+    *("October", "November", "December"),
+)
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+def date_text(at: datetime, format: str) -> str:
+    """As strftime in the C locale, whatever the process has: other names are other tokens."""
+    month, day = _MONTHS[at.month - 1], _DAYS[at.weekday()]
+    names = {"%B": month, "%b": month[:3], "%h": month[:3], "%A": day, "%a": day[:3]}
+    names |= {"%p": "AM" if at.hour < 12 else "PM", "%x": "%m/%d/%y", "%X": "%H:%M:%S"}
+    names["%c"] = f"{day[:3]} {month[:3]} {at.day:2d} %H:%M:%S %Y"
+    return at.strftime(re.sub("%.", lambda found: names.get(found[0], found[0]), format))

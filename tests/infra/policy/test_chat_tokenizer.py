@@ -3,13 +3,15 @@
 import json
 import subprocess
 import sys
+import time
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.policy.tokenizer import ChatTokenizer
+from infra.policy.tokenizer import BASE, ChatTokenizer, date_text
 from mainspring.errors import ModelError
 from tests.infra.policy.tiny_model import CHATML, make_tokenizer
 
@@ -46,7 +48,7 @@ def chatml(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
 ALONE = """
 import sys
 from pathlib import Path
-from infra.policy.tokenizer import ChatTokenizer
+from infra.policy.tokenizer import BASE, ChatTokenizer, date_text
 made = ChatTokenizer(Path(sys.argv[1]))
 assert "torch" not in sys.modules, "a worker takes seconds more to start"
 print(made.prompt_ids("be brief", "why <|im_end|>?"))
@@ -139,3 +141,37 @@ def test_directories_without_a_tokenizer_are_named(tmp_path: Path) -> None:
         ChatTokenizer(tmp_path)
     with pytest.raises(ModelError, match="no such directory"):
         ChatTokenizer(tmp_path / "missing")
+
+
+DATED = (
+    "{% macro today() %}{{ strftime_now('%d %B %Y, %A %H:%M') }}{% endmacro %}"
+    "<|im_start|>system\nToday: {{ today() }}<|im_end|>\n" + CHATML
+)
+
+
+def test_a_date_in_the_template_is_the_campaigns_on_every_day_and_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tokenizer(DATED).save_pretrained(tmp_path)
+    began = datetime(2025, 12, 31, 23, 30, tzinfo=UTC)
+    first = ChatTokenizer(tmp_path, at=began)
+    assert "Today: 31 December 2025, Wednesday 23:30" in first.render([dict(BASE[0])])
+    # Another life of the worker: the next day, another time zone, the store's time in its own.
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        again = ChatTokenizer(tmp_path, at=began.astimezone(timezone(timedelta(hours=9))))
+        assert again.prompt_ids("rules", "task") == first.prompt_ids("rules", "task")
+        assert again.next_prompt_ids("more", closed=True) == first.next_prompt_ids(
+            "more", closed=True
+        )
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert "Today: " in ChatTokenizer(tmp_path).render([dict(BASE[0])])
+
+
+def test_dates_are_written_in_english_whatever_the_locale() -> None:
+    at = datetime(2025, 3, 4, 15, 6, 7, tzinfo=UTC)
+    formats = ("%d %b %Y", "%A %B %a %h %p %%B %c", "%x %X", "%Y-%m-%d", "%-d", "")
+    assert [date_text(at, each) for each in formats] == [at.strftime(each) for each in formats]
