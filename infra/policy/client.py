@@ -22,12 +22,13 @@ from infra.policy.adapter_loading import AdapterLoading, loaded_at, of_adapter, 
 from infra.policy.balancer import Balancer
 from infra.policy.engine_weights import EngineWeights, IsKnown, served_label
 from infra.policy.loading import Loading, WholeModel
-from infra.policy.partial import Partial, UnknownWeights, cut_off, weight_label
+from infra.policy.partial import WHOLE, Partial, UnknownWeights, cut_off, weight_label
 from infra.policy.protocol import (
     ANY,
     ClosesConnections,
     Completion,
     Keep,
+    MalformedReply,
     NoEngineAnswered,
     SamplingParams,
     TokenOutOfVocabulary,
@@ -189,7 +190,11 @@ class SGLangClient:
                 stale.num_closed = max(num_closed, stale.num_closed)
                 raise
             await self._refuse_unknown(served.engine, partial.labels)
-            if finish != "abort":
+            if finish in WHOLE and not partial.output_ids:
+                raise MalformedReply(
+                    f"policy engine {served.engine}: a reply without a token that ended by {finish}"
+                )
+            if finish in WHOLE:
                 return partial.completion(finish)
             await asyncio.sleep(RESUME_DELAY_S)
         raise NoEngineAnswered(

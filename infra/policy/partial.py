@@ -11,6 +11,8 @@ from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError
 from mainspring.trajectories.turns import PartialCall, VersionSpan
 
+WHOLE = frozenset({"stop", "length"})
+"""Finish types that the policy itself ended a completion with; after any other it is continued."""
 ANY_VERSION = 0
 """Recorded for weights that no campaign made."""
 
@@ -62,8 +64,10 @@ class Partial:
                 f"policy engine {engine} sent an answer of another shape: {error!r}",
                 remedy="is it SGLang 0.5.23 or later, or `mainspring serve`?",
             ) from error
-        if ended == "abort" and (finish.get("status_code") or 0) // 100 == 4:
-            raise EngineError(f"policy engine {engine} refused the request: {finish['message']}")
+        if ended not in WHOLE and (finish.get("status_code") or 0) // 100 == 4:
+            raise EngineError(
+                f"policy engine {engine} refused the request: {finish.get('message')}"
+            )
         for version, start, end in spans:
             self._extend(self._version(engine, version, versions.of_earlier_tokens), end - start)
         self._version(engine, served, versions)

@@ -24,7 +24,7 @@ from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError, EngineFailing, ModelError
 from mainspring.model_folder.weights import SINGLE
 from mainspring.trajectories.turns import VersionSpan
-from tests.infra.policy.engine_stub import engine_stub
+from tests.infra.policy.engine_stub import REPLY, engine_stub
 from tests.infra.policy.engines import Reference, running, serving, serving_process, until
 from tests.infra.policy.tiny_model import save_tiny_model
 
@@ -331,3 +331,24 @@ async def test_unknown_weights_are_reported_and_reconciled(models: tuple[Path, P
             assert (await ask(client, "a", versions=Versions(3))).spans == (VersionSpan(3, 0, 4),)
             with pytest.raises(UnknownWeights, match="serves weights '3', expected version 4"):
                 await ask(client, "a", versions=Versions(4))
+
+
+@pytest.mark.parametrize("ended", ["abort", "error", "cancelled"])
+async def test_a_reply_that_the_engine_cut_off_is_continued_and_never_a_turn(ended: str) -> None:
+    with engine_stub() as stub:
+        meta = stub.reply["meta_info"] | {"finish_reason": {"type": ended}}
+        nothing = meta | {"output_token_logprobs": [], "weight_versions": []}
+        stub.reply = {"output_ids": [], "meta_info": nothing}
+        async with SGLangClient([stub.url]) as client:
+            asked = asyncio.create_task(ask(client, "a"))
+            while sum(path == "/generate" for path, _ in stub.asked) < 2:
+                await asyncio.sleep(0.02)
+            assert not asked.done()
+            stub.reply = dict(REPLY)
+            assert (await asked).finish_reason == "stop"
+            stub.reply = {
+                "output_ids": [],
+                "meta_info": nothing | {"finish_reason": {"type": "stop"}},
+            }
+            with pytest.raises(MalformedReply, match="without a token"):
+                await ask(client, "b")
