@@ -170,12 +170,8 @@ class LiveSandbox:
             below = path if top is None else path.removeprefix(f"{top}/")
             by_top.setdefault(top or self._spec.workdir, {})[check_path(below)] = content
         # Verifiers run each other's scripts.
-        archives = {
-            top: tar_of(below, 0o644, self._spec.executables)
-            if top == self._spec.workdir
-            else tar_of(below, 0o755)
-            for top, below in by_top.items()
-        }
+        modes = {self._spec.workdir: (0o644, self._spec.executables)}
+        archives = {top: tar_of(below, *modes.get(top, (0o755,))) for top, below in by_top.items()}
         async with self._one_command:
             for top, payload in archives.items():
                 untar = ("tar", "-x", "-m", "--no-same-owner", "-C", top)
@@ -194,13 +190,8 @@ class LiveSandbox:
         """Raises PatchRefused also for a patch that takes too long, which ends the sandbox."""
         async with self._one_command:
             try:
-                patch = await self._call(
-                    "patch",
-                    f"{PATCH_TIMEOUT_S:.0f}",
-                    str(PATCH_FILE_BYTES),
-                    str(PATCH_BYTES),
-                    timeout_s=PATCH_TIMEOUT_S,
-                )
+                limits = (f"{PATCH_TIMEOUT_S:.0f}", str(PATCH_FILE_BYTES), str(PATCH_BYTES))
+                patch = await self._call("patch", *limits, timeout_s=PATCH_TIMEOUT_S)
             except SandboxLost as lost:
                 if isinstance(lost.__cause__, ShellStuck):
                     raise PatchRefused(f"sandbox {self.id}: no patch: {lost.__cause__}") from None

@@ -144,7 +144,8 @@ def _check_patches(task: SweTask) -> None:
             _check_new(field, found.created, {*task.files} - _taken_away(task))
     if task.gold_patch and not without_tests(task.gold_patch.encode(), task)[0]:
         raise _impossible(
-            "gold_patch changes nothing but hidden tests, which do not count",
+            "gold_patch changes nothing but hidden tests or commits of submodules, which do not "
+            "count",
             remedy="leave the tests to test_patch, and the fix to gold_patch",
         )
 

@@ -87,7 +87,8 @@ class GradeReport(BaseModel):
     score: float | None = None
     """What the reward file said."""
     dropped_paths: tuple[str, ...] = ()
-    """Changes that were dropped from the patch: tests, CI configuration, Python's start files."""
+    """Changes that were dropped from the patch: tests, CI configuration, Python's start files,
+    commits of repositories inside."""
     note: str = ""
     """Why there are no test results, where there are none, or why a pass does not count."""
     cheated: bool = False

@@ -38,6 +38,10 @@ START_FILE = re.compile(
 ATTRIBUTES = b".gitattributes"
 GIT = b"diff --git "
 HUNK = re.compile(rb"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
+_GITLINK = re.compile(
+    rb"\A" + GIT + rb"[^\n]*\n(?:[a-z][^\n]*\n)*?(?:[a-z ]*mode|index [0-9a-f.]+) 160000\n"
+)
+"""The commit of a repository inside the repository: git applies it, and writes no file."""
 _ESCAPE = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
 _ESCAPED = dict(zip(b"abfnrtv", b"\a\b\f\n\r\t\v", strict=True))
 
@@ -75,9 +79,9 @@ def hidden_paths(task: SweTask) -> set[str]:
 
 
 def without_tests(patch: bytes, task: SweTask) -> tuple[bytes, tuple[str, ...]]:
-    """The patch without changes to the hidden tests, to other tests, to CI configuration and to
-    files that Python runs when it starts, and the paths that were dropped. All but the first stay
-    where the true fix has them."""
+    """The patch without changes to the hidden tests, to other tests, to CI configuration, to files
+    that Python runs when it starts and to commits of repositories inside, and the paths that were
+    dropped. All but the first and the last stay where the true fix has them."""
     preamble, changes = split(patch)
     hidden = hidden_paths(task)
     gold = paths((task.gold_patch or "").encode())
@@ -88,6 +92,7 @@ def without_tests(patch: bytes, task: SweTask) -> tuple[bytes, tuple[str, ...]]:
             _at_or_below(change.path, hidden)
             or _at_or_below(change.old_path, hidden)
             or (change.path not in gold and _does_not_count(change.path))
+            or _GITLINK.search(change.raw)
         ):
             dropped.append(change.path)
         else:

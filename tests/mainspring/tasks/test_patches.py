@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from infra.sources.protocol import ImportOptions
 from infra.sources.resolve import open_source
 from mainspring.ids import TaskId
-from mainspring.tasks.patches import hidden_paths, is_ci, is_test, paths, split, without_tests
+from mainspring.tasks.patches import (
+    attributes_last,
+    hidden_paths,
+    is_ci,
+    is_test,
+    paths,
+    split,
+    without_tests,
+)
 from mainspring.tasks.swe_task import SweTask
 
 NAMES = st.sampled_from(
@@ -227,3 +235,33 @@ def test_of_real_rows_the_hidden_tests_are_known_and_the_true_fix_counts_whole()
 
 def test_strange_paths_are_no_tests() -> None:
     assert not any(is_test(path) or is_ci(path) for path in ("", "/", "..", "test", "tests"))
+
+
+def changed(path: str, *lines: str) -> bytes:
+    return "\n".join([f"diff --git a/{path} b/{path}", *lines, ""]).encode()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        ("new file mode 160000", "index 0000000..1111111"),
+        ("deleted file mode 160000", "index 1111111..0000000"),
+        ("index 1111111..2222222 160000",),
+    ],
+)
+def test_a_commit_of_a_repository_inside_does_not_count_and_is_named(header) -> None:
+    row = {"id": "t", "issue": "x", "test_command": "true", "files": {"a": ""}, "split": "train"}
+    task = SweTask.model_validate(row | {"source": "t"})
+    rest = changed("a", "index 1..2 100644", "--- a/a", "+++ b/a", "@@ -0,0 +1 @@", "+ 160000")
+    link = changed("lib", *header, "--- a/lib", "+++ b/lib", "@@ -1 +1 @@", "-x 1", "+x 2")
+    assert without_tests(link + rest, task) == (rest, ("lib",))
+    assert without_tests(rest, task) == (rest, ())
+
+
+def test_gitattributes_come_last_and_nothing_else_moves() -> None:
+    body = ("--- /dev/null", "@@ -0,0 +1 @@", "+x")
+    one, two, deep = (changed(path, *body) for path in ("a", "b", "c/.gitattributes"))
+    top = changed(".gitattributes", *body)
+    assert attributes_last(top + one + deep + two) == one + two + top + deep
+    assert attributes_last(one + two[:-1]) == one + two[:-1]
+    assert attributes_last(top + one[:-1]) == one + top
