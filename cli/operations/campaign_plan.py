@@ -56,7 +56,7 @@ def plan_campaign(
         policy = config.policy.model_copy(update={"model": str(model)})
         config = config.model_copy(update={"policy": policy})
     shape, notes = _shape(config)
-    notes += method_notes(config) + warnings(config)
+    notes += method_notes(config.trainer) + warnings(config)
     on_gpus = config.trainer.device is Device.CUDA
     seen = gpus_here() if on_gpus else None
     if seen is not None:

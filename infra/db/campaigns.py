@@ -107,7 +107,8 @@ async def create(database: Database, config: AnyRun, selected: Sequence[Selected
             remedy="give the new one another name",
         )
     if isinstance(config, CampaignConfig) and isinstance(stored.config, CampaignConfig):
-        config = as_stored(config, stored.config)
+        trainer = as_stored(config.trainer, stored.config.trainer)
+        config = config.model_copy(update={"trainer": trainer})
     # How many rollouts run at once, and who is told of them, is not what a run is.
     before = with_concurrency(stored.config, concurrency_of(config))
     if isinstance(config, CampaignConfig | SftConfig):

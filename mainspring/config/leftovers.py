@@ -6,23 +6,57 @@ its section. Pure; imported by `pairs`, which has the other settings that mean n
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from pydantic import BaseModel
 
+from mainspring.config.agent import AgentConfig
 from mainspring.config.algorithm import Aggregation
 from mainspring.config.correction import NO_CORRECTION
+from mainspring.config.curriculum import CurriculumConfig
+from mainspring.config.eval_schedule import EvalSchedule
 from mainspring.config.optimizer import OptimizerName
+from mainspring.config.policy import PolicyConfig
+from mainspring.config.reward import RewardConfig
+from mainspring.config.sandbox import SandboxConfig
 from mainspring.config.section import BUNDLED
+from mainspring.config.tasks import TasksConfig
+from mainspring.config.trainer import TrainerConfig
 from mainspring.programs.profiles.choice import is_program
 
-if TYPE_CHECKING:
-    from mainspring.config.campaign import CampaignConfig
+
+class Together(Protocol):
+    """The sections of a campaign whose settings are compared."""
+
+    @property
+    def agent(self) -> AgentConfig: ...
+
+    @property
+    def curriculum(self) -> CurriculumConfig: ...
+
+    @property
+    def evaluation(self) -> EvalSchedule: ...
+
+    @property
+    def policy(self) -> PolicyConfig: ...
+
+    @property
+    def reward(self) -> RewardConfig: ...
+
+    @property
+    def sandbox(self) -> SandboxConfig: ...
+
+    @property
+    def tasks(self) -> TasksConfig: ...
+
+    @property
+    def trainer(self) -> TrainerConfig: ...
+
 
 RATIO_LOSSES = ("clip", "dual_clip", "cispo", "gspo")
 
 
-def leftovers(config: "CampaignConfig") -> Iterator[str]:
+def leftovers(config: Together) -> Iterator[str]:
     """A line for each group of settings that nothing reads."""
     trainer, agent = config.trainer, config.agent
     own_loss = ":" in trainer.loss

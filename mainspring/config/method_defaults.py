@@ -7,20 +7,20 @@ field and is not touched, and a campaign that was stored with the general defaul
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationInfo
+from pydantic import BaseModel, ValidationInfo
 
 from mainspring.config.section import STORED
-
-if TYPE_CHECKING:
-    from mainspring.config.campaign import CampaignConfig
 
 LORA_LR = 1e-5
 """AdamW's rate with adapters in a campaign, ten times that of full training: their B begins at 0,
 and they have fewer weights. Source: J. Schulman et al., "LoRA Without Regret" (2025)."""
 SUPERVISED_LORA_LR = 1e-4
 """The same in a supervised run."""
+
+
+TrainerT = TypeVar("TrainerT", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,51 +62,42 @@ def filled(given: Any, info: ValidationInfo, lora_lr: float) -> Any:
     return trainer
 
 
-def notes(config: "CampaignConfig") -> list[str]:
+def notes(trainer: BaseModel) -> list[str]:
     """For a plan: which values stand for a method, and are not the general default."""
     found = [
         f'trainer.{field} = {_shown(default)}, as {setting} = "{value}" has it'
-        for setting, value, field, default in _of(config)
+        for setting, value, field, default in _of(trainer)
     ]
-    lora = config.trainer.lora.rank
-    if lora and config.trainer.optimizer.lr == LORA_LR:
-        found.append(f"trainer.optimizer.lr = {config.trainer.optimizer.lr:g}, as adapters have it")
+    if _has_lora_lr(trainer):
+        found.append(f"trainer.optimizer.lr = {LORA_LR:g}, as adapters have it")
     return found
 
 
-def as_stored(given: "CampaignConfig", stored: "CampaignConfig") -> "CampaignConfig":
+def as_stored(given: TrainerT, stored: TrainerT) -> TrainerT:
     """`given` with the general default of a field where the campaign was stored with it, before the
     method had a default of its own: a file that does not set it still names that campaign."""
-    fields: dict[str, Any] = {}
-    for _, _, field, _ in _of(given):
-        _take(fields, field, given, stored)
-    if given.trainer.lora.rank and given.trainer.optimizer.lr == LORA_LR:
-        _take(fields, "optimizer.lr", given, stored)
-    sections = {name: each for name, each in fields.items() if isinstance(each, dict)}
-    changed = fields | {
-        name: getattr(given.trainer, name).model_copy(update=each)
-        for name, each in sections.items()
-    }
-    return given.model_copy(update={"trainer": given.trainer.model_copy(update=changed)})
+    fields = [field for _, _, field, _ in _of(given)]
+    fields += ["optimizer.lr"] if _has_lora_lr(given) else []
+    for field in fields:
+        section, _, name = field.rpartition(".")
+        inner = _value(given, section) if section else given
+        before = _value(stored, field)
+        if before == type(inner).model_fields[name].default:
+            changed = inner.model_copy(update={name: before})
+            given = given.model_copy(update={section: changed}) if section else changed
+    return given
 
 
-def _of(config: "CampaignConfig") -> Iterator[tuple[str, str, str, Any]]:
+def _of(trainer: BaseModel) -> Iterator[tuple[str, str, str, Any]]:
     """Setting and value that were chosen, the field, and the default that it has."""
     for each in TABLE:
-        value = _value(config.trainer, each.setting)
-        is_default = _value(config.trainer, each.field) == each.default
-        if value in each.values and is_default:
+        value = _value(trainer, each.setting)
+        if value in each.values and _value(trainer, each.field) == each.default:
             yield each.setting, str(value), each.field, each.default
 
 
-def _take(
-    fields: dict[str, Any], field: str, given: "CampaignConfig", stored: "CampaignConfig"
-) -> None:
-    before = _value(stored.trainer, field)
-    section, _, name = field.rpartition(".")
-    model = getattr(given.trainer, section) if section else given.trainer
-    if before == type(model).model_fields[name].default:
-        (fields.setdefault(section, {}) if section else fields)[name] = before
+def _has_lora_lr(trainer: BaseModel) -> bool:
+    return bool(_value(trainer, "lora.rank")) and _value(trainer, "optimizer.lr") == LORA_LR
 
 
 def _value(trainer: Any, path: str) -> Any:

@@ -9,18 +9,15 @@ all is refused by the section itself. Pure; imported by `campaign` and by what p
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mainspring.config.algorithm import Aggregation, Overlong
 from mainspring.config.correction import DEFAULT_BOUNDS, NO_CORRECTION
 from mainspring.config.kl import KlEstimator, KlPlace
-from mainspring.config.leftovers import RATIO_LOSSES, leftovers
+from mainspring.config.leftovers import RATIO_LOSSES, Together, leftovers
 from mainspring.config.method_defaults import LORA_LR
 from mainspring.config.section import BUNDLED
 from mainspring.programs.profiles.choice import is_program
-
-if TYPE_CHECKING:
-    from mainspring.config.campaign import CampaignConfig
 
 GROUP_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline", "step_wise")
 """Those by which a group of equal rewards has no advantage."""
@@ -34,29 +31,29 @@ GREEDY = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    text: Callable[["CampaignConfig"], str]
+    text: Callable[[Together], str]
     """What is wrong, and what to set."""
-    when: Callable[["CampaignConfig"], Any]
+    when: Callable[[Together], Any]
     """Whether a campaign has it."""
 
 
-def refusals(config: "CampaignConfig") -> list[str]:
+def refusals(config: Together) -> list[str]:
     return [pair.text(config) for pair in REFUSED if pair.when(config)]
 
 
-def warnings(config: "CampaignConfig") -> list[str]:
+def warnings(config: Together) -> list[str]:
     """Of what is not refused, in the order of the table."""
     told = (pair.text(config) for pair in WARNED if pair.when(config))
     return [*told, *_idle(config), *leftovers(config)]
 
 
-def _bounds_leave_out_one(config: "CampaignConfig") -> bool:
+def _bounds_leave_out_one(config: Together) -> bool:
     correction = config.trainer.correction
     low, high = correction.bounds
     return correction.kind in DEFAULT_BOUNDS and not low <= 1 <= high
 
 
-def _keeps_nothing(config: "CampaignConfig") -> bool:
+def _keeps_nothing(config: Together) -> bool:
     trainer, parts = config.trainer, config.reward.parts
     asks = trainer.advantage == "raft" or trainer.filter == "solved"
     only_outcome = all(part.name == "outcome" and not part.options for part in parts)
@@ -120,11 +117,11 @@ REFUSED: tuple[Pair, ...] = (
 )
 
 
-def _is_single_update(config: "CampaignConfig") -> bool:
+def _is_single_update(config: Together) -> bool:
     return config.trainer.updates_per_step * config.trainer.mini_batches == 1
 
 
-def _band_is_empty(config: "CampaignConfig") -> bool:
+def _band_is_empty(config: Together) -> bool:
     band, size = config.curriculum, config.trainer.group_size
     rates = {solved / size for solved in range(size + 1)}
     rates |= {
@@ -379,12 +376,12 @@ WARNED: tuple[Pair, ...] = (
 )
 
 
-def _policy_steps(config: "CampaignConfig") -> int:
+def _policy_steps(config: Together) -> int:
     critic = config.trainer.critic
     return config.trainer.num_steps - (critic.warmup_steps if critic else 0)
 
 
-def _idle(config: "CampaignConfig") -> Iterator[str]:
+def _idle(config: Together) -> Iterator[str]:
     """Things that are given twice or counted for nothing."""
     for part in config.reward.parts:
         if not part.weight and any(each.weight for each in config.reward.parts):

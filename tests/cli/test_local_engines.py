@@ -185,3 +185,11 @@ async def test_the_engine_of_the_bundled_model_is_told_with_the_folder_that_it_w
     assert f"mainspring serve --model {folder} (when the trainer has made" in engine.fix
     folder.mkdir(parents=True)
     assert checklist._by_hand(config, settings) == f"mainspring serve --model {folder}"
+
+
+async def test_a_setting_that_does_nothing_is_a_warning(model: Path, tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    config = campaign(model, "http://engine.invalid:30000", device="cpu", dual_clip=5.0)
+    items = await checklist.of_this_machine(config, settings, CPU)
+    [told] = [item for item in items if item.what == "settings"]
+    assert told.state is State.WARNING and "trainer.dual_clip does nothing" in told.found

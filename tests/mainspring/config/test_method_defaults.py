@@ -58,22 +58,22 @@ def test_nested_fields_and_sections_that_were_made_before() -> None:
 
 
 def test_a_plan_tells_which_values_stand_for_a_method() -> None:
-    found = notes(campaign(loss="gspo", lora={"rank": 4}))
+    found = notes(campaign(loss="gspo", lora={"rank": 4}).trainer)
     assert 'trainer.clip_low = 0.0003, as loss = "gspo" has it' in found
     assert "trainer.optimizer.lr = 1e-05, as adapters have it" in found
-    assert notes(campaign()) == []
-    assert len(notes(campaign(loss="gspo", clip_low=0.1))) == 2
+    assert notes(campaign().trainer) == []
+    assert len(notes(campaign(loss="gspo", clip_low=0.1).trainer)) == 2
 
 
 def test_a_stored_campaign_keeps_what_it_was_stored_with() -> None:
     """Before methods had defaults: the same file still names that campaign."""
     trainer = {"loss": "gspo", "lora": {"rank": 4}, "kl": {"coef": 1, "where": "reward"}}
-    before = campaign(STORED, **trainer)
-    assert (before.trainer.clip_low, before.trainer.optimizer.lr) == (0.2, 1e-6)
-    given = campaign(**trainer)
+    before = campaign(STORED, **trainer).trainer
+    assert (before.clip_low, before.optimizer.lr, before.kl.estimator) == (0.2, 1e-6, "k3")
+    given = campaign(**trainer).trainer
     assert given != before
     assert as_stored(given, before) == before
     assert as_stored(given, given) == given
     # What the file sets is another campaign.
-    other = campaign(**(trainer | {"clip_low": 1e-3}))
-    assert as_stored(other, before).trainer.clip_low == 1e-3
+    other = campaign(**(trainer | {"clip_low": 1e-3})).trainer
+    assert as_stored(other, before).clip_low == 1e-3
