@@ -26,12 +26,24 @@ STALENESS_BINS = 3
 
 
 @dataclass(frozen=True, slots=True)
+class Nothing:
+    """Why nothing of a batch can be trained."""
+
+    reason: str
+    is_replaced: bool
+    """Its groups give way to new ones: masks took everything, or there are no tokens. A batch whose
+    advantages are all 0 counts where the campaign's filter let it through."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepBatch:
     samples: list[Sample]
     digest: str
     """Of the samples: another batch is another checkpoint."""
     figures: dict[str, float | None]
     """About the batch; None where there is nothing to measure."""
+    nothing: Nothing | None = None
+    """None: a part of it can be trained."""
 
 
 def step_batch(groups: list[BatchGroup], trainer: TrainerConfig, *, version: int) -> StepBatch:
@@ -41,11 +53,13 @@ def step_batch(groups: list[BatchGroup], trainer: TrainerConfig, *, version: int
     advantages_NG = _advantages(groups, rewards_NG, trainer)
     samples: list[Sample] = []
     num_overlong = 0
+    had_advantage = False
     for group, advantages_G in zip(groups, advantages_NG, strict=True):
         for rollout, advantage in zip(group.rollouts, advantages_G, strict=True):
             if advantage is None or not rollout.calls:
                 continue
             reward = None if trainer.critic is None else rollout.reward
+            had_advantage |= trainer.critic is not None or _any(advantage)
             if trainer.overlong is Overlong.MASK and rollout.stop_reason in CUT_ENDS:
                 num_overlong += 1
                 advantage = 0.0  # its tokens are still compared with the engine's numbers
@@ -70,7 +84,35 @@ def step_batch(groups: list[BatchGroup], trainer: TrainerConfig, *, version: int
         samples = [without_tokens_before(sample, version - bound) for sample in samples]
         after = sum(sample.num_action_tokens for sample in samples)
         figures["num_stale_tokens_masked"] = float(before - after)
-    return StepBatch(samples, digest(samples), figures)
+    nothing = None
+    if not any(sample.carries_advantage for sample in samples):
+        nothing = _nothing(samples, figures, trainer, had_advantage)
+    return StepBatch(samples, digest(samples), figures, nothing)
+
+
+def _any(advantage: float | Mapping[int, float]) -> bool:
+    return any(advantage.values()) if isinstance(advantage, Mapping) else bool(advantage)
+
+
+def _nothing(
+    samples: list[Sample],
+    figures: Mapping[str, float | None],
+    trainer: TrainerConfig,
+    had_advantage: bool,
+) -> Nothing:
+    """`had_advantage`: before anything was masked."""
+    if not samples:
+        return Nothing("none of its rollouts has a token that the policy sampled", True)
+    if not had_advantage:
+        what = f'trainer.advantage = "{trainer.advantage}" gave every rollout 0'
+        return Nothing(f"{what}, and trainer.filter = {trainer.filter!r} let it through", False)
+    found = []
+    if stale := figures.get("num_stale_tokens_masked"):
+        bound = trainer.max_token_staleness
+        found.append(f"{stale:,.0f} tokens are older than trainer.max_token_staleness = {bound}")
+    if cut := figures.get("num_overlong_masked"):
+        found.append(f'{cut:,.0f} rollouts were cut off by a limit (trainer.overlong = "mask")')
+    return Nothing("; ".join(found) or "its tokens are masked", True)
 
 
 def _advantages(

@@ -4,7 +4,8 @@ Invariant 8: the batch is read from the plan in Postgres; checkpoint and weights
 their final name before `commit_step` makes them visible together with the consumed groups; after a
 crash anywhere the same step runs again from the version before it (`activities.held_version`). A
 checkpoint that is written in the background becomes visible later, whole; until then its version is
-one with weights alone.
+one with weights alone. A batch of which masks left nothing to train is not trained: its plan is
+taken back and its groups are replaced, with a bound.
 Every write is fenced by the epoch of the trainer's lease, which this process holds. `trainer` is
 met only through the TrainerBackend protocol; `workers.trainer` passes the Ray driver in.
 """
@@ -12,7 +13,7 @@ met only through the TrainerBackend protocol; `workers.trainer` passes the Ray d
 import asyncio
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -22,9 +23,10 @@ from activities.held_version import HeldVersion
 from activities.implements import implements
 from activities.step_batch import step_batch
 from activities.trainer_backend import Progress, TrainerBackend
-from infra.db import batches, campaigns, policies, retention, steps, trainers
+from infra.db import batches, campaigns, discards, policies, retention, steps, trainers
 from infra.db.batches import BatchGroup
 from infra.db.database import Database
+from infra.db.discards import Batch
 from infra.db.step_clock import step_clock
 from infra.policy.weight_files import weights_digest
 from infra.temporal.heartbeat import heartbeating
@@ -48,7 +50,7 @@ from mainspring.protocol.campaign import (
 from mainspring.retention import kept_versions
 from mainspring.status import StepStatus
 from mainspring.step_metrics import Origin, TrainerJob
-from mainspring.training_faults import gap_too_large
+from mainspring.training_faults import gap_too_large, nothing_to_train
 from mainspring.trajectories.samples import Sample, content_digest, samples_of
 
 log = structlog.get_logger()
@@ -92,6 +94,8 @@ class TrainingActivities:
         done = await steps.get_step(self._db, ask.campaign, ask.step)
         if done is not None and done.status is StepStatus.DONE:
             return _result(ask.step, done.metrics)
+        if done is None:  # an attempt before this one, or an operator, took the plan back
+            return _replaced(ask.step, "its batch is not planned any more")
         started = time.monotonic()
         async with heartbeating("loading the batch") as beat, self.held.in_turn:
             job = await self._job(ask.campaign)
@@ -99,6 +103,15 @@ class TrainingActivities:
             before = await policies.get_policy(self._db, ask.campaign, ask.step - 1)
             groups = await batches.load_batch(self._db, ask.campaign, ask.step)
             batch = await asyncio.to_thread(step_batch, groups, trainer, version=before.version)
+            if batch.nothing is not None:
+                log.warning(
+                    "nothing to train",
+                    campaign=ask.campaign,
+                    step=ask.step,
+                    why=batch.nothing.reason,
+                )
+                if batch.nothing.is_replaced:
+                    return await self._replace(job, ask.step, groups, batch.nothing.reason)
             await self.held.hold(job, before.version, beat.show)
             beat.note = f"{len(batch.samples)} samples"
             measured = await self.held.run(self._backend.train_step, batch.samples, ask.step)
@@ -137,6 +150,18 @@ class TrainingActivities:
                 await self.held.run(begin, job, directory, ask.step)
             await self._prune(ask.campaign, trainer.keep_checkpoints, trainer.keep_best)
         return _result(ask.step, metrics)
+
+    async def _replace(
+        self, job: TrainerJob, step: int, groups: Sequence[BatchGroup], reason: str
+    ) -> StepResult:
+        """Have other groups played for a step. Raises NothingToTrain after too many."""
+        most = job.config.trainer.flat_groups_bound
+        seen = Batch(step, [group.id for group in groups])
+        if not await discards.replace_batch(
+            self._db, job.campaign, seen, reason, most_groups=most, trainer_epoch=self._epoch
+        ):
+            raise nothing_to_train(job.campaign, step, reason, most)
+        return _replaced(step, reason)
 
     async def _finish_checkpoint(self, campaign: CampaignId, *, wait: bool) -> None:
         """Make the checkpoint that was written in the background one to resume from, once it is
@@ -249,6 +274,12 @@ def _checked_samples(group: BatchGroup) -> list[Sample]:
         for rollout in group.rollouts[:CHECKED_SAMPLES]
         for sample in samples_of(rollout.id, rollout.calls, trained=rollout.trained)
     ]
+
+
+def _replaced(step: int, reason: str) -> StepResult:
+    return StepResult(
+        version=step - 1, reward_mean=0.0, logprob_gap_max=None, seconds=0.0, replaced=reason
+    )
 
 
 def _result(step: int, metrics: Mapping[str, float | None]) -> StepResult:

@@ -28,6 +28,13 @@ class NonFiniteStep(WorkFailed):
     fault = FaultKind.NON_FINITE_STEP
 
 
+class NothingToTrain(WorkFailed):
+    """Nothing could be trained of a step's batches, one after the other, as often as the campaign
+    allows. The weights are those before the step."""
+
+    fault = FaultKind.CONFIG_UNUSABLE
+
+
 class AlgorithmBroken(WorkFailed):
     """An advantage, group filter or loss of one's own raised, or returned something else than its
     protocol has. Nothing was trained; another attempt finds the same."""
@@ -130,6 +137,17 @@ def step_differs(campaign: str, step: int, *, is_batch: bool) -> StampDiffers:
         f"had another {what} than at first",
         remedy="compare the stored fingerprints with `mainspring campaign fingerprint "
         f"{campaign}`; start a new campaign with trainer.checkpoint_every = 1",
+    )
+
+
+def nothing_to_train(campaign: str, step: int, reason: str, num_groups: int) -> NothingToTrain:
+    """`num_groups`: replaced for this step before."""
+    return NothingToTrain(
+        f"campaign {campaign}, step {step}: nothing can be trained of its batch, nor of "
+        f"{num_groups} groups before that were replaced: {reason}",
+        remedy="raise the limit that masks them (agent.step_limit, policy.max_context, "
+        "agent.rollout_timeout_s, trainer.max_token_staleness) in a new campaign, or look at the "
+        f"rollouts with `mainspring rollout list {campaign}`",
     )
 
 

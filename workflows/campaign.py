@@ -237,6 +237,8 @@ class CampaignWorkflow:
             await asyncio.gather(training, return_exceptions=True)
         self._steps_in_run += 1
         error = None if training.cancelled() else training.exception()
+        if not training.cancelled() and error is None and training.result().replaced:
+            self._admission.look()  # there is room for other groups now
         if isinstance(error, ActivityError) and not is_cancelled_exception(error):
             seen = await self._look()
             if seen.planned_step == step.step:

@@ -1,4 +1,5 @@
-"""What an operator discards: the batch of a step that cannot be trained, or the newest version.
+"""What is discarded: a batch that cannot be trained, by the trainer or an operator, or the newest
+version, by an operator.
 
 Invariants: what is discarded is named by what was seen of it, so that a command that runs twice
 discards once; discarded groups are masked with a note that tells why and are replaced; their
@@ -23,6 +24,7 @@ from infra.db.models import (
     StepRow,
 )
 from infra.db.rollout_ends import DONE
+from infra.db.trainers import refuse_fenced
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, GroupId
 from mainspring.status import (
@@ -86,6 +88,37 @@ async def drop_batch(database: Database, campaign: CampaignId, seen: Batch) -> b
             GroupRow.id.in_(seen.groups),
             f"dropped by an operator with step {seen.step}",
         )
+        return True
+
+
+async def replace_batch(
+    database: Database,
+    campaign: CampaignId,
+    seen: Batch,
+    reason: str,
+    *,
+    most_groups: int,
+    trainer_epoch: int,
+) -> bool:
+    """Take the plan of `seen` back, in which nothing can be trained, and mask its groups with the
+    `reason`. True also when it was taken back before. False, and the plan stands, when
+    `most_groups` were replaced for this step already; then they count no more, so that a campaign
+    that is started again has as many. Raises TrainerFenced."""
+    note = f"step {seen.step} had nothing to train: "
+    async with database.transaction() as connection:
+        await _lock(connection, campaign)
+        await refuse_fenced(connection, campaign, trainer_epoch)
+        planned = await steps.groups_of(connection, campaign, seen.step)
+        if not planned or planned != seen.groups:
+            return True
+        replaced = (GroupRow.campaign_id == campaign) & GroupRow.note.startswith(note)
+        num = await connection.scalar(select(func.count()).where(replaced))
+        if (num or 0) >= most_groups:
+            counted = func.concat("before a failure, ", GroupRow.note)
+            await connection.execute(update(GroupRow).where(replaced).values(note=counted))
+            return False
+        await _forget_step(connection, campaign, seen.step)
+        await _mask(connection, GroupRow.id.in_(planned), f"{note}{reason}")
         return True
 
 

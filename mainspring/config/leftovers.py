@@ -112,7 +112,6 @@ def leftovers(config: Together) -> Iterator[str]:
         ),
         ("trainer", trainer, ("keep_reward",), with_raft or own_advantage, 'advantage = "raft"'),
         ("trainer", trainer, ("straggler_s",), trainer.quorum is not None, "quorum"),
-        ("trainer", trainer, ("max_flat_groups",), trainer.filter != "none", "a filter"),
         (
             "trainer.optimizer",
             trainer.optimizer,

@@ -36,7 +36,8 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
     "package.module:function". Unset: "none" with the advantages "gae" and "reinforce_plus_plus",
     "solved" with "raft"."""
     max_flat_groups: Annotated[int | None, Within(le=MANY_TOKENS)] = Field(default=None, ge=1)
-    """Number of flat groups in a row that end the campaign. Unset: 20 for each group of a step."""
+    """Number of flat groups in a row that end the campaign, and of groups that one step replaces
+    because masks left nothing of them to train. Unset: 20 for each group of a step."""
     max_staleness: Annotated[int, Within(le=1000)] = Field(default=1, ge=0)
     """Number of steps that rollouts may be ahead of training: 0 waits for each step, 1 overlaps
     with it. It bounds the groups in flight and ready, not the age of a token."""

@@ -104,6 +104,8 @@ class StepResult(BaseModel):
     logprob_gap_max: float | None
     """None: the batch has no token of the weights that the step began with."""
     seconds: float
+    replaced: str | None = None
+    """Why nothing was trained and the plan was taken back; then `version` is the one before."""
 
 
 class CheckInput(BaseModel):

@@ -198,3 +198,66 @@ def test_a_critic_gets_rewards_instead_of_advantages() -> None:
     assert masked.reward is None and not masked.carries_advantage
     assert young.reward == 1.0 and young.num_action_tokens == 1 and young.carries_advantage
     assert old.reward == 0.5 and not old.carries_advantage
+
+
+STALE = TrainerConfig(max_token_staleness=1)
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "trainer", "reason", "is_replaced"),
+    [
+        ((rollout(0, 1.0, 1), rollout(1, 0.0, 1)), STALE, "2 tokens are older than", True),
+        ((rollout(0, None, 1), rollout(1, None, 1)), STALE, "none of its rollouts has", True),
+        (
+            (rollout(0, 1.0, 9, ended=StopReason.STEP_LIMIT), rollout(1, 1.0, 9)),
+            TrainerConfig(overlong=Overlong.MASK, filter="none"),
+            'trainer.advantage = "grpo" gave every rollout 0',
+            False,
+        ),
+        (
+            (rollout(0, 1.0, 9, ended=StopReason.WALL_TIME),),
+            TrainerConfig(overlong=Overlong.MASK, advantage="raft"),
+            "1 rollouts were cut off by a limit",
+            True,
+        ),
+        # what has an advantage is too old, and what is young has none
+        (
+            (rollout(0, 1.0, 1), rollout(1, 0.0, 9)),
+            TrainerConfig(advantage="raft", max_token_staleness=1),
+            "1 tokens are older than",
+            True,
+        ),
+        (
+            (rollout(0, 0.0, 9), rollout(1, 0.0, 9)),
+            TrainerConfig(advantage="raft", filter="none"),
+            "gave every rollout 0",
+            False,
+        ),
+        (
+            (turns(0, 1.0, 2), turns(1, 0.0, 2)),
+            TrainerConfig(advantage="step_wise", max_token_staleness=1),
+            "8 tokens are older than",
+            True,
+        ),
+        (
+            (rollout(0, 1.0, 1), rollout(1, 1.0, 2)),
+            TrainerConfig.model_validate(
+                {"advantage": "gae", "critic": {}, "device": "cpu", "max_token_staleness": 0}
+            ),
+            "2 tokens are older than",
+            True,
+        ),
+    ],
+)
+def test_why_nothing_of_a_batch_can_be_trained(
+    rollouts: tuple[BatchRollout, ...], trainer: TrainerConfig, reason: str, is_replaced: bool
+) -> None:
+    found = step_batch([group(*rollouts)], trainer, version=9).nothing
+    assert found is not None and reason in found.reason
+    assert found.is_replaced is is_replaced
+
+
+def test_of_a_batch_with_one_trained_token_something_can_be_trained() -> None:
+    found = step_batch([group(rollout(0, 1.0, 1, 9), rollout(1, 0.0, 1, 1))], STALE, version=9)
+    assert found.nothing is None
+    assert step_batch([OLD], TrainerConfig(), version=9).nothing is None

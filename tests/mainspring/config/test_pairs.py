@@ -97,7 +97,6 @@ LEFTOVERS: list[tuple[dict[str, Any], str]] = [
     ({"trainer": {"turn_discount": 0.9}}, "trainer.turn_discount"),
     ({"trainer": {"keep_reward": 0.5}}, "trainer.keep_reward"),
     ({"trainer": {"straggler_s": 5}}, "trainer.straggler_s"),
-    ({"trainer": {"filter": "none", "max_flat_groups": 9}}, "trainer.max_flat_groups"),
     ({"trainer": {"optimizer": {"muon_lr": 0.1}}}, "trainer.optimizer.muon_lr"),
     ({"trainer": {"optimizer": {"muon_momentum": 0.1}}}, "trainer.optimizer.muon_momentum"),
     ({"curriculum": {"low": 0.2}}, "curriculum.low"),
