@@ -27,7 +27,7 @@ def start_campaign(
     if file is None:
         name = require_name(name, "campaign start")
     else:
-        given = load_campaign(file)
+        given = load_campaign(file, tell)
         refuse_other_name(name, given.name, file)
         name = given.name
     console = Screen()

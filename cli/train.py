@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import Home, Json, hint
+from cli.options import Home, Json, hint, tell
 from cli.terminal_text import echo, plain
 from mainspring.algorithms.schedule import Schedule
 
@@ -55,7 +55,7 @@ def register(app: typer.Typer) -> None:
             command = ["train", "--name", name]
             config = _stored(home, name)
             return _perform(config, command, home, detach, stop, dry_run, as_json, as_stored=True)
-        config = load_campaign(file)
+        config = load_campaign(file, tell)
         refuse_other_name(name, config.name, file)
         command = ["train", str(file.absolute())]
         _perform(config, command, home, detach, stop, dry_run, as_json)

@@ -154,6 +154,7 @@ async def _train(
     await until_left(configured, config.name, telling.say)
     supervisor = Supervisor(configured.home, config.name)
     hardware = this_machine()
+    config = await _on_a_device_here(configured, config, hardware, as_stored)
     # Before the home folder is made. Another process that trains it is named by `holding`: the
     # checklist would name its ports.
     if supervisor.pid() is None:
@@ -220,12 +221,37 @@ async def _run(
     )
 
 
+async def _on_a_device_here(
+    configured: Settings, config: CampaignConfig, hardware: Hardware, as_stored: bool
+) -> CampaignConfig:
+    """On the CPU, where a version without `trainer.device` stored the campaign, the file has none
+    either, and there is no GPU: it was trained so before."""
+    is_given = not as_stored and "device" in config.trainer.model_fields_set
+    elsewhere = hardware.gpus or configured.ray_address
+    if is_given or elsewhere or config.trainer.device is Device.CPU:
+        return config
+    if not configured.database_url and not (configured.home / "lock").exists():
+        return config  # no store, no stored campaign
+    if not configured.database_url:
+        await up(configured.home)
+    async with open_database(load_settings(configured.home), pool_size=1) as db:
+        stored = await campaigns.find(db, campaign_id(config.name))
+    if stored is None or not stored.lacks_device:
+        return config
+    trainer = config.trainer.model_copy(update={"device": Device.CPU})
+    return config.model_copy(update={"trainer": trainer})
+
+
 async def _with_ports(db: Database, config: CampaignConfig, as_stored: bool) -> CampaignConfig:
     """With a free port where an engine's address asks for one (port 0): the one that the stored
     campaign has, else a new one."""
     stored = await campaigns.find(db, campaign_id(config.name))
     if stored is not None and as_stored:
-        return training(stored.config)
+        before = training(stored.config)
+        if not stored.lacks_device:
+            return before
+        trainer = before.trainer.model_copy(update={"device": config.trainer.device})
+        return before.model_copy(update={"trainer": trainer})
     engines = config.policy.engines
     if all(urlsplit(url).port != 0 for url in engines):
         return config

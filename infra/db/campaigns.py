@@ -33,12 +33,12 @@ from infra.db.database import Database
 from infra.db.fence import unknown
 from infra.db.models import CampaignRow, SelectionRow
 from infra.db.selections import Selected
-from mainspring.config.any_run import AnyRun, concurrency_of, with_concurrency
+from mainspring.config.any_run import AnyRun, concurrency_of, training, with_concurrency
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.errors import shortened, shown
 from mainspring.config.method_defaults import as_stored
 from mainspring.config.sft import SftConfig
-from mainspring.config.stored import read_stored
+from mainspring.config.stored import RESUMED_ON, lacks_device, read_stored
 from mainspring.errors import ConfigError, UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignKind, CampaignStatus
@@ -68,6 +68,8 @@ class CampaignRecord:
     """Tells it from another campaign of this name, in another store or another time."""
     config_digest: str
     """Of what shapes its weights, as it was stored, whatever version reads it."""
+    lacks_device: bool = False
+    """A version without `trainer.device` stored it: it resumes on the device that is given."""
 
     @property
     def kind(self) -> CampaignKind:
@@ -114,6 +116,8 @@ async def create(database: Database, config: AnyRun, selected: Sequence[Selected
     if isinstance(config, CampaignConfig | SftConfig):
         before = before.model_copy(update={"tracking": config.tracking})
     config = _at_stored_ports(config, stored.config)
+    if stored.lacks_device and isinstance(config, CampaignConfig):
+        before, config = _on_given_device(training(before), config)
     differing = sorted(_differences(before.model_dump(), config.model_dump()))
     if differing:
         raise UsageError(
@@ -134,6 +138,10 @@ async def create(database: Database, config: AnyRun, selected: Sequence[Selected
     if trains and config.tracking != getattr(stored.config, "tracking", None):
         tracking = cast(config.tracking.model_dump(mode="json"), JSONB)
         changed = func.jsonb_set(changed, cast(["tracking"], ARRAY(Text)), tracking)
+    if stored.lacks_device and isinstance(config, CampaignConfig):
+        device = cast(config.trainer.device.value, JSONB)
+        if config.trainer.device is not training(stored.config).trainer.device:
+            changed = func.jsonb_set(changed, cast([RESUMED_ON], ARRAY(Text)), device)
     async with database.transaction() as connection:
         await connection.execute(
             update(CampaignRow).where(CampaignRow.id == config.name).values(config=changed)
@@ -259,7 +267,7 @@ def _record(row: Row[Any]) -> CampaignRecord:
     shaping = {
         name: section
         for name, section in row.config.items()
-        if name not in ("evaluation", "tracking")
+        if name not in ("evaluation", "tracking", RESUMED_ON)
     }
     raw = json.dumps(shaping, sort_keys=True, separators=(",", ":"))
     return CampaignRecord(
@@ -271,6 +279,20 @@ def _record(row: Row[Any]) -> CampaignRecord:
         row.finished_at,
         uid=row.uid,
         config_digest=hashlib.sha256(raw.encode()).hexdigest(),
+        lacks_device=lacks_device(row.kind, row.config),
+    )
+
+
+def _on_given_device(
+    stored: CampaignConfig, given: CampaignConfig
+) -> tuple[CampaignConfig, CampaignConfig]:
+    """Alike in the device, which the stored one never had, and in an engine that is not given:
+    there was one."""
+    device = {"device": given.trainer.device}
+    engine = {"engine": given.trainer.engine or stored.trainer.engine}
+    return (
+        stored.model_copy(update={"trainer": stored.trainer.model_copy(update=device)}),
+        given.model_copy(update={"trainer": given.trainer.model_copy(update=engine)}),
     )
 
 

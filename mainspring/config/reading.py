@@ -5,7 +5,7 @@ Invariant: an error names the file and each wrong field.
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.evaluation_file import EvaluationFile
 from mainspring.config.model_path import with_model_path
 from mainspring.config.presets import expanded
+from mainspring.config.renamed import renamed
 from mainspring.config.run import NamedConfig
 from mainspring.config.sft import SftConfig, SftFile
 from mainspring.config.verification import VerificationConfig
@@ -33,9 +34,19 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
 """Names at the top of a file that stand for something else in a configuration or a command."""
 
 
-def load_campaign(path: Path) -> CampaignConfig:
-    """Read a campaign file. Raises ConfigError naming the file and each wrong field."""
-    return check_campaign(with_model_path(read_toml(path), path), str(path))
+def load_campaign(path: Path, tell: Callable[[str], None] | None = None) -> CampaignConfig:
+    """Read a campaign file. What an earlier version called otherwise is read under its new name,
+    and told; without `tell` it is a mistake. Raises ConfigError naming the file and each wrong
+    field."""
+    raw, notes = renamed(with_model_path(read_toml(path), path))
+    lines = [f"{path}: {note}" for note in notes]
+    if lines and tell is None:
+        raise ConfigError("\n".join(lines), remedy="write the new name into the file")
+    config = check_campaign(raw, str(path))
+    if tell is not None:
+        for line in lines:
+            tell(line)
+    return config
 
 
 def load_sft(path: Path) -> SftConfig:

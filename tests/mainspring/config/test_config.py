@@ -72,7 +72,10 @@ VALID = 'name = "a"\n[policy]\nmodel = "/models/m"\n'
             VALID + "[trainer]\ngroup_size = 4\nquorum = 4\n",
             "trainer: quorum = 4 is not below group_size = 4",
         ),
-        (VALID + "[trainer]\nnormalize_std = false\n", "trainer.normalize_std: no such field"),
+        (
+            VALID + "[trainer]\nnormalize_std = false\n",
+            "trainer.normalize_std is called trainer.std now",
+        ),
         (VALID + "[trainer]\ndual_clip = 1\n", "trainer.dual_clip: must be greater than 1, not 1"),
         (VALID + "[trainer.kl]\nestimator = 'k4'\n", "trainer.kl.estimator: must be 'k1', 'k2'"),
         (VALID + "[trainer]\noverlong = 'drop'\n", "trainer.overlong: must be 'keep' or 'mask'"),
