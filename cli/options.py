@@ -28,7 +28,7 @@ def hint(text: str) -> None:
 
 def tell(text: str) -> None:
     """What a command waits for, beside what it prints."""
-    typer.secho(text, dim=True, err=True)
+    echo(text, err=True, dim=True)
 
 
 def run_spoken(home: Path | None, work: Awaitable[T], what: str = LONG) -> T:

@@ -54,9 +54,21 @@ def register(app: typer.Typer) -> None:
 
     @app.command()
     def down(home: Home = None, as_json: Json = False) -> None:
-        """Stop local Postgres and Temporal. Data is kept. Workers you started keep running."""
-        from cli.operations.embedded_stack import down as bring_down
+        """Stop local Postgres and Temporal. Data is kept. Workers you started keep running.
 
+        Refused while a command runs that would start them again.
+        """
+        from cli.operations.embedded_stack import down as bring_down
+        from cli.operations.supervisor import supervised
+        from mainspring.errors import UsageError
+
+        if running := supervised(_home(home)):
+            told = ", ".join(f"process {pid} runs {name}" for name, pid in running)
+            raise UsageError(
+                f"{told}, and would start them again",
+                remedy="stop it first: Ctrl-C there, `kill PROCESS`, or for a campaign "
+                f"`mainspring train --name {running[0][0]} --stop`",
+            )
         stopped = run_spoken(home, bring_down(_home(home)), "stopping Temporal and Postgres")
         if as_json:
             typer.echo(json.dumps({"stopped": stopped}))

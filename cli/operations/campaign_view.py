@@ -9,6 +9,7 @@ from pathlib import Path
 from temporalio.service import RPCError
 
 from cli.operations.seen_waits import look
+from cli.operations.supervisor import Supervisor, starting
 from infra.db.campaigns import CampaignRecord
 from infra.db.connect import with_recorded_namespace
 from infra.db.database import Database
@@ -68,4 +69,5 @@ async def _moves(
         return (), (Wait(error.message, error.remedy),)
     except RPCError as error:
         return (), (Wait(f"Temporal refused: {error.message}"),)
-    return tuple(doing(scene)), tuple(waits(scene))
+    found = starting(waits(scene), settings.home, Supervisor(settings.home, record.id).pid())
+    return tuple(doing(scene)), tuple(found)

@@ -7,7 +7,7 @@ embedded stack and a fleet are brought up for the time of the command.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from cli.operations.sandboxes_here import backends_here
 from cli.operations.split_choice import chosen_split
 from cli.operations.spoken import spoken
 from cli.operations.stored_run import resuming
+from cli.operations.supervisor import Supervisor
 from cli.operations.watch import require_finished
 from infra.db import campaigns
 from infra.db.campaigns import CampaignRecord
@@ -100,15 +101,17 @@ class Conductor:
         if record.status is CampaignStatus.FINISHED:
             return record
         self.say(f"{record.kind} {campaign}")
-        record = await run_to_end(
-            self.db,
-            self.client,
-            campaign,
-            self._members(config),
-            self.settings,
-            self.say,
-            for_a_program=self.for_a_program,
-        )
+        members = self._members(config)
+        with Supervisor(self.settings.home, campaign).noted() if members else nullcontext():
+            record = await run_to_end(
+                self.db,
+                self.client,
+                campaign,
+                members,
+                self.settings,
+                self.say,
+                for_a_program=self.for_a_program,
+            )
         again = resuming(record.kind, campaign, self.given_home)
         require_finished(record, f"to resume it, run `{again}`")
         return record

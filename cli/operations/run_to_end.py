@@ -37,7 +37,14 @@ async def run_to_end(
     fleet = Fleet(
         list(members), logs, lambda name, code: say(f"{name} ended with code {code}: started again")
     )
-    watch = Watch(db, client, campaign, link, on_stderr=for_a_program)
+    watch = Watch(
+        db,
+        client,
+        campaign,
+        link,
+        on_stderr=for_a_program,
+        logs=logs if members else None,
+    )
     async with fleet:
         if members:
             say(f"started {', '.join(fleet.members)}; logs in {logs}")

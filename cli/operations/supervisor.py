@@ -15,12 +15,13 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 from infra.stack import home as homes
 from mainspring.errors import ServiceError, UsageError, WorkFailed
+from mainspring.waits import Wait
 
 STOP_TIMEOUT_S = 60.0
 """Longer than the processes it stops are given."""
@@ -55,6 +56,17 @@ class Supervisor:
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
+            yield
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """The same where several processes may bring workers for one run: the first is noted."""
+        homes.make(self.home)
+        with self._lock.open("a+") as file:
+            if _locked(file, tries=1):
+                file.truncate(0)
+                file.write(str(os.getpid()))
+                file.flush()
             yield
 
     def pid(self) -> int | None:
@@ -128,8 +140,28 @@ class Supervisor:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES:])
 
 
-def _locked(file: IO[str]) -> bool:
-    for _ in range(TRIES):
+def supervised(home: Path) -> list[tuple[str, int]]:
+    """The runs of a home whose workers a process here brings, and that process."""
+    names = [each.stem.removeprefix("train-") for each in (home / "run").glob("train-*.lock")]
+    found = [(name, Supervisor(home, name).pid()) for name in sorted(names)]
+    return [(name, pid) for name, pid in found if pid is not None]
+
+
+def starting(found: Sequence[Wait], home: Path, pid: int | None) -> list[Wait]:
+    """Waits for workers, told as those of a run whose workers process `pid` brings: they come."""
+    if pid is None:
+        return list(found)
+    remedy = f"process {pid} is starting it: see {home / 'logs'}"
+    return [
+        replace(each, what=each.what.replace("waiting for a", "starting a", 1), remedy=remedy)
+        if "`mainspring worker" in each.remedy
+        else each
+        for each in found
+    ]
+
+
+def _locked(file: IO[str], tries: int = TRIES) -> bool:
+    for _ in range(tries):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True

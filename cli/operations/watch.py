@@ -4,6 +4,7 @@ Reads the store and what `cli.operations.seen_waits` sees in Temporal; changes n
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from cli.operations.seen_waits import look
+from cli.operations.supervisor import starting
 from cli.tables import Label, Screen, Table
 from cli.terminal_text import plain
 from infra.db import campaigns, run_plans, runs, sft, verifications
@@ -82,8 +84,11 @@ class Watch:
         ui: str,
         *,
         on_stderr: bool = False,
+        logs: Path | None = None,
     ) -> None:
+        """`logs`: of the workers that this process brings, where it does."""
         self._db = db
+        self._logs = logs
         self._client = client
         self._campaign = campaign
         self._ui = ui
@@ -215,6 +220,8 @@ class Watch:
             self._moves = Moves(lines=(f"Temporal, which does not answer: {error.message}",))
             return self._moves
         found = waits(scene)
+        if self._logs is not None:
+            found = starting(found, self._logs.parent, os.getpid())
         lines = tuple(wait.line(scene.at) for wait in found)
         self._moves = Moves(tuple(doing(scene)), tuple(found), lines)
         return self._moves

@@ -193,14 +193,14 @@ async def in_between(
     if what.startswith("SIG"):
         process.send_signal(signal.Signals[what])
     if what == "down":
-        await trial.do("down")
+        assert await trial.do("down") == 2  # the command would start them again
         process.kill()
     took_s = await trial.left(process)
     if what in ("wait", "twice"):
         assert process.returncode == 4, trial.log.read_text()[-4000:]
         await nothing_lives(trial)
     if what == "down":
-        await trial.do("down")
+        assert await trial.do("down") == 0
     return trial.train(), took_s
 
 
