@@ -10,8 +10,11 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, assert_never
 
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest
 from temporalio.client import (
     Client,
     WorkflowExecutionDescription,
@@ -57,6 +60,7 @@ from mainspring.protocol.campaign import CampaignPlan, CampaignState
 from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
 from mainspring.protocol.run import RunState
 from mainspring.protocol.sft import SftState
+from mainspring.settings import USUAL_NAMESPACE
 from mainspring.status import CampaignStatus, Exclusion, PolicyApi
 from workflows import search
 
@@ -65,6 +69,7 @@ CANCEL_TIMEOUT_S = 120.0
 replaced: whatever still runs of it is fenced, or taken up by the one that is started."""
 SAY_EVERY_S = 15.0
 LOOK_S = 0.5
+LOOK_TIMEOUT_S = 5.0
 SPLITS: tuple[Split, ...] = ("train", "heldout", "heldout_templates")
 
 
@@ -224,6 +229,7 @@ async def start(
     The row has its new status before the workflow is started, so that what watches it from here on
     does not take the end before for this one's."""
     handle = client.get_workflow_handle(campaign_workflow(campaign))
+    await _tell_of_other_namespace(client, handle.id, say)
     is_stuck = not await _until_cancelled(client, handle, say, brings_workers)
     record = await campaigns.get(db, campaign)
     paused = record.status is CampaignStatus.PAUSED
@@ -263,6 +269,30 @@ async def start(
         if before is not None:
             await campaigns.set_status(db, campaign, before, record.error)
         raise
+
+
+async def _tell_of_other_namespace(
+    client: Client, workflow: str, say: Callable[[str], None]
+) -> None:
+    """Earlier versions worked in Temporal's usual namespace: what they left there stays Running."""
+    if client.namespace == USUAL_NAMESPACE:
+        return
+    try:
+        described = await client.workflow_service.describe_workflow_execution(
+            DescribeWorkflowExecutionRequest(
+                namespace=USUAL_NAMESPACE, execution=WorkflowExecution(workflow_id=workflow)
+            ),
+            timeout=timedelta(seconds=LOOK_TIMEOUT_S),
+        )
+    except RPCError:
+        return  # no such workflow or namespace, or one that is not for us
+    info = described.workflow_execution_info
+    if info.status == WorkflowExecutionStatus.RUNNING:
+        say(
+            f"{workflow} also runs in Temporal's namespace {USUAL_NAMESPACE}, where nothing works "
+            "on it: an earlier version of Mainspring may have left it. To end it, run `temporal "
+            f"workflow terminate --namespace {USUAL_NAMESPACE} --workflow-id {workflow}`"
+        )
 
 
 async def _until_cancelled(

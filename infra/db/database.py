@@ -31,6 +31,7 @@ SERVER_SETTINGS = {
 }
 
 _DISK_FULL = "53100"
+_TOO_MANY = "53300"
 _UNDEFINED_TABLE = "42P01"
 _UNAVAILABLE = ("08", "53", "57P", "28", "3D")
 """SQLSTATE beginnings: connection, resources, shutdown, refused log-in, no such database."""
@@ -160,16 +161,29 @@ def classify(error: Exception, name: str) -> Exception:
             f"database {name}: the disk is full",
             remedy="free space on the database host; work resumes by itself",
         )
+    if state == _TOO_MANY:
+        return DatabaseError(
+            f"database {name} has no connection left: {cause}",
+            remedy="`SELECT application_name, count(*) FROM pg_stat_activity GROUP BY 1` tells who "
+            "holds them; end some, or raise max_connections. Work resumes by itself",
+        )
     if state == _UNDEFINED_TABLE:
         return DatabaseError(f"database {name} lacks tables: {cause}", remedy=_UPGRADE)
     lost = isinstance(error, DBAPIError) and error.connection_invalidated
     if lost or isinstance(error, (OSError, PoolTimeoutError)) or state.startswith(_UNAVAILABLE):
         return DatabaseError(
-            f"database {name} cannot be used: {type(cause).__name__}: {cause}",
+            f"database {name} cannot be used: {_told(cause)}",
             remedy="check that Postgres runs there and MAINSPRING_DATABASE_URL is right, "
             "or run `mainspring up`",
         )
     return error
+
+
+def _told(cause: BaseException | None) -> str:
+    """A timeout has no words of its own: the server takes connections and does not answer."""
+    if isinstance(cause, TimeoutError) and not str(cause):
+        return "it did not answer in time; its process may stand still or be overloaded"
+    return f"{type(cause).__name__}: {cause}"
 
 
 def _describe(url: URL) -> str:
