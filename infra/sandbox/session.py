@@ -169,9 +169,13 @@ class LiveSandbox:
             top = next(tops, None)
             below = path if top is None else path.removeprefix(f"{top}/")
             by_top.setdefault(top or self._spec.workdir, {})[check_path(below)] = content
-        # Verifiers run each other's scripts.
-        modes = {self._spec.workdir: (0o644, self._spec.executables)}
-        archives = {top: tar_of(below, *modes.get(top, (0o755,))) for top, below in by_top.items()}
+        # Outside the workdir lie verifiers, which run each other's scripts.
+        archives = {
+            top: tar_of(below, 0o644, self._spec.executables)
+            if top == self._spec.workdir
+            else tar_of(below, 0o755)
+            for top, below in by_top.items()
+        }
         async with self._one_command:
             for top, payload in archives.items():
                 untar = ("tar", "-x", "-m", "--no-same-owner", "-C", top)
