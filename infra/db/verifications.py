@@ -21,6 +21,12 @@ MAX_READ = 20
 """Rollouts of verifications that are looked at for one task: a few have both patches."""
 
 REASON_CHARS = 200
+WHAT = {
+    Verdict.NOT_RESOLVED: "the tests fail",
+    Verdict.PATCH_FAILED: "the patch does not apply",
+    Verdict.TESTS_TIMED_OUT: "the tests did not end in time",
+    Verdict.NO_PATCH: "the fix changes nothing that counts",
+}
 
 
 async def verification_of(
@@ -139,12 +145,11 @@ async def reasons(database: Database, campaign: CampaignId) -> dict[TaskId, str]
 
 def _reason(verdict: str, note: str | None, patch_note: str | None, output: str | None) -> str:
     """What the record has of it, the most telling first; of the tests' output its end."""
-    notes = [each for each in dict.fromkeys((note, patch_note)) if each]
-    if verdict in (Verdict.NOT_RESOLVED, Verdict.PATCH_FAILED) and not note:
-        what = "the tests fail" if verdict == Verdict.NOT_RESOLVED else "the patch does not apply"
-        lines = (output or "").strip().splitlines()
-        notes.append(f"{what}: {lines[-1].strip()[-REASON_CHARS:]}" if lines else what)
-    return "; ".join(notes) or verdict.replace("_", " ")
+    lines = (output or "").strip().splitlines()
+    what = note or WHAT.get(Verdict(verdict), verdict)
+    if lines and (verdict == Verdict.PATCH_FAILED or (verdict in WHAT and not note)):
+        what += f": {lines[-1].strip()[-REASON_CHARS:]}"
+    return f"{what}; {patch_note}" if patch_note and patch_note != note else what
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,11 +169,10 @@ class LiveSandbox:
             top = next(tops, None)
             below = path if top is None else path.removeprefix(f"{top}/")
             by_top.setdefault(top or self._spec.workdir, {})[check_path(below)] = content
-        # Outside the workdir lie verifiers, which run each other's scripts.
+        # Verifiers run each other's scripts.
+        mode_and_marked = {self._spec.workdir: (0o644, self._spec.executables)}
         archives = {
-            top: tar_of(below, 0o644, self._spec.executables)
-            if top == self._spec.workdir
-            else tar_of(below, 0o755)
+            top: tar_of(below, *mode_and_marked.get(top, (0o755, ())))
             for top, below in by_top.items()
         }
         async with self._one_command:

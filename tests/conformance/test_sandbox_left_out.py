@@ -233,3 +233,24 @@ async def test_a_deleted_repository_inside_and_its_objects_leave_the_rest(backen
     await output(fresh, f"{FIX}; rm -rf .git; echo gone > .git; echo new > new.txt")
     patch = await fresh.diff()
     assert FIXED in patch and b"+new" in patch
+
+
+async def test_names_are_never_run(fresh):
+    """Neither as keys of bash's arrays nor in what git says of them."""
+    command = "$(touch ran)"
+    await output(
+        fresh,
+        f"""
+        set -f; c='{command}'; mkdir -p "a[$c]" build 'x]'
+        printf '%s\\n' build/ '*.log' '@' > .gitignore
+        for n in "a[$c]/f" "num_left[$c].log" "build/x[$c]" '`touch ran`' '@' '*' '!' \
+          'x]/y' 'git~1'; do echo x > "./$n"; done
+        (cd "a[$c]"; git init -q; {COMMIT}); head -c 9000000 /dev/zero > "big[$c]"
+        for k in 1 2 3 4 5 6 7; do echo x > "$k[$c].log"; done
+        """,
+    )
+    patch = await fresh.diff()
+    assert b"build/x[" in patch and b"b/a[" in patch and b"x]/y" in patch
+    left = await fresh.left_out()
+    assert "git~1" in left and "and 3 more: ignored by .gitignore" in left
+    assert await output(fresh, "find . /tmp ~ /run/mainspring -name ran") == b""

@@ -6,6 +6,7 @@
 
 base_repos=() base_trees=() base_commits=() # of each base: repository, work tree, tree of its start
 below='' # from the top of the task's repository to WORKDIR, with a slash at its end
+declare -A left=() num_left=() # by reason: names of what is not in a patch, and how many
 readonly MAX_BASES=100
 
 # Set by the caller: repo, tree, index.
@@ -111,9 +112,14 @@ take_all() {
 # Puts files into the index as `git add` does. What git refuses, for what its attributes ask, goes in
 # byte for byte.
 add_paths() { # path...
+  local line
   (($#)) || return 0
-  printf '%s\0' "$@" | base_git update-index --add --remove --replace -z --stdin 2>"$RUN/refused" &&
+  if printf '%s\0' "$@" | base_git update-index --add --remove --replace -z --stdin 2>"$RUN/refused"; then
+    while IFS= read -r line; do # names that could be taken for .git elsewhere
+      [[ $line != 'Ignoring path '* ]] || leave 'git refuses its name' "${line#Ignoring path }"
+    done <"$RUN/refused"
     return
+  fi
   rm -f "${index:-$repo/index}.lock"
   if (($# > 1)); then
     local half=$(($# / 2))

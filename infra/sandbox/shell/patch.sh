@@ -77,10 +77,11 @@ show_diff() {
 
 # For the record: why something is not in the patch.
 leave() { # reason path
-  local name
+  local name number
   if [[ $label || $2 == "$below"* ]]; then name=$label${2#"$below"}; else name=$tree/$2; fi
-  num_left[$1]=$((${num_left[$1]-0} + 1))
-  ((num_left[$1] <= NUM_NAMED)) || return 0
+  number=$((${num_left[$1]-0} + 1)) # a subscript inside of (( )) would be evaluated
+  num_left[$1]=$number
+  ((number <= NUM_NAMED)) || return 0
   [[ $name != *[[:cntrl:]]* ]] || printf -v name %q "$name"
   ((${#name} <= NAME_CHARS)) || name=${name:0:NAME_CHARS-30}...${name: -27}
   left[$1]+=${left[$1]+, }$name
@@ -89,8 +90,8 @@ leave() { # reason path
 tell_left_out() {
   local reason more
   for reason in "${!left[@]}"; do
-    more=''
-    ((num_left[$reason] <= NUM_NAMED)) || more=" and $((num_left[$reason] - NUM_NAMED)) more"
+    more=$((${num_left[$reason]} - NUM_NAMED))
+    if ((more > 0)); then more=" and $more more"; else more=''; fi
     printf '%s%s: %s\n' "${left[$reason]}" "$more" "$reason"
   done | sort
 }
