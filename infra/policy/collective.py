@@ -4,8 +4,8 @@ Invariants: from before the first bucket until the last has come and was compare
 is that of no version, so nothing that it may hold in between is taken for one; only an update that
 went well gives it the label. Whatever fails leaves files as the way: an engine whose label is none
 gets its weights from them. It generates meanwhile, so that it does not stay paused where files
-cannot be had: what it samples under a label that is none is refused. Used by the activity that
-sends weights.
+cannot be had: what it samples under a label that is none is refused. Only weights that differ from
+the files leave it paused, with an error that is raised. Used by the activity that sends weights.
 """
 
 import asyncio
@@ -45,6 +45,8 @@ async def updating(
         update = EngineUpdate(weights, num_ranks, directory, label)
         try:
             yield update
+        except WeightsDiffer:
+            raise  # it stays paused: what it holds is known to be wrong, and the campaign is told
         except BaseException:
             await asyncio.shield(update.give_up())
             raise

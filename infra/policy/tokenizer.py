@@ -8,7 +8,6 @@ resumed on another day or host continues the same tokens.
 Imports transformers when made; used by the rollout activities.
 """
 
-import re
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from infra.policy.model_files import check_tokenizer_files, read_tokenizer_class
+from infra.policy.template_date import directives, with_fixed_date
 from mainspring.errors import ModelError
 
 REPLY = "reply-0f8c1d"
@@ -50,7 +50,7 @@ class ChatTokenizer:
         template."""
         check_tokenizer_files(directory)
         self.directory = directory
-        self._at = (at or datetime.now(UTC)).astimezone(UTC)
+        self._date = directives(at or datetime.now(UTC))
         # Whether special tokens are split is a setting of the tokenizer, not of one call: two
         # threads at once could let a text's special token through.
         self._encoding = threading.Lock()
@@ -67,6 +67,7 @@ class ChatTokenizer:
                 remedy="use an instruction-tuned model, or set chat_template in "
                 "tokenizer_config.json",
             )
+        self._tokenizer.chat_template = with_fixed_date(self._tokenizer.chat_template)
         self._special_ids = frozenset(self._tokenizer.all_special_ids) | frozenset(
             index for index, token in self._tokenizer.added_tokens_decoder.items() if token.special
         )
@@ -160,7 +161,7 @@ class ChatTokenizer:
                 tools=list(tools) or None,
                 tokenize=False,
                 add_generation_prompt=True,
-                strftime_now=lambda format: date_text(self._at, format),
+                template_date=self._date,
             )
         # A template that takes messages for others than they are breaks in Python's own words.
         except (TemplateError, TypeError, ValueError, LookupError, RecursionError) as error:
@@ -183,19 +184,3 @@ class ChatTokenizer:
             return self._tokenizer.encode(
                 text, add_special_tokens=False, split_special_tokens=split
             )
-
-
-_MONTHS = (
-    *("January", "February", "March", "April", "May", "June", "July", "August", "September"),
-    *("October", "November", "December"),
-)
-_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-
-
-def date_text(at: datetime, format: str) -> str:
-    """As strftime in the C locale, whatever the process has: other names are other tokens."""
-    month, day = _MONTHS[at.month - 1], _DAYS[at.weekday()]
-    names = {"%B": month, "%b": month[:3], "%h": month[:3], "%A": day, "%a": day[:3]}
-    names |= {"%p": "AM" if at.hour < 12 else "PM", "%x": "%m/%d/%y", "%X": "%H:%M:%S"}
-    names["%c"] = f"{day[:3]} {month[:3]} {at.day:2d} %H:%M:%S %Y"
-    return at.strftime(re.sub("%.", lambda found: names.get(found[0], found[0]), format))

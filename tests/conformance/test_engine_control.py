@@ -8,6 +8,7 @@ import httpx
 import pytest
 from safetensors.torch import load_file, save_file
 
+from engine.served_model import PolicyModel
 from tests.infra.policy.engines import Reference, running, serving, until
 from tests.infra.policy.tiny_model import save_tiny_model
 
@@ -247,3 +248,34 @@ async def test_update_weight_version_renames_and_aborts(http: httpx.AsyncClient)
     assert (await request).json()["meta_info"]["finish_reason"]["type"] == "abort"
     answer = (await start(http, [5], count=1)).json()
     assert answer["meta_info"]["weight_version"] == "9"
+
+
+@pytest.mark.parametrize("paused", [True, False])
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")],
+)
+async def test_a_load_without_memory_says_so_and_the_engine_serves_as_before(
+    http: httpx.AsyncClient,
+    models: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    paused: bool,
+    error: Exception,
+) -> None:
+    def load(model: PolicyModel, directory: Path) -> None:
+        raise error
+
+    request = start(http, [5, 6])
+    await until(http, running(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(PolicyModel, "load_weights", load)
+        if paused:
+            await http.post("/pause_generation", json={"mode": "retract"})
+        answer = await update(http, models[1])
+    assert answer.status_code == 500
+    said = answer.json()["error"]["message"]
+    assert said.startswith(f"out of memory ({type(error).__name__}")
+    await http.post("/continue_generation", json={})
+    assert (await request).json()["meta_info"]["weight_version"] == "0"
+    assert (await update(http, models[1])).json()["success"]
+    assert (await http.get("/health")).status_code == 200

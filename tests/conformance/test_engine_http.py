@@ -142,8 +142,12 @@ def test_information_and_probes(http: httpx.Client, model: Path) -> None:
         assert info["weight_version"] == "0"
     [state] = info["internal_states"]
     num_before = state.pop("num_generated_tokens")
-    idle = {"num_running_reqs": 0, "num_waiting_reqs": 0, "paused": False, "paused_s": None}
-    assert state == idle
+    assert state == {
+        "num_running_reqs": 0,
+        "num_waiting_reqs": 0,
+        "paused": False,
+        "paused_s": None,
+    }
     post(http, input_ids=[5, 6], sampling_params={"max_new_tokens": 7, "ignore_eos": True})
     [state] = http.get("/server_info").json()["internal_states"]
     assert state["num_generated_tokens"] == num_before + 7

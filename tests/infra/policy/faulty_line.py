@@ -64,8 +64,10 @@ def line_to(engine: str) -> Iterator[Line]:
             if fault is Fault.FAILS:
                 self._answer(500, b'{"error": {"message": "MemoryError"}}')
                 return
-            if fault is not Fault.CUT_BEFORE:
-                answer = httpx.request(self.command, engine + self.path, content=body, timeout=60)
+            if fault is Fault.CUT_BEFORE:
+                self.close_connection = True
+                return
+            answer = httpx.request(self.command, engine + self.path, content=body, timeout=60)
             if fault is Fault.SLOW:
                 time.sleep(SLOW_S)
             if fault is not None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.policy.tokenizer import BASE, ChatTokenizer, date_text
+from infra.policy.tokenizer import BASE, ChatTokenizer
 from mainspring.errors import ModelError
 from tests.infra.policy.tiny_model import CHATML, make_tokenizer
 
@@ -48,7 +48,7 @@ def chatml(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
 ALONE = """
 import sys
 from pathlib import Path
-from infra.policy.tokenizer import BASE, ChatTokenizer, date_text
+from infra.policy.tokenizer import BASE, ChatTokenizer
 made = ChatTokenizer(Path(sys.argv[1]))
 assert "torch" not in sys.modules, "a worker takes seconds more to start"
 print(made.prompt_ids("be brief", "why <|im_end|>?"))
@@ -171,7 +171,27 @@ def test_a_date_in_the_template_is_the_campaigns_on_every_day_and_host(
     assert "Today: " in ChatTokenizer(tmp_path).render([dict(BASE[0])])
 
 
-def test_dates_are_written_in_english_whatever_the_locale() -> None:
+@pytest.mark.parametrize(
+    "format",
+    [
+        "%d %b %Y",
+        "%A %B %a %h %p",
+        "%%B %c",
+        "%x %X",
+        "%Y-%m-%d",
+        "%-d/%-m",
+        "",
+        "100%%",
+        "%H:%M:%S",
+    ],
+)
+def test_dates_are_written_as_strftime_does_in_english(tmp_path: Path, format: str) -> None:
     at = datetime(2025, 3, 4, 15, 6, 7, tzinfo=UTC)
-    formats = ("%d %b %Y", "%A %B %a %h %p %%B %c", "%x %X", "%Y-%m-%d", "%-d", "")
-    assert [date_text(at, each) for each in formats] == [at.strftime(each) for each in formats]
+    template = "\n  {%- set day = strftime_now(form) %}<{{ day }}>" + CHATML
+    make_tokenizer(template.replace("form)", repr(format) + ")")).save_pretrained(tmp_path)
+    text = ChatTokenizer(tmp_path, at=at).render([dict(BASE[0])])
+    assert text.startswith(f"<{at.strftime(format)}>")
+
+
+def test_a_template_without_a_date_is_left_as_it_is(tmp_path: Path) -> None:
+    assert make(tmp_path, CHATML)._tokenizer.chat_template == CHATML
