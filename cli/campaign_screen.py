@@ -36,7 +36,8 @@ def print_list(rows: list[dict[str, Any]]) -> None:
         told = row["kind"] in ("eval", "regrade") and row["num_scored"]
         share = percent(row["num_resolved"] / row["num_scored"]) if told else ""
         created = row["created_at"].replace("T", " ")[:16]
-        table.add_row(row["name"], row["kind"], row["status"], done, share, created)
+        status = row["status"].replace("_", " ")
+        table.add_row(row["name"], row["kind"], status, done, share, created)
     console.print(table)
     for row in rows:
         if row["error"]:
@@ -78,7 +79,7 @@ def print_one(seen: Any) -> None:
     say(f"rollouts   {totals.num_rollouts:,}, {totals.num_turns:,} turns")
     for label, counts in (("verdicts", data.verdicts), ("ended by", data.stop_reasons)):
         if counts:
-            told = ", ".join(f"{num} {word.replace('_', ' ')}" for word, num in counts.items())
+            told = ", ".join(f"{num:,} {word.replace('_', ' ')}" for word, num in counts.items())
             say(f"{label:10} {told}")
     for sha256, num in data.bundles.items():
         say(f"bundle     {sha256}: {num:,} rollouts")

@@ -102,7 +102,7 @@ def register(app: typer.Typer) -> None:
             return
         from cli import rollout_screen
 
-        rollout_screen.print_list(name, rows, total, limit)
+        rollout_screen.print_list(name, rows, total, limit, with_time=order is Order.SECONDS)
 
     @rollout.command()
     def show(

@@ -32,7 +32,7 @@ SHOWN_INSTRUCTIONS = 300
 _MESSAGE = re.compile(
     r"(?ms)^\[(?:system|user|assistant|tool)\] .*?(?=^\[(?:user|assistant|tool|system)\] |\Z)"
 )
-NUMBERS = ("reward", "turns", "try")
+NUMBERS = ("reward", "turns", "try", "time")
 ENDS = {
     StopReason.SUBMITTED: "submitted by the agent",
     StopReason.STEP_LIMIT: "step limit",
@@ -64,8 +64,11 @@ SUSPICIONS = {
 }
 
 
-def print_list(campaign: str, rows: list[Any], total: int, limit: int) -> None:
-    """`rows` are `infra.db.reading.rollout_search.Found`."""
+def print_list(
+    campaign: str, rows: list[Any], total: int, limit: int, *, with_time: bool = False
+) -> None:
+    """`rows` are `infra.db.reading.rollout_search.Found`. `with_time`: what they took, as it is
+    what they are sorted by."""
     from cli.tables import Screen
 
     console = Screen()
@@ -78,7 +81,10 @@ def print_list(campaign: str, rows: list[Any], total: int, limit: int) -> None:
     tasks = [each.removeprefix(begin) for each in named]
     title = f"rollouts of {campaign}" + (f"; task ids begin with {begin}" if begin else "")
     console.print(title, soft_wrap=True, style="bold")
-    head, *lines = _lines(ids, tasks, _facts(rows), console.width)
+    facts = _facts(rows)
+    if with_time:
+        facts["time"] = [duration(row.spent_s) for row in rows]
+    head, *lines = _lines(ids, tasks, facts, console.width)
     console.print(head, soft_wrap=True, style="bold")
     for line in lines:
         console.print(line, soft_wrap=True)

@@ -13,11 +13,12 @@ import sys
 import structlog
 from structlog.types import EventDict, Processor, WrappedLogger
 
+from mainspring.plain_text import plain
 from mainspring.settings import LogFormat
 
 QUIET = (
     *("alembic", "asyncio", "docker", "filelock", "httpcore", "httpx", "mlflow", "ray", "urllib3"),
-    "wandb",
+    *("matplotlib", "wandb"),
 )
 """Libraries whose progress reports are of no use to an operator: warnings only."""
 _FIRST = ("timestamp", "level", "event")
@@ -61,8 +62,16 @@ def _renderers(as_json: bool) -> list[Processor]:
             structlog.processors.JSONRenderer(default=str, ensure_ascii=False),
         ]
     in_colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    plain = structlog.dev.plain_traceback
-    return [structlog.dev.ConsoleRenderer(colors=in_colour, exception_formatter=plain)]
+    traceback = structlog.dev.plain_traceback
+    return [
+        _steers_nothing,
+        structlog.dev.ConsoleRenderer(colors=in_colour, exception_formatter=traceback),
+    ]
+
+
+def _steers_nothing(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Failures and names come from elsewhere. JSON escapes them."""
+    return {key: plain(text) if isinstance(text, str) else text for key, text in event.items()}
 
 
 def _name_workflow(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

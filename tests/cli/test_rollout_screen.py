@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cli.rollout_screen import print_one
+from cli.rollout_screen import print_list, print_one
 from mainspring.status import Player, RolloutPhase, StopReason, Verdict
 from reports.one_rollout import CommandView, TurnView
 from reports.program_view import LifeView, ProgramView
@@ -123,3 +123,14 @@ def test_calls_of_a_program_are_not_called_turns(capsys: pytest.CaptureFixture[s
 def test_text_of_a_rollout_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, rollout(HOSTILE, HOSTILE))
     assert text.count(SHOWN) >= 9 and "\x1b" not in text and "\x9b" not in text
+
+
+@pytest.mark.parametrize("with_time", [True, False])
+def test_a_list_shows_what_it_is_sorted_by(
+    capsys: pytest.CaptureFixture[str], with_time: bool
+) -> None:
+    row = rollout().record
+    row.num_turns, row.epoch = 3, 0
+    print_list("c", [row], 1, 10, with_time=with_time)
+    printed = capsys.readouterr().out
+    assert ("10 s" in printed) == with_time and ("time" in printed.splitlines()[1]) == with_time

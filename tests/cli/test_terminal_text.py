@@ -49,6 +49,33 @@ def test_what_is_left_of_a_text(text: str, shown: str) -> None:
     assert plain(text) == shown
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("text", ["\x9d", "\x1b]", "\x9b0", "\x1b ", "\x1b[0;", "\x90a"])
+def test_a_text_of_beginnings_takes_no_long_time(text: str) -> None:
+    assert "\x1b" not in plain(text * 200_000)
+
+
+def test_the_log_on_a_terminal_steers_nothing(tmp_path: Path) -> None:
+    program = tmp_path / "logs.py"
+    program.write_text(
+        "import logging, structlog\n"
+        "from infra.log_setup import set_up\n"
+        "from mainspring.settings import LogFormat\n"
+        f"text = {HOSTILE!r}\n"
+        "set_up(LogFormat.TEXT)\n"
+        "structlog.get_logger().info(text, failure=text)\n"
+        "logging.getLogger('some.library').warning(text)\n"
+        "logging.getLogger('matplotlib.font_manager').info('generated new fontManager')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "NO_COLOR": "1"}
+    ended = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, env=environment, check=True
+    )
+    printed = ended.stderr.decode()
+    assert printed.count(SHOWN) == 3 and not _STEERS.search(printed)
+    assert "fontManager" not in printed
+
+
 @pytest.fixture
 def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Colours and control codes are written as on a terminal, of a width that folds nothing."""
