@@ -64,7 +64,7 @@ def digest(model: Any, names: Iterable[str]) -> str | None:
     wanted = sorted(names)
     held: dict[str, Tensor] = model.state_dict()
     if not held.keys() >= set(wanted):
-        held = held | revert_weight_conversion(model, dict(held))
+        held = held | _in_files(model)
     found = hashlib.sha256()
     for name in wanted:
         if name not in held:
@@ -73,8 +73,34 @@ def digest(model: Any, names: Iterable[str]) -> str | None:
     return found.hexdigest()
 
 
+def _in_files(model: Any) -> dict[str, Tensor]:
+    """By the names that a save gives them."""
+    return revert_weight_conversion(model, dict(model.state_dict()))
+
+
+def _check_names(expected: dict[str, Tensor], loaded: dict[str, Tensor], source: str) -> None:
+    """The library's load tells a wrong part of a stack as a fault of its own."""
+    for name in sorted(expected.keys() & loaded.keys()):
+        if expected[name].shape != loaded[name].shape:
+            raise ModelError(
+                f"{source}: weight {name} is {list(loaded[name].shape)}, the served model's is "
+                f"{list(expected[name].shape)}",
+                remedy=OTHER_ARCHITECTURE,
+            )
+    if loaded.keys() - expected.keys():
+        return  # older names, or foreign ones: the load knows
+    places = {expected[name].data_ptr() for name in loaded}
+    for name in sorted(expected.keys() - loaded.keys()):
+        if expected[name].data_ptr() not in places:  # else it is tied to one that has come
+            raise ModelError(
+                f"{source}: weight {name} is missing",
+                remedy=OTHER_ARCHITECTURE,
+            )
+
+
 def _converted(model: Any, loaded: dict[str, Tensor], source: str) -> dict[str, Tensor]:
     """By the names in memory, through the library's own load: a second model for a moment."""
+    _check_names(_in_files(model), loaded, source)
     try:
         made, report = type(model).from_pretrained(
             None,
