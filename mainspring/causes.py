@@ -13,16 +13,14 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from mainspring.plain_text import plain
+
 CAUSE_CHARS = 600
 """Temporal replaces a pending activity's failure by one sentence of its own above 2 KB."""
 TAIL_SHARE = 0.6
 """Of what is kept of a long text: its end has the reason."""
 CUT = " ... "
 
-_ESCAPES = re.compile(
-    r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[\[(][0-?]*[ -/]*[@-~]|\x1b[@-Z\\^_]?"
-)
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|can.?t allocate memory|cannot allocate memory|not enough memory|"
     r"bad_alloc|_ALLOC_FAILED|unable to allocate \d",
@@ -33,11 +31,6 @@ _PEER = re.compile(
     r"timed out waiting|store|socket",
     re.IGNORECASE,
 )
-
-
-def plain_text(text: str) -> str:
-    """Without what would steer a terminal. Lines stay lines."""
-    return _CONTROLS.sub("", _ESCAPES.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
 
 
 def shortened(text: str, chars: int) -> str:
@@ -54,7 +47,7 @@ def cause_of(error: BaseException, chars: int = CAUSE_CHARS) -> str:
     futures, exception groups) put into a message."""
     error = innermost(error)
     name = type(error).__name__
-    said = " ".join(_without_traceback(plain_text(str(error))).split())
+    said = " ".join(_without_traceback(plain(str(error))).split())
     return shortened(f"{name}: {said}" if said else name, chars)
 
 

@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from mainspring.causes import plain_text, shortened
+from mainspring.causes import shortened
 from mainspring.figures import duration
 from mainspring.ids import GRADE_QUEUE, ROLLOUT_QUEUE, SANDBOX_QUEUE
+from mainspring.plain_text import plain
 from mainspring.protocol.activities import ANSWER_CALL, GENERATE
 from mainspring.status import CampaignKind, CampaignStatus, FaultKind, NodeStatus, Refusal
 from mainspring.timeouts import POLLER_SILENT_S
@@ -258,7 +259,7 @@ def _of_pending(scene: Scene, pending: Pending) -> Iterator[Wait]:
 
 def _retrying(scene: Scene, pending: Pending, failure: Failure) -> Wait:
     remedy = failure.message.partition("\n")[2]
-    remedy = shortened(" ".join(plain_text(remedy).split()), MAX_CHARS)
+    remedy = shortened(" ".join(plain(remedy).split()), MAX_CHARS)
     what = f"retrying {_words(pending.activity)}: {_reason(failure)}"
     if failure.kind in _OF_ENGINES:
         begin = f"{_OF_ENGINES[FaultKind(failure.kind)]} {_listed(scene.engines)}"
@@ -278,7 +279,7 @@ def _retrying(scene: Scene, pending: Pending, failure: Failure) -> Wait:
 
 def _reason(failure: Failure) -> str:
     """The failure in one line."""
-    told = plain_text(failure.message).partition("\n")[0]
+    told = plain(failure.message).partition("\n")[0]
     return "its worker died" if "heartbeat timeout" in told.lower() else shortened(told, MAX_CHARS)
 
 

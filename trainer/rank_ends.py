@@ -26,10 +26,10 @@ from mainspring.causes import (
     is_of_a_peer,
     is_out_of_memory,
     memory_kills,
-    plain_text,
     shortened,
 )
 from mainspring.errors import MainspringError
+from mainspring.plain_text import plain
 from mainspring.training_faults import RankFailed, RankOutOfMemory, TrainerLost
 from trainer.rank_log import last_words, rank_log
 
@@ -119,7 +119,7 @@ def _of_ray(error: BaseException) -> str:
     """The sentence about the end; Ray's list of ids, addresses and guesses is left out."""
     if not isinstance(error, RayActorError):
         return cause_of(error)
-    text = " ".join(plain_text(str(error)).split())
+    text = " ".join(plain(str(error)).split())
     return shortened(" ".join(_OF_RAY.findall(text)) or text, WORDS_CHARS)
 
 

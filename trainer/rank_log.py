@@ -5,7 +5,7 @@ outlives the rank. Of each rank the current life and the one before are kept, ea
 import os
 from pathlib import Path
 
-from mainspring.causes import plain_text
+from mainspring.plain_text import plain
 
 MAX_BYTES = 4 << 20
 TAIL_LINES = 4
@@ -40,5 +40,5 @@ def last_words(log: Path) -> str:
         return ""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - TAIL_BYTES))
-        lines = plain_text(file.read().decode(errors="replace")).splitlines()
+        lines = plain(file.read().decode(errors="replace")).splitlines()
     return " | ".join(line.strip() for line in lines[-TAIL_LINES:] if line.strip())

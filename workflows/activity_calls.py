@@ -20,9 +20,10 @@ from temporalio.exceptions import (
 )
 
 with workflow.unsafe.imports_passed_through():
-    from mainspring.causes import cause_of, plain_text, shortened
+    from mainspring.causes import cause_of, shortened
     from mainspring.fates import FIRST_WAIT_S, LONGEST_WAIT_S, OUTAGE_S, Fate, rule_of
     from mainspring.ids import NodeId, node_queue
+    from mainspring.plain_text import plain
     from mainspring.protocol.activities import In, NodeCall, Out, QueueCall, StoreCall
     from mainspring.status import FaultKind
     from mainspring.timeouts import (
@@ -175,7 +176,7 @@ def end_text(error: BaseException) -> str:
     while isinstance(error, FailureError) and error.cause is not None:
         error = error.cause
     said = error.message if isinstance(error, ApplicationError) else cause_of(error)
-    return shortened(plain_text(said), END_CHARS)
+    return shortened(plain(said), END_CHARS)
 
 
 def kind_in(fault: str | None) -> FaultKind | None:
@@ -198,7 +199,7 @@ def sentence(error: BaseException) -> str:
 
 
 def _text(error: BaseException) -> str:
-    return shortened(plain_text(": ".join(str(each) for each in _causes(error))), FAULT_CHARS)
+    return shortened(plain(": ".join(str(each) for each in _causes(error))), FAULT_CHARS)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -20,10 +20,11 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from infra.db.cache import Known
 from infra.db.sandboxes import CampaignFull
-from mainspring.causes import cause_of, is_out_of_memory, own_log, plain_text, shortened
+from mainspring.causes import cause_of, is_out_of_memory, own_log, shortened
 from mainspring.errors import MainspringError, SandboxError
 from mainspring.fates import FIRST_WAIT_S, rule_of, waits_s
 from mainspring.ids import NodeId, RolloutId, SandboxId
+from mainspring.plain_text import plain
 from mainspring.status import FaultKind
 
 log = structlog.get_logger(__name__)
@@ -109,8 +110,8 @@ def failure(
     kind = kind_of(error)
     rule = rule_of(kind)
     known = isinstance(error, MainspringError)
-    message = plain_text(error.message) if known else _of_unknown(error, kind)
-    remedy = plain_text(error.remedy) if known and error.remedy else rule.remedy
+    message = plain(error.message) if known else _of_unknown(error, kind)
+    remedy = plain(error.remedy) if known and error.remedy else rule.remedy
     message = f"{shortened(message, MESSAGE_CHARS)}\n  {shortened(remedy, REMEDY_CHARS)}"
     wait_s = error.retry_after_s if known else None
     return ApplicationError(

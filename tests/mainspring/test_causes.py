@@ -12,9 +12,9 @@ from mainspring.causes import (
     is_of_a_peer,
     is_out_of_memory,
     memory_kills,
-    plain_text,
     shortened,
 )
+from mainspring.plain_text import plain
 
 
 class Wrapped(Exception):
@@ -43,7 +43,7 @@ class OutOfMemoryError(RuntimeError):
     ],
 )
 def test_nothing_steers_a_terminal(text: str, expected: str) -> None:
-    assert plain_text(text) == expected
+    assert plain(text) == expected
 
 
 def test_a_long_text_keeps_its_beginning_and_its_end() -> None:
