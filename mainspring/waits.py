@@ -35,7 +35,7 @@ _CROWDED = (FaultKind.NODE_FULL, FaultKind.CAMPAIGN_FULL, FaultKind.ENGINE_BUSY)
 """Something answers that it has no room now: it moves as soon as there is some."""
 
 
-_REPLIES = (GENERATE.name, ANSWER_CALL.name)
+REPLIES = (GENERATE.name, ANSWER_CALL.name)
 """Activities of one reply."""
 
 
@@ -122,6 +122,8 @@ class Scene:
     num_offered: int = 0
     """Sessions that no agent outside has taken."""
     offered_since: datetime | None = None
+    paused: tuple["Wait", ...] = ()
+    """Of engines that stay paused for new weights, where replies are waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,7 @@ def waits(scene: Scene) -> list[Wait]:
     found = [
         *(each for stuck in scene.stuck for each in _of_stuck(scene, stuck)),
         *(each for pending in scene.pending for each in _of_pending(scene, pending)),
+        *scene.paused,
     ]
     # Agents that are all busy take the next one sooner.
     if scene.num_offered and scene.at - (scene.offered_since or scene.at) > GRACE:
@@ -227,7 +230,7 @@ def _of_pending(scene: Scene, pending: Pending) -> Iterator[Wait]:
         yield _no_poller(scene, pending.queue, pending.since, pending.of)
         return
     failure = pending.failure if pending.attempt > 1 else None
-    asked_at = pending.since if pending.activity in _REPLIES else pending.asked_at
+    asked_at = pending.since if pending.activity in REPLIES else pending.asked_at
     # An attempt that has run for a while has got past what the one before it failed with.
     if failure is not None and not (pending.state is PendingState.STARTED and age > GRACE):
         yield _retrying(scene, pending, failure)

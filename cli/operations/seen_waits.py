@@ -21,10 +21,15 @@ from infra.db import nodes, sessions
 from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
 from infra.db.reading import rollout_search
+from infra.policy.paused import paused_engines
 from mainspring.ids import ROLLOUT_QUEUE, campaign_workflow
 from mainspring.protocol.activities import ASKED_AT
+from mainspring.settings import load_settings
+from mainspring.status import PolicyApi
 from mainspring.waits import (
     ENDED,
+    GRACE,
+    REPLIES,
     Failure,
     Host,
     Pending,
@@ -32,8 +37,11 @@ from mainspring.waits import (
     Poller,
     Scene,
     Stuck,
+    Wait,
 )
 
+PAUSED_S = 30.0
+"""Loading the weights of a small model takes less."""
 NUM_OLDEST = 8
 """Rollouts that are looked at."""
 
@@ -83,6 +91,37 @@ async def look(db: Database, client: Client, record: CampaignRecord) -> Scene:
         ),
         num_offered=num_offered,
         offered_since=offered_since,
+        paused=await _paused(record, pending, at),
+    )
+
+
+async def _paused(
+    record: CampaignRecord, pending: Iterable[Pending], at: datetime
+) -> tuple[Wait, ...]:
+    """Engines that have been paused for long. They are asked while a reply is late: a paused engine
+    is healthy by its own word, and keeps the requests."""
+    asked = [
+        each.since if each.activity in REPLIES else each.asked_at
+        for each in pending
+        if each.state is PendingState.STARTED
+    ]
+    if not any(since is not None and at - since > GRACE for since in asked):
+        return ()
+    policy = record.config.policy
+    if policy.api is not PolicyApi.SGLANG:
+        return ()
+    key = load_settings().policy_api_key.get_secret_value()
+    found = await paused_engines(policy.engines, api_key=key)
+    return tuple(
+        Wait(
+            f"policy engine {each.url} is paused"
+            + (f", {each.num_waiting} requests wait in it" if each.num_waiting else ""),
+            each.remedy,
+            None if each.paused_s is None else at - timedelta(seconds=each.paused_s),
+            rank=1,
+        )
+        for each in found
+        if each.paused_s is None or each.paused_s > PAUSED_S
     )
 
 

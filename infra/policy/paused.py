@@ -88,11 +88,6 @@ class PausedEngine:
     num_waiting: int | None
     """Requests that wait in it; None where it does not tell."""
 
-    def __str__(self) -> str:
-        since = "" if self.paused_s is None else f" for {self.paused_s:.0f} s"
-        waiting = f", {self.num_waiting} requests wait in it" if self.num_waiting else ""
-        return f"policy engine {self.url} is paused{since}{waiting}"
-
     @property
     def remedy(self) -> str:
         return f"if no weights are being loaded: curl -X POST {self.url}/continue_generation"
