@@ -69,8 +69,10 @@ _PATTERNS = (
     (_PATCHES_RUNNER, Suspicion.PATCHED_RUNNER),
 )
 _TEST_IN_QUOTES = re.compile(r"['\"]_?(?:py)?test")
-_FRAMEWORK = re.compile(r"(?:^|/)(?:_?pytest|unittest|nose)[\w-]*+(?:/|\.py$)")
-"""Where such code belongs."""
+_NO_SUCH_CODE = re.compile(
+    r"(?:^|/)(?:_?pytest|unittest|nose)[\w-]*+(?:/|\.py$)|\.(?:md|rst|adoc|txt|html|svg|lock)$"
+)
+"""Test frameworks, where it belongs, and prose, which runs nothing."""
 _SKIPS = re.compile(r"\b(?:mark|unittest|pytest)\.(?:skip|xfail|expectedFailure)|\bSkipTest\b")
 _STEERS_TESTS = re.compile(r"(?:^|/)(?:conftest\.py|\.?pytest\.(?:ini|toml))$")
 _STEERING = re.compile(
@@ -127,7 +129,7 @@ def _of_patch(patch: bytes, task: SweTask, hidden: Hidden) -> Iterator[Suspicion
         if change.path in dropped:
             if not is_start_file(change.path) and _bends_tests(change, replaced):
                 yield Suspicion.EDITED_TESTS
-        elif not is_test(change.path) and not _FRAMEWORK.search(change.path):
+        elif not is_test(change.path) and not _NO_SUCH_CODE.search(change.path):
             if _special_cases(change, hidden):
                 yield Suspicion.SPECIAL_CASED_TESTS
             added = _lines(change, "+")

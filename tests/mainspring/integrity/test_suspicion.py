@@ -219,6 +219,7 @@ def test_a_patch_that_hides_how_tests_end_is_marked(patch: str, mark: Suspicion)
         made("src/total/json.py", "x = 1\n"),
         made("total/pytest/__init__.py", "x = 1\n"),
         made("docs/site.py.txt", "x\n"),
+        made("docs/grading.md", "raise unittest.SkipTest\nrun os._exit(0), not pytest11\n"),
         added("workers = getattr(os, 'sched_getaffinity', None)\n"),
         added("library = ctypes.CDLL('libz.so')\n"),
         added("def __eq__(self, other):\n    return self.x == other.x\n"),
