@@ -73,6 +73,8 @@ def print_one(seen: Any) -> None:
             console.print(_steps(data, record.config.trainer.num_steps))
             if told := _speed(data.steps[-1]):
                 say(f"speed      {told}")
+            for warning in data.warnings:
+                say(f"warning    {warning}", "yellow")
     else:
         _print_run(say, data)
     totals = data.totals

@@ -19,9 +19,12 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.sft import SftConfig
 from mainspring.ids import CampaignId
 from mainspring.status import GroupStatus
+from mainspring.watched import warnings
 from reports.data import ReportData, Supervised, Totals
 from reports.trajectories import trajectory, worth_reading
 
+REASONS_SHOWN = 3
+"""Newest reasons for which batches were replaced."""
 SUSPECTS_SHOWN = 3
 """Suspicious rollouts that a report shows whole."""
 
@@ -52,6 +55,7 @@ async def collect(
         groups = await endings.group_counts(connection, campaign)
         replaced = await endings.replaced_turns(connection, campaign)
         ran_from = await bundles.read(connection, campaign)
+        untrained = await endings.replaced_batches(connection, campaign)
         suspects = await endings.suspects(connection, campaign, SUSPECTS_SHOWN)
     reproducible = isinstance(config, CampaignConfig) and config.batches is not None
     chosen = worth_reading(played)
@@ -79,8 +83,21 @@ async def collect(
         bundles=ran_from,
         fingerprint=await fingerprints.read(database, record) if reproducible else None,
         supervised=await _supervised(database, record),
+        warnings=_warnings(config, steps, untrained),
         trajectories=tuple([await trajectory(database, *each) for each in chosen]),
     )
+
+
+def _warnings(
+    config: AnyRun, steps: Sequence[Step], untrained: Mapping[str, int]
+) -> tuple[str, ...]:
+    """`untrained`: groups that were replaced because nothing in them could be trained, by
+    reason."""
+    if not isinstance(config, CampaignConfig):
+        return ()
+    replaced = [f"{num} groups were replaced: {reason}" for reason, num in untrained.items()]
+    shown = replaced[:REASONS_SHOWN]
+    return (*warnings([(step.step, step.metrics) for step in steps], config), *shown)
 
 
 async def _supervised(database: Database, record: CampaignRecord) -> Supervised | None:

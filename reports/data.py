@@ -109,6 +109,8 @@ class ReportData:
     """Of a reproducible campaign."""
     supervised: Supervised | None = None
     """Of a supervised run."""
+    warnings: tuple[str, ...] = ()
+    """What the figures of its steps warn of."""
 
     @property
     def suspects(self) -> list[Trajectory]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainspring.rewards.passk import wilson
 from mainspring.status import Sampling
-from reports import speed_plots
+from reports import figure_plots, speed_plots
 from reports.axes import any_of, from_zero, legend, line, whole_steps
 from reports.data import HELDOUT_TEMPLATES, ReportData
 from reports.drawing import AMBER, BLUE, CARD, GREEN, INK, RED, VIOLET, svg
@@ -124,6 +124,7 @@ def draw(data: ReportData) -> list[tuple[str, str, str]]:
             bool(data.own_figures),
             1,
         ),
+        *figure_plots.panels(data),
         (
             "Masked rollouts",
             "Rollouts of a step's groups that could not be scored.",

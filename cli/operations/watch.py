@@ -157,6 +157,10 @@ class Watch:
         if seen.num_groups_flat or seen.num_groups_masked:
             replaced = f"{seen.num_groups_flat} with equal rewards, {seen.num_groups_masked} masked"
             facts.append(("groups replaced", replaced))
+        if seen.untrained:
+            facts.append(("replaced", seen.untrained))
+        if seen.empty_steps:
+            facts.append(("trained nothing", f"{len(seen.empty_steps)} of {seen.num_steps} steps"))
         reward = ""
         if seen.rewards:
             reward = f", reward {seen.rewards[-1]:.2f}"
@@ -164,6 +168,10 @@ class Watch:
         if seen.max_logprob_gap is not None:
             facts.append(("log-prob gap", f"{seen.max_logprob_gap:.1e}"))
         line = f"{seen.num_rollouts} rollouts{masked}{reward}"
+        if seen.empty_steps[-1:] == [seen.num_steps]:
+            line += f", step {seen.num_steps} trained nothing"
+        if seen.untrained:
+            line += f", {seen.untrained}"
         if moves.doing or moves.lines:
             line += "; " + ", ".join([*moves.doing, *moves.lines[:1]])
         elif record.status not in ENDED:

@@ -36,6 +36,8 @@ from mainspring.status import (
     StopReason,
 )
 
+NOTHING = "had nothing to train"
+"""In the note of groups that a trainer replaced."""
 _OPEN = (GroupStatus.RUNNING, GroupStatus.READY)
 
 
@@ -104,7 +106,7 @@ async def replace_batch(
     `reason`. True also when it was taken back before. False, and the plan stands, when
     `most_groups` were replaced for this step already; then they count no more, so that a campaign
     that is started again has as many. Raises TrainerFenced."""
-    note = f"step {seen.step} had nothing to train: "
+    note = f"step {seen.step} {NOTHING}: "
     async with database.transaction() as connection:
         await _lock(connection, campaign)
         await refuse_fenced(connection, campaign, trainer_epoch)

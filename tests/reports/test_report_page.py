@@ -89,7 +89,7 @@ def test_links_lead_to_each_rollouts_workflow(html: str) -> None:
 
 
 def test_plots_follow_the_pages_colours(html: str) -> None:
-    assert html.count("<svg") == 15
+    assert html.count("<svg") == 17
     for name in ("--blue", "--green", "--amber", "--violet", "--red", "--line", "--ink-soft"):
         assert f"var({name})" in html
     assert "prefers-color-scheme: dark" in html

@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import InstrumentedAttribute
 
+from infra.db.discards import NOTHING
 from infra.db.models import GroupRow, RolloutRow
 from infra.db.rollout_ends import DONE, RESOLVED, SUSPICIOUS
 from mainspring.ids import CampaignId, RolloutId
@@ -110,3 +111,18 @@ async def _counts(
         .group_by(column)
     )
     return {word.value: number for word, number in rows}
+
+
+async def replaced_batches(connection: AsyncConnection, campaign: CampaignId) -> dict[str, int]:
+    """Groups of batches in which nothing could be trained, by step and reason; the newest first."""
+    rows = await connection.execute(
+        select(GroupRow.note, func.count())
+        .where(
+            GroupRow.campaign_id == campaign,
+            GroupRow.status == GroupStatus.MASKED,
+            GroupRow.note.contains(NOTHING),
+        )
+        .group_by(GroupRow.note)
+        .order_by(func.max(GroupRow.index).desc())
+    )
+    return {note: num for note, num in rows if note is not None}

@@ -6,11 +6,12 @@ from sqlalchemy import func, select
 
 from infra.db.database import Database
 from infra.db.models import GroupRow, RolloutRow, SftDataRow, StepRow
-from infra.db.reading.endings import group_counts
+from infra.db.reading.endings import group_counts, replaced_batches
 from infra.db.reading.evaluations import checked_gaps
 from mainspring.figures import share_of
 from mainspring.ids import CampaignId
 from mainspring.status import GroupKind, GroupStatus, StepStatus, Verdict
+from mainspring.watched import trained_nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,10 @@ class Seen:
     """Replaced: too few of their rollouts were scored, or an operator discarded them."""
     num_groups_flat: int
     """Replaced: their rewards were equal."""
+    empty_steps: list[int]
+    """Finished steps whose loss had no token: they trained nothing."""
+    untrained: str | None
+    """Why the newest batch was replaced in which nothing could be trained; None: none was."""
 
 
 async def read(database: Database, campaign: CampaignId) -> Seen:
@@ -43,9 +48,9 @@ async def read(database: Database, campaign: CampaignId) -> Seen:
                 ).where(RolloutRow.campaign_id == campaign)
             )
         ).one()
-        metrics = (
-            await connection.scalars(
-                select(StepRow.metrics)
+        of_steps = (
+            await connection.execute(
+                select(StepRow.metrics, StepRow.step)
                 .where(StepRow.campaign_id == campaign, StepRow.status == StepStatus.DONE)
                 .order_by(StepRow.step)
             )
@@ -73,8 +78,10 @@ async def read(database: Database, campaign: CampaignId) -> Seen:
             for version, split, sampling, scored, solved in evaluations
         ]
         replaced = await group_counts(connection, campaign)
-    of_steps = (m["logprob_gap_max"] for m in metrics if m.get("num_gap_tokens"))
-    seen_gaps = [*(each.gap_max for each in checked), *(gap for gap in of_steps if gap is not None)]
+        untrained = await replaced_batches(connection, campaign)
+    metrics = [each for each, _ in of_steps]
+    gaps = (m["logprob_gap_max"] for m in metrics if m.get("num_gap_tokens"))
+    seen_gaps = [*(each.gap_max for each in checked), *(gap for gap in gaps if gap is not None)]
     return Seen(
         num_steps=len(metrics),
         num_rollouts=done,
@@ -86,6 +93,8 @@ async def read(database: Database, campaign: CampaignId) -> Seen:
         evaluations=lines,
         num_groups_masked=replaced[GroupStatus.MASKED],
         num_groups_flat=replaced[GroupStatus.FLAT],
+        empty_steps=[step for each, step in of_steps if trained_nothing(each)],
+        untrained=next(iter(untrained), None),
     )
 
 
