@@ -22,11 +22,13 @@ from activities.training import TrainingActivities
 from infra.db import campaigns, groups, policies, rollouts, standing, steps, tasks, trainers
 from infra.db.database import Database
 from infra.db.models import GroupRow
+from infra.db.reading import progress
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import GroupId
 from mainspring.protocol.campaign import StepInput, StepResult
 from mainspring.status import GroupStatus, StepStatus, StopReason, Verdict
 from mainspring.training_faults import NothingToTrain, TrainerFenced
+from reports.collect import collect
 
 STEP = StepInput(campaign=CAMPAIGN, step=1, num_groups=1)
 
@@ -88,6 +90,9 @@ async def test_other_groups_take_its_place(db: Database, tmp_path: Path) -> None
     status, note = (await notes(db))[cut]
     assert status is GroupStatus.MASKED and note == f"step 1 had nothing to train: {first.replaced}"
     assert await steps.get_step(db, CAMPAIGN, 1) is None
+    # What `train`, `campaign show` and the report tell.
+    assert (await progress.read(db, CAMPAIGN)).untrained == note
+    assert (await collect(db, CAMPAIGN)).warnings == (f"1 groups were replaced: {note}",)
     newest = await policies.latest_policy(db, CAMPAIGN)
     assert newest is not None and newest.version == 0
     good = await add_ready_group(db, 1)
@@ -156,3 +161,7 @@ async def test_equal_rewards_that_the_filter_lets_through_are_a_step_that_traine
     assert (await train(db, tmp_path, backend)).replaced is None
     done = await steps.get_step(db, CAMPAIGN, 1)
     assert done is not None and done.metrics["num_tokens"] == 0 and backend.num_steps == 1
+    seen = await progress.read(db, CAMPAIGN)
+    assert (seen.empty_steps, seen.untrained) == ([1], None)
+    [told] = (await collect(db, CAMPAIGN)).warnings
+    assert told == "step 1 of 1 trained nothing: see num_tokens"
