@@ -80,7 +80,7 @@ async def test_any_reply_is_told_as_it_was_given(db: Database) -> None:
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
         database=None,
     )
-    @given(MESSAGES, st.sampled_from(["stop", "tool_calls", "length", "content_filter"]))
+    @given(MESSAGES, st.sampled_from(["stop", "tool_calls", "length", "eos_token"]))
     def draw(message: Any, finish_reason: str) -> None:
         drawn.append({"choices": [{"message": message, "finish_reason": finish_reason}]})
 

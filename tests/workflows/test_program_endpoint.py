@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from cli.operations.embedded_stack import StackInfo
 from infra.db import model_requests, turns
+from infra.policy.endpoint_errors import EndpointRefusing
 from infra.policy.serving import serve_over_http
 from mainspring import fates
 from mainspring.config.policy import PolicyConfig
@@ -198,10 +199,17 @@ async def test_what_an_endpoint_refuses_is_told_to_the_program(
     assert (view.program.num_calls, view.program.num_refused) == (1, 2)
 
 
-async def test_a_key_that_is_refused_masks_the_rollout_and_says_why(
-    workers: Cluster, endpoint: Endpoint
+async def test_a_key_that_is_refused_is_waited_for_then_masks_and_says_why(
+    workers: Cluster, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endpoint.script.append((401, {}, {"error": {"message": f"Incorrect API key: {KEY}"}}))
+    rule = dataclasses.replace(fates.RULES[FaultKind.ENDPOINT_REFUSING], seconds=3.0, attempts=3)
+    monkeypatch.setitem(fates.RULES, FaultKind.ENDPOINT_REFUSING, rule)  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(EndpointRefusing, "retry_after_s", 0.2)
+    said = {"error": {"message": f"Incorrect API key: {KEY}"}}
+    endpoint.script.append((401, {}, said))
+    _, result = await workers.play(program=own_program(), policy=policy(endpoint))
+    assert (result.stop_reason, result.reward) == (StopReason.EXITED, 1.0)
+    endpoint.script.extend([(401, {}, said)] * 200)
     rollout, result = await workers.play(program=own_program(), policy=policy(endpoint))
     assert (result.stop_reason, result.reward) == (StopReason.INFRA_FAULT, None)
     fault = (await workers.row(rollout)).fault or ""
