@@ -1,6 +1,6 @@
 """Engines that are paused for new weights: how they continue, and those that stayed paused.
 
-Invariant: whoever pauses an engine continues it on every path, in several tries; where that cannot
+Invariant: what pauses an engine continues it on every path, in several tries; where that cannot
 be had the failure is StillPaused, which never counts as an engine that is absent. A process that
 ended is not paused when it is started again. Used by what loads weights, and by what shows waits.
 """
