@@ -30,6 +30,7 @@ _OF_ENGINES = {
     FaultKind.ENGINE_UNREACHABLE: "no engine answers at",
     FaultKind.ENGINE_BUSY: "no room now at",
     FaultKind.ENGINE_FAILING: "every try fails at",
+    FaultKind.ENDPOINT_REFUSING: "refused by",
 }
 _CROWDED = (FaultKind.NODE_FULL, FaultKind.CAMPAIGN_FULL, FaultKind.ENGINE_BUSY)
 """Something answers that it has no room now: it moves as soon as there is some."""

@@ -226,3 +226,24 @@ def test_help_texts_are_read_as_they_are_written() -> None:
 
     for where, text in _help_texts():
         assert Text.from_markup(text or "").plain == (text or ""), where
+
+
+WAITS_FOR_A_WORKER = {"execute_update", "start_update", "query", "execute_workflow"}
+"""Calls of Temporal that no server answers alone: without a worker they wait without a bound."""
+OF_BENCHES = {"bench_turns.py", "playing.py"}
+"""They bring their workers themselves."""
+
+
+@pytest.mark.parametrize("folder", ["cli", "infra/temporal"])
+def test_no_command_waits_for_a_worker_without_a_bound(folder: str) -> None:
+    """A pause is a signal, which is recorded; what a workflow does is read from the store."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.func.attr}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if path.name not in OF_BENCHES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in WAITS_FOR_A_WORKER
+    ]
+    assert not found, found

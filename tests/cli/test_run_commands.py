@@ -28,8 +28,10 @@ NUM_TASKS = 8
 NO_SUCH_FILE = "diff --git a/no b/no\n--- a/no\n+++ b/no\n@@ -1 +1 @@\n-a\n+b\n"
 
 
-def verify(home: Path, *more: str) -> subprocess.Popen[str]:
-    arguments = ["tasks", "verify", "--source", SOURCE, "--name", NAME, "--home", str(home)]
+def verify(
+    home: Path, *more: str, of: tuple[str, ...] = ("--source", SOURCE)
+) -> subprocess.Popen[str]:
+    arguments = ["tasks", "verify", *of, "--name", NAME, "--home", str(home)]
     return subprocess.Popen(
         [sys.executable, "-m", "mainspring", *arguments, "--concurrency", "4", *more],
         stdout=subprocess.PIPE,
@@ -72,15 +74,17 @@ async def test_a_verification_survives_its_worker_and_its_command(
             assert killed is not None
             killed.kill()
             first.send_signal(signal.SIGINT)
-            said, _ = await asyncio.to_thread(first.communicate)
+            said = "".join(await asyncio.to_thread(first.communicate))
         finally:
             first.kill()
         assert first.returncode == 130, said
-        assert f"repeat with --name {NAME} to resume" in said
+        assert "interrupted: stopping the processes" in said
+        assert f"run `mainspring tasks verify --name {NAME} --home {stack.home}`" in said
         assert (await campaigns.get(db, NAME)).status is CampaignStatus.RUNNING
         assert not await done(2 * NUM_TASKS)
 
-        second = verify(stack.home, "--json")
+        # Its name alone resumes it.
+        second = verify(stack.home, "--json", of=())
         printed, said = await asyncio.to_thread(second.communicate)
         assert second.returncode == 4, said
         assert f"1 of {NUM_TASKS + 1} tasks could not be graded" in said
