@@ -220,7 +220,7 @@ async def test_paused_engines_are_found(fake: FakeEngine, real: str) -> None:
     await asked(real, "/continue_generation", {})
     assert (sglang.paused_s, sglang.num_waiting) == (None, 3)
     assert ours.url == real and ours.paused_s is not None and 0 <= ours.paused_s < 60
-    assert "3 requests wait in it" in str(sglang) and "continue_generation" in ours.remedy
+    assert "continue_generation" in ours.remedy
 
 
 @pytest.fixture
