@@ -99,7 +99,8 @@ def numbers() -> list[Number]:
         for name, field in model.model_fields.items()
         if {int, float} & parts(field.annotation)
     }
-    return sorted((each for each in found if each.key not in OWN), key=lambda n: str(n.key))
+    kept = [each for each in found if each.key not in OWN]
+    return sorted(kept, key=lambda each: (str(each.key), each.model.__name__))
 
 
 NUMBERS = numbers()
