@@ -32,6 +32,8 @@ SHOWN_INSTRUCTIONS = 300
 _MESSAGE = re.compile(
     r"(?ms)^\[(?:system|user|assistant|tool)\] .*?(?=^\[(?:user|assistant|tool|system)\] |\Z)"
 )
+PATCH_CHARS = 200_000
+"""Of a patch; one of 30 MB takes a terminal minutes."""
 NUMBERS = ("reward", "turns", "try", "time")
 ENDS = {
     StopReason.SUBMITTED: "submitted by the agent",
@@ -182,7 +184,13 @@ def print_one(seen: Any, *, only_turn: int | None) -> None:
         if only_turn is not None:
             return
         console.rule("patch", align="left")
-        say(seen.patch or "(empty)")
+        say(seen.patch[:PATCH_CHARS] if seen.patch else "(empty)")
+        if len(seen.patch or "") > PATCH_CHARS:
+            say(
+                f"({len(seen.patch) - PATCH_CHARS:,} characters more; `mainspring rollout show "
+                f"{seen.record.id} --patch` prints it whole)",
+                "dim",
+            )
         if seen.grade_output:
             console.rule("test output", align="left")
             say(seen.grade_output, "dim")

@@ -80,6 +80,16 @@ def test_a_reply_is_told_from_what_it_answers(capsys: pytest.CaptureFixture[str]
     assert lines.index("[user] Please fix this issue.") < lines.index("[assistant] I look at it.")
 
 
+def test_a_patch_of_megabytes_is_shown_by_its_beginning(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = rollout()
+    seen.patch = "+line of a build\n" * 100_000
+    told = shown(capsys, seen)
+    assert len(told) < 250_000
+    assert (
+        "characters more; `mainspring rollout show c/r000000/000 --patch` prints it whole" in told
+    )
+
+
 def test_a_system_prompt_is_whole_only_where_it_is_asked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
