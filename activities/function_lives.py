@@ -162,12 +162,17 @@ class FunctionLives:
             remedy = "let it ask the model at `model_url`, and look at what it printed"
         elif code == 0:
             if await model_requests.answered(self._db, ask.rollout, ask.epoch):
-                return RunProgramResult(returncode=code)
+                # The exit code of a client inside is not known: its end is its last request's.
+                was_full = profile.asks_inside and await model_requests.ended_too_long(
+                    self._db, ask.rollout, ask.epoch, ask.life
+                )
+                return RunProgramResult(returncode=code, was_full=was_full)
             # A reward for what the policy had no part in would be noise.
             how = "returned before a request of it was answered"
             remedy = "let it ask the model at `model_url`, and look at what it printed"
         elif await model_requests.ended_too_long(self._db, ask.rollout, ask.epoch, ask.life):
-            return RunProgramResult(returncode=code)  # that is the policy's doing
+            # That is the policy's doing.
+            return RunProgramResult(returncode=code, was_full=True)
         else:
             how = output.rstrip().rpartition("\n")[2]
             if code == KILLED:

@@ -23,6 +23,7 @@ from mainspring.config.run import RunConfig
 from mainspring.environments.protocol import CommandResult
 from mainspring.errors import ConfigError, MainspringError, SandboxError
 from mainspring.ids import program_id
+from mainspring.programs.last_words import filled_context
 from mainspring.programs.profile import Profile
 from mainspring.programs.profiles.choice import profile_for
 from mainspring.programs.profiles.function import FunctionProfile
@@ -98,10 +99,12 @@ class ProgramActivities:
                 self._db, ask.rollout, ask.epoch, ask.life, result.returncode, output
             )
             was_killed = not was_stopped and result.returncode in KILLED
+            was_full = False
             if was_stopped:
                 await self._refuse_idle(ask, config, output)
                 was_cut = False
             else:
+                was_full = not was_killed and await self._was_full(ask, result.returncode, output)
                 was_cut = not was_killed and await self._was_cut(ask, result.returncode)
                 if ask.is_last or not (was_killed or was_cut):
                     await self._refuse_silent(ask, config, result.returncode, output)
@@ -110,6 +113,7 @@ class ProgramActivities:
                 was_killed=was_killed,
                 was_stopped=was_stopped,
                 was_cut=was_cut,
+                was_full=was_full,
             )
 
     async def _ended(
@@ -145,6 +149,14 @@ class ProgramActivities:
                 return True
             await asyncio.sleep(NOTED_S / 10)
         return False
+
+    async def _was_full(self, ask: RunProgramInput, returncode: int, output: str) -> bool:
+        """Clients that print no JSON fail at a prompt that is refused as too long."""
+        if filled_context(output):
+            return True
+        if returncode == 0:
+            return False
+        return await model_requests.ended_too_long(self._db, ask.rollout, ask.epoch, ask.life)
 
     async def _refuse_silent(
         self, ask: RunProgramInput, config: RunConfig, returncode: int, output: str

@@ -63,7 +63,8 @@ class ProgramPlay:
                     continue
                 await self._asked.end()
                 await self._sandbox.collect_once(epoch)
-                return self._asked.stop or StopReason.EXITED
+                ended = StopReason.CONTEXT_FULL if result.was_full else StopReason.EXITED
+                return self._asked.stop or ended
             except ActivityError as error:
                 activity_calls.raise_if_cancelled()
                 if self._asked.num_calls > calls_then:

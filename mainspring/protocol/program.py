@@ -38,6 +38,9 @@ class RunProgramResult(BaseModel):
     """By the workflow or the last bound."""
     was_cut: bool = False
     """It failed by itself, and had not had the answer to its last request whole."""
+    was_full: bool = False
+    """It ended because its context was full: it told so, or failed at a prompt that was refused as
+    too long."""
 
 
 class AnswerInput(BaseModel):

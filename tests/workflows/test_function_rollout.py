@@ -147,7 +147,7 @@ async def test_a_repository_is_not_graded_when_its_function_raised(
 async def test_a_prompt_that_grew_too_long_is_the_policys_end(programs: ProgramCluster) -> None:
     programs.engine.say = lambda prompt, turn: "more"
     rollout, result = await play(programs, function("without_end"), max_context=2000)
-    assert (result.stop_reason, result.verdict) == (StopReason.EXITED, Verdict.NO_PATCH)
+    assert (result.stop_reason, result.verdict) == (StopReason.CONTEXT_FULL, Verdict.NO_PATCH)
     assert result.reward == 0.0 and result.num_turns >= 1
     [life] = await program_lives.of_rollout(programs.workers.db, rollout, 0)
     assert life.returncode == 1 and "BadRequestError" in (life.output or "")

@@ -1,9 +1,14 @@
-"""Programs that misbehave after they have asked: none holds its node, its sandbox, or others up."""
+"""Programs that misbehave after they have asked: none holds its node, its sandbox, or others up.
+And those that end because their context is full: the rollout tells that it was so."""
+
+import json
+import shlex
 
 import psutil
 import pytest
 from program_cluster import AGENT, ProgramCluster, calling
 
+from cli.rollout_screen import print_one
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.status import StopReason
 from reports import one_rollout
@@ -87,3 +92,43 @@ async def test_what_a_program_leaves_running_ends_with_its_sandbox(
     assert (result.stop_reason, result.reward) == (StopReason.EXITED, 1.0)
     assert await programs.workers.open_sandboxes() == []
     await until(lambda: not left_behind(word))
+
+
+RESULT = {"type": "result", "subtype": "success", "is_error": True, "result": "It gave up."}
+ROOM = "Codex ran out of room in the model's context window."
+
+
+@pytest.mark.parametrize(
+    ("event", "code", "stop_reason", "told"),
+    [
+        (
+            RESULT | {"terminal_reason": "rapid_refill_breaker"},
+            1,
+            StopReason.CONTEXT_FULL,
+            "context full",
+        ),
+        (
+            {"type": "turn.failed", "error": {"message": ROOM}},
+            1,
+            StopReason.CONTEXT_FULL,
+            "context full",
+        ),
+        (RESULT | {"terminal_reason": "model_error"}, 1, StopReason.EXITED, "ended by the program"),
+        ({"type": "turn.completed"}, 0, StopReason.EXITED, "ended by the program"),
+    ],
+)
+async def test_a_client_that_tells_that_its_context_is_full_ends_its_rollout_so(
+    programs: ProgramCluster,
+    capsys: pytest.CaptureFixture[str],
+    event: dict[str, object],
+    code: int,
+    stop_reason: StopReason,
+    told: str,
+) -> None:
+    programs.engine.say = lambda prompt, turn: [FIX, "It is fixed."][turn]
+    line = f"echo {shlex.quote(json.dumps(event))}; exit {code}"
+    rollout, result = await programs.play(then(line))
+    assert (result.stop_reason, result.reward) == (stop_reason, 1.0)
+    print_one(await one_rollout.read(programs.workers.db, rollout), only_turn=None)
+    shown = capsys.readouterr().out
+    assert told in shown and "its words: " in shown

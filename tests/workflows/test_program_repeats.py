@@ -53,6 +53,28 @@ async def test_a_prompt_that_is_too_long_cannot_be_asked_without_end(
     await replays(programs.workers, rollout)
 
 
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        ("sys.exit(1)", StopReason.CONTEXT_FULL),
+        ("sys.exit(0)", StopReason.EXITED),
+        ("assert ask('shorter')['choices']; sys.exit(1)", StopReason.EXITED),
+    ],
+)
+async def test_one_that_fails_at_a_prompt_that_is_too_long_has_filled_its_context(
+    programs: ProgramCluster, after: str, reason: StopReason
+) -> None:
+    programs.engine.say = lambda prompt, turn: "hello"
+    program = insisting(
+        "import sys",
+        "assert ask('hi')['choices']",
+        "assert ask('long ' * 4000) == 400",
+        after,
+    )
+    _, result = await programs.play(program, max_context=2000)
+    assert result.stop_reason is reason
+
+
 async def test_an_answer_that_is_asked_for_again_without_end_ends_the_program(
     programs: ProgramCluster,
 ) -> None:

@@ -1,10 +1,12 @@
 """How clients told their end, in lines that they printed when they were measured."""
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
-from mainspring.programs.last_words import last_words
+from mainspring.programs.last_words import filled_context, last_words
 
 CLAUDE = {
     "type": "result",
@@ -23,7 +25,7 @@ CODEX = (
 )
 
 
-def lines(*events: dict[str, object]) -> str:
+def lines(*events: Mapping[str, Any]) -> str:
     return "\n".join(map(json.dumps, events)) + "\n"
 
 
@@ -65,3 +67,45 @@ def lines(*events: dict[str, object]) -> str:
 )
 def test_the_words_of_a_client(printed: str, words: str | None) -> None:
     assert last_words(printed) == words
+
+
+ROOM = "Codex ran out of room in the model's context window. Start a new thread."
+REFUSED = '{"error":{"message":"too long","code":"context_length_exceeded"}}'
+
+
+@pytest.mark.parametrize(
+    ("printed", "is_full"),
+    [
+        (lines(CLAUDE), True),
+        (lines(CLAUDE)[60:], True),
+        (lines(CLAUDE) + "a line on standard error\n", True),
+        (lines(CLAUDE | {"terminal_reason": "rapid_refill_breaker", "result": ""}), True),
+        (lines(CLAUDE | {"terminal_reason": "blocking_limit"}), True),
+        # A version that tells no reason.
+        (lines(CLAUDE | {"terminal_reason": None}), True),
+        (lines(CLAUDE | {"terminal_reason": "model_error", "result": "overloaded"}), False),
+        (
+            lines(
+                CLAUDE
+                | {"is_error": False, "terminal_reason": "completed", "result": "context window"}
+            ),
+            False,
+        ),
+        (lines({"type": "error", "message": ROOM}), True),
+        (lines(*CODEX[:2], {"type": "turn.failed", "error": {"message": ROOM}}), True),
+        (lines({"type": "turn.failed", "error": {"message": f"400: {REFUSED}"}}), True),
+        # Codex sums up after such an error, and ends well.
+        (lines({"type": "error", "message": ROOM}, *CODEX), False),
+        (lines({"type": "turn.failed", "error": {"message": "stream is gone"}}), False),
+        (lines({"type": "turn.failed", "error": "text"}), False),
+        # What the policy wrote is inside a text of the client.
+        (lines({"type": "note", "text": json.dumps(CLAUDE)}), False),
+        (f"{json.dumps(json.dumps(CLAUDE))[40:]}\n", False),
+        (lines(CLAUDE | {"terminal_reason": ["prompt_too_long"], "result": 5}), False),
+        ("Prompt is too long\n", False),
+        ("", False),
+        ("{" * 100_000, False),
+    ],
+)
+def test_whether_a_client_ended_because_its_context_was_full(printed: str, is_full: bool) -> None:
+    assert filled_context(printed) is is_full
