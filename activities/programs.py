@@ -19,10 +19,12 @@ from infra.db.cache import Known
 from infra.db.database import Database
 from infra.environments.swe import SweWorld
 from infra.sandbox.model_port import Gateways
+from mainspring.causes import shortened
 from mainspring.config.run import RunConfig
 from mainspring.environments.protocol import CommandResult
 from mainspring.errors import ConfigError, MainspringError, SandboxError
 from mainspring.ids import program_id
+from mainspring.plain_text import plain
 from mainspring.programs.last_words import filled_context
 from mainspring.programs.profile import Profile
 from mainspring.programs.profiles.choice import profile_for
@@ -41,7 +43,7 @@ STOP_S = 30.0
 """Between a stop and the program's end."""
 NOTED_S = 2.0
 """Within which a gateway notes the answer that a client has, and after which that one may end."""
-TAIL_CHARS = 300
+TOLD_CHARS = 300
 log = structlog.get_logger()
 
 
@@ -167,7 +169,7 @@ class ProgramActivities:
         raise ProgramSilent(
             f"rollout {ask.rollout}: the program {config.agent.kind!r} ended with exit code "
             f"{returncode}{_why(returncode)} before a request of it was answered; it printed: "
-            f"{_tail(output)}"
+            f"{_told(output)}"
         )
 
     async def _refuse_idle(self, ask: RunProgramInput, config: RunConfig, output: str) -> None:
@@ -177,7 +179,7 @@ class ProgramActivities:
             return
         raise ProgramSilent(
             f"rollout {ask.rollout}: the program {config.agent.kind!r} was stopped at a limit "
-            f"before it asked anything; it printed: {_tail(output)}"
+            f"before it asked anything; it printed: {_told(output)}"
         )
 
 
@@ -186,8 +188,8 @@ def _why(returncode: int) -> str:
     return " (killed, as for memory beyond sandbox.memory_mb)" if returncode in KILLED else ""
 
 
-def _tail(output: str) -> str:
-    return " ".join(output.split())[-TAIL_CHARS:] or "nothing"
+def _told(output: str) -> str:
+    return shortened(" ".join(plain(output).split()), TOLD_CHARS) or "nothing"
 
 
 def _command(profile: Profile, config: RunConfig, task: AnyTask) -> str:

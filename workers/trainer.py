@@ -34,6 +34,7 @@ from mainspring.ids import (
     trainer_queue,
     waiting_trainer_queue,
 )
+from mainspring.plain_text import plain
 from mainspring.settings import Settings, load_settings
 from mainspring.training_faults import TrainerFenced, TrainerLost
 from trainer.backend import RayTrainer
@@ -70,7 +71,7 @@ def main(home: Path | None, name: str, *, standby: bool = False) -> None:
     try:
         run_worker(_run(settings, name, standby))
     except (TrainerFenced, TrainerLost) as fault:
-        print(f"the trainer ends: {fault}", file=sys.stderr)
+        print(f"the trainer ends: {plain(str(fault))}", file=sys.stderr)
         end_process(fault.exit_code)
 
 

@@ -26,6 +26,7 @@ from cli.operations.embedded_stack import temporary
 from cli.operations.fleet import ONE_THREAD, Fleet, Member
 from cli.operations.footprint import Footprint
 from cli.operations.no_op_campaign import TASK, put_rollouts
+from cli.operations.process_ends import ProcessEnd
 from infra import gateway_addresses
 from infra.db import campaigns, tasks
 from infra.db.connect import open_database
@@ -280,5 +281,5 @@ def _members(home: Path, model: Path) -> list[Member]:
     ]
 
 
-def _refuse_restart(name: str, code: int) -> NoReturn:
-    raise WorkFailed(f"{name} ended with code {code} while it was measured")
+def _refuse_restart(end: ProcessEnd) -> NoReturn:
+    raise WorkFailed(f"while it was measured, {end}")

@@ -3,7 +3,7 @@
 Those whose imports can be done ahead are forked (`cli.operations.forks`): after a kill most of the
 time would be imports. Invariants: a process that dies is started again (that is all the durability
 a process needs: what it was doing is retried from Postgres); a process that keeps dying ends the
-fleet with its log's last lines; no process outlives the fleet, even when that one is killed.
+fleet with its cause and its log's path; no process outlives the fleet, even when that is killed.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from pathlib import Path
 from cli.operations.embedded_stack import revive
 from cli.operations.fork_request import die_with_parent
 from cli.operations.forks import Forked, Forks
+from cli.operations.process_ends import LifeBegun, ProcessEnd
 from cli.operations.spoken import spoken
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import DatabaseError, WorkFailed
@@ -66,8 +67,9 @@ class Member:
 
 class Fleet:
     def __init__(
-        self, members: list[Member], logs: Path, on_restart: Callable[[str, int], None]
+        self, members: list[Member], logs: Path, on_restart: Callable[[ProcessEnd], None]
     ) -> None:
+        """`on_restart` is told of each end that another life follows."""
         self.members = {member.name: member for member in members}
         self._logs = logs
         self._on_restart = on_restart
@@ -98,18 +100,18 @@ class Fleet:
             await asyncio.sleep(0.2)
         while True:
             started = time.monotonic()
+            life = LifeBegun.now(self.log(member.name))
             member.process = await self._start(member)
-            code = await member.process.wait()
+            end = life.ended(member.name, await member.process.wait())
             quick = time.monotonic() - started < QUICK_S
             member.num_quick_deaths = member.num_quick_deaths + 1 if quick else 0
             if member.num_quick_deaths == MAX_QUICK_DEATHS:
                 raise WorkFailed(
-                    f"{member.name} ended {MAX_QUICK_DEATHS} times in a row within {QUICK_S:.0f} s "
-                    f"(exit code {code}); the end of {self.log(member.name)}:\n"
-                    + _tail(self.log(member.name)),
+                    f"{end.cause}: {end.name} ended {MAX_QUICK_DEATHS} times in a row within "
+                    f"{QUICK_S:.0f} s of its start ({end.how}); its log is {end.log}",
                     remedy="fix what the log names, then repeat the command to resume",
                 )
-            self._on_restart(member.name, code)
+            self._on_restart(end)
             if quick:
                 await asyncio.sleep(RESTART_DELAY_S)
 
@@ -195,7 +197,3 @@ async def keep_until(
             if time.monotonic() - answered > UNREACHABLE_S:
                 raise
         await asyncio.sleep(POLL_S)
-
-
-def _tail(path: Path, num_lines: int = 15) -> str:
-    return "\n".join(path.read_text(errors="replace").splitlines()[-num_lines:])

@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from cli.operations.fork_request import Request, die_with_parent
+from cli.operations.process_ends import LifeBegun
 from mainspring.errors import WorkFailed
 
 LOOK_S = 0.1
@@ -152,6 +153,7 @@ class Forks:
         self._environment = environment
         self._log = log
         self._server: _ForkServer | None = None
+        self._life = LifeBegun.now(log)
         self._starting = asyncio.Lock()
         self._numbers = count()
 
@@ -160,11 +162,13 @@ class Forks:
         request = Request(
             next(self._numbers), arguments, {**os.environ, **environment}, str(log.absolute())
         )
+        code = 0
         for _ in range(TRIES):
             server = await self._serving()
             with contextlib.suppress(ForkServerLost):
                 return await server.fork(request)
-        raise self._failed(f"ended {TRIES} times before it started a process")
+            code = await server.process.wait()
+        raise self._failed(f"ended {TRIES} times before it started a process", code)
 
     async def close(self) -> None:
         if self._server is not None:
@@ -172,6 +176,7 @@ class Forks:
 
     async def _serving(self) -> _ForkServer:
         async with self._starting:
+            code = 0
             for _ in range(TRIES):
                 if self._server is not None and not self._server.is_over:
                     return self._server
@@ -180,10 +185,11 @@ class Forks:
                     return self._server
                 code = await self._server.process.wait()
                 if code >= 0:
-                    raise self._failed(f"ended with code {code}")
-            raise self._failed(f"was killed {TRIES} times while it started")
+                    raise self._failed("ended before it served", code)
+            raise self._failed(f"was killed {TRIES} times while it started", code)
 
     async def _begin(self) -> _ForkServer:
+        self._life = LifeBegun.now(self._log)
         ours, theirs = socket.socketpair()
         with theirs, self._log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
@@ -202,9 +208,9 @@ class Forks:
             )
         return _ForkServer(process, await asyncio.open_unix_connection(sock=ours))
 
-    def _failed(self, what: str) -> WorkFailed:
-        lines = self._log.read_text(errors="replace").splitlines()[-15:]
+    def _failed(self, what: str, code: int) -> WorkFailed:
+        end = self._life.ended("the fork server", code)
         return WorkFailed(
-            f"the fork server {what}; the end of {self._log}:\n" + "\n".join(lines),
+            f"{end.cause}: {end.name} {what} ({end.how}); its log is {end.log}",
             remedy="fix what the log names, then repeat the command to resume",
         )

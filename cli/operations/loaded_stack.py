@@ -18,6 +18,7 @@ from cli.operations.embedded_stack import temporary
 from cli.operations.fleet import ONE_THREAD, Fleet, Member
 from cli.operations.footprint import Footprint
 from cli.operations.no_op_campaign import TASK, no_op_config, put_rollouts
+from cli.operations.process_ends import ProcessEnd
 from infra.db import campaigns, tasks
 from infra.db.connect import open_database
 from infra.db.database import Database
@@ -168,5 +169,5 @@ async def _pids(fleet: Fleet) -> dict[str, int]:
         await asyncio.sleep(WARM_UP_POLL_S)
 
 
-def _refuse_restart(name: str, code: int) -> NoReturn:
-    raise WorkFailed(f"{name} ended with code {code} while it was measured")
+def _refuse_restart(end: ProcessEnd) -> NoReturn:
+    raise WorkFailed(f"while it was measured, {end}")

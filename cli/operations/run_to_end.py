@@ -34,9 +34,7 @@ async def run_to_end(
 ) -> CampaignRecord:
     """How it ended. Raises MainspringErrors; the run itself may have failed without one."""
     logs, link = settings.home / "logs", settings.temporal_link
-    fleet = Fleet(
-        list(members), logs, lambda name, code: say(f"{name} ended with code {code}: started again")
-    )
+    fleet = Fleet(list(members), logs, lambda end: say(f"{end}: started again"))
     watch = Watch(
         db,
         client,

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
+from cli.operations.process_ends import LifeBegun
 from infra.stack import home as homes
 from mainspring.errors import ServiceError, UsageError, WorkFailed
 from mainspring.waits import Wait
@@ -27,7 +28,6 @@ STOP_TIMEOUT_S = 60.0
 """Longer than the processes it stops are given."""
 POLL_S = 0.1
 TRIES = 10
-LOG_LINES = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,9 @@ class Supervisor:
 
     def start(self, command: Sequence[str]) -> int:
         """Run `command` in the background until it holds the lock; its pid. Raises WorkFailed with
-        the end of its log when it ends before."""
+        its cause and its log when it ends before."""
         homes.make(self.home)
+        life = LifeBegun.now(self.log)
         with self.log.open("ab") as log:
             process = subprocess.Popen(
                 command,
@@ -94,9 +95,9 @@ class Supervisor:
             )
         while self.pid() != process.pid:
             if process.poll() is not None:
+                end = life.ended("the background process", process.returncode)
                 raise WorkFailed(
-                    f"campaign {self.campaign}: the background process ended with code "
-                    f"{process.returncode}; the end of {self.log}:\n{self._log_tail()}",
+                    f"campaign {self.campaign}: {end}",
                     remedy="fix what the log names, then repeat the command",
                 )
             time.sleep(POLL_S)
@@ -135,9 +136,6 @@ class Supervisor:
                 return int(text)
             time.sleep(POLL_S)
         raise ServiceError(f"{self._lock} is held and names no process")
-
-    def _log_tail(self) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES:])
 
 
 def supervised(home: Path) -> list[tuple[str, int]]:

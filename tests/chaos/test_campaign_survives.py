@@ -89,7 +89,7 @@ async def test_a_campaign_survives_the_death_of_each_process(
         config = (await campaigns.get(db, campaign)).config
         restarted: list[str] = []
         async with Fleet(
-            members(settings, config), tmp_path, lambda name, code: restarted.append(name)
+            members(settings, config), tmp_path, lambda end: restarted.append(end.name)
         ) as fleet:
 
             async def steps_done(number: int) -> bool:

@@ -91,7 +91,7 @@ async def trained(
         run = await store(services, config)
         restarted: list[str] = []
         fleet = Fleet(
-            members(settings, config), folder / name, lambda member, code: restarted.append(member)
+            members(settings, config), folder / name, lambda end: restarted.append(end.name)
         )
         await launch.start(client, db, run)
         async with fleet:

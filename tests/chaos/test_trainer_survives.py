@@ -75,7 +75,7 @@ async def test_a_trainer_survives_the_end_of_ray_and_its_own(
         fleet = Fleet(
             [trainer_member(stack, campaign, "trainer")],
             tmp_path,
-            lambda name, code: restarted.append(code),
+            lambda end: restarted.append(end.code),
         )
         worker = Worker(
             client,
@@ -139,7 +139,7 @@ async def test_a_standby_takes_over_with_its_ranks_ready(stack: StackInfo, tmp_p
                 trainer_member(stack, campaign, "trainer-2", "--standby", waits_for=first_version),
             ],
             tmp_path,
-            lambda name, code: restarted.append(name),
+            lambda end: restarted.append(end.name),
         )
         worker = Worker(
             client,

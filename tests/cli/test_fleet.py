@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.operations.fleet import ONE_THREAD, WORKERS, Fleet, Member
+from cli.operations.process_ends import ProcessEnd
 from mainspring.errors import WorkFailed
 from tests.processes import runs
 from tests.waiting import until
@@ -22,23 +23,30 @@ ROOT = Path(__file__).parents[2]
 async def test_a_member_that_cannot_run_ends_the_fleet_with_its_log(
     tmp_path: Path, imports: tuple[str, ...]
 ) -> None:
-    deaths: list[int] = []
+    deaths: list[ProcessEnd] = []
     arguments = ["serve", "--model", str(tmp_path / "no-such-model")]
     member = Member("broken", arguments, environment=ONE_THREAD, imports=imports)
-    async with Fleet([member], tmp_path, lambda name, code: deaths.append(code)) as fleet:
-        with pytest.raises(WorkFailed, match="no-such-model"):
+    async with Fleet([member], tmp_path, deaths.append) as fleet:
+        with pytest.raises(WorkFailed) as failed:
             while True:
                 fleet.check()
                 await asyncio.sleep(0.1)
-    assert len(deaths) == 3
-    assert set(deaths) == {2}
+        log = fleet.log("broken")
+    assert [end.code for end in deaths] == [2, 2, 2]
+    cause = deaths[-1].cause
+    assert "no-such-model" in cause and not cause.startswith("error")
+    assert str(deaths[-1]) == f"broken ended: {cause} (exit code 2; log {log})"
+    assert failed.value.message == (
+        f"{cause}: broken ended 4 times in a row within 30 s of its start (exit code 2); "
+        f"its log is {log}"
+    )
 
 
 async def test_a_killed_member_is_started_again_and_stopped_in_the_end(
     tmp_path: Path, lasting: Member
 ) -> None:
     restarted: list[str] = []
-    async with Fleet([lasting], tmp_path, lambda name, code: restarted.append(name)):
+    async with Fleet([lasting], tmp_path, lambda end: restarted.append(end.name)):
         await until(lambda: lasting.pid is not None)
         first = lasting.pid
         assert first is not None

@@ -37,7 +37,7 @@ async def test_with_the_fork_server_its_members_end_and_are_started_again(
         for name in ("one", "two")
     ]
     ended: list[tuple[str, int]] = []
-    fleet = Fleet(members, tmp_path, lambda name, code: ended.append((name, code)))
+    fleet = Fleet(members, tmp_path, lambda end: ended.append((end.name, end.code)))
     async with fleet:
         await until(lambda: all("worker is up" in _log(fleet, m) for m in members))
         first = [member.pid for member in members]

@@ -251,7 +251,7 @@ async def supervised(
         run = await store(services, config)
         assert (await sft.data_of(db, run)).num_samples == NUM_TASKS
         await launch.start(client, db, run)
-        fleet = Fleet(members(settings, config), folder / "logs", lambda name, code: None)
+        fleet = Fleet(members(settings, config), folder / "logs", lambda end: None)
         async with fleet:
 
             async def ended() -> bool:

@@ -105,12 +105,14 @@ async def test_a_program_that_hangs_before_it_asks_is_masked(cluster: ProgramClu
 async def test_a_program_that_never_asks_is_masked_with_what_it_printed(
     cluster: ProgramCluster,
 ) -> None:
-    program = {"kind": "command", "options": {"command": "echo no such model; exit 3"}}
+    command = "echo no such model; seq 5000 | xargs; printf '\\033[31mthe end\\n'; exit 3"
+    program = {"kind": "command", "options": {"command": command}}
     rollout, result = await cluster.play(program)
     assert (result.stop_reason, result.reward) == (StopReason.INFRA_FAULT, None)
     fault = (await cluster.workers.row(rollout)).fault
-    for word in ("exit code 3", "no such model", rollout, "agents check"):
+    for word in ("exit code 3", "printed: no such model 1 2", "... ", "the end", rollout, "check"):
         assert word in fault
+    assert "\x1b" not in fault
 
 
 def make_bundle(folder: Path, program: str) -> Manifest:
@@ -200,7 +202,7 @@ async def test_a_prompt_beyond_the_context_is_told_to_the_program(
 ) -> None:
     cluster.engine.say = lambda prompt, turn: calling("seq 1 2000")
     rollout, result = await cluster.play(max_context=2000)
-    assert result.stop_reason is StopReason.EXITED
+    assert result.stop_reason is StopReason.CONTEXT_FULL
     view = await one_rollout.read(cluster.workers.db, rollout)
     assert view.program is not None and view.program.num_refused == 1
     assert "2000 maximum" in view.program.lives[0].output
