@@ -5,7 +5,7 @@ equal waits of many rollouts are one, with their number. What was seen comes fro
 read by the live display and `mainspring campaign show`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -35,7 +35,14 @@ _OF_ENGINES = {
 _CROWDED = (FaultKind.NODE_FULL, FaultKind.CAMPAIGN_FULL, FaultKind.ENGINE_BUSY)
 """Something answers that it has no room now: it moves as soon as there is some."""
 
-
+RESUMED_BY: Mapping[CampaignKind, str] = {
+    CampaignKind.TRAIN: "campaign start",
+    CampaignKind.EVAL: "eval run",
+    CampaignKind.VERIFY: "tasks verify",
+    CampaignKind.REGRADE: "eval regrade",
+    CampaignKind.SFT: "sft",
+}
+"""Commands that resume a stored run, given its --name."""
 REPLIES = (GENERATE.name, ANSWER_CALL.name)
 """Activities of one reply."""
 
@@ -125,6 +132,8 @@ class Scene:
     offered_since: datetime | None = None
     paused: tuple["Wait", ...] = ()
     """Of engines that stay paused for new weights, where replies are waited for."""
+    is_being_cancelled: bool = False
+    """The order to end its workflow is recorded, and that one still runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +177,8 @@ def waits(scene: Scene) -> list[Wait]:
     if scene.status in ENDED:
         return []
     if not scene.is_running:
-        again = "run `mainspring campaign start` with its file"
-        if scene.kind is CampaignKind.SFT:
-            again = "run `mainspring sft` with its file"
-        elif scene.kind is not CampaignKind.TRAIN:
-            again = f"run its command again with --name {scene.campaign}"
-        return [Wait("its workflow is not running", f"{again} to start or resume it")]
+        again = f"`mainspring {RESUMED_BY[scene.kind]} --name {scene.campaign}`"
+        return [Wait("its workflow is not running", f"run {again} to start or resume it")]
     found = [
         *(each for stuck in scene.stuck for each in _of_stuck(scene, stuck)),
         *(each for pending in scene.pending for each in _of_pending(scene, pending)),
@@ -182,7 +187,11 @@ def waits(scene: Scene) -> list[Wait]:
     # Agents that are all busy take the next one sooner.
     if scene.num_offered and scene.at - (scene.offered_since or scene.at) > GRACE:
         found.append(_of_offered(scene))
-    if scene.status is CampaignStatus.PAUSED:
+    if scene.is_being_cancelled:
+        again = f"`mainspring {RESUMED_BY[scene.kind]} --name {scene.campaign}`"
+        what = "being cancelled: it ends when its rollouts have ended"
+        found.append(Wait(what, f"{again} starts it again then", rank=-1))
+    elif scene.status is CampaignStatus.PAUSED:
         # A pause is why nothing new starts, whatever else is missing.
         resume = f"run `mainspring campaign resume {scene.campaign}`"
         found.append(Wait("paused by a person", resume, rank=-1))

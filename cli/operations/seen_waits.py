@@ -92,6 +92,7 @@ async def look(db: Database, client: Client, record: CampaignRecord) -> Scene:
         num_offered=num_offered,
         offered_since=offered_since,
         paused=await _paused(record, pending, at),
+        is_being_cancelled=own is not None and _is_being_cancelled(own[1]),
     )
 
 
@@ -136,6 +137,10 @@ async def _describe(client: Client, workflow: str) -> tuple[str, Any] | None:
     if described.status is not WorkflowExecutionStatus.RUNNING:
         return None
     return workflow, described.raw_description
+
+
+def _is_being_cancelled(raw: Any) -> bool:
+    return raw.workflow_extended_info.cancel_requested
 
 
 def _activities(raw: Any) -> Iterable[Any]:

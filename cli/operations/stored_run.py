@@ -19,16 +19,12 @@ from mainspring.config.any_run import AnyRun
 from mainspring.errors import ConfigError, UsageError
 from mainspring.settings import configured_settings
 from mainspring.status import CampaignKind
+from mainspring.waits import RESUMED_BY
 
 RunT = TypeVar("RunT", bound=AnyRun)
 
-_COMMANDS: Mapping[CampaignKind, str] = {
-    CampaignKind.TRAIN: "train",
-    CampaignKind.EVAL: "eval run",
-    CampaignKind.VERIFY: "tasks verify",
-    CampaignKind.REGRADE: "eval regrade",
-    CampaignKind.SFT: "sft",
-}
+_COMMANDS: Mapping[CampaignKind, str] = {**RESUMED_BY, CampaignKind.TRAIN: "train"}
+"""Those that bring their workers."""
 
 
 def resuming(kind: CampaignKind, name: str, home: Path | None = None) -> str:

@@ -1,6 +1,7 @@
 """No dead ends: commands without workers, with services that stand still, by a run's name alone."""
 
 import asyncio
+import json
 import os
 import socket
 import subprocess
@@ -126,6 +127,10 @@ async def test_what_was_cancelled_without_a_worker_starts_again(
     first = (await handle.describe()).run_id
     ended = await run(idle, "campaign", "cancel", campaign)
     assert f"campaign {campaign} is being cancelled" in ended.output
+    shown = await run(idle, "campaign", "show", campaign, "--json")
+    blocked = json.loads(shown.output)["waits"]
+    assert blocked[0]["what"].startswith("being cancelled"), blocked
+    assert f"`mainspring tasks verify --name {campaign}`" in blocked[0]["remedy"]
     error = refusal(await run(idle, "campaign", "pause", campaign))
     assert "is being cancelled: nothing to pause" in error.message
     said: list[str] = []

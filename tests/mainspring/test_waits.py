@@ -141,9 +141,37 @@ def test_a_workflow_that_no_worker_runs() -> None:
     assert "nothing polls rollout" in wait.what and "mainspring worker rollout" in wait.remedy
     [wait] = waits(scene(stuck=(Stuck("group/x5/g1", since, 9, False),)))
     assert "group/x5/g1 fails in its own code (attempt 9)" in wait.what
-    assert "campaign start" in told(scene(is_running=False))[0]
-    verify = scene(is_running=False, kind=CampaignKind.VERIFY)
-    assert "--name x5" in told(verify)[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        (CampaignKind.TRAIN, "campaign start"),
+        (CampaignKind.EVAL, "eval run"),
+        (CampaignKind.VERIFY, "tasks verify"),
+        (CampaignKind.REGRADE, "eval regrade"),
+        (CampaignKind.SFT, "sft"),
+    ],
+)
+def test_a_workflow_that_is_not_running_is_told_with_the_command_that_resumes_it(
+    kind: CampaignKind, command: str
+) -> None:
+    assert told(scene(is_running=False, kind=kind)) == [
+        f"its workflow is not running; run `mainspring {command} --name x5` to start or resume it"
+    ]
+
+
+def test_a_cancel_comes_first_with_what_holds_it_up() -> None:
+    since = AT - timedelta(seconds=30)
+    unserved = Stuck("campaign/x5", since, 1, False)
+    for status in (CampaignStatus.RUNNING, CampaignStatus.PAUSED):
+        seen = scene(stuck=(unserved,), status=status, is_being_cancelled=True)
+        cancel, worker = waits(seen)
+        assert cancel.what == "being cancelled: it ends when its rollouts have ended"
+        assert cancel.remedy == "`mainspring campaign start --name x5` starts it again then"
+        assert "nothing polls rollout" in worker.what
+    over = scene(status=CampaignStatus.CANCELLED, is_running=False, is_being_cancelled=True)
+    assert told(over) == []
 
 
 def test_a_pause_comes_first() -> None:
