@@ -60,6 +60,8 @@ def _read(folder: Path, source: str, options: ImportOptions) -> AnyTask:
         config = tomllib.loads(read_text(folder / TASK_FILE))
     except tomllib.TOMLDecodeError as error:
         raise RowError(RowProblem.WRONG_TYPE, f"{TASK_FILE}: {error}") from None
+    except RecursionError:
+        raise RowError(RowProblem.WRONG_TYPE, f"{TASK_FILE}: it is nested too deeply") from None
     _refuse_unsupported(folder, config)
     environment, verifier = _section(config, "environment"), _section(config, "verifier")
     tests = read_tree(folder / "tests")

@@ -141,6 +141,19 @@ def test_a_bad_harbor_task_is_named_and_alone(
     assert rows[0].id == "bad" and str(rows[0].place) == str(tmp_path / "bad")
 
 
+@pytest.mark.parametrize("begin", ["[", "{a=", "[{a=["])
+def test_a_harbor_task_that_is_nested_without_end_is_refused(tmp_path: Path, begin: str) -> None:
+    write(tmp_path / "bad", HARBOR | {"task.toml": "timeout = " + begin * 50_000})
+    [row] = read(tmp_path)
+    assert errors_of([row]) == ["wrong_type"] and "task.toml: it is nested too" in str(row.result)
+
+
+def test_keys_of_many_parts_that_no_field_has_are_left_out(tmp_path: Path) -> None:
+    write(tmp_path / "t", HARBOR | {"task.toml": f"[metadata]\n{'a.' * 2000}a = 1"})
+    [task] = tasks_of(read(tmp_path))
+    assert task.metadata == {}
+
+
 def test_constants_of_the_verifiers_environment_are_set(tmp_path: Path) -> None:
     write(tmp_path / "t", HARBOR | {"task.toml": '[verifier.env]\nMODE = "a b"\n'})
     [task] = tasks_of(read(tmp_path / "t"))
