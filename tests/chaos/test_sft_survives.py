@@ -87,7 +87,7 @@ async def trained(
     settings = load_settings(stack.home)
     async with Database.open(stack.database_url) as db:
         client = await connect(settings, db)
-        services = Conductor(settings, db, client, True, lambda text: None, False)
+        services = Conductor(settings, db, client, True, lambda text: None, False, None)
         run = await store(services, config)
         restarted: list[str] = []
         fleet = Fleet(

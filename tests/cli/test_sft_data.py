@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pyarrow
@@ -14,12 +15,19 @@ from bundled.model import make_bundled_model
 from bundled.trajectories import warm_start_messages
 from bundled.warm_start_data import encode_rollout
 from cli.operations import sft_files
+from cli.operations.embedded_stack import StackInfo
+from cli.operations.run_launch import Conductor
 from cli.operations.sft_data import SftSamples
+from cli.operations.sft_run import store
+from infra.db import sft
 from infra.db.database import Database
 from infra.db.sft import SftData
+from infra.temporal.connection import connect
 from mainspring.config.sft import SftConfig
 from mainspring.errors import UsageError
+from mainspring.settings import load_settings
 from mainspring.trajectories.samples import Sample
+from tests.sft_files import write_chats
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +71,36 @@ async def test_a_chat_has_the_tokens_of_a_rollout_and_only_replies_are_trained(
         assert sample.token_ids.tolist() == expected.token_ids.tolist()
         assert sample.action_mask.tolist() == (expected.weights > 0).tolist()
     assert [sample.rollout for sample in found] == [f"{file}:{n}" for n in (1, 2, 3, 4)]
+
+
+async def test_a_date_in_the_template_is_that_of_the_day_on_which_the_run_was_stored(
+    db: Database, stack: StackInfo, model: Path, tmp_path: Path
+) -> None:
+    """Its samples are stored with it, and not made again when it is resumed. The template writes
+    microseconds: no two readings would give the same."""
+    dated = tmp_path / "dated"
+    shutil.copytree(model, dated)
+    tokenizer = AutoTokenizer.from_pretrained(dated)
+    plain = tokenizer.chat_template
+    tokenizer.chat_template = "{{ strftime_now('%H:%M:%S.%f') }}" + plain
+    tokenizer.save_pretrained(dated)
+    file = tmp_path / "chats.jsonl"
+    write_chats(file)
+    (first, *others), _ = await read(db, dated, file)
+    begins = {tuple(each.token_ids[:15].tolist()) for each in (first, *others)}
+    assert len(begins) == 1, "all samples of one reading have one date"
+    (later, *_), _ = await read(db, dated, file)
+    assert later.token_ids.tolist() != first.token_ids.tolist()
+
+    settings = load_settings(stack.home)
+    client = await connect(settings, db)
+    services = Conductor(settings, db, client, True, lambda text: None, False, None)
+    config = config_of(dated, file)
+    run = await store(services, config)
+    data = await sft.data_of(db, run)
+    file.unlink()
+    assert await store(services, config) == run
+    assert await sft.data_of(db, run) == data and data.num_samples == len(others) + 1
 
 
 async def test_a_special_token_that_a_text_names_is_text(

@@ -247,7 +247,7 @@ async def supervised(
     settings = load_settings(stack.home)
     async with Database.open(stack.database_url) as db:
         client = await connect(settings, db)
-        services = Conductor(settings, db, client, True, print, False)
+        services = Conductor(settings, db, client, True, print, False, None)
         run = await store(services, config)
         assert (await sft.data_of(db, run)).num_samples == NUM_TASKS
         await launch.start(client, db, run)
