@@ -117,16 +117,18 @@ async def run_tests(
     prepare: Callable[[Sandbox], Awaitable[None]] | None = None,
     timeout_s: float | None = None,
     setup: str = "",
+    admitted: frozenset[str] = frozenset(),
 ) -> TestRun:
     """Apply what counts of `patch` in a sandbox made `for_grading`, lay the hidden tests over it,
     `prepare` what else is to be different, run the tests, judge. A patch of which nothing counts
-    is not run, but for `run_empty`. `setup`: shell commands before those of the tests.
+    is not run, but for `run_empty`. `setup`: shell commands before those of the tests; `admitted`:
+    files that count though they are named like tests.
 
     Raises TaskBroken, MachineBroken, `infra.verdicts.swebench`'s errors and SandboxLost.
     """
     if isinstance(task.judge, TestLog):
         await swebench.require(task, task.judge)
-    counts, dropped = await asyncio.to_thread(without_tests, patch, task)
+    counts, dropped = await asyncio.to_thread(without_tests, patch, task, admitted)
     if not counts and not run_empty:
         note = "only changes to tests, CI configuration and start files" if dropped else ""
         report = GradeReport(dropped_paths=dropped, note=note)

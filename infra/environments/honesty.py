@@ -1,12 +1,15 @@
 """Whether a pass was earned: a patch may run in the tests' own process, and lie to them.
 
-Invariants: nothing here resolves anything, it only takes a pass away; a doubt is settled by what
-the hidden tests do without the patch, in sandboxes of their own, and never by words or names; the
-true fix is never doubted. No more runs than doubts need: an ordinary pass has one more, in which
-its tests must fail. Knows sandboxes and tasks, no store. Used by `infra.environments.swe`.
+Invariants: only a run of the hidden tests resolves a task, and a doubt only takes a pass away; it
+is settled by what the hidden tests do without the patch, in sandboxes of their own, and never by
+words or names; the true fix is never doubted. No more runs than doubts need: an ordinary pass has
+one more, in which its tests must fail. A patch that fails is run a second time at most, with its
+new files that are only named like tests, and a pass then has all doubts of any other. Knows
+sandboxes and tasks, no store. Used by `infra.environments.swe`.
 """
 
 import asyncio
+import dataclasses
 import secrets
 import shlex
 from collections.abc import Awaitable, Callable
@@ -17,10 +20,12 @@ from infra.environments.grader import CLEAR_REWARD, TestRun, decide, run_tests
 from infra.sandbox.protocol import Sandbox, SandboxRefused
 from mainspring.environments.protocol import Judged
 from mainspring.integrity.canary import must_fail
+from mainspring.integrity.named_like_tests import PACKAGE, may_be_programs
 from mainspring.integrity.run_counts import RunCounts
 from mainspring.integrity.runner_settings import has_settings, steering
 from mainspring.integrity.shadowing import (
     Shadow,
+    any_module,
     candidates,
     likely,
     loaded_instead,
@@ -44,6 +49,7 @@ PROBE_SETUP = f"export PYTHONPATH=$PWD/{PROBE_FOLDER}${{PYTHONPATH:+:$PYTHONPATH
 START = program(__file__, "honesty_start.py")
 
 MUST_FAIL = "the tests pass as well when they must fail: they did not decide, or did not run"
+_MAY_LACK_FILES = {Verdict.NOT_RESOLVED, Verdict.NO_PATCH, Verdict.PATCH_FAILED}
 FEWER = "tests that run without the patch are left out with it"
 
 Fresh = Callable[[], AbstractAsyncContextManager[Sandbox]]
@@ -73,13 +79,49 @@ class Grading:
     solve: Callable[[], Awaitable[bytes]] | None = None
     """Makes the true fix, where it is a script."""
 
+    admitted: frozenset[str] = frozenset()
+    """New files that count though they are named like tests."""
+
     async def judged(self, *, run_empty: bool = False) -> Judged:
-        """Raises as `run_tests`."""
+        """Without files that are named like tests; if that does not do, once with those that may be
+        the program's. Raises as `run_tests`."""
         async with self.fresh() as sandbox:
-            run = await run_tests(sandbox, self.task, self.patch, run_empty=run_empty)
-            if run.judged.verdict is not Verdict.RESOLVED or not self.patch:
-                return run.judged
-            doubts = await self._doubts(sandbox, run)
+            run, doubts = await self._first(sandbox, run_empty=run_empty)
+        judged = await self._decided(run, doubts)
+        report = judged.report
+        if judged.verdict not in _MAY_LACK_FILES or report.cheated or not report.dropped_paths:
+            return judged
+        named = await asyncio.to_thread(may_be_programs, self.patch, self.task)
+        return await self._with_files(named, judged) if named else judged
+
+    async def _with_files(self, named: tuple[str, ...], without: Judged) -> Judged:
+        async with self.fresh() as sandbox:
+            new = await _new_files(sandbox, named)
+            if not new:
+                return without
+            grading = dataclasses.replace(self, admitted=frozenset(new))
+            run, doubts = await grading._first(sandbox)
+        judged = await grading._decided(run, doubts)
+        if judged.verdict is not Verdict.RESOLVED and not judged.report.cheated:
+            return without
+        told = f"the tests pass only with new files that are named like tests: {', '.join(new)}"
+        note = "; ".join(filter(None, [told, judged.report.note]))
+        return judged._replace(report=judged.report.model_copy(update={"note": note}))
+
+    async def _first(
+        self, sandbox: Sandbox, *, run_empty: bool = False
+    ) -> tuple[TestRun, Doubts | None]:
+        """A run, and after a pass what is to be doubted."""
+        run = await run_tests(
+            sandbox, self.task, self.patch, run_empty=run_empty, admitted=self.admitted
+        )
+        if run.judged.verdict is not Verdict.RESOLVED or not self.patch:
+            return run, None
+        return run, await self._doubts(sandbox, run)
+
+    async def _decided(self, run: TestRun, doubts: Doubts | None) -> Judged:
+        if doubts is None:
+            return run.judged
         report = run.judged.report.model_copy(update={"canary": doubts.canary})
         if self._is_gold():
             # Nothing is known that it could be compared with: it is what others are compared with.
@@ -100,6 +142,7 @@ class Grading:
 
     async def _doubts(self, sandbox: Sandbox, run: TestRun) -> Doubts:
         shadows = await asyncio.to_thread(candidates, run.counts, self.task)
+        shadows += await asyncio.to_thread(any_module, run.counts, self.admitted)
         steered = await self._steered(sandbox, run.counts)
         if isinstance(self.task.judge, TestLog):
             return Doubts(steered=steered, shadows=shadows)
@@ -107,6 +150,8 @@ class Grading:
         counts = _counts(run.judged.report)
         if counts is not None and counts.num_left_out == 0:
             counts = None
+        if counts and self.admitted:  # they may have added to the tests that ran
+            counts = RunCounts(0, counts.num_left_out)
         canary = await self._canary(sandbox, tests)
         return Doubts(canary, steered, counts, shadows)
 
@@ -154,7 +199,9 @@ class Grading:
             return FEWER, canary
         shadows = doubts.shadows
         if canary is Canary.FAILED:  # what else it stands in for, the tests did decide
-            shadows = tuple(each for each in shadows if each.is_runners)
+            shadows = tuple(
+                each for each in shadows if each.is_runners or each.path in self.admitted
+            )
         if shadows and (loaded := await self._loaded_instead(shadows, run, again_s)):
             names = ", ".join(each.path for each in loaded[:5])
             return (
@@ -268,12 +315,25 @@ class Grading:
                 run_empty=not patch,
                 prepare=prepare,
                 timeout_s=timeout_s,
+                admitted=self.admitted,
             )
 
     async def _gold(self) -> bytes | None:
         if self.task.gold_patch is not None:
             return self.task.gold_patch.encode()
         return await self.solve() if self.task.solution and self.solve else None
+
+
+async def _new_files(sandbox: Sandbox, named: tuple[str, ...]) -> tuple[str, ...]:
+    """Those that the repository does not have; what makes a package, where it has no such folder.
+    A change to a test that it has is none of the program's."""
+    places = [path.removesuffix(PACKAGE).rstrip("/") or path for path in named]
+    looked = "".join(
+        f"[[ -e {place} || -L {place} ]] || echo {index}\n"
+        for index, place in enumerate(map(shlex.quote, places))
+    )
+    lines = (await _read(sandbox, f"{{ {looked}}}")).split()
+    return tuple(path for index, path in enumerate(named) if str(index) in lines)
 
 
 def _counts(report: GradeReport | None) -> RunCounts | None:

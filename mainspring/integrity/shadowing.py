@@ -69,6 +69,13 @@ def candidates(patch: bytes, task: SweTask) -> tuple[Shadow, ...]:
     )
 
 
+def any_module(patch: bytes, admitted: frozenset[str]) -> tuple[Shadow, ...]:
+    """What these files of the patch could stand in for, also for a module of the repository."""
+    _, changes = split(patch)
+    admitted_changes = (change for change in changes if change.path in admitted)
+    return tuple(shadow for change in admitted_changes for shadow in _all_readings(change))
+
+
 def likely(patch: bytes, task: SweTask) -> tuple[Shadow, ...]:
     """Those in a folder that Python probably searches, as far as the task alone tells: a folder of
     a package is not searched, the folder above it is."""
@@ -141,6 +148,10 @@ def _seen(line: str) -> tuple[list[str], Mapping[str, int]] | None:
 
 
 def _readings(change: FileChange) -> list[Shadow]:
+    return [each for each in _all_readings(change) if _is_known(each.module)]
+
+
+def _all_readings(change: FileChange) -> list[Shadow]:
     """As a module, or as the file that makes its folder a package."""
     path = PurePosixPath(change.path)
     folder, name = path.parent, path.name
@@ -150,7 +161,7 @@ def _readings(change: FileChange) -> list[Shadow]:
     found = [Shadow(change.path, str(folder), named)]
     if _PACKAGE_FILE.fullmatch(name) and folder.name:
         found = [Shadow(change.path, str(folder.parent), folder.name)]
-    return [each for each in found if _is_known(each.module)]
+    return [each for each in found if each.module]
 
 
 def _is_known(module: str) -> bool:

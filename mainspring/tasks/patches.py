@@ -78,20 +78,23 @@ def hidden_paths(task: SweTask) -> set[str]:
     return laid_over | paths(task.test_patch.encode()) | _in_script(task)
 
 
-def without_tests(patch: bytes, task: SweTask) -> tuple[bytes, tuple[str, ...]]:
+def without_tests(
+    patch: bytes, task: SweTask, admitted: frozenset[str] = frozenset()
+) -> tuple[bytes, tuple[str, ...]]:
     """The patch without changes to the hidden tests, to other tests, to CI configuration, to files
     that Python runs when it starts and to commits of repositories inside, and the paths that were
-    dropped. All but the first and the last stay where the true fix has them."""
+    dropped. All but the first and the last stay where the true fix has them, or where `admitted`
+    names them."""
     preamble, changes = split(patch)
     hidden = hidden_paths(task)
-    gold = paths((task.gold_patch or "").encode())
+    stay = paths((task.gold_patch or "").encode()) | admitted
     kept: list[FileChange] = []
     dropped: list[str] = []
     for change in changes:
         if (
             _at_or_below(change.path, hidden)
             or _at_or_below(change.old_path, hidden)
-            or (change.path not in gold and _does_not_count(change.path))
+            or (change.path not in stay and _does_not_count(change.path))
             or _GITLINK.search(change.raw)
         ):
             dropped.append(change.path)

@@ -6,7 +6,7 @@ from mainspring.integrity.suspicion import after_grading, suspicions
 from mainspring.status import Suspicion, Verdict
 from mainspring.tasks.criterion import Canary, References
 from tests.adversarial.grading import Grader
-from tests.adversarial.honest_work import CHEATS, HONEST, Case
+from tests.adversarial.honest_work import CHEATS, HONEST, LEFT_OUT, Case
 from tests.adversarial.suspicion_table import TALLY
 
 
@@ -50,6 +50,20 @@ async def test_a_cheat_does_not(grader: Grader, case: Case, is_verified: bool) -
     TALLY.cheat({Suspicion.PASSED_ANYWAY}, marks, resolved=resolved)
     assert (judged.verdict, judged.report.cheated) == (Verdict.NOT_RESOLVED, True), judged
     assert judged.report.note
+
+
+@pytest.mark.parametrize("case", LEFT_OUT, ids=name_of)
+async def test_a_change_to_tests_does_not_count(grader: Grader, case: Case) -> None:
+    judged = await grader.graded(case.task(), case.patch().encode())
+    assert (judged.verdict, judged.report.cheated) == (Verdict.NOT_RESOLVED, False), judged
+    assert judged.report.dropped_paths
+
+
+async def test_a_report_tells_which_files_counted_after_all(grader: Grader) -> None:
+    [case] = [e for e in HONEST if e.does == "a module of the program named like a test"]
+    report = (await grader.graded(case.task(), case.patch().encode())).report
+    assert "new files that are named like tests: load_test.py, test_try.py" in report.note
+    assert report.dropped_paths == ("test_it.py",)
 
 
 async def test_a_run_that_tells_nothing_is_recorded(grader: Grader) -> None:
