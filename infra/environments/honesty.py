@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
-from infra.environments.grader import CLEAR_REWARD, TestRun, decide, run_tests
+from infra.environments.grader import CLEAR_REWARD, MachineBroken, TestRun, decide, run_tests
 from infra.sandbox.protocol import Sandbox, SandboxRefused
 from mainspring.environments.protocol import Judged
 from mainspring.integrity.canary import must_fail
@@ -78,7 +78,6 @@ class Grading:
     references: References = field(default_factory=References)
     solve: Callable[[], Awaitable[bytes]] | None = None
     """Makes the true fix, where it is a script."""
-
     admitted: frozenset[str] = frozenset()
     """New files that count though they are named like tests."""
 
@@ -100,11 +99,14 @@ class Grading:
             if not new:
                 return without
             grading = dataclasses.replace(self, admitted=frozenset(new))
-            run, doubts = await grading._first(sandbox)
+            try:
+                run, doubts = await grading._first(sandbox)
+            except MachineBroken:  # the files could do that, and without them there was a verdict
+                return without
         judged = await grading._decided(run, doubts)
         if judged.verdict is not Verdict.RESOLVED and not judged.report.cheated:
             return without
-        told = f"the tests pass only with new files that are named like tests: {', '.join(new)}"
+        told = f"the tests pass only with new files that are named like tests: {', '.join(new[:5])}"
         note = "; ".join(filter(None, [told, judged.report.note]))
         return judged._replace(report=judged.report.model_copy(update={"note": note}))
 

@@ -1,9 +1,9 @@
 """Files of a patch that are named like tests and hold none: they may be the program's. Pure.
 
-Invariants: only new Python files, each changed once; what steers a runner, starts with Python or
-belongs to the hidden tests is never among them. Whether the repository has such a file already is
-for its sandbox to tell. Other languages have no run in which tests must fail, and Go's `_test.go`
-is never a program's. Imported by grading.
+Invariants: only new Python files, each changed once and named elsewhere; what steers a runner, what
+starts with Python and what belongs to the hidden tests is never among them. Whether the repository
+has such a file already is for its sandbox to tell. Other languages have no run in which tests must
+fail, and Go's `_test.go` is never a program's. Imported by grading.
 """
 
 import ast
@@ -27,6 +27,9 @@ _NEW_FILE = re.compile(rb"^new file mode 100(?:644|755)$", re.MULTILINE)
 _TEST = re.compile(r"test|runTest$")
 _RUNNERS_OWN = frozenset({"conftest.py", "noxfile.py"})
 PACKAGE = "__init__.py"
+MAX_FILES = 200
+"""More are no part of a program that somebody named by chance."""
+_WORD = re.compile(rb"\w+")
 
 
 def may_be_programs(patch: bytes, task: SweTask) -> tuple[str, ...]:
@@ -37,14 +40,48 @@ def may_be_programs(patch: bytes, task: SweTask) -> tuple[str, ...]:
     _, changes = split(patch)
     times = Counter(path for change in changes for path in {change.path, change.old_path})
     hidden = hidden_paths(task)
-    return tuple(
-        change.path
+    new = [
+        change
         for change in changes
         if change.path in dropped
         and times[change.path] == 1
         and _is_only_named_like_a_test(change.path, hidden)
-        and _is_new_without_tests(change)
-    )
+        and _NEW_FILE.search(change.raw.partition(b"\n@@ ")[0])
+        and b"\nGIT binary patch" not in change.raw
+    ]
+    if len(new) > MAX_FILES:
+        return ()
+    texts = {change.path: _text(change) for change in new}
+    texts = {path: text for path, text in texts.items() if _holds_no_test(text)}
+    others = [change.raw for change in changes if change.path not in dropped]
+    told = [task.issue, task.test_command, task.test_patch, *task.tests.values()]
+    around = [b"\n".join(others), "\n".join(told).encode(errors="replace")]
+    return _used(texts, [{*_WORD.findall(text)} for text in around])
+
+
+def _used(texts: dict[str, bytes], around: list[set[bytes]]) -> tuple[str, ...]:
+    """Those that something else names: an agent leaves many a script for a look at its work, which
+    is no reason to run the tests a second time."""
+    words = {path: {*_WORD.findall(text)} for path, text in texts.items()}
+
+    def is_named(path: str) -> bool:
+        place = PurePosixPath(path)
+        name = (place.parent.name if place.name == PACKAGE else place.stem).encode()
+        others = (each for other, each in words.items() if other != path)
+        return any(name in each for each in (*around, *others))
+
+    used = {path for path in texts if is_named(path) and (texts[path] or not _is_package(path))}
+    packages = {
+        path
+        for path in texts
+        if _is_package(path)
+        and any(each.startswith(path.removesuffix(PACKAGE)) for each in used - {path})
+    }
+    return tuple(path for path in texts if path in used | packages)
+
+
+def _is_package(path: str) -> bool:
+    return PurePosixPath(path).name == PACKAGE
 
 
 def _is_only_named_like_a_test(path: str, hidden: set[str]) -> bool:
@@ -61,19 +98,22 @@ def _is_only_named_like_a_test(path: str, hidden: set[str]) -> bool:
     )
 
 
-def _is_new_without_tests(change: FileChange) -> bool:
-    header, at, hunks = change.raw.partition(b"\n@@ ")
-    if b"\nGIT binary patch" in change.raw or not _NEW_FILE.search(header):
-        return False
+def _text(change: FileChange) -> bytes:
+    _, at, hunks = change.raw.partition(b"\n@@ ")
     lines = hunks.split(b"\n")[1:] if at else []
-    text = b"\n".join(line[1:] for line in lines if line.startswith(b"+"))
+    return b"\n".join(line[1:] for line in lines if line.startswith(b"+"))
+
+
+def _holds_no_test(text: bytes) -> bool:
     if len(text) > MAX_CHARS:
         return False
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return not any(
-        isinstance(each, functions) and _TEST.match(each.name) for each in ast.walk(tree)
+    functions = (
+        each.name
+        for each in ast.walk(tree)
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
     )
+    return not any(map(_TEST.match, functions))

@@ -328,7 +328,7 @@ CHEATS = (
     Case("one of two tests skipped by a module named like a test",
          {"calc.py": "from skip_test import add, twice\n", "skip_test.py": _SKIP_ONE}),
     Case("one of two tests skipped, and others run in its place",
-         {"calc.py": "from skip_test import add, twice\n", "skip_test.py": _SKIP_ONE,
+         {"calc.py": "# more_test\nfrom skip_test import add, twice\n", "skip_test.py": _SKIP_ONE,
           "more_test.py": "globals()['test_a'] = globals()['test_b'] = lambda: None\n"},
          command=VENDORED),
     Case("a module of the tests replaced by one of that name", {"calc.py": BUGGY + "\n",
@@ -353,6 +353,9 @@ LEFT_OUT = (
          "tests/__init__.py": "import os\nos._exit(0)\n"}, files=_CHECKS,
          tests={"hidden/test_hidden.py": "from tests.checks import same\n" + TEST},
          command=f"{VENDORED} hidden/test_hidden.py"),
+    Case("a log, and an exit in a module named like a test", {
+         "calc.py": "import load_test\n" + BUGGY, "load_test.py": "import os\nos._exit(0)\n"},
+         **_LOGGED),
     Case("a module that holds a test", {"calc.py": "from load_test import add, twice\n",
          "load_test.py": FIXED + "\n\ndef test_a():\n    pass\n"}),
 )  # fmt: skip
