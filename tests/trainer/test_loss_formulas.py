@@ -182,7 +182,7 @@ def test_what_each_bound_cut_is_counted_by_itself() -> None:
     )
 
     def sums(name: str) -> dict[str, float]:
-        trainer = TrainerConfig(loss=name)
+        trainer = TrainerConfig(loss=name, clip_low=0.2, clip_high=0.28)
         return {
             key: float(value) for key, value in find_loss(trainer)(tokens, trainer).sums.items()
         }

@@ -91,7 +91,7 @@ def test_the_penalty_in_the_reward_is_subtracted_from_advantages(
         return np.where(sample.action_mask, sums, 0)
 
     directory, coef = make_model("qwen3")[1], 0.5
-    kl = {"coef": coef, "where": "reward", "clamp": 1000.0}
+    kl = {"coef": coef, "where": "reward", "estimator": "k3", "clamp": 1000.0}
     rank = TrainerRank(make_config(kl=kl, **fields), directory)
     base = rank.logprobs(batch)
     rank.train_step(batch, step=0, current_version=0)

@@ -25,7 +25,7 @@ IMPOSSIBLE = {
     "no FAIL_TO_PASS": ({"judge": LOG | {"fail_to_pass": []}}, "fail_to_pass is empty"),
     "a test without a name": ({"judge": LOG | {"fail_to_pass": ["a", " "]}}, "blank name"),
     "no gold": ({"gold_patch": ""}, "gold_patch is empty"),
-    "blank gold": ({"gold_patch": "\n"}, "gold_patch is not a git patch"),
+    "blank gold": ({"gold_patch": "\n"}, "gold_patch is empty"),
     "gold of another repository": (
         {"gold_patch": FIX.replace("a.py", "b.py")},
         "changes 'b.py', which is not among the task's files",
