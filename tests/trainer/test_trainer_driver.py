@@ -256,13 +256,13 @@ async def test_a_killed_rank_is_an_error_that_shows_its_log(driver, batch):
     ],
 )
 async def test_the_cause_of_a_failed_rank_comes_first(
-    asked, kind, said, driver, make_model, make_config, batch, tmp_path, monkeypatch
+    asked, kind, said, driver, make_model, make_config, batch, tmp_path
 ) -> None:
     """The other rank waits in its collective meanwhile, or is heard first."""
-    monkeypatch.setenv(FAILS_AT, str(tmp_path / "asked"))
+    _, source = make_model()
     config = make_config(data_parallel=2, engine="tests.trainer.failing_engine:FailingEngine")
-    driver.start(config, make_model()[1], tmp_path)
-    (tmp_path / "asked").write_text(asked)
+    driver.start(config, source, tmp_path)
+    (source / FAILS_AT).write_text(asked)
     with pytest.raises(TrainerLost) as failed:
         driver.train_step(batch, step=0, current_version=0)
     assert failed.value.fault is kind and failed.value.message.startswith(said)
