@@ -87,7 +87,7 @@ async def test_the_file_of_then_resumes_it_on_the_device_at_hand(
     ]
     assert 'read as kind = "bundled"' in told[0]
     with pytest.raises(ConfigError, match=r"short_prompts is called agent\.kind now"):
-        load_campaign(file)  # where nobody is told, it is a mistake
+        load_campaign(file)  # without a place to tell it, an old name is an error
     before = await campaigns.get(db, NAME)
     assert before.lacks_device and training(before.config).trainer.device is Device.CUDA
     for device in (Device.CPU, Device.CUDA, Device.CPU):

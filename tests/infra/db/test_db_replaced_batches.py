@@ -1,4 +1,4 @@
-"""A batch of which masks left nothing to train is replaced and never committed: once, whoever is
+"""A batch of which masks left nothing to train is replaced and never committed: once, whatever is
 killed in between, with a bound, and by the newest trainer alone."""
 
 from pathlib import Path

@@ -33,7 +33,7 @@ class Line:
     faults: dict[str, Fault] = field(default_factory=dict)
     """By the path of the request."""
     left: dict[str, int] = field(default_factory=dict)
-    """So many more of each fail."""
+    """Number of further requests of each path that fail."""
 
     def fail(self, path: str, fault: Fault, times: int = 1) -> None:
         self.faults[path], self.left[path] = fault, times
