@@ -6,8 +6,13 @@ Imported by the workflows of campaigns, supervised runs and other runs.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from mainspring.status import CampaignStatus
 
 
 class Pausing:
@@ -16,11 +21,15 @@ class Pausing:
         self._writer = asyncio.Lock()
         """One write of the status at a time: they run beside each other otherwise."""
 
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[bool]:
-        """Whether the status may be written in this block: not that of a run that ends."""
+    async def write(
+        self,
+        is_paused: Callable[[], bool],
+        set_status: Callable[[CampaignStatus], Awaitable[None]],
+    ) -> None:
+        """Write the status as it is when its turn comes; not that of a run that ends."""
         async with self._writer:
-            yield not self._is_ending
+            if not self._is_ending:
+                await set_status(CampaignStatus.PAUSED if is_paused() else CampaignStatus.RUNNING)
 
     @asynccontextmanager
     async def ending(self) -> AsyncIterator[None]:

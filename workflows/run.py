@@ -144,12 +144,7 @@ class RunWorkflow:
     async def set_paused(self, paused: bool) -> None:
         """As `pause` and `resume`; it is recorded also while no worker runs."""
         self._state.paused = paused
-        async with self._pausing.writing() as may_write:
-            if may_write:
-                is_paused = self._state.paused
-                await self._set_status(
-                    CampaignStatus.PAUSED if is_paused else CampaignStatus.RUNNING
-                )
+        await self._pausing.write(lambda: self._state.paused, self._set_status)
 
     @workflow.update
     async def pause(self) -> RunProgress:
