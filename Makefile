@@ -5,6 +5,7 @@ SHELL := /bin/bash
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || echo python3)
 SEED ?= 0
+SINCE ?= HEAD
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -15,8 +16,14 @@ TORCH ?= torch==2.13.0
 # module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install quickstart test test-model agents test-agents locks pytest chaos lint fmt clean distclean constraints \
-	constraints-harbor
+# What `make test` leaves to `make test-all`: tests/slow.toml, and what kills a campaign or needs Docker.
+SLOW := slow or chaos or docker
+# The longest files first (tests/conftest.py); tests of a file share a process.
+PYTEST = TMPDIR=$$(.ci/memory-folder noexec) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
+	--durations=40 --durations-min=2
+
+.PHONY: help install quickstart test test-all test-slow test-changed test-model agents test-agents locks pytest chaos lint \
+	fmt clean distclean constraints constraints-harbor
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name what; do \
@@ -38,12 +45,20 @@ $(STAMP): pyproject.toml constraints.txt
 quickstart: install ## a whole campaign on this machine, with report (SEED=0)
 	$(BIN)/mainspring quickstart --seed $(SEED)
 
-test: install ## linters, types, and every test
+test: install ## what each commit needs: linters, types, and most tests
 	@$(MAKE) --no-print-directory --jobs 2 lint pytest
 
-# The longest files first (tests/conftest.py); tests of a file share a process.
 pytest: install
-	TMPDIR=$$(.ci/memory-folder noexec) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not ($(SLOW)) and not long and not model"
+
+test-slow: install ## the tests that `make test` leaves out, with Docker where this machine can have it
+	.ci/docker bash -c '$(PYTEST) -m "($(SLOW)) and not long and not model"'
+
+test-all: test test-slow ## every test but those of `make chaos` and `make test-model`
+
+test-changed: install ## the tests of `make test` that a change since SINCE reaches (SINCE=HEAD)
+	@files=$$($(BIN)/python -m tests.reached $(SINCE)); [ -n "$$files" ] || { echo "nothing changed"; exit 0; }; \
+		$(PYTEST) -m "not ($(SLOW)) and not long and not model" $$files
 
 chaos: install ## what takes long: schedules of a hundred random faults, kills within a step
 	TMPDIR=$$(.ci/memory-folder noexec) $(BIN)/python -m pytest -m long

@@ -5,8 +5,12 @@ Beside it a store of the tests' own: `db` is empty when a test begins.
 
 import asyncio
 import os
+import tomllib
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -26,15 +30,75 @@ LONGEST_FIRST = ("test_train_command.py", "test_campaign_resumes.py")
 """Files of minutes that would run alone at the end, because the alphabet puts them last."""
 
 
+SLOW = tomllib.loads((Path(__file__).parent / "slow.toml").read_text())
+
+
+def is_slow(nodeid: str) -> bool:
+    """Whether `make test` leaves a test to `make test-all` (slow.toml)."""
+    file, _, name = nodeid.partition("::")
+    kept = SLOW["some"].get(file)
+    return file in SLOW["whole"] or (kept is not None and not any(part in name for part in kept))
+
+
+FIXTURES = pytest.StashKey[set[str]]()
+"""Names of all fixtures that a module's tests use."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONGEST_FIRST)
+    for item in items:
+        if is_slow(item.nodeid):
+            item.add_marker(pytest.mark.slow)
+        module = item.getparent(pytest.Module)
+        if module is not None and isinstance(item, pytest.Function):
+            module.stash.setdefault(FIXTURES, set()).update(item.fixturenames)
+
+
+class Standing:
+    """The cluster that stays up from one module of tests to the next. There is at most one: all
+    clusters of a test process poll the same queues."""
+
+    def __init__(self) -> None:
+        self._kind = ""
+        self._cluster: Any = None
+        self._open = AsyncExitStack()
+
+    async def get(self, kind: str, make: Callable[[], AbstractAsyncContextManager[Any]]) -> Any:
+        """The cluster of this kind; another kind is shut down first."""
+        if self._kind != kind:
+            await self.shut_down()
+            self._cluster = await self._open.enter_async_context(make())
+            self._kind = kind
+        return self._cluster
+
+    async def shut_down(self) -> None:
+        self._kind = ""
+        await self._open.aclose()
+
+
+KINDS_OF_CLUSTER = {"workers", "program_workers", "ungated"}
+"""Fixtures of tests/workflows that give the standing cluster."""
 
 
 @pytest.fixture(scope="session")
-async def stack() -> AsyncIterator[StackInfo]:
+def standing() -> Standing:
+    return Standing()
+
+
+@pytest.fixture(scope="session")
+async def stack(standing: Standing) -> AsyncIterator[StackInfo]:
     """Up once; its database is migrated. Tests share it and name their things apart."""
     async with temporary("mainspring-tests-") as info:
         yield info
+        await standing.shut_down()
+
+
+@pytest.fixture(scope="module", autouse=True)
+async def no_other_cluster(request: pytest.FixtureRequest, standing: Standing) -> None:
+    """A module with workers of its own shares the queues with no other cluster."""
+    used = request.node.stash[FIXTURES]
+    if "stack" in used and not used & KINDS_OF_CLUSTER:
+        await standing.shut_down()
 
 
 @pytest.fixture

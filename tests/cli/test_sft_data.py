@@ -93,7 +93,7 @@ async def test_a_date_in_the_template_is_that_of_the_day_on_which_the_run_was_st
     assert later.token_ids.tolist() != first.token_ids.tolist()
 
     settings = load_settings(stack.home)
-    client = await connect(settings, db)
+    client = await connect(settings)  # the namespace has the marks of another store
     services = Conductor(settings, db, client, True, lambda text: None, False, None)
     config = config_of(dated, file)
     run = await store(services, config)

@@ -8,6 +8,12 @@ from trainer import ray_cluster
 from trainer.ray_cluster import RayCluster
 
 
+@pytest.fixture(autouse=True)
+def not_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another file of this test process may have connected it to Ray."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+
+
 def test_an_address_where_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_cluster, "ANSWER_S", 0.0)
     for address in ("127.0.0.1:9", "ray://127.0.0.1:9"):

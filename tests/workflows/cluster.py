@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from scripted import ByteText, ScriptedPolicy
 from temporalio.client import Client, WorkflowHandle
-from temporalio.worker import Worker, WorkflowRunner
+from temporalio.worker import Worker
 
 from activities.answers import AnswerActivities
 from activities.campaigns import CampaignActivities
@@ -58,8 +58,7 @@ from mainspring.tasks.swe_task import SweTask
 from node import beat as node_beat
 from node.held_sandboxes import HeldSandboxes
 from node.reaper import Reaper
-from tests.sandboxed import SANDBOXED
-from workers.polling import HEARTBEAT_THROTTLE
+from workers.polling import HEARTBEAT_THROTTLE, workflow_runner
 from workers.sandbox import SandboxNode, make_node
 from workflows.campaign import CampaignWorkflow
 from workflows.group import GroupWorkflow
@@ -227,12 +226,10 @@ async def without_workers(stack: StackInfo) -> AsyncIterator[Cluster]:
 async def cluster_of(
     stack: StackInfo,
     hosts: Mapping[NodeId, Host],
-    runner: WorkflowRunner = SANDBOXED,
     serve_with: Serve | None = None,
 ) -> AsyncIterator[Cluster]:
     """One rollout worker and these nodes (or none), put together as their own processes would.
-    Workflows run inside the SDK's sandbox, which a worker leaves out. `serve_with` in place of the
-    scripted policy."""
+    `serve_with` in place of the scripted policy."""
     settings = load_settings(stack.home)
     client = await connect(settings)
     policy = ScriptedPolicy()
@@ -274,7 +271,7 @@ async def cluster_of(
                 CampaignWorkflow,
                 SftWorkflow,
             ],
-            workflow_runner=runner,
+            workflow_runner=workflow_runner(),
             interceptors=[Faults()],
             activities=[
                 replies.generate,

@@ -1,7 +1,8 @@
-"""One node's cluster for the tests of a module, and a policy that has said nothing yet."""
+"""One node's cluster for all modules of a test process, and a policy that has said nothing yet."""
 
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -11,20 +12,25 @@ from program_cluster import ProgramCluster, program_cluster, without_gateway
 
 from cli.operations.embedded_stack import StackInfo
 from mainspring.ids import NodeId
-from tests.sandboxed import SANDBOXED
+from tests.conftest import Standing
 
 NODE = NodeId("test-node")
 
 
+async def one_node(new_folder: pytest.TempPathFactory, capacity: int) -> dict[NodeId, Host]:
+    return {NODE: Host(await bwrap_or_skip(new_folder.mktemp("sandboxes")), capacity)}
+
+
 @pytest.fixture(scope="module")
 async def workers(
-    request: pytest.FixtureRequest, stack: StackInfo, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Cluster]:
-    """A module that replays what it runs names another `RUNNER` of workflows than the sandbox."""
-    backends = await bwrap_or_skip(tmp_path_factory.mktemp("sandboxes"))
-    runner = getattr(request.module, "RUNNER", SANDBOXED)
-    async with cluster_of(stack, {NODE: Host(backends, capacity=16)}, runner) as cluster:
-        yield cluster
+    standing: Standing, stack: StackInfo, tmp_path_factory: pytest.TempPathFactory
+) -> Cluster:
+    @asynccontextmanager
+    async def make() -> AsyncIterator[Cluster]:
+        async with cluster_of(stack, await one_node(tmp_path_factory, 16)) as cluster:
+            yield cluster
+
+    return await standing.get("workers", make)
 
 
 @pytest.fixture
@@ -54,23 +60,30 @@ def guess_importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 async def program_workers(
-    stack: StackInfo, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[ProgramCluster]:
-    backends = await bwrap_or_skip(tmp_path_factory.mktemp("sandboxes"))
-    hosts = {NODE: Host(backends, capacity=8)}
-    async with program_cluster(stack, hosts, tmp_path_factory.mktemp("model")) as cluster:
-        yield cluster
+    standing: Standing, stack: StackInfo, tmp_path_factory: pytest.TempPathFactory
+) -> ProgramCluster:
+    @asynccontextmanager
+    async def make() -> AsyncIterator[ProgramCluster]:
+        hosts = await one_node(tmp_path_factory, 8)
+        async with program_cluster(stack, hosts, tmp_path_factory.mktemp("model")) as cluster:
+            yield cluster
+
+    return await standing.get("program_workers", make)
 
 
 @pytest.fixture(scope="module")
 async def ungated(
-    stack: StackInfo, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[ProgramCluster]:
+    standing: Standing, stack: StackInfo, tmp_path_factory: pytest.TempPathFactory
+) -> ProgramCluster:
     """Without a gateway: each test starts its own."""
-    backends = await bwrap_or_skip(tmp_path_factory.mktemp("sandboxes"))
-    hosts = {NODE: Host(backends, capacity=8)}
-    async with without_gateway(stack, hosts, tmp_path_factory.mktemp("model")) as cluster:
-        yield cluster
+
+    @asynccontextmanager
+    async def make() -> AsyncIterator[ProgramCluster]:
+        hosts = await one_node(tmp_path_factory, 8)
+        async with without_gateway(stack, hosts, tmp_path_factory.mktemp("model")) as cluster:
+            yield cluster
+
+    return await standing.get("ungated", make)
 
 
 @pytest.fixture

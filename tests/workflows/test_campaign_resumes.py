@@ -32,10 +32,7 @@ from mainspring.ids import campaign_workflow
 from mainspring.protocol.campaign import GroupDone
 from mainspring.status import CampaignStatus, GroupStatus
 from tests.waiting import until
-from workers.polling import workflow_runner
 
-RUNNER = workflow_runner()
-"""A worker's own, without the SDK's sandbox: every run here is replayed inside it afterwards."""
 POINTS = {
     "first policy": "prepare",
     "first publish": "/v0",

@@ -7,7 +7,6 @@ import pytest
 from cluster import Host, bwrap_or_skip, cluster_of
 from scripted import SUBMIT, bash
 from temporalio.api.enums.v1 import EventType
-from temporalio.worker import UnsandboxedWorkflowRunner
 
 from cli.operations.embedded_stack import StackInfo
 from infra.db import nodes
@@ -27,7 +26,7 @@ async def test_the_next_sandbox_opens_while_the_close_waits(
     hosts = {
         name: Host(await bwrap_or_skip(tmp_path_factory.mktemp(name)), capacity=1) for name in NODES
     }
-    async with cluster_of(stack, hosts, UnsandboxedWorkflowRunner()) as cluster:
+    async with cluster_of(stack, hosts) as cluster:
         lost: list[NodeId] = []
 
         async def lose_its_node(sticky: str) -> None:

@@ -97,6 +97,7 @@ async def test_what_a_filter_finds_is_played_again_and_nothing_else(
         "waiting": [],
         "final": [],
         "restarted": [campaign],
+        "kinds": {campaign: "eval"},
     }
 
     async def finished() -> bool:

@@ -25,15 +25,16 @@ async def guard(find: Callable[[], list[Path]], pid: int, disk_mb: int) -> None:
 
     `find` tells where its files are now: sandboxes get other names.
     """
-    bound = disk_mb << 20
+    limit = bound = disk_mb << 20
     while True:
         await asyncio.sleep(CHECK_S)
         used = await asyncio.to_thread(_used, find())
-        if used <= bound:
-            continue
-        bound = used  # what comes next may only shrink it
-        num_killed = _kill_commands(pid)
-        log.info("a sandbox outgrew its disk_mb", pid=pid, mb=used >> 20, num_killed=num_killed)
+        if used > bound:
+            num_killed = _kill_commands(pid)
+            log.info("a sandbox outgrew its disk_mb", pid=pid, mb=used >> 20, num_killed=num_killed)
+            # Written between the look and the kill: the next command is not killed for it.
+            used = await asyncio.to_thread(_used, find())
+        bound = max(limit, used)
 
 
 def _used(directories: list[Path]) -> int:
