@@ -36,8 +36,9 @@ SLOW = tomllib.loads((Path(__file__).parent / "slow.toml").read_text())
 def is_slow(nodeid: str) -> bool:
     """Whether `make test` leaves a test to `make test-all` (slow.toml)."""
     file, _, name = nodeid.partition("::")
-    kept = SLOW["some"].get(file)
-    return file in SLOW["whole"] or (kept is not None and not any(part in name for part in kept))
+    if file in SLOW["some"]:
+        return not any(part in name for part in SLOW["some"][file])
+    return file in SLOW["whole"] or any(part in name for part in SLOW["without"].get(file, ()))
 
 
 FIXTURES = pytest.StashKey[set[str]]()

@@ -13,12 +13,15 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_every_file_of_the_table_exists() -> None:
-    files = [*SLOW["whole"], *SLOW["some"]]
+    files = [*SLOW["whole"], *SLOW["some"], *SLOW["without"]]
     assert len(set(files)) == len(files)
     assert [file for file in files if not (ROOT / file).is_file()] == []
 
 
-@pytest.mark.parametrize("file", SLOW["some"])
+PARTS = {**SLOW["some"], **SLOW["without"]}
+
+
+@pytest.mark.parametrize("file", PARTS)
 def test_every_part_of_a_name_begins_with_a_test_or_is_of_a_parameter(file: str) -> None:
     """So that a renamed test does not leave `make test` unnoticed."""
     tree = ast.parse((ROOT / file).read_text())
@@ -28,7 +31,7 @@ def test_every_part_of_a_name_begins_with_a_test_or_is_of_a_parameter(file: str)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.name.startswith("test_")
     }
-    for part in SLOW["some"][file]:
+    for part in PARTS[file]:
         name = part.partition("[")[0]
         assert not name.startswith("test_") or any(name in each for each in tests), part
 
