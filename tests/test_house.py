@@ -158,6 +158,26 @@ def test_command_reference_is_up_to_date() -> None:
     )
 
 
+def test_store_reference_is_up_to_date() -> None:
+    script = runpy.run_path(str(ROOT / "docs" / "make_store_reference.py"))
+    assert (ROOT / "docs" / "store.md").read_text() == script["page"](), (
+        "run `python docs/make_store_reference.py`"
+    )
+
+
+def test_every_function_of_the_store_begins_with_what_it_does_or_gives() -> None:
+    script = runpy.run_path(str(ROOT / "docs" / "make_store_reference.py"))
+    told = {
+        f"{path.relative_to(ROOT)}: {name}": script["sentence"](node)
+        for path in sorted((ROOT / "infra" / "db").rglob("*.py"))
+        for name, node in script["functions"](path)
+        if "." not in name
+    }
+    assert len(told) > 150
+    bare = re.compile(r"$|(Of|What|Raises|In|By|Those|None|True|False)\b")
+    assert [where for where, sentence in told.items() if bare.match(sentence)] == []
+
+
 def test_every_campaign_field_says_what_it_means() -> None:
     script = runpy.run_path(str(ROOT / "docs" / "make_campaign_reference.py"))
     rows = re.findall(r"^\| `(\w+)` \|.*\|[ ]*([^|]*?) \|$", script["page"](), re.MULTILINE)

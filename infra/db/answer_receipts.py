@@ -26,8 +26,8 @@ async def delivered(
     life: int,
     key_sha256: str | None = None,
 ) -> None:
-    """The life had the whole answer. `key_sha256`: of the key it asked with; nothing is noted when
-    it has another one by now, as its connections were cut then."""
+    """Record that the life had the whole answer. `key_sha256`: of the key it asked with; nothing is
+    noted when it has another one by now, as its connections were cut then."""
     of_life = _LIFE.rollout_id == rollout, _LIFE.epoch == epoch, _LIFE.life == life
     by_its_key = select(_LIFE.life).where(*of_life, _LIFE.key_hash == key_sha256).exists()
     async with database.statement() as connection:
@@ -40,7 +40,7 @@ async def delivered(
 
 
 async def doubt(connection: AsyncConnection, rollout: RolloutId, epoch: int, life: int) -> None:
-    """Answers that this life was sent count as not had, but those that it continued, or asked the
+    """Count answers that this life was sent as not had, but those that it continued, or asked the
     same after. A gateway knows that the node has an answer; a node that died may not have passed it
     on, and its program asks the same again."""
     row, later = ModelRequestRow, aliased(ModelRequestRow)

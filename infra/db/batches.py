@@ -72,7 +72,7 @@ async def load_batch(database: Database, campaign: CampaignId, step: int) -> lis
 
 
 async def load_groups(database: Database, groups: list[GroupId]) -> list[BatchGroup]:
-    """In the order given. Unknown groups are left out."""
+    """These groups, in the order given. Unknown groups are left out."""
     calls: defaultdict[str, list[PackedCall]] = defaultdict(list)
     untrained: dict[str, frozenset[int]] = {}
     async with database.transaction() as connection:
@@ -109,7 +109,7 @@ async def load_groups(database: Database, groups: list[GroupId]) -> list[BatchGr
 async def calls_of(
     database: Database, rollout: RolloutId, epoch: int
 ) -> tuple[list[TokenCall], frozenset[int]]:
-    """Of one epoch of a rollout, by number; and those of them that are context only."""
+    """Calls of one epoch of a rollout, by number; and those of them that are context only."""
     found: defaultdict[str, list[PackedCall]] = defaultdict(list)
     async with database.transaction() as connection:
         arrived = await connection.execute(

@@ -20,8 +20,8 @@ _TRAINED = CampaignRow.config["agent"]["train"]
 async def untrained(
     connection: AsyncConnection, page: Sequence[tuple[str, int]]
 ) -> dict[str, frozenset[int]]:
-    """By rollout, of these (rollout, epoch): numbers of calls on branches that the campaign does
-    not train, and of calls that the last life of the program did not ask."""
+    """Untrained calls by rollout, of these (rollout, epoch): numbers of calls on branches that the
+    campaign does not train, and of calls that the last life of the program did not ask."""
     last_life = (
         select(func.max(ProgramLifeRow.life))
         .where(

@@ -39,16 +39,19 @@ class Known:
         self._rollouts = _Bounded[RolloutId, RolloutFacts](self._load_rollout)
 
     async def config(self, campaign: CampaignId) -> AnyRun:
+        """The run's configuration."""
         return await self._configs.get(campaign)
 
     async def task(self, task: TaskId) -> AnyTask:
+        """The task as it is stored."""
         return await self._tasks.get(task)
 
     async def rollout(self, rollout: RolloutId) -> RolloutFacts:
+        """The rollout's campaign, task, temperature and seed."""
         return await self._rollouts.get(rollout)
 
     async def agent(self, rollout: RolloutId) -> Agent:
-        """Who plays it."""
+        """The agent that plays the rollout."""
         facts = await self.rollout(rollout)
         config = await self.config(facts.campaign)
         return agent_for(config.agent, await self.task(facts.task))

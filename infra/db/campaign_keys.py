@@ -32,7 +32,7 @@ async def make(database: Database, campaign: CampaignId) -> str | None:
 
 
 async def made_at(database: Database, campaign: CampaignId) -> datetime | None:
-    """None without a key."""
+    """When the run's key was made; None without one."""
     async with database.statement() as connection:
         return await connection.scalar(
             select(CampaignKeyRow.created_at).where(CampaignKeyRow.campaign_id == campaign)
@@ -40,7 +40,8 @@ async def made_at(database: Database, campaign: CampaignId) -> datetime | None:
 
 
 async def revoke(database: Database, campaign: CampaignId) -> bool:
-    """False when there was none. Sessions that were taken with it keep theirs."""
+    """Revoke the run's key; False when there was none. Sessions that were taken with it keep
+    theirs."""
     async with database.statement() as connection:
         gone = await connection.scalar(
             delete(CampaignKeyRow)
@@ -51,7 +52,8 @@ async def revoke(database: Database, campaign: CampaignId) -> bool:
 
 
 async def campaign_of(database: Database, key: str) -> CampaignId | None:
-    """Looked up by its digest: how long that takes tells nothing of a key. None: unknown."""
+    """The run that the key is of; None: unknown. It is looked up by its digest: how long that takes
+    tells nothing of a key."""
     async with database.statement() as connection:
         found = await connection.scalar(
             select(CampaignKeyRow.campaign_id).where(CampaignKeyRow.key_hash == digest(key))

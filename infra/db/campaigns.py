@@ -150,7 +150,7 @@ async def create(database: Database, config: AnyRun, selected: Sequence[Selected
 
 
 async def get(database: Database, campaign: CampaignId) -> CampaignRecord:
-    """Raises UnknownId."""
+    """The campaign's record. Raises UnknownId."""
     record = await find(database, campaign)
     if record is None:
         raise unknown("campaign", campaign)
@@ -158,6 +158,7 @@ async def get(database: Database, campaign: CampaignId) -> CampaignRecord:
 
 
 async def find(database: Database, campaign: CampaignId) -> CampaignRecord | None:
+    """The campaign's record; None when it is not stored."""
     async with database.transaction() as connection:
         result = await connection.execute(select(*_COLUMNS).where(CampaignRow.id == campaign))
         row = result.one_or_none()
@@ -165,7 +166,7 @@ async def find(database: Database, campaign: CampaignId) -> CampaignRecord | Non
 
 
 async def list_all(database: Database) -> list[CampaignRecord]:
-    """Newest first."""
+    """All runs, newest first."""
     async with database.transaction() as connection:
         rows = await connection.execute(
             select(*_COLUMNS).order_by(CampaignRow.created_at.desc(), CampaignRow.id)
@@ -225,7 +226,8 @@ async def underway(database: Database, campaign: CampaignId | None = None) -> li
 async def end_underway(
     database: Database, seen: Underway, status: CampaignStatus, error: str | None
 ) -> bool:
-    """False, and nothing changed, when the row was written since it was seen."""
+    """Give a campaign that is under way its end. False, and nothing changed, when the row was
+    written since it was seen."""
     async with database.transaction() as connection:
         written = await connection.execute(
             update(CampaignRow)

@@ -91,7 +91,7 @@ class Spans(TypeDecorator[tuple[VersionSpan, ...]]):
 
 
 def plain(text: str) -> str:
-    """Without what Postgres refuses: NUL and lone surrogates become U+FFFD."""
+    """The text without what Postgres refuses: NUL and lone surrogates become U+FFFD."""
     return (
         text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     )

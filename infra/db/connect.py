@@ -28,12 +28,13 @@ async def open_database(settings: Settings, *, pool_size: int = 8) -> AsyncItera
 
 
 async def with_recorded_namespace(settings: Settings, db: Database) -> Settings:
-    """Temporal's, that the store's work is in: where links lead. Raises DatabaseError."""
+    """The settings with the Temporal namespace that the store's work is in: where links lead.
+    Raises DatabaseError."""
     recorded = await namespace(db)
     return settings.in_namespace(recorded) if recorded else settings
 
 
 async def with_database(home: Path | None, call: Callable[[Database], Awaitable[T]]) -> T:
-    """What a command reads or writes in the store alone. Raises DatabaseError."""
+    """Run what a command reads or writes in the store alone. Raises DatabaseError."""
     async with open_database(load_settings(home)) as db:
         return await call(db)

@@ -68,6 +68,7 @@ class Database:
         return _describe(self._engine.url)
 
     async def close(self) -> None:
+        """Close all connections."""
         await self._engine.dispose()
 
     async def __aenter__(self) -> Self:
@@ -114,7 +115,8 @@ class Database:
             yield connection
 
     async def check(self) -> None:
-        """Raises DatabaseError when the server is unreachable or the schema is another one."""
+        """Check the store. Raises DatabaseError when the server is unreachable or the schema is
+        another one."""
         expected = NEEDED
         found = await self.revision()
         if found is None:

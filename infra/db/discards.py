@@ -61,7 +61,7 @@ class Discarded:
 
 
 async def planned_batch(database: Database, campaign: CampaignId) -> Batch:
-    """Raises UsageError when no batch is planned, UnknownId."""
+    """The batch of the planned step. Raises UsageError when no batch is planned, UnknownId."""
     async with database.transaction() as connection:
         await _lock(connection, campaign)
         return await _planned(connection, campaign)
@@ -199,6 +199,7 @@ async def newest_to_discard(database: Database, campaign: CampaignId) -> int:
 
 
 async def newest_version(connection: AsyncConnection, campaign: CampaignId) -> int | None:
+    """Number of the newest policy version; None before the first."""
     return await connection.scalar(
         select(func.max(PolicyVersionRow.version)).where(PolicyVersionRow.campaign_id == campaign)
     )

@@ -64,6 +64,7 @@ def fenced_insert(
 
 
 async def current_epoch(connection: AsyncConnection, rollout: RolloutId) -> int:
+    """The epoch that the rollout lives in. Raises UnknownId."""
     epoch = await connection.scalar(select(RolloutRow.epoch).where(RolloutRow.id == rollout))
     if epoch is None:
         raise unknown("rollout", rollout)
@@ -71,13 +72,14 @@ async def current_epoch(connection: AsyncConnection, rollout: RolloutId) -> int:
 
 
 async def refuse_older(connection: AsyncConnection, rollout: RolloutId, epoch: int) -> None:
-    """Raises Fenced when `epoch` is not the rollout's own."""
+    """Refuse an older epoch. Raises Fenced when `epoch` is not the rollout's own."""
     current = await current_epoch(connection, rollout)
     if current != epoch:
         raise Fenced(f"rollout {rollout}: epoch {epoch} is over, epoch {current} has begun")
 
 
 def refuse_finished(rollout: RolloutId) -> NoReturn:
+    """Raise Fenced: nothing is recorded after an end."""
     raise Fenced(f"rollout {rollout} has ended; nothing more is recorded for it")
 
 
@@ -132,6 +134,7 @@ async def write_once(
 
 
 def unknown(noun: str, name: object) -> UnknownId:
+    """The error for an id that is not stored."""
     return UnknownId(
         f"no {noun} {name} is stored", remedy="check the id and MAINSPRING_DATABASE_URL"
     )

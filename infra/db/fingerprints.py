@@ -34,7 +34,7 @@ def recorded(stamp: Stamp | None, fingerprint: Fingerprint | None) -> dict[str, 
 
 
 async def of_campaign(database: Database, campaign: CampaignId) -> list[Recorded]:
-    """Of every version there is, in order."""
+    """Fingerprints of every version, in order."""
     async with database.transaction() as connection:
         rows = await connection.execute(
             select(PolicyVersionRow.version, PolicyVersionRow.fingerprint, PolicyVersionRow.stamp)
@@ -52,7 +52,7 @@ async def of_campaign(database: Database, campaign: CampaignId) -> list[Recorded
 
 
 async def of_version(database: Database, campaign: CampaignId, version: int) -> Fingerprint | None:
-    """None where it was not recorded, or there is no such version."""
+    """Fingerprint of the version; None where it was not recorded, or there is no such version."""
     async with database.transaction() as connection:
         found = await connection.scalar(
             select(PolicyVersionRow.fingerprint).where(
@@ -63,7 +63,7 @@ async def of_version(database: Database, campaign: CampaignId, version: int) -> 
 
 
 async def stamp_of(database: Database, campaign: CampaignId, version: int) -> Stamp | None:
-    """None where it was not recorded, or there is no such version."""
+    """Stamp of the version; None where it was not recorded, or there is no such version."""
     async with database.transaction() as connection:
         stamp = await connection.scalar(
             select(PolicyVersionRow.stamp).where(

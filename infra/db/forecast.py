@@ -42,8 +42,8 @@ class Upcoming:
 
 
 async def upcoming(database: Database, node: NodeId, limit: int) -> list[Upcoming]:
-    """At most `limit`, the most urgent first: rollouts that wait for a sandbox, those of the next
-    groups, and the gradings of rollouts that now run on `node`."""
+    """Sandboxes that will be needed, at most `limit`, the most urgent first: rollouts that wait
+    for a sandbox, those of the next groups, and the gradings of rollouts that now run on `node`."""
     async with database.transaction() as connection:
         found = await _waiting(connection, limit)
         if len(found) < limit:

@@ -156,7 +156,7 @@ async def create_group(
 
 
 async def get(database: Database, group: GroupId) -> GroupRecord:
-    """Raises UnknownId."""
+    """The group's record. Raises UnknownId."""
     async with database.transaction() as connection:
         return await _get(connection, group)
 
@@ -164,7 +164,7 @@ async def get(database: Database, group: GroupId) -> GroupRecord:
 async def list_groups(
     database: Database, campaign: CampaignId, kind: GroupKind | None = None
 ) -> list[GroupRecord]:
-    """Oldest first."""
+    """The campaign's groups, oldest first."""
     statement = select(*_COLUMNS).where(GroupRow.campaign_id == campaign)
     if kind is not None:
         statement = statement.where(GroupRow.kind == kind)
@@ -238,6 +238,7 @@ async def finish_group(
 
 
 async def tally(database: Database, group: GroupId) -> Tally:
+    """How many of the group's rollouts were resolved, masked and scored."""
     async with database.transaction() as connection:
         row = (
             await connection.execute(

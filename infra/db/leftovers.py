@@ -8,7 +8,7 @@ from infra.db.rollout_ends import DONE
 
 
 async def drop_of_ended(connection: AsyncConnection, *which: ColumnElement[bool]) -> None:
-    """Snapshots and partial replies of those of the rollouts `which` that have ended."""
+    """Delete snapshots and partial replies of those of the rollouts `which` that have ended."""
     ended = select(RolloutRow.id).where(DONE, *which)
     for row in (SnapshotRow, PartialCallRow):
         await connection.execute(delete(row).where(row.rollout_id.in_(ended)))

@@ -212,7 +212,7 @@ async def look(database: Database, rollout: RolloutId, epoch: int, number: int) 
 async def read(
     database: Database, rollout: RolloutId, epoch: int, number: int
 ) -> tuple[RequestState, ModelRequest, Call | None]:
-    """What was asked, and the reply if it is stored."""
+    """The request with its state, and its reply if that is stored."""
     which = {"rollout": rollout, "epoch": epoch, "number": number}
     async with database.statement() as connection:
         state, packed, *call = (await connection.execute(_READ, which)).one()

@@ -24,7 +24,7 @@ MAX_COMPARED = 20_000
 
 
 async def campaign_named(database: Database, text: str) -> CampaignRecord:
-    """Raises UnknownId with near names."""
+    """The campaign of this name. Raises UnknownId with near names."""
     name = text.removeprefix("campaign/")
     record = await campaigns.find(database, CampaignId(name))
     if record is not None:
@@ -36,7 +36,8 @@ async def campaign_named(database: Database, text: str) -> CampaignRecord:
 
 
 async def rollout_named(database: Database, text: str) -> RolloutId:
-    """Raises UnknownId with near ids, and UsageError when several fit."""
+    """The rollout that this text names. Raises UnknownId with near ids, and UsageError when several
+    fit."""
     name = text.removeprefix("rollout/").strip("/")
     async with database.transaction() as connection:
         if await connection.scalar(select(RolloutRow.id).where(RolloutRow.id == name)):

@@ -128,8 +128,8 @@ async def list_nodes(database: Database) -> list[NodeRecord]:
 
 
 async def forget_gone(database: Database) -> int:
-    """Of nodes silent for FORGOTTEN_AFTER that hold nothing: how many there were. One that comes
-    back after all is a new one, and does not drain."""
+    """Forget nodes that are silent for FORGOTTEN_AFTER and hold nothing: how many there were. One
+    that comes back after all is a new one, and does not drain."""
     async with database.transaction() as connection:
         gone = await connection.execute(
             delete(NodeRow).where(

@@ -43,8 +43,8 @@ class OpenGroup:
 
 
 async def playing_rollouts(database: Database, min_age_s: float) -> list[Playing]:
-    """First claimed at least `min_age_s` ago. Those never claimed hold nothing and end with their
-    group."""
+    """Rollouts that play, first claimed at least `min_age_s` ago. Those never claimed hold nothing
+    and end with their group."""
     async with database.transaction() as connection:
         rows = await connection.execute(
             select(RolloutRow.id, RolloutRow.epoch, RolloutRow.run_id).where(
@@ -55,7 +55,7 @@ async def playing_rollouts(database: Database, min_age_s: float) -> list[Playing
 
 
 async def end_rollout(database: Database, seen: Playing, fault: str) -> bool:
-    """End it unscored. False when it ended or was taken over since it was seen."""
+    """End a rollout unscored. False when it ended or was taken over since it was seen."""
     num_turns = (
         select(func.count())
         .where(CallRow.rollout_id == seen.rollout, CallRow.epoch == seen.epoch)
@@ -86,7 +86,7 @@ async def end_rollout(database: Database, seen: Playing, fault: str) -> bool:
 
 
 async def open_groups(database: Database, min_age_s: float) -> list[OpenGroup]:
-    """Made at least `min_age_s` ago, oldest first."""
+    """Open groups, made at least `min_age_s` ago, oldest first."""
     async with database.transaction() as connection:
         rows = await connection.execute(
             select(

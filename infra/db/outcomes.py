@@ -80,7 +80,7 @@ _READ = (
 
 
 async def played(database: Database, rollout: RolloutId, epoch: int) -> Played | None:
-    """None when `epoch` is over."""
+    """All that the rollout's reward is computed from; None when `epoch` is over."""
     async with database.statement() as connection:
         row = (await connection.execute(_READ, {"rollout": rollout, "epoch": epoch})).one_or_none()
     if row is None:

@@ -61,8 +61,9 @@ class Kept:
 
 
 async def put(database: Database, kept: Iterable[Kept]) -> None:
-    """Keep each, unless the store has as many tokens of the call, or the whole of it, or the
-    rollout has moved on: that is refused when its reply is stored whole. Raises DatabaseError."""
+    """Keep beginnings of replies, unless the store has as many tokens of the call, or the whole of
+    it, or the rollout has moved on: that is refused when its reply is stored whole. Raises
+    DatabaseError."""
     kept = list(kept)
     values = [
         {"rollout_id": each.rollout, "epoch": each.epoch, "number": each.number}
@@ -78,7 +79,7 @@ async def put(database: Database, kept: Iterable[Kept]) -> None:
 async def get(
     database: Database, rollout: RolloutId, epoch: int, number: int
 ) -> PartialCall | None:
-    """None when nothing of this call was kept."""
+    """The beginning of a reply; None when nothing of it was kept."""
     async with database.transaction() as connection:
         row = (
             await connection.execute(

@@ -9,7 +9,7 @@ from mainspring.ids import CampaignId, TaskId
 
 
 async def pass_rates(database: Database, evaluation: CampaignId) -> dict[TaskId, float]:
-    """Solved of scored rollouts; tasks without a scored one are missing."""
+    """Solved part of each task's scored rollouts; tasks without a scored one are missing."""
     async with database.transaction() as connection:
         rows = await connection.execute(
             select(RolloutRow.task_id, func.count().filter(RESOLVED), func.count())

@@ -73,7 +73,7 @@ async def put_first_policy(
 async def put_checkpoint(
     database: Database, campaign: CampaignId, version: int, checkpoint: str, *, trainer_epoch: int
 ) -> None:
-    """Training can resume from `version` now. Raises UnknownId, TrainerFenced."""
+    """Record that training can resume from `version` now. Raises UnknownId, TrainerFenced."""
     async with database.transaction() as connection:
         await refuse_fenced(connection, campaign, trainer_epoch)
         written = await connection.scalar(
@@ -87,7 +87,7 @@ async def put_checkpoint(
 
 
 async def get_policy(database: Database, campaign: CampaignId, version: int) -> PolicyRecord:
-    """Raises UnknownId."""
+    """The version's record. Raises UnknownId."""
     found = await _first(database, _of(campaign).where(PolicyVersionRow.version == version))
     if found is None:
         raise unknown("policy version", f"{version} of campaign {campaign}")
@@ -121,7 +121,7 @@ async def since_checkpoint(
 
 
 async def latest_policy(database: Database, campaign: CampaignId) -> PolicyRecord | None:
-    """None before version 0 is made."""
+    """The newest version; None before version 0 is made."""
     return await _first(database, _of(campaign).order_by(PolicyVersionRow.version.desc()).limit(1))
 
 
@@ -159,7 +159,7 @@ async def put_gap(
 
 
 async def list_policies(database: Database, campaign: CampaignId) -> list[PolicyRecord]:
-    """By version."""
+    """All versions in their order."""
     async with database.transaction() as connection:
         rows = await connection.execute(_of(campaign).order_by(PolicyVersionRow.version))
         return [PolicyRecord(*row) for row in rows]

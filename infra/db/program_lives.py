@@ -94,7 +94,7 @@ async def begin_with(
 
 
 async def holder(database: Database, key: str) -> KeyHolder | None:
-    """None for a key that is unknown or of a life that is over."""
+    """The life that the key opens; None for a key that is unknown or of a life that is over."""
     other = aliased(ProgramLifeRow)
     later = (
         select(func.max(other.life))
@@ -141,7 +141,7 @@ async def end(
 
 
 async def of_rollout(database: Database, rollout: RolloutId, epoch: int) -> list[ProgramLife]:
-    """In their order."""
+    """Lives of the rollout, in their order."""
     statement = (
         select(
             ProgramLifeRow.life,
@@ -162,5 +162,5 @@ def _is(rollout: RolloutId, epoch: int, life: int) -> tuple[ColumnElement[bool],
 
 
 def digest(key: str) -> str:
-    """What is stored of a key."""
+    """The digest that is stored of a key."""
     return hashlib.sha256(key.encode(errors="replace")).hexdigest()

@@ -11,7 +11,7 @@ from mainspring.status import GroupKind
 
 
 async def versions(database: Database, campaign: CampaignId) -> list[StoredVersion]:
-    """In order."""
+    """Versions in order, with their checkpoints and solve rates."""
     num_scored, num_resolved = func.count().filter(SCORED), func.count().filter(RESOLVED)
     evaluated = (
         select(

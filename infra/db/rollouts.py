@@ -227,12 +227,12 @@ async def put_patch(
 
 
 async def get_patch(database: Database, rollout: RolloutId, epoch: int) -> bytes | None:
-    """None when none was collected. Raises Fenced."""
+    """The patch; None when none was collected. Raises Fenced."""
     return await _of_epoch(database, rollout, epoch, RolloutRow.patch)
 
 
 async def get_final_patch(database: Database, rollout: RolloutId) -> bytes | None:
-    """Of the epoch that counts. Raises UnknownId."""
+    """The patch of the epoch that counts. Raises UnknownId."""
     return await _one_column(database, rollout, RolloutRow.patch)
 
 
@@ -256,12 +256,12 @@ async def put_grade(
 
 
 async def get_grade_output(database: Database, rollout: RolloutId, epoch: int) -> str | None:
-    """None when it was not graded. Raises Fenced."""
+    """Output of the hidden tests; None when it was not graded. Raises Fenced."""
     return await _of_epoch(database, rollout, epoch, RolloutRow.grade_output)
 
 
 async def get_grade_report(database: Database, rollout: RolloutId) -> GradeReport | None:
-    """Of the epoch that counts; None when it was not graded. Raises UnknownId."""
+    """Report of the epoch that counts; None when it was not graded. Raises UnknownId."""
     stored = await _one_column(database, rollout, RolloutRow.grade_report)
     return None if stored is None else GradeReport.model_validate(stored)
 
@@ -300,7 +300,7 @@ async def finish(
 
 
 async def get(database: Database, rollout: RolloutId) -> RolloutRecord:
-    """Raises UnknownId."""
+    """The rollout's record. Raises UnknownId."""
     async with database.statement() as connection:
         result = await connection.execute(select(*_COLUMNS).where(RolloutRow.id == rollout))
         row = result.one_or_none()
@@ -317,7 +317,7 @@ async def list_rollouts(
     phase: RolloutPhase | None = None,
     limit: int | None = None,
 ) -> list[RolloutRecord]:
-    """Newest group first, in sample order within a group."""
+    """Rollouts, newest group first, in sample order within a group."""
     statement = select(*_COLUMNS).order_by(
         RolloutRow.created_at.desc(), RolloutRow.group_id, RolloutRow.sample_index
     )

@@ -51,6 +51,7 @@ class Part:
 
 
 def part_id(run: CampaignId, index: int, evaluation: PolicyEvaluation | None = None) -> GroupId:
+    """The id of the group that is the run's part `index`."""
     if evaluation is None:
         return run_group_id(run, index)
     sampling = Sampling.GREEDY if evaluation.greedy else Sampling.SAMPLED

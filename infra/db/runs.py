@@ -69,6 +69,7 @@ async def take_up(
 
 
 async def tally(database: Database, campaign: CampaignId) -> RunTally:
+    """How many of the run's rollouts are done, running, resolved or masked."""
     wall_s = func.extract(
         "epoch", func.max(RolloutRow.finished_at) - func.min(RolloutRow.started_at)
     )

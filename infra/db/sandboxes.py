@@ -101,8 +101,8 @@ async def open_lease(
     backend: str,
     max_open: int | None = None,
 ) -> None:
-    """Write this before the sandbox is made, so that a crash in between leaves a lease and never an
-    unknown sandbox. Opening again moves the lease here.
+    """Record a sandbox's lease; write this before the sandbox is made, so that a crash in between
+    leaves a lease and never an unknown sandbox. Opening again moves the lease here.
 
     Raises Fenced, and CampaignFull when `max_open` other rollouts of the campaign have an agent
     sandbox. The rollout's own do not count: it opens the next one because the last is lost."""
@@ -129,8 +129,8 @@ async def close_lease(
     node: NodeId,
     status: SandboxStatus = SandboxStatus.CLOSED,
 ) -> bool:
-    """Write this after the sandbox is gone. False when `node` holds no open lease on it: it was
-    closed before, or another node has taken it over."""
+    """Record a lease's end; write this after the sandbox is gone. False when `node` holds no open
+    lease on it: it was closed before, or another node has taken it over."""
     async with database.statement() as connection:
         closed = await connection.scalar(
             update(SandboxRow)
@@ -146,17 +146,17 @@ async def close_lease(
 
 
 async def open_leases(database: Database, node: NodeId | None = None) -> list[Lease]:
-    """Oldest first; of every node when `node` is None."""
+    """Open leases, oldest first; of every node when `node` is None."""
     return await _leases(database, node)
 
 
 async def open_of(database: Database, campaign: CampaignId) -> list[Lease]:
-    """Of one campaign, oldest first."""
+    """Open leases of one campaign, oldest first."""
     return await _leases(database, None, RolloutRow.campaign_id == campaign)
 
 
 async def between_sandboxes(database: Database, limit: int) -> list[RolloutId]:
-    """Those under way that hold no sandbox, oldest first: a node may be about to open one for
+    """Rollouts under way that hold no sandbox, oldest first: a node may be about to open one for
     them, or to judge what the last one left."""
     has_lease = (
         select(SandboxRow.id)

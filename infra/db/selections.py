@@ -217,6 +217,7 @@ async def size(connection: AsyncConnection, config: RunConfig, split: str) -> in
 async def task_at(
     connection: AsyncConnection, config: RunConfig, split: str, position: int
 ) -> TaskId | None:
+    """The campaign's task at this position of `split`; None beyond the last."""
     chosen = _chosen(config, split).subquery()
     task = await connection.scalar(select(chosen.c.id).where(chosen.c.position == position))
     return None if task is None else TaskId(task)

@@ -39,8 +39,8 @@ class HandedIn:
 
 
 async def hand_in(database: Database, ident: str, what: HandedIn) -> SessionRecord:
-    """The session as it stands then: ended by this, or by what came before. Raises Fenced when its
-    rollout has ended or begun another epoch."""
+    """Take what an agent hands in; the session as it stands then: ended by this, or by what came
+    before. Raises Fenced when its rollout has ended or begun another epoch."""
     async with database.transaction() as connection:
         found = await _locked(connection, ident)
         if found.ending is not None:
@@ -66,8 +66,8 @@ async def end(
     ending: SessionEnd,
     note: str = "",
 ) -> SessionRecord:
-    """The session as it stands then. At a limit nothing was made, and that is what is graded.
-    Raises Fenced."""
+    """End a session, and give it as it stands then. At a limit nothing was made, and that is
+    what is graded. Raises Fenced."""
     async with database.transaction() as connection:
         found = await _locked(connection, session_id(rollout, epoch, life))
         if found.ending is not None:
@@ -78,8 +78,8 @@ async def end(
 
 
 async def withdraw(database: Database, ident: str) -> None:
-    """Of a rollout whose workflow is gone: nothing can be done in it, and its claim takes another
-    one."""
+    """Withdraw the session of a rollout whose workflow is gone: nothing can be done in it, and its
+    claim takes another one."""
     async with database.statement() as connection:
         await connection.execute(
             update(_ROW)

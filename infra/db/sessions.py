@@ -92,6 +92,7 @@ _COLUMNS = (
 
 
 def selected(*which: ColumnElement[bool]) -> Select[Any]:
+    """The statement that reads these sessions."""
     return select(*_COLUMNS).join(RolloutRow, RolloutRow.id == _ROW.rollout_id).where(*which)
 
 
@@ -117,7 +118,7 @@ async def with_key(database: Database, ident: str, key: str) -> SessionRecord | 
 
 
 async def read(database: Database, rollout: RolloutId, epoch: int, life: int) -> SessionRecord:
-    """Raises Fenced when it was not offered."""
+    """The session's record. Raises Fenced when it was not offered."""
     async with database.statement() as connection:
         row = (
             await connection.execute(selected(_ROW.id == session_id(rollout, epoch, life)))
@@ -128,14 +129,14 @@ async def read(database: Database, rollout: RolloutId, epoch: int, life: int) ->
 
 
 async def of_rollout(database: Database, rollout: RolloutId, epoch: int) -> list[SessionRecord]:
-    """In the order of lives."""
+    """Sessions of the rollout, in the order of lives."""
     statement = selected(_ROW.rollout_id == rollout, _ROW.epoch == epoch).order_by(_ROW.life)
     async with database.statement() as connection:
         return [record_of(row) for row in await connection.execute(statement)]
 
 
 async def heard(database: Database, ident: str) -> bool:
-    """Its agent lives. False: the session has ended."""
+    """Record that its agent lives. False: the session has ended."""
     async with database.statement() as connection:
         found = await connection.scalar(
             update(_ROW)
@@ -159,6 +160,7 @@ async def waiting(database: Database, campaign: CampaignId) -> tuple[int, dateti
 
 
 def is_free(campaign: CampaignId) -> tuple[ColumnElement[bool], ...]:
+    """The conditions of a session that can be taken."""
     return (
         _ROW.campaign_id == campaign,
         _ROW.taken_at.is_(None),
@@ -168,4 +170,5 @@ def is_free(campaign: CampaignId) -> tuple[ColumnElement[bool], ...]:
 
 
 def record_of(row: Row[Any]) -> SessionRecord:
+    """The record of one row of `selected`."""
     return SessionRecord(*row)

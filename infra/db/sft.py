@@ -121,7 +121,7 @@ def _row(sample: Sample) -> dict[str, Any]:
 
 
 async def data_of(database: Database, campaign: CampaignId) -> SftData:
-    """Raises UnknownId."""
+    """The data that the run is trained on. Raises UnknownId."""
     async with database.transaction() as connection:
         row = (
             await connection.execute(select(*_DATA).where(SftDataRow.campaign_id == campaign))
@@ -134,7 +134,8 @@ async def data_of(database: Database, campaign: CampaignId) -> SftData:
 async def samples_at(
     database: Database, campaign: CampaignId, positions: Sequence[int]
 ) -> list[Sample]:
-    """In the order given; a position may come twice. Raises UnknownId."""
+    """Samples at these positions, in the order given; a position may come twice. Raises
+    UnknownId."""
     async with database.transaction() as connection:
         rows = await connection.execute(
             select(
@@ -228,7 +229,7 @@ async def progress(database: Database, campaign: CampaignId) -> tuple[int, dict[
 
 
 async def losses(database: Database, campaign: CampaignId) -> list[float | None]:
-    """Of every step, in order."""
+    """Losses of every step, in order."""
     async with database.transaction() as connection:
         found = await connection.scalars(
             select(StepRow.metrics)

@@ -40,7 +40,7 @@ class Chosen:
 async def samples(
     database: Database, campaign: CampaignId, source: SftSource, chosen: Chosen
 ) -> AsyncIterator[Sample]:
-    """Of the rollouts that `source` asks for; `chosen` is filled in on the way. Raises
+    """Samples of the rollouts that `source` asks for; `chosen` is filled in on the way. Raises
     BrokenTrajectory."""
     per_task: Counter[str] = Counter()
     for id, epoch, task in await _candidates(database, campaign, source, chosen):

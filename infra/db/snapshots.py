@@ -37,7 +37,8 @@ class Snapshot:
 async def put(
     database: Database, rollout: RolloutId, epoch: int, num_turns: int, data: bytes
 ) -> None:
-    """Keep it, unless the rollout has one as new or has ended. Raises Fenced for another epoch."""
+    """Keep a snapshot, unless the rollout has one as new or has ended. Raises Fenced for another
+    epoch."""
     values = {"rollout_id": rollout, "epoch": epoch, "num_turns": num_turns, "data": data}
     async with database.statement() as connection:
         if await connection.scalar(_PUT, values) is None:
@@ -45,6 +46,7 @@ async def put(
 
 
 async def newest(database: Database, rollout: RolloutId, epoch: int) -> Snapshot | None:
+    """The rollout's snapshot; None when there is none."""
     async with database.statement() as connection:
         row = (
             await connection.execute(
@@ -57,6 +59,6 @@ async def newest(database: Database, rollout: RolloutId, epoch: int) -> Snapshot
 
 
 async def drop(database: Database, rollout: RolloutId) -> None:
-    """Keep none: it is of no use. Dropping twice is fine."""
+    """Delete the snapshot: it is of no use. Dropping twice is fine."""
     async with database.statement() as connection:
         await connection.execute(delete(SnapshotRow).where(SnapshotRow.rollout_id == rollout))

@@ -56,8 +56,8 @@ async def read(
     since: float = 0.0,
     batches: Batches | None = None,
 ) -> Standing:
-    """What was masked or flat before `since`, in unix seconds, does not count as in a row.
-    `batches`: of a reproducible campaign."""
+    """Where the campaign stands. What was masked or flat before `since`, in unix seconds, does not
+    count as in a row. `batches`: of a reproducible campaign."""
     async with database.snapshot() as connection:
         newest = await connection.scalar(
             select(func.max(PolicyVersionRow.version)).where(

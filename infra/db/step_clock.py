@@ -50,7 +50,7 @@ _CLOCK = text("""
 
 
 async def step_clock(database: Database, campaign: CampaignId, step: int) -> StepClock:
-    """Of a planned step, from the commit of the version that it begins with. Raises
+    """The clock of a planned step, from the commit of the version that it begins with. Raises
     StepOutOfOrder."""
     async with database.transaction() as connection:
         row = (await connection.execute(_CLOCK, {"campaign": campaign, "step": step})).one_or_none()

@@ -138,26 +138,27 @@ async def commit_step(
 
 
 async def get_step(database: Database, campaign: CampaignId, step: int) -> StepRecord | None:
-    """None when it was not planned."""
+    """The step's record; None when it was not planned."""
     async with database.transaction() as connection:
         row = (await connection.execute(_of(campaign).where(StepRow.step == step))).one_or_none()
     return None if row is None else StepRecord(*row)
 
 
 async def list_steps(database: Database, campaign: CampaignId) -> list[StepRecord]:
-    """In order."""
+    """All steps in order."""
     async with database.transaction() as connection:
         rows = await connection.execute(_of(campaign).order_by(StepRow.step))
         return [StepRecord(*row) for row in rows]
 
 
 async def step_groups(database: Database, campaign: CampaignId, step: int) -> list[GroupId]:
-    """In batch order; empty when it was not planned."""
+    """Groups of the step, in batch order; empty when it was not planned."""
     async with database.transaction() as connection:
         return await groups_of(connection, campaign, step)
 
 
 def never_planned(campaign: CampaignId, step: int) -> StepOutOfOrder:
+    """The error for a step without a plan."""
     return StepOutOfOrder(f"campaign {campaign}: step {step} was never planned")
 
 
@@ -210,6 +211,7 @@ async def _admitted_first(
 
 
 async def groups_of(connection: AsyncConnection, campaign: CampaignId, step: int) -> list[GroupId]:
+    """Groups of the step, in batch order."""
     ids = await connection.scalars(
         select(StepGroupRow.group_id)
         .where(StepGroupRow.campaign_id == campaign, StepGroupRow.step == step)

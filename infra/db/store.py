@@ -23,7 +23,7 @@ _SWEEP_LOCK = text("SELECT pg_try_advisory_xact_lock(hashtextextended('sweep of 
 
 
 async def identity(database: Database) -> StoreId:
-    """Raises DatabaseError, also when somebody deleted the row."""
+    """The database's random identity. Raises DatabaseError, also when somebody deleted the row."""
     async with database.transaction() as connection:
         found = await connection.scalar(select(StoreRow.id))
     if found is None:
@@ -35,13 +35,15 @@ async def identity(database: Database) -> StoreId:
 
 
 async def namespace(database: Database) -> str | None:
-    """Of Temporal, that the work is in; None before anybody connected. Raises DatabaseError."""
+    """The Temporal namespace that the work is in; None before anybody connected. Raises
+    DatabaseError."""
     async with database.transaction() as connection:
         return await connection.scalar(select(StoreRow.namespace))
 
 
 async def put_namespace(database: Database, name: str) -> str:
-    """Record it unless there is one; the one that stands. Raises DatabaseError."""
+    """Record the Temporal namespace unless there is one; the one that stands. Raises
+    DatabaseError."""
     async with database.transaction() as connection:
         await connection.execute(
             update(StoreRow).where(StoreRow.namespace.is_(None)).values(namespace=name)
@@ -50,15 +52,15 @@ async def put_namespace(database: Database, name: str) -> str:
 
 
 async def move_namespace(database: Database, name: str) -> None:
-    """Raises DatabaseError."""
+    """Record another Temporal namespace. Raises DatabaseError."""
     async with database.transaction() as connection:
         await connection.execute(update(StoreRow).values(namespace=name))
 
 
 @asynccontextmanager
 async def sweep_turn(database: Database, every: timedelta) -> AsyncIterator[bool]:
-    """True for one caller, once in `every`; the turn is over when the block ends, and counts as
-    taken only when it ends without an error."""
+    """Take a turn at sweeping: True for one caller, once in `every`; the turn is over when
+    the block ends, and counts as taken only when it ends without an error."""
     async with database.transaction() as connection:
         mine = bool(await connection.scalar(_SWEEP_LOCK)) and await connection.scalar(
             select(StoreRow.id).where(

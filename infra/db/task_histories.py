@@ -18,7 +18,8 @@ _KNOWN = (GroupStatus.READY, GroupStatus.CONSUMED, GroupStatus.FLAT, GroupStatus
 async def read(
     database: Database, campaign: CampaignId, ids: Sequence[TaskId], recent_groups: int
 ) -> list[TaskHistory]:
-    """[N] of the tasks `ids`, each over its newest `recent_groups` training groups that ended."""
+    """Histories [N] of the tasks `ids`, each over its newest `recent_groups` training groups that
+    ended."""
     of_campaign = (GroupRow.campaign_id == campaign) & (GroupRow.kind == GroupKind.TRAIN)
     age = func.row_number().over(partition_by=GroupRow.task_id, order_by=GroupRow.index.desc())
     ended = (

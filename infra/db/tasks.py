@@ -92,7 +92,7 @@ async def put_tasks(database: Database, tasks: Sequence[AnyTask]) -> int:
 
 
 async def import_tasks(database: Database, tasks: Sequence[AnyTask]) -> list[Fate]:
-    """Each task for itself: the fates of all of them, in their order."""
+    """Store each task for itself: the fates of all of them, in their order."""
     hashes = [task.content_hash if _storable(task) else None for task in tasks]
     fates: list[Fate] = []
     new: dict[TaskId, AnyTask] = {}
@@ -113,7 +113,7 @@ async def import_tasks(database: Database, tasks: Sequence[AnyTask]) -> list[Fat
 
 
 async def get_task(database: Database, task: TaskId) -> AnyTask:
-    """Raises UnknownId."""
+    """The task. Raises UnknownId."""
     async with database.transaction() as connection:
         spec = await connection.scalar(select(TaskRow.spec).where(TaskRow.id == task))
     if spec is None:
@@ -122,7 +122,7 @@ async def get_task(database: Database, task: TaskId) -> AnyTask:
 
 
 async def get_tasks(database: Database, source: str, split: str | None) -> list[AnyTask]:
-    """In listing order; of all splits when `split` is None."""
+    """Tasks in listing order; of all splits when `split` is None."""
     async with database.transaction() as connection:
         specs = await connection.scalars(
             select(TaskRow.spec)
@@ -133,7 +133,7 @@ async def get_tasks(database: Database, source: str, split: str | None) -> list[
 
 
 async def summaries(database: Database, source: str, split: str | None) -> list[TaskSummary]:
-    """In listing order; of all splits when `split` is None."""
+    """Summaries of tasks in listing order; of all splits when `split` is None."""
     named = func.coalesce(func.jsonb_array_length(_JUDGE["fail_to_pass"]), 0) + func.coalesce(
         func.jsonb_array_length(_JUDGE["pass_to_pass"]), 0
     )
@@ -156,7 +156,7 @@ async def summaries(database: Database, source: str, split: str | None) -> list[
 async def task_ids(
     database: Database, source: str, split: str, *, limit: int | None = None
 ) -> list[TaskId]:
-    """In listing order; the first `limit`."""
+    """Ids of tasks in listing order; the first `limit`."""
     async with database.transaction() as connection:
         ids = await connection.scalars(
             select(TaskRow.id)
@@ -170,6 +170,7 @@ async def task_ids(
 async def ids_of_other_kinds(
     database: Database, source: str, split: str, kind: str
 ) -> frozenset[TaskId]:
+    """Ids of tasks of the split that are not of `kind`."""
     async with database.transaction() as connection:
         ids = await connection.scalars(
             select(TaskRow.id).where(*_of(source, split), KIND.is_distinct_from(kind))
@@ -178,7 +179,7 @@ async def ids_of_other_kinds(
 
 
 async def list_splits(database: Database) -> list[Split]:
-    """What is stored, by source and split."""
+    """Numbers of stored tasks, by source and split."""
     async with database.transaction() as connection:
         rows = await connection.execute(
             select(TaskRow.source, TaskRow.split, func.count(), func.count(_IMAGE))
@@ -189,7 +190,8 @@ async def list_splits(database: Database) -> list[Split]:
 
 
 async def known_source(database: Database, source: str, split: str | None = None) -> None:
-    """Raises UsageError, which lists what is stored, for a source or split without tasks."""
+    """Check that a source or split has tasks. Raises UsageError, which lists what is stored, for a
+    source or split without tasks."""
     splits = await list_splits(database)
     of_source = [each.split for each in splits if each.source == source]
     if of_source and split in (None, *of_source):

@@ -102,14 +102,14 @@ async def release(database: Database, campaign: CampaignId, epoch: int) -> None:
 
 
 async def check(database: Database, campaign: CampaignId, epoch: int) -> None:
-    """Raises TrainerFenced when `epoch` is not the newest."""
+    """Check the trainer's epoch. Raises TrainerFenced when `epoch` is not the newest."""
     async with database.transaction() as connection:
         await refuse_fenced(connection, campaign, epoch)
 
 
 async def refuse_fenced(connection: AsyncConnection, campaign: CampaignId, epoch: int) -> None:
-    """Raises TrainerFenced when `epoch` is not the newest; else no other begins before the
-    transaction ends."""
+    """Check the trainer's epoch within a transaction. Raises TrainerFenced when `epoch` is not the
+    newest; else no other begins before the transaction ends."""
     held = await connection.scalar(
         select(TrainerLeaseRow.epoch)
         .where(TrainerLeaseRow.campaign_id == campaign, TrainerLeaseRow.epoch == epoch)

@@ -113,6 +113,7 @@ async def standing_call(
 
 
 async def get_call(database: Database, rollout: RolloutId, epoch: int, number: int) -> Call | None:
+    """The stored reply of this number; None when there is none."""
     async with database.statement() as connection:
         return await _call(connection, rollout, epoch, number)
 

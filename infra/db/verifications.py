@@ -105,7 +105,7 @@ async def references(database: Database, task: TaskId) -> References:
 
 
 async def faults(database: Database, campaign: CampaignId) -> dict[TaskId, str]:
-    """Of tasks with a rollout that ended masked: why, of one of them."""
+    """Faults of tasks with a rollout that ended masked: why, of one of them."""
     async with database.transaction() as connection:
         rows = await connection.execute(
             select(RolloutRow.task_id, func.min(RolloutRow.fault))
@@ -120,7 +120,7 @@ async def faults(database: Database, campaign: CampaignId) -> dict[TaskId, str]:
 
 
 async def reasons(database: Database, campaign: CampaignId) -> dict[TaskId, str]:
-    """Of tasks whose true fix did not resolve them: why, of one of their rollouts."""
+    """Reasons of tasks whose true fix did not resolve them: why, of one of their rollouts."""
     columns = (
         RolloutRow.task_id,
         RolloutRow.verdict,
@@ -161,7 +161,7 @@ class Passes:
 
 
 async def passes(database: Database, campaign: CampaignId) -> dict[Player, Passes]:
-    """By whose patch it was; of rollouts that got a verdict."""
+    """How often each task passed, by whose patch it was; of rollouts that got a verdict."""
     async with database.transaction() as connection:
         rows = await connection.execute(
             select(
@@ -181,7 +181,7 @@ async def passes(database: Database, campaign: CampaignId) -> dict[Player, Passe
 
 
 def in_words(found: Mapping[Player, Passes]) -> str:
-    """Of the kinds of patches that were graded."""
+    """Words for the kinds of patches that were graded."""
     names = {Player.GOLD: "gold patches", Player.EMPTY: "empty patches", Player.EXPLOIT: "exploits"}
     graded = ((name, found[player]) for player, name in names.items() if found[player].num_graded)
     return (

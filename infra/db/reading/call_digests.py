@@ -12,8 +12,8 @@ from mainspring.ids import CampaignId
 
 
 async def read(connection: AsyncConnection, campaign: CampaignId) -> dict[int, dict[str, str]]:
-    """By step, then by "place.rollout.call": place of the group in the batch, of the rollout in its
-    group, and number of the call."""
+    """Digests of the trained calls by step, then by "place.rollout.call": place of the group in the
+    batch, of the rollout in its group, and number of the call."""
     rows = await connection.stream(
         select(
             StepGroupRow.step,

@@ -19,7 +19,7 @@ _TRAINED = GroupRow.status.in_((GroupStatus.READY, GroupStatus.CONSUMED))
 async def read(
     connection: AsyncConnection, campaign: CampaignId, batches: Batches
 ) -> list[Deviation]:
-    """Ordered by step, then group and rollout."""
+    """Deviations from the schedule, ordered by step, then group and rollout."""
     step = GroupRow.draw % batches.stride // batches.groups_per_step + 1
     found = [
         Deviation(step=row.step, cause=cause, group=row.group, rollout=row.rollout)

@@ -32,6 +32,7 @@ class Endings:
 
 
 async def read(connection: AsyncConnection, campaign: CampaignId) -> Endings:
+    """How the campaign's rollouts ended: counts by stop reason and verdict."""
     of_campaign = RolloutRow.campaign_id == campaign
     num_rollouts, num_turns, num_suspicious = (
         await connection.execute(

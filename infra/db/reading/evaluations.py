@@ -55,7 +55,7 @@ class CheckedGap:
 
 
 async def read(connection: AsyncConnection, campaign: CampaignId) -> tuple[Evaluation, ...]:
-    """By version, split and sampling."""
+    """Results by version, split and sampling."""
     rows = await connection.execute(
         select(
             GroupRow.policy_version,
@@ -78,7 +78,7 @@ async def read(connection: AsyncConnection, campaign: CampaignId) -> tuple[Evalu
 async def rollouts(
     connection: AsyncConnection, campaign: CampaignId, split: str
 ) -> list[EvaluatedRollout]:
-    """Those of one split, sampled, that ended: the newest version first, each in its order."""
+    """Rollouts of one split, sampled, that ended: the newest version first, each in its order."""
     rows = await connection.execute(
         select(
             RolloutRow.id,
@@ -100,7 +100,7 @@ async def rollouts(
 
 
 async def checked_gaps(connection: AsyncConnection, campaign: CampaignId) -> tuple[CheckedGap, ...]:
-    """By version; those that were measured on no token are left out."""
+    """Measured log-prob gaps by version; those that were measured on no token are left out."""
     rows = await connection.execute(
         select(
             PolicyVersionRow.version,

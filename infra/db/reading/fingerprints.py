@@ -12,7 +12,7 @@ from mainspring.reproducibility import CampaignFingerprint, StepFingerprint
 async def read(
     database: Database, record: CampaignRecord, *, with_calls: bool = False
 ) -> CampaignFingerprint:
-    """Raises UsageError for what is no reproducible campaign."""
+    """The campaign's fingerprint. Raises UsageError for what is no reproducible campaign."""
     config = training(record.config)
     if config.batches is None:
         raise UsageError(

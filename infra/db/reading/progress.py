@@ -36,6 +36,7 @@ class Seen:
 
 
 async def read(database: Database, campaign: CampaignId) -> Seen:
+    """How far the run is: rollouts, turns, steps and newest figures."""
     finished = RolloutRow.finished_at.is_not(None)
     async with database.snapshot() as connection:
         done, running, turns, masked = (
@@ -112,7 +113,7 @@ class Standing:
 
 
 async def standings(database: Database) -> dict[CampaignId, Standing]:
-    """Of every campaign that has begun."""
+    """Standing of every campaign that has begun."""
     ended = RolloutRow.finished_at.is_not(None)
     scored = ended & RolloutRow.reward.is_not(None)
     async with database.transaction() as connection:

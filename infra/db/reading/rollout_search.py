@@ -146,7 +146,7 @@ async def find(
     order: Order = Order.NEWEST,
     limit: int | None = None,
 ) -> tuple[list[Found], int]:
-    """The first `limit` in this order, and how many match."""
+    """Rollouts that match, the first `limit` in this order, and how many match."""
     conditions = [RolloutRow.campaign_id == campaign, *_conditions(campaign, wanted)]
     joined = RolloutRow.group_id == GroupRow.id
     async with database.transaction() as connection:

@@ -136,6 +136,7 @@ async def read(
 async def lengths(
     connection: AsyncConnection, campaign: CampaignId, only: Collection[int] | None = None
 ) -> tuple[Lengths, ...]:
+    """Mean turns and tokens of the scored rollouts of each step."""
     tokens = (
         select(func.coalesce(func.sum(num_packed(CallRow.completion_ids)), 0))
         .where(CallRow.rollout_id == RolloutRow.id, CallRow.epoch == RolloutRow.epoch)
@@ -156,6 +157,7 @@ async def lengths(
 async def compositions(
     connection: AsyncConnection, campaign: CampaignId, only: Collection[int] | None = None
 ) -> tuple[Composition, ...]:
+    """Mean reward parts of each step, and its share of suspicious rollouts."""
     part = func.jsonb_each_text(RolloutRow.reward_parts).table_valued("key", "value").alias("part")
     means = (
         _scored(campaign, only)

@@ -34,6 +34,7 @@ async def ends(
     verdict: Verdict,
     num_turns: int,
 ) -> Ends:
+    """How many rollouts ended, and how many of them as expected."""
     expected = and_(
         DONE,
         RolloutRow.stop_reason == stop_reason,
@@ -51,7 +52,7 @@ async def ends(
 
 
 async def num_calls(connection: AsyncConnection, campaign: CampaignId) -> int:
-    """Replies stored of its rollouts, also of those that play."""
+    """Number of replies stored of its rollouts, also of those that play."""
     statement = (
         select(func.count())
         .select_from(CallRow)
@@ -62,7 +63,7 @@ async def num_calls(connection: AsyncConnection, campaign: CampaignId) -> int:
 
 
 async def most_in_flight(connection: AsyncConnection, campaign: CampaignId) -> int:
-    """Of its rollouts at one moment: claimed, and not ended."""
+    """Most rollouts of the campaign at one moment: claimed, and not ended."""
     rows = await connection.execute(
         select(RolloutRow.started_at, RolloutRow.finished_at).where(
             RolloutRow.campaign_id == campaign, RolloutRow.started_at.is_not(None)
@@ -76,7 +77,7 @@ async def most_in_flight(connection: AsyncConnection, campaign: CampaignId) -> i
 
 
 async def faults(connection: AsyncConnection, campaign: CampaignId, limit: int) -> list[str]:
-    """What rollouts were masked for, the most frequent first."""
+    """Faults that masked rollouts, the most frequent first."""
     rows = await connection.execute(
         select(RolloutRow.fault)
         .where(RolloutRow.campaign_id == campaign, RolloutRow.fault.is_not(None))
@@ -88,6 +89,6 @@ async def faults(connection: AsyncConnection, campaign: CampaignId, limit: int) 
 
 
 async def stored_bytes(connection: AsyncConnection) -> int:
-    """Of the whole database: tables, indexes and what belongs to them, without the log."""
+    """Bytes of the whole database: tables, indexes and what belongs to them, without the log."""
     size = select(func.pg_database_size(func.current_database()))
     return (await connection.execute(size)).scalar_one()
