@@ -30,6 +30,7 @@ HEAVY = (
     *("torch", "ray", "temporalio", "sqlalchemy", "docker", "transformers", "matplotlib"),
     *("pydantic", "structlog", "numpy", "mlflow", "wandb"),
 )
+_FIGURE = r"\d[\d,.]*\d(?:e-?\d+)?|\d"
 _COMMAND = re.compile(r"mainspring((?: [a-z]+(?:-[a-z]+)*)+)")
 
 
@@ -70,6 +71,20 @@ def test_readme_names_the_test_command() -> None:
     text = (ROOT / "README.md").read_text()
     found = re.search(r"^<!-- test-command -->\n```\w*\n(.*?)\n```", text, re.MULTILINE | re.DOTALL)
     assert found is not None and found[1] == "make test"
+
+
+def test_what_it_reaches_is_short_and_in_the_log() -> None:
+    lines = (DOCS / "performance.md").read_text().splitlines()
+    cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    rows = [each for each in cells if each[0] != "what"]
+    assert 20 <= len(rows) <= 40
+    assert [each for each in rows if len(each) != 5] == []
+    log = "\n".join(path.read_text() for path in (DOCS / "measurements").glob("*.md"))
+    logged = set(re.findall(_FIGURE, log))
+    unknown = {
+        row[0]: number for row in rows for number in set(re.findall(_FIGURE, row[1])) - logged
+    }
+    assert unknown == {}, "add the row to docs/measurements first"
 
 
 def test_make_targets_in_the_pages_exist() -> None:
