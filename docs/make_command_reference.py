@@ -18,16 +18,37 @@ HEAD = """\
 <!-- Written by docs/make_command_reference.py from the commands' own help. -->
 
 Every listing and summary takes `--json`. `--home DIR`, before or after the command, chooses another
-state folder than `.mainspring`. Exit codes: 0 done, 2 wrong input, 3 a service is missing or unfit,
-4 the work failed, 130 interrupted.
+state folder than `.mainspring`. `--no-color` or `NO_COLOR=1` prints without colours. Exit codes: 0
+done, 2 wrong input, 3 a service is missing or unfit, 4 the work failed, 130 interrupted. Addresses
+and keys are [environment variables](variables.md).
 """
+MORE = {
+    "mainspring sft": "supervised.md",
+    "mainspring tasks import": "tasks.md",
+    "mainspring tasks new": "tasks.md",
+    "mainspring campaign start": "campaign.md",
+    "mainspring campaign plan": "planning.md",
+    "mainspring campaign key": "gateway.md",
+    "mainspring campaign fingerprint": "reproducible.md",
+    "mainspring eval run": "exports.md",
+    "mainspring worker sandbox": "nodes.md",
+    "mainspring worker gateway": "gateway.md",
+    "mainspring worker edge": "gateway.md#an-edge",
+    "mainspring node drain": "nodes.md",
+    "mainspring agents add": "agents.md",
+    "mainspring bench simulate": "measurements/simulated.md",
+}
+"""Pages that explain a command."""
 EVERYWHERE = {"home", "help", "as_json"}
 """Options of nearly every command; the page's head tells of them."""
 
 
 def page() -> str:
     commands = list(_commands(typer.main.get_command(app), ("mainspring",)))
-    rows = [f"| [`{name}`](#{_anchor(name)}) | {_short(command)} |" for name, command in commands]
+    rows = [
+        f"| [`{name}`](#{_anchor(name)}) | {_short(command)}{_more(name)} |"
+        for name, command in commands
+    ]
     table = "\n".join(["| command | does |", "|---|---|", *rows])
     sections = "\n".join(_section(name, command) for name, command in commands)
     return f"{HEAD}\n{table}\n\n{sections}"
@@ -50,6 +71,10 @@ def _anchor(name: str) -> str:
 def _short(command: Any) -> str:
     """The help's first sentence."""
     return _cell(command.help.split("\n\n")[0].split(". ")[0].rstrip(".") + ".")
+
+
+def _more(name: str) -> str:
+    return f" See [{MORE[name].partition('#')[0]}]({MORE[name]})." if name in MORE else ""
 
 
 def _section(name: str, command: Any) -> str:

@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 from pydantic import BaseModel
 
 from mainspring.config.campaign import CampaignConfig
+from mainspring.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -58,17 +59,23 @@ def test_commands_in_the_pages_exist(page: str) -> None:
             command = command.commands[word]
 
 
-def test_every_command_is_in_the_readme() -> None:
+def test_every_command_has_its_page() -> None:
     from cli.main import app
 
-    documented = {words[:2] for words in _commands(ROOT / "README.md")}
+    documented = {words[:2] for words in _commands(DOCS / "commands.md")}
     for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
         for words in [(name, sub) for sub in getattr(command, "commands", ())] or [(name,)]:
             assert any(each[: len(words)] == words for each in documented), " ".join(words)
 
 
-def test_readme_names_the_test_command() -> None:
+def test_every_variable_of_the_settings_has_its_page() -> None:
+    told = set(re.findall(r"`MAINSPRING_(\w+)`", (DOCS / "variables.md").read_text()))
+    assert told == {name.upper() for name in Settings.model_fields}
+
+
+def test_readme_is_short_and_names_the_test_command() -> None:
     text = (ROOT / "README.md").read_text()
+    assert text.count("\n") <= 250
     found = re.search(r"^<!-- test-command -->\n```\w*\n(.*?)\n```", text, re.MULTILINE | re.DOTALL)
     assert found is not None and found[1] == "make test"
 
