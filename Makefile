@@ -49,16 +49,17 @@ test: install ## what each commit needs: linters, types, and most tests
 	@$(MAKE) --no-print-directory --jobs 2 lint pytest
 
 pytest: install
-	$(PYTEST) -m "not ($(SLOW)) and not long and not model"
+	$(PYTEST) --hypothesis-profile=commit -m "not ($(SLOW)) and not long and not model"
 
 test-slow: install ## the tests that `make test` leaves out, with Docker where this machine can have it
 	.ci/docker bash -c '$(PYTEST) -m "($(SLOW)) and not long and not model"'
 
-test-all: test test-slow ## every test but those of `make chaos` and `make test-model`
+test-all: lint ## every test but those of `make chaos` and `make test-model`
+	.ci/docker bash -c '$(PYTEST)'
 
 test-changed: install ## the tests of `make test` that a change since SINCE reaches (SINCE=HEAD)
 	@files=$$($(BIN)/python -m tests.reached $(SINCE)); [ -n "$$files" ] || { echo "nothing changed"; exit 0; }; \
-		$(PYTEST) -m "not ($(SLOW)) and not long and not model" $$files
+		$(PYTEST) --hypothesis-profile=commit -m "not ($(SLOW)) and not long and not model" $$files
 
 chaos: install ## what takes long: schedules of a hundred random faults, kills within a step
 	TMPDIR=$$(.ci/memory-folder noexec) $(BIN)/python -m pytest -m long

@@ -14,6 +14,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from hypothesis import settings
 from sqlalchemy import delete
 
 from cli.operations.embedded_stack import StackInfo, temporary
@@ -29,6 +30,9 @@ os.environ["TORCHDYNAMO_DISABLE"] = "1"
 LONGEST_FIRST = ("test_train_command.py", "test_campaign_resumes.py")
 """Files of minutes that would run alone at the end, because the alphabet puts them last."""
 
+
+settings.register_profile("commit", max_examples=25)
+"""Of `make test`. `make test-all` tries the 100 that are usual."""
 
 SLOW = tomllib.loads((Path(__file__).parent / "slow.toml").read_text())
 
