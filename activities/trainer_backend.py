@@ -1,7 +1,7 @@
 """What trains: the trainer as the activities meet it.
 
-Implemented by `trainer.backend.RayTrainer`, which `workers.trainer` passes in. Invariant: it holds
-one version of the weights, or none after a call that failed.
+Implemented by `trainer.process.backend.RayTrainer`, which `workers.trainer` passes in. Invariant:
+it holds one version of the weights, or none after a call that failed.
 """
 
 from collections.abc import Callable

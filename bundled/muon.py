@@ -3,7 +3,7 @@
 The algorithm of `torch.optim.Muon` with its defaults: Nesterov momentum, five quintic Newton-Schulz
 steps (Keller Jordan, https://kellerjordan.github.io/posts/muon/). Torch's own works in bfloat16,
 one matrix after the other, which on a CPU without native bfloat16 costs several times more than
-the float32 product of a batch. Imported by trainer.optimizer.
+the float32 product of a batch. Imported by trainer.engines.optimizer.
 """
 
 import math

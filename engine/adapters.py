@@ -3,7 +3,7 @@
 Invariants: each token is computed with the adapter of its own request, or with none, whatever runs
 beside it; a folder that does not fit the served model is refused whole. A layer adds
 scale * B (A x) for the rows of each adapter, so the model's own weights stay as they are. Used by
-the engine thread alone; folders are PEFT's, as `trainer.adapters` writes them.
+the engine thread alone; folders are PEFT's, as `trainer.model.adapters` writes them.
 """
 
 import json

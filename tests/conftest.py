@@ -24,7 +24,8 @@ from migrations import upgrade
 
 for name in ("DATABASE_URL", "TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE", "HOME"):
     os.environ.pop(f"MAINSPRING_{name}", None)
-# As a rank on a CPU has it (trainer/driver.py): Megatron's import then makes no compiler ready.
+# As a rank on a CPU has it (trainer/process/driver.py): Megatron's import then makes no compiler
+# ready.
 os.environ["TORCHDYNAMO_DISABLE"] = "1"
 
 LONGEST_FIRST = ("test_train_command.py", "test_campaign_resumes.py")

@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 
 class Warmed(Protocol):
-    """See `trainer.backend.RayTrainer`; these block, the first one for seconds."""
+    """See `trainer.process.backend.RayTrainer`; these block, the first one for seconds."""
 
     def warm(self, config: CampaignConfig) -> None: ...
 

@@ -37,8 +37,8 @@ from mainspring.ids import (
 from mainspring.plain_text import plain
 from mainspring.settings import Settings, load_settings
 from mainspring.training_faults import TrainerFenced, TrainerLost
-from trainer.backend import RayTrainer
-from trainer.ray_cluster import LOCAL, clear_leftovers
+from trainer.process.backend import RayTrainer
+from trainer.process.ray_cluster import LOCAL, clear_leftovers
 from workers import tracking, trainer_lease
 from workers.polling import (
     GRACE,

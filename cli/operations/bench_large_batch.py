@@ -32,9 +32,9 @@ from mainspring.settings import load_settings
 from mainspring.status import StopReason, Verdict
 from mainspring.trajectories.samples import Sample, digest
 from mainspring.trajectories.turns import Call, VersionSpan
-from trainer.actor import PULSE_GROUP, RankActor
-from trainer.batch_file import batch_file
-from trainer.ray_cluster import LOCAL, RayCluster
+from trainer.process.actor import PULSE_GROUP, RankActor
+from trainer.process.batch_file import batch_file
+from trainer.process.ray_cluster import LOCAL, RayCluster
 
 CAMPAIGN = CampaignId("bench-batch")
 NUM_SEQUENCES = 512

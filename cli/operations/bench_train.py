@@ -123,7 +123,7 @@ def _hugging_face_step(model: Any, optimizer: Any, samples: Sequence[Any]) -> fl
 
 def _rank(model_dir: Path) -> Any:
     from mainspring.config.campaign import CampaignConfig
-    from trainer.rank import TrainerRank
+    from trainer.process.rank import TrainerRank
 
     trainer = {
         "device": "cpu",

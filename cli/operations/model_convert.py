@@ -17,7 +17,7 @@ def convert_model(
             "a checkpoint of Megatron has neither config.json nor tokenizer",
             remedy="give the Hugging Face folder of the same architecture with --like",
         )
-    from trainer import model_conversion
+    from trainer.model import model_conversion
 
     if not is_to_torch_dist:
         assert like is not None

@@ -1,8 +1,8 @@
 """Whether a policy version's files are still as its trainer wrote them.
 
-A trainer leaves a manifest beside each version (`trainer.checkpoint`) and compares what it loads
-itself. Tokenizer, chat template and the weights for engines are read elsewhere: altered while a
-campaign was stopped, they would change every prompt without a word. A model directory without a
+A trainer leaves a manifest beside each version (`trainer.engines.checkpoint`) and compares what it
+loads itself. Tokenizer, chat template and the weights for engines are read elsewhere: altered while
+a campaign was stopped, they would change every prompt without a word. A model directory without a
 manifest is one that no trainer wrote, and nothing is compared. Used where a tokenizer is loaded
 and where weights are published.
 """

@@ -5,7 +5,7 @@ action tokens (prompts, observations, tokens that are too old) is skipped and ta
 rollout ends for good, also where a limit cut it off: nothing is expected after its last action
 token. Its branches are one episode, in the order of their last calls: after the last action token
 of one the next one begins, and the reward is given once, at the end of the last. Invariants: equal
-input gives equal bits, on every rank; computed in float64. Imported by `trainer.critic`.
+input gives equal bits, on every rank; computed in float64. Imported by `trainer.step.critic`.
 """
 
 from collections.abc import Sequence

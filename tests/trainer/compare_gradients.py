@@ -66,13 +66,13 @@ def run(model: Path, batch: Path) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    import trainer.optimizer
+    import trainer.engines.optimizer
     from mainspring.config.campaign import CampaignConfig
     from mainspring.trajectories.samples import Sample
-    from trainer.rank import TrainerRank
+    from trainer.process.rank import TrainerRank
 
     gradients: list[str] = []
-    reduce_and_clip = trainer.optimizer.PolicyOptimizer.reduce_and_clip
+    reduce_and_clip = trainer.engines.optimizer.PolicyOptimizer.reduce_and_clip
 
     def noted(self: Any) -> float:
         # Private on purpose: what the backward pass left, before it is clipped.
@@ -85,8 +85,8 @@ def run(model: Path, batch: Path) -> dict[str, Any]:
             found.update(name.encode() + tensors[name].detach().contiguous().numpy().tobytes())
         return found.hexdigest()
 
-    trainer.optimizer.PolicyOptimizer.reduce_and_clip = noted
-    source = Path(trainer.optimizer.__file__).resolve()
+    trainer.engines.optimizer.PolicyOptimizer.reduce_and_clip = noted
+    source = Path(trainer.engines.optimizer.__file__).resolve()
     assert source.is_relative_to(Path.cwd()), f"{source} is not of the tree {Path.cwd()}"
     arrays = np.load(batch)
     samples = []

@@ -22,10 +22,10 @@ from transformers import (
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import Device, ParallelConfig
 from mainspring.trajectories.samples import NOT_SAMPLED, Sample
-from trainer.driver import TrainerDriver
-from trainer.hf_directory import load_weights
-from trainer.processes import Processes, join
-from trainer.rank import TrainerRank
+from trainer.model.hf_directory import load_weights
+from trainer.model.processes import Processes, join
+from trainer.process.driver import TrainerDriver
+from trainer.process.rank import TrainerRank
 
 FAMILIES = {
     "qwen3": (Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),

@@ -11,9 +11,9 @@ import psutil
 
 from tests.trainer import cuda_shim
 from tests.trainer.deadly_engine import ARMED_AT, meet
-from trainer import sharded_files
+from trainer.engines import sharded_files
 from trainer.engines.mcore import McoreEngine
-from trainer.parent_death import end_with_parent, ended_with_parent
+from trainer.engines.parent_death import end_with_parent, ended_with_parent
 
 SLOW_S = 1.5
 WRITERS = "writers"

@@ -26,8 +26,9 @@ from mainspring.ids import CampaignId
 from mainspring.protocol.campaign import CampaignRef, StepInput
 from mainspring.training_faults import TrainerLost
 from tests.trainer.deadly_engine import ARMED_AT, deadly, meet, met
-from trainer import checkpoint, driver
-from trainer.backend import RayTrainer
+from trainer.engines import checkpoint
+from trainer.process import driver
+from trainer.process.backend import RayTrainer
 
 
 def arm_driver() -> None:

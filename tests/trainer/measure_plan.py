@@ -148,7 +148,7 @@ def _run_ranks(name: str, folder: Path, world_size: int) -> list[dict[str, Any]]
 
 def _start(arguments: list[str]) -> subprocess.Popen[str]:
     command = [sys.executable, "-W", "ignore", "-m", "tests.trainer.measure_plan", *arguments]
-    from trainer.rank_processes import rank_environment
+    from trainer.process.rank_processes import rank_environment
 
     root = Path(__file__).parents[2]
     config = CASES[arguments[1]].config
@@ -183,7 +183,7 @@ def run_rank(name: str, folder: Path, rank: int) -> None:
     from torch.distributed import FileStore  # pyright: ignore[reportPrivateImportUsage]
 
     import trainer.engines.plain
-    from trainer.rank import TrainerRank
+    from trainer.process.rank import TrainerRank
 
     case = CASES[name]
     world_size = case.config.trainer.world_size

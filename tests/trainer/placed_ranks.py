@@ -15,7 +15,7 @@ from ray.util import placement_group_table
 
 from mainspring.config.campaign import CampaignConfig
 from mainspring.training_faults import DeviceMissing, TrainerLost
-from trainer.driver import TrainerDriver
+from trainer.process.driver import TrainerDriver
 
 
 def config(placement_timeout_s: float) -> CampaignConfig:

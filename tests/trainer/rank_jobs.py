@@ -8,13 +8,13 @@ import torch.distributed as dist
 from mainspring.config.campaign import CampaignConfig
 from mainspring.trajectories.samples import Sample
 from tests.trainer import cuda_shim
-from trainer import model_conversion
 from trainer.engines.mcore import McoreEngine
-from trainer.mcore_module import finalize_model_grads
-from trainer.mini_batch import MiniBatch
-from trainer.policy_step import PolicyStep
-from trainer.processes import Processes, join
-from trainer.rank import TrainerRank
+from trainer.engines.mcore_module import finalize_model_grads
+from trainer.model import model_conversion
+from trainer.model.processes import Processes, join
+from trainer.process.rank import TrainerRank
+from trainer.step.mini_batch import MiniBatch
+from trainer.step.policy_step import PolicyStep
 
 
 def joined(rank: int, store: str, config: CampaignConfig) -> Processes:

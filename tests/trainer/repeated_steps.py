@@ -17,7 +17,7 @@ import numpy as np
 from mainspring.config.campaign import CampaignConfig
 from mainspring.trajectories.samples import NOT_SAMPLED, Sample
 from mainspring.trajectories.sequences import WeightedSequence
-from trainer.rank import TrainerRank
+from trainer.process.rank import TrainerRank
 
 THREADS = 2
 CONFIG = {

@@ -14,7 +14,7 @@ from infra.policy.weight_label import WeightLabel
 from mainspring.config.campaign import CampaignConfig
 from mainspring.sending import Bucket, Meeting
 from mainspring.step_metrics import TrainerJob
-from trainer.rank import TrainerRank
+from trainer.process.rank import TrainerRank
 
 SMALL_BYTES = 8 << 10
 """Of a bucket: the tiny model takes several."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from trainer.convert import from_hf, to_hf
+from trainer.model.convert import from_hf, to_hf
 
 
 def hf_to_mcore(

@@ -20,9 +20,9 @@ from tests.trainer.conftest import MakeModel
 from tests.trainer.deadly_background import POINTS, WRITERS
 from tests.trainer.ranks import run
 from tests.trainer.test_step_killed import NUM_STEPS, TIMEOUT_S, curve, stored, train
-from trainer import checkpoint
-from trainer.checkpoint import Sharding
-from trainer.hf_directory import load_weights
+from trainer.engines import checkpoint
+from trainer.engines.checkpoint import Sharding
+from trainer.model.hf_directory import load_weights
 
 ENGINE = {
     "engine": "tests.trainer.deadly_background:DeadlyMcore",

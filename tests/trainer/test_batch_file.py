@@ -11,12 +11,12 @@ import pytest
 from mainspring.fates import rule_of
 from mainspring.training_faults import BatchFileDamaged
 from mainspring.trajectories.samples import Sample, digest
-from trainer.batch_file import BatchFile, batch_file
+from trainer.process.batch_file import BatchFile, batch_file
 
 ENDED_IN_THE_BLOCK = """
 import os, signal, sys
 from pathlib import Path
-from trainer.batch_file import batch_file
+from trainer.process.batch_file import batch_file
 with batch_file(Path(sys.argv[1]), [], step=1, epoch=int(sys.argv[2])):
     os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -20,9 +20,9 @@ from mainspring.trajectories.sequences import WeightedSequence
 from tests.trainer import rank_jobs, ranks
 from tests.trainer.conftest import MakeModel, largest_gap, weights_of
 from tests.trainer.critics import MakeConfig, with_critic, with_rewards
-from trainer.critic import Critic
-from trainer.rank import TrainerRank
-from trainer.schedule import lr_scale
+from trainer.process.rank import TrainerRank
+from trainer.step.critic import Critic
+from trainer.step.schedule import lr_scale
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from mainspring.training_faults import CheckpointUnusable, TrainerFenced
 from mainspring.trajectories.samples import Sample
 from tests.trainer.conftest import MakeModel
 from tests.trainer.test_trainer_checkpoint import MANIFEST, ORIGIN, write
-from trainer import checkpoint
-from trainer.batch_file import batch_file
-from trainer.checkpoint import Identity
-from trainer.driver import TrainerDriver
+from trainer.engines import checkpoint
+from trainer.engines.checkpoint import Identity
+from trainer.process.batch_file import batch_file
+from trainer.process.driver import TrainerDriver
 
 
 def test_a_checkpoint_without_the_critic_that_was_written_is_not_committed(tmp_path: Path) -> None:

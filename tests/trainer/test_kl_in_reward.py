@@ -13,9 +13,9 @@ from torch import Tensor
 from mainspring.algorithms.choice import find_loss
 from mainspring.config.trainer import TrainerConfig
 from mainspring.trajectories.samples import Sample
-from trainer.loss_pass import LossPass
 from trainer.losses.kl import to_come
-from trainer.mini_batch import MiniBatch
+from trainer.step.loss_pass import LossPass
+from trainer.step.mini_batch import MiniBatch
 
 COEF = 1.0
 VERSION = 3

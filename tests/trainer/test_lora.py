@@ -17,9 +17,9 @@ from mainspring.config.parallel import MCORE
 from tests.trainer import rank_jobs
 from tests.trainer.conftest import largest_gap, weights_of
 from tests.trainer.ranks import run
-from trainer import lora
-from trainer.hf_directory import load_weights
-from trainer.rank import TrainerRank
+from trainer.model import lora
+from trainer.model.hf_directory import load_weights
+from trainer.process.rank import TrainerRank
 
 LORA = {"rank": 4, "alpha": 8.0}
 

@@ -15,9 +15,9 @@ from tests.trainer.critics import MakeConfig, with_critic, with_rewards
 from tests.trainer.ranks import run
 from tests.trainer.test_mcore_engine import ALONE, CP2, DP2, PP2, SP, TP2, name_of
 from tests.trainer.test_trainer_checkpoint import MANIFEST, ORIGIN, write_export
-from trainer import checkpoint
-from trainer.checkpoint import Sharding
-from trainer.rank import TrainerRank
+from trainer.engines import checkpoint
+from trainer.engines.checkpoint import Sharding
+from trainer.process.rank import TrainerRank
 
 FIELDS: dict[str, Any] = {"micro_batch_tokens": 64, "optimizer": {"eps": 1e-6}}
 MCORE: dict[str, Any] = {"engine": "mcore", **FIELDS}

@@ -12,10 +12,10 @@ from tests.trainer import rank_jobs
 from tests.trainer.ranks import run
 from tests.trainer.shards import fused_experts_as_files, mcore_to_hf
 from trainer.engines.plain import PlainEngine
-from trainer.hf_directory import load_weights
-from trainer.mini_batch import MiniBatch
-from trainer.policy_step import PolicyStep
-from trainer.rank import TrainerRank
+from trainer.model.hf_directory import load_weights
+from trainer.process.rank import TrainerRank
+from trainer.step.mini_batch import MiniBatch
+from trainer.step.policy_step import PolicyStep
 
 ALONE: dict[str, Any] = {}
 LR = 1e-3

@@ -10,7 +10,7 @@ from cli.main import app
 from mainspring.errors import MainspringError
 from tests.trainer import rank_jobs
 from tests.trainer.ranks import run
-from trainer.hf_directory import load_weights
+from trainer.model.hf_directory import load_weights
 
 
 def convert(*words: object):

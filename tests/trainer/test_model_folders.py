@@ -20,7 +20,7 @@ from mainspring.trajectories.sequences import MaskedSequence
 from tests.infra.policy.tiny_model import make_tokenizer
 from tests.trainer.folder_variants import VARIANTS, Variant
 from trainer.engines.plain import PlainEngine
-from trainer.processes import Processes
+from trainer.model.processes import Processes
 
 SIZES = {
     "hidden_size": 32,

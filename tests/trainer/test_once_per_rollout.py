@@ -16,8 +16,8 @@ from mainspring.trajectories.turn_places import TurnPlace
 from tests.trainer.conftest import MakeModel, largest_gap, weights_of
 from tests.trainer.critics import MakeConfig
 from trainer.losses.aggregation import token_weights
-from trainer.mini_batch import parts_of
-from trainer.rank import TrainerRank
+from trainer.process.rank import TrainerRank
+from trainer.step.mini_batch import parts_of
 
 ROLLOUTS = ["solved", *["failed"] * 5]
 LENGTHS = [10] * 6

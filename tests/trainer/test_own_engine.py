@@ -5,7 +5,7 @@ import numpy as np
 from mainspring.algorithms.choice import ENGINES, LOSSES, check_algorithms, find_engine, find_loss
 from mainspring.config.trainer import TrainerConfig
 from trainer.engines.plain import PlainEngine
-from trainer.rank import TrainerRank
+from trainer.process.rank import TrainerRank
 
 
 class FrozenHead(PlainEngine):

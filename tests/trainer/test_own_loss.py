@@ -12,7 +12,7 @@ from mainspring.config.reading import load_campaign
 from mainspring.training_faults import AlgorithmBroken
 from trainer.losses.clip import clip
 from trainer.losses.protocol import LossOutput
-from trainer.rank import TrainerRank
+from trainer.process.rank import TrainerRank
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-loss"
 

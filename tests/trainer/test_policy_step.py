@@ -14,10 +14,10 @@ from mainspring.training_faults import AlgorithmBroken, LogprobGapTooLarge
 from mainspring.trajectories.samples import Sample
 from tests.trainer.conftest import largest_gap, weights_of
 from trainer.corrections.protocol import Corrected
-from trainer.driver import TrainerDriver
 from trainer.losses.clip import clip
 from trainer.losses.protocol import LossOutput
-from trainer.rank import TrainerRank
+from trainer.process.driver import TrainerDriver
+from trainer.process.rank import TrainerRank
 
 RECOMPUTED = {"proximal": "recomputed"}
 

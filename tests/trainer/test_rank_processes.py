@@ -12,7 +12,7 @@ from mainspring.config.campaign import CampaignConfig
 from tests.processes import runs
 from tests.trainer.conftest import MakeModel
 from tests.waiting import until
-from trainer.driver import TrainerDriver
+from trainer.process.driver import TrainerDriver
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import pytest
 import ray
 
 from mainspring.training_faults import DeviceMissing, TrainerLost
-from trainer import ray_cluster
-from trainer.ray_cluster import RayCluster
+from trainer.process import ray_cluster
+from trainer.process.ray_cluster import RayCluster
 
 
 @pytest.fixture(autouse=True)

@@ -20,9 +20,9 @@ from mainspring.trajectories.imitation import to_imitate
 from mainspring.trajectories.samples import Sample
 from tests.trainer.conftest import MakeModel
 from tests.trainer.test_batch_file import killed_in_its_step
-from trainer.backend import RayTrainer
-from trainer.checkpoint import Identity
-from trainer.driver import TrainerDriver
+from trainer.engines.checkpoint import Identity
+from trainer.process.backend import RayTrainer
+from trainer.process.driver import TrainerDriver
 
 
 @pytest.fixture(scope="module")

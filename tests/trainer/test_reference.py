@@ -9,8 +9,8 @@ import torch
 from mainspring.errors import ModelError
 from mainspring.trajectories.samples import Sample
 from tests.trainer.conftest import largest_gap, weights_of
-from trainer.rank import TrainerRank
-from trainer.reference import Reference
+from trainer.process.rank import TrainerRank
+from trainer.step.reference import Reference
 
 RECOMPUTED = {"proximal": "recomputed"}
 

@@ -19,8 +19,8 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.trajectories.samples import NOT_SAMPLED, Sample
 from tests.infra.policy.engines import serving
 from tests.infra.policy.tiny_model import save_tiny_model
-from trainer.rank import TrainerRank
-from trainer.token_logprobs import OutputLayer, token_logprobs
+from trainer.model.token_logprobs import OutputLayer, token_logprobs
+from trainer.process.rank import TrainerRank
 
 MakeConfig = Callable[..., CampaignConfig]
 SCHEDULE = {"schedule": "reproducible"}

@@ -5,7 +5,7 @@ import pytest
 
 from tests.trainer import rank_jobs
 from tests.trainer.ranks import run
-from trainer.hf_directory import load_weights
+from trainer.model.hf_directory import load_weights
 
 DENSE = {"tensor_parallel": 2, "pipeline_parallel": 2, "data_parallel": 2}
 EXPERTS = {"expert_parallel": 2, "data_parallel": 2}

@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.planning.model_flops import model_flops
 from mainspring.planning.model_shape import read_shape
-from trainer.rank import TrainerRank
+from trainer.process.rank import TrainerRank
 
 
 @pytest.fixture(scope="module")

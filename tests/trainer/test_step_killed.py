@@ -30,7 +30,7 @@ from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.turns import Call, VersionSpan
 from tests.trainer.conftest import VOCAB_SIZE, MakeModel
 from tests.trainer.deadly_engine import ARMED_AT, DRIVER_POINTS, RANK_POINTS
-from trainer import checkpoint
+from trainer.engines import checkpoint
 
 NUM_STEPS = 4
 GROUP_SIZE = 3

@@ -13,8 +13,8 @@ from mainspring.trajectories.samples import Sample
 from tests.trainer import rank_jobs
 from tests.trainer.conftest import largest_gap, weights_of
 from tests.trainer.ranks import run
-from trainer.hf_directory import load_weights
-from trainer.rank import TrainerRank
+from trainer.model.hf_directory import load_weights
+from trainer.process.rank import TrainerRank
 
 NUM_STEPS = 3
 LR = 1e-3

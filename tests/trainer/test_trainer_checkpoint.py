@@ -6,8 +6,8 @@ import pytest
 
 from mainspring.step_metrics import Origin
 from mainspring.training_faults import CheckpointUnusable, TrainerFenced
-from trainer import checkpoint
-from trainer.checkpoint import Identity, Manifest
+from trainer.engines import checkpoint
+from trainer.engines.checkpoint import Identity, Manifest
 
 ORIGIN = Origin(campaign="t", uid="u1", config_digest="0123456789abcdef")
 MANIFEST = Manifest(identity=Identity(origin=ORIGIN, version=3), epoch=1, tensor_parallel=1)

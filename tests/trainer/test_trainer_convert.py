@@ -10,11 +10,11 @@ from mainspring.errors import ModelError
 from mainspring.model_folder.weights import SINGLE
 from mainspring.planning.model_shape import read_shape
 from tests.trainer.shards import hf_to_mcore, mcore_to_hf
-from trainer import hf_directory
-from trainer.convert import EMBEDDING, GATE_UP, QKV
 from trainer.engines.plain import PlainEngine
-from trainer.hf_directory import HfWriter, load_config, load_weights
-from trainer.model import build_model
+from trainer.model import hf_directory
+from trainer.model.convert import EMBEDDING, GATE_UP, QKV
+from trainer.model.hf_directory import HfWriter, load_config, load_weights
+from trainer.model.policy_model import build_model
 
 
 def write(directory, weights, source):

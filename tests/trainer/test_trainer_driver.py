@@ -34,13 +34,14 @@ from mainspring.trajectories.samples import Sample
 from tests.processes import runs
 from tests.trainer.failing_engine import FAILS_AT
 from tests.waiting import until
-from trainer import checkpoint, rank_pulse, ray_cluster
-from trainer.batch_file import batch_file
-from trainer.checkpoint import HF_DIRECTORY, Identity
-from trainer.driver import TrainerDriver
-from trainer.hf_directory import load_weights
-from trainer.rank import TrainerRank
-from trainer.rank_processes import rank_environment
+from trainer.engines import checkpoint
+from trainer.engines.checkpoint import HF_DIRECTORY, Identity
+from trainer.model.hf_directory import load_weights
+from trainer.process import rank_pulse, ray_cluster
+from trainer.process.batch_file import batch_file
+from trainer.process.driver import TrainerDriver
+from trainer.process.rank import TrainerRank
+from trainer.process.rank_processes import rank_environment
 
 ORIGIN = Origin(campaign="t", uid="uid-of-old", config_digest="0123456789abcdef")
 
@@ -276,7 +277,7 @@ async def test_the_cause_of_a_failed_rank_comes_first(
 
 async def test_a_trainer_that_ray_ended_is_named_by_the_next() -> None:
     program = """if True:
-        import ray, trainer.ray_cluster as ours
+        import ray, trainer.process.ray_cluster as ours
         cluster = ours.RayCluster(ours.LOCAL)
         cluster.connect("ended")
         dict(cluster._servers)["raylet"].kill()

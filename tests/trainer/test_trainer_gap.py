@@ -7,7 +7,7 @@ import pytest
 
 from mainspring.algorithms.gap import DEFAULT_BOUNDS, Dtype, GapBounds, measure
 from mainspring.training_faults import LogprobGapTooLarge
-from trainer.rank import TrainerRank
+from trainer.process.rank import TrainerRank
 
 
 @pytest.fixture

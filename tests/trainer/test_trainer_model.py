@@ -10,12 +10,12 @@ from mainspring.config.parallel import Device, ParallelConfig
 from mainspring.errors import ModelError
 from mainspring.trajectories.sequences import MaskedSequence
 from tests.trainer.shards import hf_to_mcore, load
-from trainer import token_logprobs
-from trainer.convert import QKV
-from trainer.families import check_divides
-from trainer.micro_batch import micro_batches
-from trainer.model import build_model
-from trainer.token_logprobs import OutputLayer
+from trainer.model import token_logprobs
+from trainer.model.convert import QKV
+from trainer.model.families import check_divides
+from trainer.model.micro_batch import micro_batches
+from trainer.model.policy_model import build_model
+from trainer.model.token_logprobs import OutputLayer
 
 ON_CPU = ParallelConfig(device=Device.CPU)
 CASES = [

@@ -5,8 +5,8 @@ from bundled.muon import orthogonalize
 from mainspring.config.optimizer import OptimizerConfig, OptimizerName
 from mainspring.config.parallel import Device, ParallelConfig
 from tests.trainer.shards import hf_to_mcore, load, mcore_to_hf
-from trainer.model import build_model
-from trainer.optimizer import PolicyOptimizer
+from trainer.engines.optimizer import PolicyOptimizer
+from trainer.model.policy_model import build_model
 
 ON_CPU = ParallelConfig(device=Device.CPU)
 LR = 0.02

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.packing import pack
-from trainer.schedule import copy_scale, lr_scale, warm_start_scale
+from trainer.model.packing import pack
+from trainer.step.schedule import copy_scale, lr_scale, warm_start_scale
 
 
 @given(

@@ -10,7 +10,7 @@ from mainspring.training_faults import LogprobGapTooLarge, NonFiniteStep
 from mainspring.trajectories.sequences import WeightedSequence
 from mainspring.trajectories.turns import BrokenTrajectory
 from tests.trainer.conftest import largest_gap, weights_of
-from trainer.rank import TrainerRank
+from trainer.process.rank import TrainerRank
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 Invariants: pure; of one sample's action tokens, none of which any other sample moves; a factor is
 not negative, and has no gradient. The pass multiplies advantages by it, so that every loss is
 corrected alike and bonus and penalty keep their weight. Imported by the corrections and by
-`trainer.loss_pass`.
+`trainer.step.loss_pass`.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """The mcore engine: Megatron-core's data parallelism, distributed optimizer and schedules.
 
 For GPUs: tensor, pipeline, context, expert and sequence parallel, bfloat16 with float32 main
-weights, recomputation. Invariants: those of `trainer.mcore_module`; a pass begins with empty
-gradients; a loss that fails on one rank lets every rank finish the pass.
+weights, recomputation. Invariants: those of `trainer.engines.mcore_module`; a pass begins with
+empty gradients; a loss that fails on one rank lets every rank finish the pass.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from mainspring.config.optimizer import OptimizerConfig
 from mainspring.errors import ModelError
 from mainspring.training_faults import AlgorithmBroken
 from mainspring.trajectories.sequences import MaskedSequence
-from trainer import hf_directory
+from trainer.engines.mcore_module import McoreModule
+from trainer.engines.mcore_optimizer import McoreOptimizer
 from trainer.engines.protocol import MicroBatchLoss
-from trainer.lora import add_adapters
-from trainer.mcore_module import McoreModule
-from trainer.mcore_optimizer import McoreOptimizer
-from trainer.model import build_model
-from trainer.processes import Processes
-from trainer.sharded_files import ShardedFiles
-from trainer.weights import Weights, first_layer
+from trainer.engines.sharded_files import ShardedFiles
+from trainer.model import hf_directory
+from trainer.model.lora import add_adapters
+from trainer.model.policy_model import build_model
+from trainer.model.processes import Processes
+from trainer.model.weights import Weights, first_layer
 
 
 class McoreEngine:

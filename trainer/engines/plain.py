@@ -16,17 +16,17 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import OptimizerConfig
 from mainspring.errors import ModelError
 from mainspring.trajectories.sequences import MaskedSequence
-from trainer import hf_directory
+from trainer.engines.optimizer import PolicyOptimizer
 from trainer.engines.protocol import MicroBatchLoss
-from trainer.families import num_experts
-from trainer.lora import add_adapters
-from trainer.micro_batch import MicroBatch, micro_batches
-from trainer.model import build_model
-from trainer.optimizer import PolicyOptimizer
-from trainer.packed import unpacked
-from trainer.processes import Processes
-from trainer.rank_files import RankFiles
-from trainer.weights import Weights, first_layer
+from trainer.engines.rank_files import RankFiles
+from trainer.model import hf_directory
+from trainer.model.families import num_experts
+from trainer.model.lora import add_adapters
+from trainer.model.micro_batch import MicroBatch, micro_batches
+from trainer.model.packed import unpacked
+from trainer.model.policy_model import build_model
+from trainer.model.processes import Processes
+from trainer.model.weights import Weights, first_layer
 
 
 class PlainEngine:

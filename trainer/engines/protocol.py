@@ -1,10 +1,10 @@
 """A step engine: the model of one rank, and how its gradients come to be.
 
-The rank (`trainer.rank`) decides what is computed when; the engine holds the shard of the model and
-computes it. Invariants: equal calls give equal numbers; nothing but the optimizer of `optimizer`
-and `weights` changes the weights; every rank gets the same calls with the same sequences and
-computes its own share, so ranks that work on one model make their collectives in the same order.
-Imported by the rank and by the engines.
+The rank (`trainer.process.rank`) decides what is computed when; the engine holds the shard of the
+model and computes it. Invariants: equal calls give equal numbers; nothing but the optimizer of
+`optimizer` and `weights` changes the weights; every rank gets the same calls with the same
+sequences and computes its own share, so ranks that work on one model make their collectives in the
+same order. Imported by the rank and by the engines.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import OptimizerConfig
 from mainspring.trajectories.sequences import MaskedSequence
-from trainer.checkpoint import Sharding
-from trainer.processes import Processes
-from trainer.weights import Weights
+from trainer.engines.checkpoint import Sharding
+from trainer.model.processes import Processes
+from trainer.model.weights import Weights
 
 MicroBatchLoss = Callable[[list[int], Tensor, Tensor], Tensor]
 """The loss of one micro-batch, a scalar with gradient: from the indices of its sequences, and the

@@ -4,7 +4,7 @@ Invariants: no model, no process group, no device. Every token's weight in the b
 (`trainer.losses.aggregation`) before the batch is cut into micro-batches, so the parts' losses and
 gradients add up to the batch's, however it is cut and over however many ranks. Named sums add up
 likewise; the step's figure is their total divided by the number of tokens, under the same name.
-Imported by the losses and by `trainer.loss_pass`.
+Imported by the losses and by `trainer.step.loss_pass`.
 """
 
 from collections.abc import Sequence

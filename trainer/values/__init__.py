@@ -1,1 +1,1 @@
-"""The critic's model, by step engine: `plain` and `mcore`. Chosen by `trainer.critic`."""
+"""The critic's model, by step engine: `plain` and `mcore`. Chosen by `trainer.step.critic`."""

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import OptimizerConfig
 from mainspring.trajectories.sequences import MaskedSequence
-from trainer.checkpoint import CRITIC
-from trainer.mcore_module import McoreModule
-from trainer.mcore_optimizer import McoreOptimizer
-from trainer.processes import Processes
-from trainer.sharded_files import ShardedFiles
-from trainer.value_model import build_value_model
+from trainer.engines.checkpoint import CRITIC
+from trainer.engines.mcore_module import McoreModule
+from trainer.engines.mcore_optimizer import McoreOptimizer
+from trainer.engines.sharded_files import ShardedFiles
+from trainer.model.processes import Processes
+from trainer.model.value_model import build_value_model
 from trainer.values.protocol import ValueLoss
 
 

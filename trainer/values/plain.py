@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import OptimizerConfig
 from mainspring.trajectories.sequences import MaskedSequence
-from trainer.checkpoint import critic_file
-from trainer.micro_batch import MicroBatch, micro_batches
-from trainer.optimizer import PolicyOptimizer
-from trainer.packed import unpacked
-from trainer.processes import Processes
-from trainer.rank_files import RankFiles
-from trainer.value_model import build_value_model
+from trainer.engines.checkpoint import critic_file
+from trainer.engines.optimizer import PolicyOptimizer
+from trainer.engines.rank_files import RankFiles
+from trainer.model.micro_batch import MicroBatch, micro_batches
+from trainer.model.packed import unpacked
+from trainer.model.processes import Processes
+from trainer.model.value_model import build_value_model
 from trainer.values.protocol import ValueLoss
 
 

@@ -2,7 +2,7 @@
 
 As `trainer.engines.protocol`, with a value for each wanted token in place of its log-prob: equal
 calls give equal numbers, and all ranks make the same calls. Implemented beside this file; used by
-`trainer.critic`.
+`trainer.step.critic`.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,8 +17,8 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import OptimizerConfig
 from mainspring.trajectories.sequences import MaskedSequence
 from trainer.engines.protocol import ShardFiles, StepOptimizer
-from trainer.processes import Processes
-from trainer.weights import Weights
+from trainer.model.processes import Processes
+from trainer.model.weights import Weights
 
 ValueLoss = Callable[[list[int], Tensor], Tensor]
 """The loss of one micro-batch, a scalar with gradient: from the indices of its sequences, and the

@@ -1,7 +1,8 @@
 """PPO's advantages: a critic makes them from each branch's reward, token by token.
 
 Sources: arXiv 1506.02438 and 1707.06347. Only the trainer's ranks hold the critic
-(`trainer.critic`), so this estimator passes the rewards on; `mainspring.algorithms.gae` computes.
+(`trainer.step.critic`), so this estimator passes the rewards on; `mainspring.algorithms.gae`
+computes.
 """
 
 from collections.abc import Sequence

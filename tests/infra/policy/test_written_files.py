@@ -23,8 +23,8 @@ from migrations import upgrade
 from tests.infra.db import store_records as records
 from tests.infra.policy.engine_stub import engine_stub
 from tests.infra.policy.tiny_model import save_tiny_model
-from trainer import checkpoint
-from trainer.checkpoint import Identity, Manifest, Sharding
+from trainer.engines import checkpoint
+from trainer.engines.checkpoint import Identity, Manifest, Sharding
 
 CAMPAIGN = CampaignId("written")
 TEMPLATE, WEIGHTS = "chat_template.jinja", "model.safetensors"

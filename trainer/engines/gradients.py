@@ -1,0 +1,67 @@
+"""From each rank's gradients to the batch's: reductions over ranks, and clipping.
+
+Invariants: after `reduce_gradients` every rank holds the gradient of the whole batch for its
+shard, and replicated weights hold equal gradients on all ranks; the norm counts every weight of
+the model once.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from trainer.model.convert import shard_dim
+from trainer.model.processes import Processes
+
+CLIP_EPS = 1e-6
+"""As torch.nn.utils.clip_grad_norm_ has it, so that both scale by the same factor."""
+
+
+def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """With their names; the others are frozen beneath adapters."""
+    return [each for each in model.named_parameters() if each[1].requires_grad]
+
+
+def is_qk_norm(name: str) -> bool:
+    """Replicated over tensor parallelism, but each rank sees only its own heads."""
+    return "q_layernorm" in name or "k_layernorm" in name
+
+
+def reduce_gradients(model: nn.Module, processes: Processes) -> None:
+    """Sum over data parallelism, and the q and k norms' over tensor parallelism too."""
+    named = trained(model)
+    for _, parameter in named:
+        if parameter.grad is None:  # a rank without micro-batches
+            parameter.grad = torch.zeros_like(parameter)
+    if processes.tp_size > 1:
+        _in_one_buffer([p for name, p in named if is_qk_norm(name)], processes.sum_over_tp)
+    if processes.dp_size > 1:
+        _in_one_buffer([p for _, p in named], processes.sum_over_dp)
+
+
+def clip_gradients(model: nn.Module, max_norm: float, processes: Processes) -> float:
+    """Scale gradients to a global norm of at most `max_norm`; returns the norm before."""
+    sharded: list[Tensor] = []
+    replicated: list[Tensor] = []
+    for name, parameter in trained(model):
+        assert parameter.grad is not None, name
+        (replicated if shard_dim(name) is None else sharded).append(parameter.grad)
+    squared = processes.sum_over_tp(_squared_norm(sharded)) + _squared_norm(replicated)
+    norm = squared.sqrt()
+    scale = (max_norm / (norm + CLIP_EPS)).clamp(max=1.0)
+    for grad in sharded + replicated:
+        grad.mul_(scale)
+    return float(norm)
+
+
+def _squared_norm(grads: list[Tensor]) -> Tensor:
+    return nn.utils.get_total_norm(grads).square()
+
+
+def _in_one_buffer(parameters: list[nn.Parameter], reduce: Callable[[Tensor], Tensor]) -> None:
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if not grads:
+        return
+    buffer = reduce(torch.cat([grad.reshape(-1) for grad in grads]))
+    for grad, part in zip(grads, buffer.split([grad.numel() for grad in grads]), strict=True):
+        grad.copy_(part.view_as(grad))

@@ -1,0 +1,223 @@
+"""The critic of a rank: what its value engine judges, its steps, and its part of a checkpoint.
+
+Invariants: values are those before the step, and every rank has all of the batch's; they make the
+same advantages on every rank, whatever each one computed. The critic moves after the policy, so a
+step that fails before the policy moved leaves both as they were. A checkpoint has it whole or is
+refused. Micro-batches are the policy's. Made and called by `trainer.process.rank`; all ranks make
+the same calls.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mainspring.algorithms.gae import explained_variance, gae_of_branches, whitened
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.critic import CriticConfig
+from mainspring.config.optimizer import OptimizerConfig
+from mainspring.config.parallel import MCORE, ParallelConfig
+from mainspring.config.section import STORED
+from mainspring.errors import ModelError
+from mainspring.trajectories.samples import Sample
+from mainspring.trajectories.sequences import MaskedSequence
+from trainer.engines.checkpoint import CRITIC
+from trainer.engines.protocol import StepOptimizer, WatchedOptimizer
+from trainer.model.packed import packed
+from trainer.model.processes import Processes
+from trainer.model.weights import Weights
+from trainer.step.mini_batch import parts_of
+from trainer.step.update import update
+from trainer.step.value_loss import value_loss
+from trainer.values.plain import PlainValueEngine
+from trainer.values.protocol import ValueEngineClass
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A branch with its critic's opinion. Arrays have the length [T] of the sample, and count where
+    `sample.action_mask` is set."""
+
+    sample: Sample
+    """With its advantages."""
+    values: NDArray[np.float32]
+    """Before the step."""
+    returns: NDArray[np.float32]
+    """What the values should have been."""
+
+
+class Critic:
+    def __init__(
+        self,
+        config: CampaignConfig,
+        critic: CriticConfig,
+        model_dir: Path,
+        processes: Processes,
+    ) -> None:
+        """With the weights of a Hugging Face directory. Raises ModelError."""
+        self._campaign = config.name
+        self._trainer = config.trainer
+        self._config = critic
+        self._processes = processes
+        make = value_engine_of(config.trainer)
+        self.engine = make(config, model_dir, processes)
+        self._optimizer = self._fresh_optimizer()
+
+    def _fresh_optimizer(self) -> StepOptimizer:
+        given = {"lr": self._config.lr, "max_grad_norm": self._config.max_grad_norm}
+        return self.engine.optimizer(OptimizerConfig.model_validate(given, context=STORED))
+
+    def begin_as(self, policy: Weights) -> None:
+        """Take the layers that the policy has now; head and optimizer start anew."""
+        mine = self.engine.weights.named()
+        # Not the policy's output layer: a last stage has its name for a copy of the embedding.
+        theirs = policy.stored() | {n: w for n, w in mine.items() if n == "output_layer.weight"}
+        self.engine.weights.take(
+            {name: theirs.get(name, torch.zeros_like(weight)) for name, weight in mine.items()}
+        )
+        self._optimizer = self._fresh_optimizer()
+
+    def watch(self, show: Callable[[nn.Module], None] | None) -> None:
+        """See `trainer.engines.protocol.WatchedOptimizer`."""
+        if isinstance(self._optimizer, WatchedOptimizer):
+            self._optimizer.watch = show
+
+    def judge(self, samples: Sequence[Sample]) -> tuple[list[Sample], list[Judged]]:
+        """All samples in their order, those with a reward with their advantages; and these."""
+        places = [n for n, sample in enumerate(samples) if sample.is_for_critic]
+        judged = self._judged([samples[n] for n in places])
+        found = [*samples]
+        for n, each in zip(places, judged, strict=True):
+            found[n] = each.sample
+        return found, judged
+
+    def _judged(self, samples: Sequence[Sample]) -> list[Judged]:
+        masks = [sample.action_mask for sample in samples]
+        values_N = self._values(samples)
+        found = gae_of_branches(
+            [values[mask] for values, mask in zip(values_N, masks, strict=True)],
+            [sample.rollout for sample in samples],
+            [sample.reward or 0.0 for sample in samples],
+            gamma=self._config.gamma,
+            gae_lambda=self._config.gae_lambda,
+        )
+        advantages_N = [advantages for advantages, _ in found]
+        if self._config.whiten:
+            advantages_N = whitened(advantages_N)
+        return [
+            Judged(
+                sample=replace(sample, advantages=_placed(advantages, mask)),
+                values=values,
+                returns=_placed(returns, mask),
+            )
+            for sample, mask, values, advantages, (_, returns) in zip(
+                samples, masks, values_N, advantages_N, found, strict=True
+            )
+        ]
+
+    def _values(self, samples: Sequence[Sample]) -> list[NDArray[np.float32]]:
+        """[T] of each sample, 0 where no action is; on all ranks."""
+        mine = self.engine.values(_sequences(samples))
+        found: dict[int, NDArray[np.float32]] = {}
+        for share in self._processes.gather_objects_over_batch(mine):
+            found |= share
+        return [found[n] for n in range(len(samples))]
+
+    def train(self, judged: Sequence[Judged], step: int) -> dict[str, float | None]:
+        """As many updates as the policy's, on the same parts of the batch; the figures of
+        CRITIC_NAMES. `step` counts from 0. Raises NonFiniteStep."""
+        values = _flat([each.values for each in judged], judged)
+        returns = _flat([each.returns for each in judged], judged)
+        figures: dict[str, float | None] = {
+            "value_mean": float(values.mean()) if len(values) else None,
+            "value_explained_variance": explained_variance(values, returns.astype(np.float64)),
+            "value_loss": None,
+            "value_clip_fraction": None,
+            "critic_grad_norm": None,
+        }
+        rollouts = [each.sample.rollout for each in judged]
+        parts = parts_of(judged, self._trainer.mini_batches, rollouts)
+        for number in range(self._trainer.updates_per_step if parts else 0):
+            passed = [self._pass(part, f"the critic of step {step + 1}") for part in parts]
+            norms = [norm for *_, norm in passed]
+            loss, num_cut = (sum(each[n] for each in passed) / len(values) for n in range(2))
+            figures["value_clip_fraction"] = num_cut
+            if number == 0:
+                figures |= {"value_loss": loss, "critic_grad_norm": sum(norms) / len(norms)}
+        return figures
+
+    def _pass(self, part: Sequence[Judged], what: str) -> tuple[float, float, float]:
+        """One update: its loss and its clipped tokens, summed over the tokens of all ranks, and the
+        norm of its gradient. `what`: for messages."""
+        num_tokens = sum(each.sample.num_action_tokens for each in part)
+        device = self._processes.device
+        sums = torch.zeros(2, dtype=torch.float64, device=device)
+
+        def loss_of(share: list[int], values: Tensor) -> Tensor:
+            theirs = [part[n] for n in share]
+            masks = [each.sample.action_mask for each in theirs]
+            losses, is_cut = value_loss(
+                values,
+                packed([each.values for each in theirs], masks, device),
+                packed([each.returns for each in theirs], masks, device),
+                self._config.value_clip,
+            )
+            with torch.no_grad():
+                sums.add_(torch.stack([losses.double().sum(), is_cut.double().sum()]))
+            return losses.sum() / num_tokens
+
+        self.engine.forward_backward(_sequences([each.sample for each in part]), loss_of)
+        loss, num_cut = map(float, self._processes.sum_over_batch(sums))
+        return loss, num_cut, update(self._optimizer, 1.0, self._campaign, what)
+
+    def save(self, directory: Path) -> None:
+        """Write this rank's share into an existing directory."""
+        self.engine.files.save(directory, CRITIC, self._optimizer)
+
+    def load(self, directory: Path) -> None:
+        """Raises ModelError for a critic of another shape."""
+
+        def fresh(_: str) -> StepOptimizer:
+            self._optimizer = self._fresh_optimizer()
+            return self._optimizer
+
+        try:
+            self.engine.files.load(directory, fresh)
+        except ModelError as error:
+            raise ModelError(
+                f"campaign {self._campaign}: the critic in {directory} does not fit: "
+                f"{error.message}",
+                remedy="resume the campaign with the model it was started with",
+            ) from None
+
+
+def value_engine_of(parallel: ParallelConfig) -> ValueEngineClass:
+    """Of a critic beside this step engine; engines of your own have the plain one's."""
+    if parallel.engine_name != MCORE:
+        return PlainValueEngine
+    from trainer.values.mcore import McoreValueEngine  # Megatron's optimizer takes 3 s to import
+
+    return McoreValueEngine
+
+
+def _sequences(samples: Sequence[Sample]) -> list[MaskedSequence]:
+    return [MaskedSequence(each.token_ids, each.action_mask) for each in samples]
+
+
+def _placed(values: NDArray[np.float64], mask: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """[T] with the values where the mask is set, elsewhere 0."""
+    found = np.zeros(len(mask), np.float32)
+    found[mask] = values
+    return found
+
+
+def _flat(values_N: Sequence[NDArray[np.float32]], judged: Sequence[Judged]) -> NDArray[np.float32]:
+    """Of all action tokens, branch after branch."""
+    picked = [
+        values[each.sample.action_mask] for values, each in zip(values_N, judged, strict=True)
+    ]
+    return np.concatenate([np.zeros(0, np.float32), *picked])

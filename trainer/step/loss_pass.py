@@ -1,0 +1,275 @@
+"""One pass of the campaign's loss over a mini-batch: its micro-batches, and what they add up to.
+
+The step engine calls it for each of this rank's micro-batches; afterwards `figures` adds up those
+of all ranks. Invariants: what does not depend on the loss (correction, KL penalty, entropy, ratio)
+is computed here, the same for every loss; when a loss fails on one rank, the pass fails on all
+ranks, and no rank waits for another.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mainspring.algorithms.choice import LOSSES
+from mainspring.config.kl import KlPlace
+from mainspring.config.trainer import TrainerConfig
+from mainspring.step_metrics import PASS_NAMES, TAKEN_NAMES
+from mainspring.training_faults import AlgorithmBroken, algorithm_broken, raise_broken
+from trainer.corrections.protocol import Corrected, Correction
+from trainer.losses.aggregation import token_weights
+from trainer.losses.kl import kl_of, to_come
+from trainer.losses.objective import bounded
+from trainer.losses.protocol import ActionTokens, Loss, LossOutput
+from trainer.model.packed import packed
+from trainer.model.processes import Processes
+from trainer.step.mini_batch import MiniBatch
+
+LossParts = tuple[float | None, float | None, float | None]
+"""Of policy, KL penalty and entropy bonus, which add up to the loss; None: the loss has no such
+part, or has it in its first."""
+NUM_SUMS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PassFigures:
+    """What one pass over a batch measured, under the weights it began with; over all ranks."""
+
+    loss: float | None
+    entropy: float | None
+    ratio_mean: float | None
+    kl_k1: float | None
+    """KL(rollout || current) by its definition: unbiased, may be negative."""
+    kl: float | None
+    """The same, never negative and of low variance (k3, Schulman 2020)."""
+    values: dict[str, float | None]
+    """What the loss names, and PASS_NAMES."""
+    num_tokens: int
+    parts: LossParts
+
+
+def combined(figures: Sequence[PassFigures]) -> PassFigures:
+    """Of the mini-batches of one pass: the mean of their losses, and means over all tokens."""
+    if len(figures) == 1:
+        return figures[0]
+    num_tokens = sum(each.num_tokens for each in figures)
+
+    def mean(values: Iterable[float | None]) -> float | None:
+        pairs = zip(values, figures, strict=True)
+        found = [value * each.num_tokens for value, each in pairs if value is not None]
+        return sum(found) / num_tokens if found else None
+
+    def mean_of_parts(values: Iterable[float | None]) -> float | None:
+        found = [value for value in values if value is not None]
+        return sum(found) / len(found) if found else None
+
+    names = figures[0].values if figures else {}
+    policy, kl, entropy = (mean_of_parts(each.parts[n] for each in figures) for n in range(3))
+    return PassFigures(
+        loss=mean_of_parts(each.loss for each in figures),
+        entropy=mean(each.entropy for each in figures),
+        ratio_mean=mean(each.ratio_mean for each in figures),
+        kl_k1=mean(each.kl_k1 for each in figures),
+        kl=mean(each.kl for each in figures),
+        values={name: mean(each.values[name] for each in figures) for name in names},
+        num_tokens=num_tokens,
+        parts=(policy, kl, entropy),
+    )
+
+
+class LossPass:
+    def __init__(
+        self,
+        loss: Loss,
+        correction: Correction | None,
+        trainer: TrainerConfig,
+        batch: MiniBatch,
+        current_version: int,
+        processes: Processes,
+    ) -> None:
+        self._loss = loss
+        self._correction = correction
+        self._what = f"trainer.loss {trainer.loss!r}"
+        self._trainer = trainer
+        self._batch = batch
+        self._current_version = current_version
+        self._processes = processes
+        self._lengths_N = [sample.num_action_tokens for sample in batch.samples]
+        self._weights_N = token_weights(
+            trainer.aggregation,
+            self._lengths_N,
+            trainer.aggregation_length,
+            [sample.rollout for sample in batch.samples],
+        )
+        self._sums = np.zeros(NUM_SUMS)
+        """Of loss, entropy, ratio, k1 and k3; of the loss's parts."""
+        # A loss of your own may have another bonus, or none.
+        self._has_bonus = bool(trainer.entropy_coef) and trainer.loss in LOSSES
+        self._named: dict[str, float] = {}
+        self.differences: list[NDArray[np.float32]] = []
+        """Recomputed - served, of this rank's tokens of the current version."""
+
+    def __call__(self, share: list[int], logprobs: Tensor, entropy: Tensor) -> Tensor:
+        """The loss of one micro-batch, from what its action tokens came to: [T], [T]. `share`:
+        which samples. Raises AlgorithmBroken."""
+        rows = [self._batch.samples[n] for n in share]
+        masks = [row.action_mask for row in rows]
+
+        def pack(values: Iterable[NDArray]) -> Tensor:
+            return packed([*values], masks, logprobs.device)
+
+        served = pack(row.logprobs for row in rows)
+        proximal, reference = (
+            None if found is None else pack(found[n] for n in share)
+            for found in (self._batch.proximal, self._batch.reference)
+        )
+        lengths = [self._lengths_N[n] for n in share]
+        repeats = torch.tensor(lengths, device=served.device)
+        weights = served.new_tensor([self._weights_N[n] for n in share])
+        tokens = ActionTokens(
+            logprobs=logprobs,
+            entropy=entropy,
+            served_logprobs=served,
+            proximal_logprobs=served if proximal is None else proximal,
+            advantages=pack(row.advantages for row in rows),
+            weights=weights.repeat_interleave(repeats),
+            num_tokens_N=lengths,
+        )
+        sums: dict[str, float] = {}
+        kl = self._trainer.kl
+        if reference is not None and kl.where is KlPlace.REWARD:
+            penalty = kl_of(tokens.proximal_logprobs, reference, kl)
+            penalty = kl.coef * to_come(penalty, lengths)
+            tokens = replace(tokens, advantages=tokens.advantages - penalty)
+        if self._correction is not None:
+            corrected = self._corrected(tokens)
+            tokens = replace(tokens, advantages=tokens.advantages * corrected.factors)
+            sums["correction_cut"] = float(corrected.is_cut.sum())
+        found = self._checked(tokens)
+        loss, kl_part = found.loss, 0.0
+        if reference is not None:
+            divergence = kl_of(logprobs, reference, kl)
+            sums["kl_reference"] = float(divergence.detach().sum())
+            if kl.where is KlPlace.LOSS:
+                term = kl.coef * torch.dot(divergence, tokens.weights)
+                loss, kl_part = loss + term, term.item()
+        with torch.no_grad():
+            difference = logprobs - served
+            log_ratio = bounded(difference)
+            ratio = log_ratio.exp()
+            bonus = 0.0
+            if self._has_bonus:
+                bonus = -self._trainer.entropy_coef * float(torch.dot(entropy, tokens.weights))
+            self._sums += (
+                loss.item(),
+                float(entropy.sum()),
+                float(ratio.sum()),
+                float(-log_ratio.sum()),
+                float((ratio - 1 - log_ratio).sum()),
+                found.loss.item() - bonus,
+                kl_part,
+                bonus,
+            )
+            for name, value in (found.sums | sums).items():
+                self._named[name] = self._named.get(name, 0.0) + float(value)
+            versions = pack(row.versions for row in rows)
+            self.differences.append(difference[versions == self._current_version].cpu().numpy())
+        return loss
+
+    def figures(self, problem: AlgorithmBroken | None) -> PassFigures:
+        """Over all ranks, which call this together. `problem`: of this rank. Raises the
+        AlgorithmBroken of the first rank that has one."""
+        heard = self._processes.gather_objects_over_batch((problem, sorted(self._named)))
+        for broken, _ in heard:
+            if broken is not None:
+                raise broken
+        # A rank without a micro-batch knows no names.
+        names, *others = [found for _, found in heard if found] or [[]]
+        if any(found != names for found in others):
+            raise algorithm_broken(
+                self._what, f"names other sums on other ranks: {names}, {others}"
+            )
+        mine = [*self._sums, *(self._named.get(name, 0.0) for name in names)]
+        sums = torch.tensor(mine, dtype=torch.float64, device=self._processes.device)
+        sums = self._processes.sum_over_batch(sums)
+        num_tokens = sum(self._lengths_N)
+        means = [float(total) / num_tokens if num_tokens else None for total in sums]
+        return PassFigures(
+            loss=float(sums[0]) if num_tokens else None,
+            entropy=means[1],
+            ratio_mean=means[2],
+            kl_k1=means[3],
+            kl=means[4],
+            values=dict(zip(names, means[NUM_SUMS:], strict=True)),
+            num_tokens=num_tokens,
+            parts=self._parts(sums) if num_tokens else (None, None, None),
+        )
+
+    def _parts(self, sums: Tensor) -> LossParts:
+        """Of all ranks' sums."""
+        has_penalty = self._batch.reference is not None and self._trainer.kl.where is KlPlace.LOSS
+        policy, of_kl, bonus = map(float, sums[NUM_SUMS - 3 : NUM_SUMS])
+        return policy, of_kl if has_penalty else None, bonus if self._has_bonus else None
+
+    @torch.no_grad()
+    def _corrected(self, tokens: ActionTokens) -> Corrected:
+        """Of all samples of a micro-batch, each by itself. Raises AlgorithmBroken."""
+        assert self._correction is not None
+        config = self._trainer.correction
+        what = f"trainer.correction.kind {config.kind!r}"
+        log_ratio = tokens.proximal_logprobs - tokens.served_logprobs
+        parts: list[Corrected] = []
+        for part in log_ratio.split(list(tokens.num_tokens_N)):
+            try:
+                found: Any = self._correction(part, config)
+            except Exception as error:
+                raise_broken(what, error)
+            if not isinstance(found, Corrected):
+                raise algorithm_broken(
+                    what, f"returned a {type(found).__name__}, expected a Corrected"
+                )
+            if {found.factors.shape, found.is_cut.shape} != {part.shape}:
+                raise algorithm_broken(
+                    what,
+                    f"returned factors of shape {list(found.factors.shape)} for {len(part)} tokens",
+                )
+            parts.append(found)
+        return Corrected(
+            factors=torch.cat([each.factors for each in parts]),
+            is_cut=torch.cat([each.is_cut for each in parts]),
+        )
+
+    def _checked(self, tokens: ActionTokens) -> LossOutput:
+        what = self._what
+        try:
+            found: Any = self._loss(tokens, self._trainer)
+        except Exception as error:
+            raise_broken(what, error)
+        if not isinstance(found, LossOutput) or not isinstance(found.loss, Tensor):
+            raise algorithm_broken(what, f"returned {found!r:.80}, expected a LossOutput")
+        if found.loss.ndim or not found.loss.requires_grad:
+            raise algorithm_broken(
+                what,
+                f"returned a loss of shape {list(found.loss.shape)}, expected a scalar with "
+                "gradient",
+            )
+        before = self._named.keys() - PASS_NAMES
+        if self._named and before != found.sums.keys():
+            raise algorithm_broken(
+                what, f"named the sums {sorted(found.sums)} after {sorted(before)}"
+            )
+        for name, value in found.sums.items():
+            if not name.isidentifier() or name in TAKEN_NAMES | PASS_NAMES:
+                raise algorithm_broken(
+                    what, f"names a sum {name!r}, which is another figure's name or no name"
+                )
+            if isinstance(value, Tensor) and value.numel() != 1:
+                raise algorithm_broken(
+                    what,
+                    f"gave the sum {name!r} the shape {list(value.shape)}, expected one number",
+                )
+        return found
