@@ -9,11 +9,11 @@ from temporalio import activity
 from activities import held_replies
 from activities.implements import implements
 from activities.partial_replies import PartialReplies
-from infra.db import model_requests
 from infra.db.cache import Known
 from infra.db.database import Database
-from infra.db.partial_calls import Kept
-from infra.db.program_calls import ProgramCalls
+from infra.db.programs import model_requests
+from infra.db.programs.program_calls import ProgramCalls
+from infra.db.rollouts.partial_calls import Kept
 from infra.policy.endpoint_errors import EndpointRefusing, StrayRefusal
 from infra.policy.program_protocol import ProgramReplies, ProgramReply, ProgramRequest, StoredCall
 from infra.policy.protocol import NoEngineAnswered, PromptTooLong, RequestRefused, Versions

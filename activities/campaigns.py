@@ -5,10 +5,12 @@ Invariant: asked again, each gives what stands: a group that was admitted is adm
 
 from activities.implements import implements
 from activities.rollouts import make_group
-from infra.db import campaigns, rollouts, standing
 from infra.db.cache import Known
 from infra.db.database import Database
-from infra.db.standing import Standing
+from infra.db.plans import standing
+from infra.db.plans.standing import Standing
+from infra.db.rollouts import rollouts
+from infra.db.runs import campaigns
 from mainspring.algorithms.admission import num_admissible_groups
 from mainspring.config.any_run import training
 from mainspring.protocol.activities import ADMIT_GROUPS, READ_OUTCOME, SURVEY_CAMPAIGN

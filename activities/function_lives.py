@@ -16,9 +16,10 @@ from pathlib import Path
 from temporalio import activity
 
 from activities.program_start import ask_of, note_bundle
-from infra.db import model_requests, program_lives, rollouts
 from infra.db.database import Database
-from infra.db.program_lives import ProgramLife
+from infra.db.programs import model_requests, program_lives
+from infra.db.programs.program_lives import ProgramLife
+from infra.db.rollouts import rollouts
 from infra.environments.swe import SweWorld
 from infra.functions import process
 from infra.functions.labelled import kill_left, label_of

@@ -14,9 +14,11 @@ from typing import TypeVar
 from temporalio import activity
 
 from activities.implements import implements
-from infra.db import rollouts, sandboxes, verifications
 from infra.db.cache import Known
 from infra.db.database import Database
+from infra.db.nodes import sandboxes
+from infra.db.rollouts import rollouts
+from infra.db.tasks import verifications
 from infra.environments.grader import MachineBroken, TaskBroken
 from infra.environments.hosted import Environments
 from infra.sandbox.protocol import SandboxBroken, SandboxLost, SandboxRefused

@@ -11,9 +11,9 @@ import time
 
 import structlog
 
-from infra.db import partial_calls
 from infra.db.database import Database
-from infra.db.partial_calls import CallKey, Kept
+from infra.db.rollouts import partial_calls
+from infra.db.rollouts.partial_calls import CallKey, Kept
 from mainspring.errors import DatabaseError
 from mainspring.ids import RolloutId
 from mainspring.trajectories.turns import PartialCall

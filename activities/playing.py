@@ -19,7 +19,7 @@ from activities.implements import implements
 from activities.replies import Reply, ReplyActivities
 from activities.sandbox import SandboxActivities
 from infra.db.cache import Known
-from infra.db.trajectories import Trajectory
+from infra.db.rollouts.trajectories import Trajectory
 from infra.policy.protocol import NoEngineAnswered
 from infra.temporal.faults import kind_of, wait_before_retry_s
 from infra.temporal.heartbeat import Beat

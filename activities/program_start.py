@@ -6,8 +6,8 @@ Imported by the activity that runs programs, and by the lives of functions besid
 import contextlib
 
 from infra.bundles.store import BundleMissing, bundle_of
-from infra.db import program_lives
 from infra.db.database import Database
+from infra.db.programs import program_lives
 from mainspring.config.run import RunConfig
 from mainspring.programs.profile import Ask
 from mainspring.programs.starting import instruction

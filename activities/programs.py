@@ -14,9 +14,9 @@ from temporalio import activity
 from activities.function_lives import FunctionLives
 from activities.implements import implements
 from activities.program_start import ask_of, note_bundle
-from infra.db import answer_receipts, model_requests, program_lives
 from infra.db.cache import Known
 from infra.db.database import Database
+from infra.db.programs import answer_receipts, model_requests, program_lives
 from infra.environments.swe import SweWorld
 from infra.sandbox.model_port import Gateways
 from mainspring.causes import shortened

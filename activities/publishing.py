@@ -10,9 +10,9 @@ from pathlib import Path
 from temporalio import activity
 
 from activities.implements import implements
-from infra.db import policies
 from infra.db.database import Database
-from infra.db.policies import PolicyRecord
+from infra.db.training import policies
+from infra.db.training.policies import PolicyRecord
 from infra.policy.protocol import Publisher
 from infra.policy.serving import ServedCampaigns, label_of
 from infra.policy.wire import NothingListens

@@ -12,11 +12,11 @@ from temporalio import activity
 from activities import held_replies
 from activities.implements import implements
 from activities.partial_replies import PartialReplies
-from infra.db import turns
 from infra.db.cache import Known
 from infra.db.database import Database
-from infra.db.partial_calls import Kept
-from infra.db.trajectories import Trajectories, Trajectory
+from infra.db.rollouts import turns
+from infra.db.rollouts.partial_calls import Kept
+from infra.db.rollouts.trajectories import Trajectories, Trajectory
 from infra.policy.protocol import ContextFull, NoEngineAnswered, ReplyRequest, Versions
 from infra.policy.serving import ServedCampaigns
 from infra.temporal.heartbeat import Beat, heartbeating

@@ -2,10 +2,14 @@
 
 from activities.implements import implements
 from activities.scoring import score_rollout
-from infra.db import campaigns, groups, nodes, rollouts, selections, steps, task_histories
 from infra.db.cache import Known
 from infra.db.database import Database
-from infra.db.groups import GroupRecord
+from infra.db.nodes import nodes
+from infra.db.rollouts import groups, rollouts
+from infra.db.rollouts.groups import GroupRecord
+from infra.db.runs import campaigns
+from infra.db.tasks import selections, task_histories
+from infra.db.training import steps
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.curriculum import SHUFFLED

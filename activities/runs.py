@@ -1,8 +1,10 @@
 """Runs that measure: their rollouts, stored part by part."""
 
 from activities.implements import implements
-from infra.db import campaigns, groups, run_plans, runs
 from infra.db.database import Database
+from infra.db.plans import run_plans
+from infra.db.rollouts import groups
+from infra.db.runs import campaigns, runs
 from mainspring.protocol.activities import CREATE_RUN_GROUP
 from mainspring.protocol.run import RunGroupInput, RunGroupResult
 from mainspring.status import GroupKind

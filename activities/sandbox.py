@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from temporalio import activity
 
 from activities.implements import implements
-from infra.db import rollouts, snapshots, turns
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.fence import Fenced
+from infra.db.rollouts import rollouts, snapshots, turns
 from infra.environments.hosted import HostedWorld
 from infra.sandbox.protocol import SandboxBroken, SandboxLost, SandboxRefused
 from infra.temporal.faults import SandboxDiverged

@@ -9,7 +9,7 @@ import asyncio
 
 from infra.db.cache import Known
 from infra.db.database import Database
-from infra.db.outcomes import Played, played
+from infra.db.rollouts.outcomes import Played, played
 from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Command, FormatError
 from mainspring.config.run import RunConfig

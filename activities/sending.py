@@ -16,9 +16,10 @@ from temporalio import activity
 from activities.held_version import HeldVersion
 from activities.implements import implements
 from activities.trainer_backend import WeightSource
-from infra.db import campaigns, policies
 from infra.db.database import Database
-from infra.db.policies import PolicyRecord
+from infra.db.runs import campaigns
+from infra.db.training import policies
+from infra.db.training.policies import PolicyRecord
 from infra.policy.collective import EngineUpdate, updating
 from infra.policy.engine_weights import EngineWeights
 from infra.policy.protocol import WeightsDiffer

@@ -4,10 +4,11 @@ Safe to run twice: an offer is one row, and the first end stands, from wherever 
 """
 
 from activities.implements import implements
-from infra.db import model_requests, rollouts, session_ends, session_offers, sessions
 from infra.db.cache import Known
 from infra.db.database import Database
-from infra.db.sessions import SessionRecord
+from infra.db.programs import model_requests, session_ends, session_offers, sessions
+from infra.db.programs.sessions import SessionRecord
+from infra.db.rollouts import rollouts
 from mainspring.errors import MainspringError
 from mainspring.programs.refusal import Refusal, RefusalKind
 from mainspring.programs.session import AGAIN, SessionEnd

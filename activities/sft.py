@@ -1,8 +1,9 @@
 """Where a supervised run stands, for its workflow. Imported by the rollout worker."""
 
 from activities.implements import implements
-from infra.db import campaigns, policies, sft
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.training import policies, sft
 from mainspring.config.sft import SftConfig
 from mainspring.protocol.activities import SURVEY_SFT
 from mainspring.protocol.sft import SftSurvey, SftSurveyInput

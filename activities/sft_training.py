@@ -16,8 +16,9 @@ from typing import Protocol
 from activities.implements import implements
 from activities.trainer_backend import TrainerBackend
 from activities.training import HF_DIRECTORY, TrainingActivities
-from infra.db import campaigns, policies, sft, trainers
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.training import policies, sft, trainers
 from infra.temporal.heartbeat import heartbeating
 from mainspring.config.sft import SftConfig
 from mainspring.ids import CampaignId

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from infra.db.batches import BatchGroup
+from infra.db.training.batches import BatchGroup
 from mainspring.algorithms.choice import (
     advantages_of_batch,
     advantages_of_turns,

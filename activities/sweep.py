@@ -12,9 +12,10 @@ from collections.abc import Collection
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from infra.db import groups, nodes, orphans, sandboxes
 from infra.db.database import Database
-from infra.db.orphans import OpenGroup
+from infra.db.nodes import nodes, sandboxes
+from infra.db.rollouts import groups, orphans
+from infra.db.rollouts.orphans import OpenGroup
 from infra.temporal.lost_campaigns import settle_campaigns
 from mainspring.ids import campaign_workflow, group_workflow, rollout_workflow
 from mainspring.protocol.campaign import GroupDone

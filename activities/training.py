@@ -23,11 +23,12 @@ from activities.held_version import HeldVersion
 from activities.implements import implements
 from activities.step_batch import step_batch
 from activities.trainer_backend import Progress, TrainerBackend
-from infra.db import batches, campaigns, discards, policies, retention, steps, trainers
-from infra.db.batches import BatchGroup
 from infra.db.database import Database
-from infra.db.discards import Batch
-from infra.db.step_clock import step_clock
+from infra.db.runs import campaigns
+from infra.db.training import batches, discards, policies, retention, steps, trainers
+from infra.db.training.batches import BatchGroup
+from infra.db.training.discards import Batch
+from infra.db.training.step_clock import step_clock
 from infra.policy.weight_files import weights_digest
 from infra.temporal.heartbeat import heartbeating
 from mainspring import layout

@@ -13,8 +13,8 @@ FILE = "exploits.json"
 
 async def read(run: Any, config: Any, campaign: Any) -> dict[str, Any]:
     """What became of each exploit, from the store."""
-    from infra.db import selections
     from infra.db.reading import exploited
+    from infra.db.tasks import selections
 
     tasks = await selections.task_ids(run.db, config, config.split)
     tried = await exploited.tried(run.db, campaign)

@@ -50,8 +50,8 @@ def register(app: typer.Typer) -> None:
     @campaign.command("list")
     def list_(home: Home = None, as_json: Json = False) -> None:
         """List all runs: campaigns, supervised runs, evaluations, verifications and regrades."""
-        from infra.db import campaigns
         from infra.db.reading import progress
+        from infra.db.runs import campaigns
 
         async def read(db: Any) -> Any:
             return await campaigns.list_all(db), await progress.standings(db)

@@ -186,7 +186,7 @@ def _stored_run(name: str, raw: dict[str, Any]) -> Callable[[Any], Any]:
 
     async def known(run: Any) -> Any:
         from cli.operations.stored_run import changed, stored
-        from infra.db import campaigns
+        from infra.db.runs import campaigns
         from mainspring.config.evaluation import EvaluationConfig
         from mainspring.errors import UsageError
         from mainspring.ids import campaign_id

@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
     @node.command("list")
     def list_(home: Home = None, as_json: Json = False) -> None:
         """List sandbox nodes with load and status."""
-        from infra.db import nodes
+        from infra.db.nodes import nodes
 
         rows = [_row(record) for record in with_database(home, nodes.list_nodes)]
         if as_json:

@@ -18,7 +18,7 @@ def start_campaign(
     from cli.operations.stored_run import stored
     from cli.tables import Screen
     from cli.train import print_items, refuse_other_name, require_name
-    from infra.db import campaigns
+    from infra.db.runs import campaigns
     from mainspring.config.campaign import CampaignConfig
     from mainspring.config.reading import load_campaign
     from mainspring.ids import campaign_id

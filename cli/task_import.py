@@ -116,9 +116,9 @@ def register(tasks: typer.Typer) -> None:
         """
         import asyncio
 
-        from infra.db import task_removal
         from infra.db.connect import with_database
-        from infra.db.tasks import known_source
+        from infra.db.tasks import task_removal
+        from infra.db.tasks.tasks import known_source
         from mainspring.ids import TaskId
 
         async def run(db: Any) -> int:
@@ -149,7 +149,7 @@ def register(tasks: typer.Typer) -> None:
         import asyncio
 
         from infra.db.connect import with_database
-        from infra.db.tasks import get_tasks, known_source
+        from infra.db.tasks.tasks import get_tasks, known_source
         from infra.sandbox.containers.image_names import parse_mirrors
         from infra.sources.exporting import export_tasks
         from mainspring.errors import UsageError

@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
         """Count the stored tasks by task set and split; with --source, list those of one set."""
         from dataclasses import asdict
 
-        from infra.db.tasks import known_source, list_splits, summaries
+        from infra.db.tasks.tasks import known_source, list_splits, summaries
         from mainspring.errors import UsageError
 
         if source is None and split is not None:
@@ -88,7 +88,7 @@ def register(app: typer.Typer) -> None:
         from dataclasses import asdict
 
         from cli.operations.task_images import open_store, pull_missing, survey
-        from infra.db.tasks import known_source, list_images
+        from infra.db.tasks.tasks import known_source, list_images
         from infra.sandbox.containers.image_names import parse_mirrors
         from mainspring.errors import WorkFailed
         from mainspring.settings import load_settings

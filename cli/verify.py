@@ -141,7 +141,7 @@ async def _read(run: Any, config: Any, campaign: Any) -> dict[str, Any]:
     from collections import Counter
     from dataclasses import asdict
 
-    from infra.db import selections, verifications
+    from infra.db.tasks import selections, verifications
     from mainspring.status import Verification
 
     source, split = config.task_source, config.split

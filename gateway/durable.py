@@ -16,13 +16,13 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from gateway.protocol import PromptTooLong, RequestRefused, Session, SessionOver
-from infra.db import answer_receipts, model_requests, program_lives, sessions
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.fence import Fenced
 from infra.db.listening import Notices
-from infra.db.model_requests import Asked
-from infra.db.program_calls import ProgramCalls
+from infra.db.programs import answer_receipts, model_requests, program_lives, sessions
+from infra.db.programs.model_requests import Asked
+from infra.db.programs.program_calls import ProgramCalls
 from infra.policy.program_protocol import StoredCall
 from infra.policy.serving import ServedCampaigns
 from mainspring.config.agent import AgentConfig

@@ -16,14 +16,15 @@ from dataclasses import dataclass
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from infra.db import campaign_keys, campaigns, session_ends, session_offers, sessions
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.fence import Fenced
-from infra.db.program_lives import KEY_PREFIX
-from infra.db.session_ends import HandedIn
-from infra.db.session_offers import ClaimOver
-from infra.db.sessions import SessionRecord
+from infra.db.programs import campaign_keys, session_ends, session_offers, sessions
+from infra.db.programs.program_lives import KEY_PREFIX
+from infra.db.programs.session_ends import HandedIn
+from infra.db.programs.session_offers import ClaimOver
+from infra.db.programs.sessions import SessionRecord
+from infra.db.runs import campaigns
 from mainspring.config.any_run import AnyRun
 from mainspring.config.run import RunConfig
 from mainspring.errors import MainspringError, TemporalError

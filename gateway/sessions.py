@@ -21,8 +21,8 @@ from gateway.refusals import problem_of, unknown_key
 from gateway.session_desk import Claim, SessionDesk, SessionRefused, Taken
 from gateway.session_views import told_session, told_taken
 from gateway.wrong_keys import WrongKeys
-from infra.db.session_ends import HandedIn
-from infra.db.sessions import SessionRecord
+from infra.db.programs.session_ends import HandedIn
+from infra.db.programs.sessions import SessionRecord
 from mainspring.errors import ServiceError
 from mainspring.ids import CampaignId
 from mainspring.programs.session import MAX_NOTE_CHARS, MAX_PATCH_BYTES, SessionEnd

@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.types import TypeDecorator
 
 from infra.db.database import Database
-from infra.db.models import Base
+from infra.db.tables.models import Base
 from mainspring.settings import load_settings
 
 

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 import structlog
 from temporalio.worker import Worker
 
-from infra.db import nodes
 from infra.db.database import Database
+from infra.db.nodes import nodes
 from infra.sandbox.backends import Backends
 from mainspring import __version__
 from mainspring.errors import DatabaseError

@@ -13,9 +13,9 @@ from typing import Any
 
 import structlog
 
-from infra.db import sandboxes
 from infra.db.cache import Known
 from infra.db.database import Database
+from infra.db.nodes import sandboxes
 from infra.environments.hosted import Environments, Hosted, HostedWorld
 from infra.sandbox.protocol import BackendUnavailable, SandboxLost
 from infra.temporal.faults import naming

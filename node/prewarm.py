@@ -14,7 +14,7 @@ import structlog
 from infra.bundles.store import BundleMissing, mounts_for
 from infra.db.cache import Known
 from infra.db.database import Database
-from infra.db.forecast import upcoming
+from infra.db.plans.forecast import upcoming
 from infra.environments.swe import sandbox_spec
 from infra.sandbox.containers.images import ImageStore
 from infra.sandbox.pool import WarmPool

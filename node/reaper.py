@@ -9,8 +9,8 @@ import asyncio
 
 import structlog
 
-from infra.db import sandboxes
 from infra.db.database import Database
+from infra.db.nodes import sandboxes
 from infra.sandbox.backends import Backends
 from mainspring.errors import DatabaseError, SandboxError
 from mainspring.ids import NodeId

@@ -7,13 +7,14 @@ other; what a query gives is a matter of `infra.db.reading`, and nothing here is
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from infra.db import campaigns, policies, sft
-from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
 from infra.db.reading import bundles, endings, evaluations, fingerprints, timings, trained_steps
 from infra.db.reading.endings import Endings
 from infra.db.reading.evaluations import CheckedGap
 from infra.db.reading.trained_steps import Step
+from infra.db.runs import campaigns
+from infra.db.runs.campaigns import CampaignRecord
+from infra.db.training import policies, sft
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.sft import SftConfig

@@ -10,7 +10,7 @@ from datetime import datetime
 from infra.db.reading.evaluations import CheckedGap, Evaluation
 from infra.db.reading.timings import PhaseTiming
 from infra.db.reading.trained_steps import Composition, Lengths, Step
-from infra.db.sft import SftData
+from infra.db.training.sft import SftData
 from mainspring.reproducibility import CampaignFingerprint
 from mainspring.status import CampaignStatus, Sampling, StopReason, Verdict
 from mainspring.step_metrics import CLIP_NAMES, TAKEN_NAMES

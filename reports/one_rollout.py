@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from infra.db import campaigns, groups, rollouts, tasks, turns
 from infra.db.database import Database
-from infra.db.rollouts import RolloutRecord
+from infra.db.rollouts import groups, rollouts, turns
+from infra.db.rollouts.rollouts import RolloutRecord
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
 from mainspring.agents.choice import agent_for
 from mainspring.agents.protocol import Agent, FormatError
 from mainspring.config.agent import AgentConfig

@@ -5,10 +5,10 @@ Read only. Used by `one_rollout` and the exports of trajectories.
 
 from dataclasses import dataclass
 
-from infra.db import model_requests, program_lives, sessions
 from infra.db.database import Database
-from infra.db.program_lives import ProgramLife
-from infra.db.sessions import SessionRecord
+from infra.db.programs import model_requests, program_lives, sessions
+from infra.db.programs.program_lives import ProgramLife
+from infra.db.programs.sessions import SessionRecord
 from mainspring.ids import RolloutId
 from mainspring.programs.record import RequestState
 from mainspring.programs.request import ChatMessage, ModelRequest, Role

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from infra.db import rollouts, tasks, turns
 from infra.db.database import Database
 from infra.db.reading.evaluations import EvaluatedRollout
+from infra.db.rollouts import rollouts, turns
+from infra.db.tasks import tasks
 from mainspring.ids import RolloutId
 from mainspring.trajectories.turns import by_call
 from reports.data import RanCommand, Trajectory, Turn

@@ -119,7 +119,7 @@ def test_rows_never_leave_their_room() -> None:
         for path in sources(*PACKAGES)
         if not any(path.is_relative_to(room) for room in ROOMS_WITH_SQL)
         for module in sorted(_imported_modules(path) | {each.module for each in imports(path)})
-        if module == "infra.db.models" or module.partition(".")[0] == "sqlalchemy"
+        if module == "infra.db.tables.models" or module.partition(".")[0] == "sqlalchemy"
     ]
     assert not wrong, "\n".join(wrong)
 

@@ -46,7 +46,11 @@ def test_a_file_may_leave_some_tests() -> None:
 @pytest.mark.parametrize(
     ("changed", "test", "other"),
     [
-        ("infra/db/turns.py", "tests/infra/db/test_db_turns.py", "tests/engine/test_adapters.py"),
+        (
+            "infra/db/rollouts/turns.py",
+            "tests/infra/db/test_db_turns.py",
+            "tests/engine/test_adapters.py",
+        ),
         # By a registry, through a helper, by a conftest, and by `python -m`.
         (
             "trainer/losses/clip.py",

@@ -27,7 +27,7 @@ DOORS = {
         "mainspring/algorithms/choice.py",
         '"clip": "trainer.losses.clip:clip"',
     ),
-    "infra/db/listening.py: _told": ("infra/db/model_requests.py", "pg_notify("),
+    "infra/db/listening.py: _told": ("infra/db/programs/model_requests.py", "pg_notify("),
 }
 """Names of a campaign file, and Postgres's NOTIFY: the file that opens the door, and its words."""
 _STOP = re.compile(r"^## (P?\d+)\. .+$", re.MULTILINE)
@@ -191,7 +191,7 @@ def test_every_door_is_on_the_page_and_open() -> None:
         ("`create`, `start`", "`creates`", "campaign_launch.py has no function creates"),
         ("`infra/policy/sampling.py`: `sample`", "", "stop 6: none of "),
         (
-            "`infra/db/turns.py`: `put_call`",
+            "`infra/db/rollouts/turns.py`: `put_call`",
             "`infra/db/turn.py`: `put_call`",
             "6: infra/db/turn.py ",
         ),

@@ -22,7 +22,7 @@ from gateway.session_desk import SessionDesk
 from infra.db.cache import Known
 from infra.db.connect import open_database
 from infra.db.listening import Notices
-from infra.db.model_requests import CHANNEL
+from infra.db.programs.model_requests import CHANNEL
 from infra.gateway_addresses import announced
 from infra.log_setup import set_up
 from infra.policy.serving import ServedCampaigns, serve_over_http

@@ -25,11 +25,11 @@ from activities.programs import ProgramActivities
 from activities.replies import ReplyActivities
 from activities.sandbox import SandboxActivities
 from infra import gateway_addresses
-from infra.db import nodes
 from infra.db.cache import Known
 from infra.db.connect import open_database
 from infra.db.database import Database
-from infra.db.sandboxes import between_sandboxes, open_leases
+from infra.db.nodes import nodes
+from infra.db.nodes.sandboxes import between_sandboxes, open_leases
 from infra.environments.hosted import Environments
 from infra.log_setup import set_up
 from infra.policy.serving import Serve, ServedCampaigns, serve_over_http

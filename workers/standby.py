@@ -15,9 +15,10 @@ from typing import Protocol
 
 import structlog
 
-from infra.db import campaigns, trainers
 from infra.db.database import Database
-from infra.db.trainers import TrainerLease
+from infra.db.runs import campaigns
+from infra.db.training import trainers
+from infra.db.training.trainers import TrainerLease
 from mainspring.config.any_run import ranks_of
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import DatabaseError

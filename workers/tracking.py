@@ -16,9 +16,9 @@ from typing import TypeVar
 
 import structlog
 
-from infra.db import campaigns
-from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.runs.campaigns import CampaignRecord
 from infra.tracking.choice import make_tracker
 from infra.tracking.gauges import Gauges
 from infra.tracking.protocol import TrackedBy, Tracker

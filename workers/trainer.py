@@ -16,10 +16,11 @@ from temporalio.worker import Worker
 from activities.extensions import ExtensionActivities
 from activities.sending import SendingActivities
 from activities.sft_training import SftTrainingActivities
-from infra.db import campaigns, trainers
 from infra.db.connect import open_database
 from infra.db.database import Database
-from infra.db.trainers import TrainerLease
+from infra.db.runs import campaigns
+from infra.db.training import trainers
+from infra.db.training.trainers import TrainerLease
 from infra.log_setup import set_up
 from infra.policy.serving import weights_of
 from infra.temporal.faults import Faults

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import structlog
 
-from infra.db import trainers
 from infra.db.database import Database
-from infra.db.trainers import TrainerLease
+from infra.db.training import trainers
+from infra.db.training.trainers import TrainerLease
 from mainspring.errors import DatabaseError
 from mainspring.ids import CampaignId
 from mainspring.timeouts import TRAINER_RENEW_S

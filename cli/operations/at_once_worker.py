@@ -9,8 +9,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from infra.db import campaigns
 from infra.db.database import Database
+from infra.db.runs import campaigns
 from infra.policy.protocol import Completion, SamplingParams
 from infra.policy.serving import Served, in_tokens
 from infra.policy.tokenizer import ChatTokenizer

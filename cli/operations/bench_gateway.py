@@ -28,9 +28,10 @@ from cli.operations.footprint import Footprint
 from cli.operations.no_op_campaign import TASK, put_rollouts
 from cli.operations.process_ends import ProcessEnd
 from infra import gateway_addresses
-from infra.db import campaigns, tasks
 from infra.db.connect import open_database
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
 from infra.policy.protocol import SamplingParams
 from infra.policy.tokenizer import ChatTokenizer
 from infra.sandbox.backends import Backends

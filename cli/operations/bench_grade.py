@@ -12,7 +12,8 @@ from typing import Any
 from bundled.gold import make_gold_tasks
 from cli.operations.embedded_stack import temporary
 from cli.operations.run_launch import conductor
-from infra.db import runs, tasks
+from infra.db.runs import runs
+from infra.db.tasks import tasks
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.config.verification import VerificationConfig

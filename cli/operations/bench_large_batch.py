@@ -21,9 +21,12 @@ import ray
 from activities.step_batch import StepBatch, step_batch
 from cli.operations.embedded_stack import temporary
 from cli.operations.no_op_campaign import TASK, put_rollouts
-from infra.db import batches, campaigns, groups, policies, rollouts, steps, tasks, turns
 from infra.db.connect import open_database
 from infra.db.database import Database
+from infra.db.rollouts import groups, rollouts, turns
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
+from infra.db.training import batches, policies, steps
 from mainspring import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig

@@ -28,11 +28,12 @@ from activities.sandbox import SandboxActivities
 from cli.operations.embedded_stack import temporary
 from cli.operations.no_op import NoBackend, serve_nothing
 from cli.operations.no_op_campaign import TASK, no_op_config, put_rollouts
-from infra.db import campaigns, tasks
 from infra.db.cache import Known
 from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.db.reading import timings
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
 from infra.environments.hosted import Environments
 from infra.policy.serving import ServedCampaigns
 from infra.sandbox.backends import Backends

@@ -16,10 +16,11 @@ from temporalio.service import RPCError, RPCStatusCode
 from cli.operations.campaign_launch import is_being_cancelled
 from cli.operations.fleet_extensions import pollers
 from cli.operations.stored_run import resuming
-from infra.db import campaigns, discards
-from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
 from infra.db.naming import campaign_named
+from infra.db.runs import campaigns
+from infra.db.runs.campaigns import CampaignRecord
+from infra.db.training import discards
 from infra.temporal.lost_campaigns import settle_campaign
 from mainspring import layout
 from mainspring.config.any_run import training

@@ -36,10 +36,12 @@ from cli.operations.named_parts import check_named
 from cli.operations.pass_rate_checks import check_pass_rates, refuse_pass_rates
 from cli.operations.sandboxes_here import require_backends, require_bundle
 from cli.operations.task_checks import check_backend_fits, check_can_be_verified, check_tasks
-from infra.db import campaigns, run_plans, selections, tasks
-from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
-from infra.db.selections import OverTasks, Selected
+from infra.db.plans import run_plans
+from infra.db.runs import campaigns
+from infra.db.runs.campaigns import CampaignRecord
+from infra.db.tasks import selections, tasks
+from infra.db.tasks.selections import OverTasks, Selected
 from infra.sandbox.backends import Backends
 from mainspring.config.any_run import Measurement, Playing
 from mainspring.config.campaign import CampaignConfig

@@ -10,10 +10,10 @@ from temporalio.service import RPCError
 
 from cli.operations.seen_waits import look
 from cli.operations.supervisor import Supervisor, starting
-from infra.db.campaigns import CampaignRecord
 from infra.db.connect import with_recorded_namespace
 from infra.db.database import Database
 from infra.db.naming import campaign_named
+from infra.db.runs.campaigns import CampaignRecord
 from infra.temporal.connection import connect, settled
 from mainspring import layout
 from mainspring.errors import TemporalError

@@ -24,8 +24,8 @@ from cli.operations.named_parts import unusable
 from cli.operations.sandboxes_here import backends_here, probe_here
 from cli.operations.task_checks import check_agents
 from infra.bundles.store import BundleMissing, mounts_for
-from infra.db import tasks, verifications
 from infra.db.database import Database
+from infra.db.tasks import tasks, verifications
 from infra.policy.engine_check import check_engine
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.algorithms.schedule import Schedule

@@ -4,9 +4,9 @@ import asyncio
 import time
 
 from cli.tables import Screen, as_text
-from infra.db import nodes, sandboxes
 from infra.db.database import Database
-from infra.db.nodes import NodeRecord
+from infra.db.nodes import nodes, sandboxes
+from infra.db.nodes.nodes import NodeRecord
 from mainspring.errors import WorkFailed
 from mainspring.ids import NodeId
 from mainspring.status import NodeStatus

@@ -20,8 +20,8 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 
-from infra.db import nodes
 from infra.db.database import Database
+from infra.db.nodes import nodes
 from mainspring.config.any_run import AnyRun
 from mainspring.errors import UsageError
 from mainspring.extensions import Extension, Role, extensions_of

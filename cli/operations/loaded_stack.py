@@ -19,10 +19,11 @@ from cli.operations.fleet import ONE_THREAD, Fleet, Member
 from cli.operations.footprint import Footprint
 from cli.operations.no_op_campaign import TASK, no_op_config, put_rollouts
 from cli.operations.process_ends import ProcessEnd
-from infra.db import campaigns, tasks
 from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.db.reading import volume
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
 from infra.temporal.connection import connect
 from mainspring.errors import WorkFailed
 from mainspring.ids import ROLLOUT_QUEUE, CampaignId, RolloutId, rollout_workflow

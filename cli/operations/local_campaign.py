@@ -33,9 +33,9 @@ from cli.operations.sandboxes_here import backends_here
 from cli.operations.spoken import spoken
 from cli.operations.supervisor import Supervisor
 from cli.operations.watch import require_finished
-from infra.db import campaigns
 from infra.db.connect import open_database
 from infra.db.database import Database
+from infra.db.runs import campaigns
 from infra.log_setup import set_up
 from infra.stack import ports
 from infra.temporal.connection import connect, settled

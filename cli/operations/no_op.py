@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.db import campaigns
 from infra.db.database import Database
+from infra.db.runs import campaigns
 from infra.policy.protocol import Completion, SamplingParams
 from infra.policy.serving import Served, in_tokens
 from infra.policy.weight_label import WeightLabel

@@ -7,8 +7,8 @@ of scale.
 
 from collections.abc import Sequence
 
-from infra.db import groups
 from infra.db.database import Database
+from infra.db.rollouts import groups
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig

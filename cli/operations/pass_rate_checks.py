@@ -5,8 +5,8 @@ Imported by `campaign_launch`.
 
 from collections.abc import Mapping
 
-from infra.db import campaigns
 from infra.db.database import Database
+from infra.db.runs import campaigns
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.errors import UsageError

@@ -17,8 +17,9 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from cli.operations import campaign_launch as launch
-from infra.db import campaigns, groups, rollouts
 from infra.db.database import Database
+from infra.db.rollouts import groups, rollouts
+from infra.db.runs import campaigns
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, RolloutId, rollout_workflow
 from mainspring.status import CampaignKind, GroupKind, GroupStatus, RolloutPhase

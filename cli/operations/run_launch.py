@@ -33,10 +33,10 @@ from cli.operations.spoken import spoken
 from cli.operations.stored_run import resuming
 from cli.operations.supervisor import Supervisor
 from cli.operations.watch import require_finished
-from infra.db import campaigns
-from infra.db.campaigns import CampaignRecord
 from infra.db.connect import open_database
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.runs.campaigns import CampaignRecord
 from infra.log_setup import set_up
 from infra.policy.openai import OpenAIClient
 from infra.policy.tokenizer import ChatTokenizer

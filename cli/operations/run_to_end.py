@@ -15,9 +15,9 @@ from cli.operations import campaign_launch as launch
 from cli.operations.fleet import Fleet, Member, keep_until
 from cli.operations.still_alive import Ending
 from cli.operations.watch import Watch
-from infra.db import campaigns
-from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.runs.campaigns import CampaignRecord
 from mainspring.ids import CampaignId
 from mainspring.settings import Settings
 

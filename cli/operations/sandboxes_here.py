@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from infra.bundles.store import mounts_for
-from infra.db import selections
 from infra.db.database import Database
+from infra.db.tasks import selections
 from infra.sandbox.backends import BACKENDS, Backends, Found, available_backends
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.config.campaign import CampaignConfig

@@ -17,10 +17,11 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from infra.db import nodes, sessions
-from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
+from infra.db.nodes import nodes
+from infra.db.programs import sessions
 from infra.db.reading import rollout_search
+from infra.db.runs.campaigns import CampaignRecord
 from infra.policy.paused import paused_engines
 from mainspring.ids import ROLLOUT_QUEUE, campaign_workflow
 from mainspring.protocol.activities import ASKED_AT

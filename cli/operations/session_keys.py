@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from infra import gateway_addresses
-from infra.db import campaign_keys
 from infra.db.database import Database
 from infra.db.naming import campaign_named
+from infra.db.programs import campaign_keys
 from mainspring.config.run import RunConfig
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from cli.operations.sft_files import read_file
-from infra.db import policies, sft_sources
-from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
 from infra.db.naming import campaign_named
-from infra.db.sft import SftData
-from infra.db.sft_sources import Chosen
+from infra.db.runs.campaigns import CampaignRecord
+from infra.db.training import policies, sft_sources
+from infra.db.training.sft import SftData
+from infra.db.training.sft_sources import Chosen
 from infra.policy.model_files import read_facts
 from infra.policy.tokenizer import ChatTokenizer
 from mainspring.config.section import BUNDLED

@@ -21,8 +21,9 @@ from cli.operations.sft_data import SftSamples, check_files
 from cli.operations.stored_run import resuming
 from cli.operations.supervisor import Supervisor
 from cli.operations.watch import require_finished
-from infra.db import campaigns, policies, sft
-from infra.db.sft import SftData
+from infra.db.runs import campaigns
+from infra.db.training import policies, sft
+from infra.db.training.sft import SftData
 from infra.policy.model_files import check_model_directory
 from mainspring.config.section import BUNDLED
 from mainspring.config.sft import SftConfig

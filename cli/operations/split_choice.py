@@ -5,8 +5,8 @@ be given, and the error lists them. Imported by the commands that go over one sp
 """
 
 from cli.operations.campaign_launch import SPLITS
-from infra.db import tasks
 from infra.db.database import Database
+from infra.db.tasks import tasks
 from mainspring.config.section import BUNDLED
 from mainspring.errors import UsageError
 

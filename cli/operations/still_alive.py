@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from infra.db import campaigns, nodes, sandboxes
 from infra.db.database import Database
+from infra.db.nodes import nodes, sandboxes
+from infra.db.runs import campaigns
 from mainspring.ids import CampaignId, campaign_workflow
 from mainspring.protocol.names import Workflow
 from mainspring.status import NodeStatus

@@ -5,8 +5,8 @@ Invariant: no task silently gets another agent, environment or backend than it a
 
 from collections.abc import Sequence
 
-from infra.db import selections, tasks
 from infra.db.database import Database
+from infra.db.tasks import selections, tasks
 from mainspring.agents.choice import AGENTS, agent_for, allowed
 from mainspring.config.run import RunConfig
 from mainspring.environments.choice import environment_of, is_world

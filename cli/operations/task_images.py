@@ -22,7 +22,7 @@ from rich.progress import (
 )
 
 from cli.tables import Label, Screen
-from infra.db.tasks import TaskImage
+from infra.db.tasks.tasks import TaskImage
 from infra.sandbox.containers.docker import IMAGES_DIR
 from infra.sandbox.containers.image_faults import daemon_lost
 from infra.sandbox.containers.image_pull import NUM_AT_ONCE

@@ -28,10 +28,13 @@ from cli.operations.seen_waits import look
 from cli.operations.supervisor import starting
 from cli.tables import Label, Screen, Table
 from cli.terminal_text import plain
-from infra.db import campaigns, run_plans, runs, sft, verifications
-from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
+from infra.db.plans import run_plans
 from infra.db.reading import progress
+from infra.db.runs import campaigns, runs
+from infra.db.runs.campaigns import CampaignRecord
+from infra.db.tasks import verifications
+from infra.db.training import sft
 from mainspring.config.any_run import Measurement
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.sft import SftConfig

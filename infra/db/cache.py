@@ -9,8 +9,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from infra.db import campaigns, rollouts, tasks
 from infra.db.database import Database
+from infra.db.rollouts import rollouts
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
 from mainspring.agents.choice import agent_for
 from mainspring.agents.protocol import Agent
 from mainspring.config.any_run import AnyRun

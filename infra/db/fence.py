@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import InstrumentedAttribute
 
 from infra.db.database import Database
-from infra.db.models import Base, RolloutRow
+from infra.db.tables.models import Base, RolloutRow
 from mainspring.errors import MainspringError, UsageError
 from mainspring.ids import RolloutId
 from mainspring.status import FaultKind, RolloutPhase

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 
 from sqlalchemy import select
 
-from infra.db import campaigns
-from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
 from infra.db.fence import UnknownId
-from infra.db.models import CampaignRow, RolloutRow
+from infra.db.runs import campaigns
+from infra.db.runs.campaigns import CampaignRecord
+from infra.db.tables.models import CampaignRow, RolloutRow
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, RolloutId
 

@@ -14,7 +14,7 @@ from typing import NewType
 from sqlalchemy import func, or_, select, text, update
 
 from infra.db.database import Database
-from infra.db.models import StoreRow
+from infra.db.tables.models import StoreRow
 from mainspring.errors import DatabaseError
 
 StoreId = NewType("StoreId", str)

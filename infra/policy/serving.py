@@ -14,10 +14,11 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from infra.db import campaigns, policies
 from infra.db.database import Database
-from infra.db.policies import PolicyRecord
-from infra.db.publishing_lease import PublishingLease
+from infra.db.runs import campaigns
+from infra.db.training import policies
+from infra.db.training.policies import PolicyRecord
+from infra.db.training.publishing_lease import PublishingLease
 from infra.policy.client import SGLangClient
 from infra.policy.engine_weights import EngineWeights
 from infra.policy.model_files import read_facts

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from infra.db import task_removal
 from infra.db.database import Database
-from infra.db.tasks import UNSTORABLE, Fate, import_tasks
+from infra.db.tasks import task_removal
+from infra.db.tasks.tasks import UNSTORABLE, Fate, import_tasks
 from infra.sources.protocol import Place, RowError, RowProblem, SourceRow
 from mainspring.tasks.any_task import AnyTask
 from mainspring.tasks.swe_task import SweTask

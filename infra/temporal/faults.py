@@ -19,7 +19,7 @@ from temporalio.service import RPCError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
 from infra.db.cache import Known
-from infra.db.sandboxes import CampaignFull
+from infra.db.nodes.sandboxes import CampaignFull
 from mainspring.causes import cause_of, is_out_of_memory, own_log, shortened
 from mainspring.errors import MainspringError, SandboxError
 from mainspring.fates import FIRST_WAIT_S, rule_of, waits_s

@@ -7,9 +7,9 @@ that changed since it was read is left alone, because the campaign may have been
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from infra.db import campaigns
-from infra.db.campaigns import Underway
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.runs.campaigns import Underway
 from mainspring.ids import CampaignId, campaign_workflow
 from mainspring.status import CampaignStatus
 

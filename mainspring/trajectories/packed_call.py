@@ -1,7 +1,7 @@
 """A call with its tokens as arrays: what a sample is made of, without the text that people read.
 
 Invariant: the arrays hold the bits that were stored, as views that nothing writes to; no token is a
-Python number on the way from the store to a sample. Made by `infra.db.batches`; `tree` and
+Python number on the way from the store to a sample. Made by `infra.db.training.batches`; `tree` and
 `samples` take these and recorded calls alike, by the protocol `TokenCall`.
 """
 

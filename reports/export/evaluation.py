@@ -12,8 +12,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from infra.db import campaigns, groups, run_plans
 from infra.db.database import Database
+from infra.db.plans import run_plans
+from infra.db.rollouts import groups
+from infra.db.runs import campaigns
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.sft import SftConfig
 from mainspring.ids import CampaignId

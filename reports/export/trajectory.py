@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from infra.db import campaigns, groups, rollouts, tasks, turns
-from infra.db.batches import calls_of, trained_of
 from infra.db.database import Database
-from infra.db.groups import GroupRecord
-from infra.db.rollouts import RolloutRecord
+from infra.db.rollouts import groups, rollouts, turns
+from infra.db.rollouts.groups import GroupRecord
+from infra.db.rollouts.rollouts import RolloutRecord
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
+from infra.db.training.batches import calls_of, trained_of
 from mainspring.agents.choice import agent_for
 from mainspring.agents.conversation import Conversation
 from mainspring.agents.protocol import Agent, Message

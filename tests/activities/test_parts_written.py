@@ -7,9 +7,9 @@ import pytest
 
 from activities import partial_replies
 from activities.partial_replies import PartialReplies
-from infra.db import partial_calls
 from infra.db.database import Database
-from infra.db.partial_calls import Kept
+from infra.db.rollouts import partial_calls
+from infra.db.rollouts.partial_calls import Kept
 from mainspring.errors import DatabaseError
 from mainspring.ids import RolloutId
 from mainspring.trajectories.turns import PartialCall, VersionSpan

@@ -8,8 +8,9 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.sft import SftActivities
 from activities.sft_training import SftTrainingActivities
-from infra.db import campaigns, policies, sft, trainers
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.training import policies, sft, trainers
 from mainspring.ids import CampaignId
 from mainspring.protocol.sft import SftStepsInput, SftSurveyInput
 from mainspring.status import CampaignStatus

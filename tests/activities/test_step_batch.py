@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from activities.step_batch import step_batch
-from infra.db.batches import BatchGroup, BatchRollout
+from infra.db.training.batches import BatchGroup, BatchRollout
 from mainspring.config.algorithm import Overlong, Std
 from mainspring.config.trainer import TrainerConfig
 from mainspring.ids import GroupId, RolloutId

@@ -19,12 +19,13 @@ from typing import Any
 
 from sqlalchemy import Select, func, select
 
-from infra.db import model_requests, program_lives, turns
-from infra.db.batches import BatchRollout, load_groups
 from infra.db.connect import open_database
 from infra.db.database import Database
-from infra.db.models import CallRow, GroupRow, RolloutRow
-from infra.db.program_rows import ModelRequestRow
+from infra.db.programs import model_requests, program_lives
+from infra.db.rollouts import turns
+from infra.db.tables.models import CallRow, GroupRow, RolloutRow
+from infra.db.tables.program_rows import ModelRequestRow
+from infra.db.training.batches import BatchRollout, load_groups
 from mainspring.ids import CampaignId, GroupId, RolloutId
 from mainspring.programs.record import RequestState
 from mainspring.settings import load_settings

@@ -19,7 +19,7 @@ from scipy import stats
 from sqlalchemy import select
 
 from infra.db.connect import open_database
-from infra.db.models import CallRow, GroupRow, RolloutRow
+from infra.db.tables.models import CallRow, GroupRow, RolloutRow
 from mainspring.ids import CampaignId
 from mainspring.settings import load_settings
 from mainspring.status import GroupKind, RolloutPhase

@@ -28,10 +28,10 @@ import httpx
 import psutil
 from sqlalchemy import func, select
 
-from infra.db import campaigns
 from infra.db.connect import open_database
-from infra.db.models import CallRow, PartialCallRow
-from infra.db.program_rows import ModelRequestRow
+from infra.db.runs import campaigns
+from infra.db.tables.models import CallRow, PartialCallRow
+from infra.db.tables.program_rows import ModelRequestRow
 from infra.policy.serving import needs_same_bits
 from mainspring.ids import CampaignId
 from mainspring.settings import load_settings

@@ -19,9 +19,12 @@ from cli.operations import campaign_launch as launch
 from cli.operations.embedded_stack import StackInfo
 from cli.operations.fleet import Fleet
 from cli.operations.local_campaign import members
-from infra.db import batches, campaigns, groups, policies, rollouts, sandboxes, steps
 from infra.db.database import Database
-from infra.db.models import CallRow, ExecutionRow, RolloutRow
+from infra.db.nodes import sandboxes
+from infra.db.rollouts import groups, rollouts
+from infra.db.runs import campaigns
+from infra.db.tables.models import CallRow, ExecutionRow, RolloutRow
+from infra.db.training import batches, policies, steps
 from infra.stack import ports
 from infra.temporal.connection import connect
 from mainspring.config.agent import AgentConfig

@@ -26,9 +26,10 @@ from cli.operations import campaign_launch as launch
 from cli.operations import still_alive
 from cli.operations.embedded_stack import StackInfo, temporary
 from cli.operations.supervisor import Supervisor
-from infra.db import batches, campaigns, policies, steps
 from infra.db.database import Database
-from infra.db.models import CallRow, GroupRow, RolloutRow
+from infra.db.runs import campaigns
+from infra.db.tables.models import CallRow, GroupRow, RolloutRow
+from infra.db.training import batches, policies, steps
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.connection import connect

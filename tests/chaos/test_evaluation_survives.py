@@ -21,8 +21,9 @@ import pytest
 from cluster import bwrap_or_skip
 
 from cli.operations.embedded_stack import StackInfo
-from infra.db import runs, tasks
 from infra.db.database import Database
+from infra.db.runs import runs
+from infra.db.tasks import tasks
 from infra.stack import ports
 from mainspring.ids import CampaignId, TaskId
 from mainspring.tasks.swe_task import SweTask

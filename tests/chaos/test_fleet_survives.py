@@ -28,8 +28,9 @@ from scripted import SUBMIT, bash
 from temporalio.client import WorkflowHandle
 
 from cli.operations.embedded_stack import StackInfo
-from infra.db import sandboxes, turns
 from infra.db.cache import Known
+from infra.db.nodes import sandboxes
+from infra.db.rollouts import turns
 from infra.environments.hosted import Environments
 from infra.sandbox.backends import available_backends
 from infra.sandbox.protocol import BackendUnavailable

@@ -20,8 +20,8 @@ from cli.main import app
 from cli.operations import campaign_launch as launch
 from cli.operations.embedded_stack import StackInfo
 from cli.operations.seen_waits import look
-from infra.db import campaigns
 from infra.db.database import Database
+from infra.db.runs import campaigns
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.connection import connect

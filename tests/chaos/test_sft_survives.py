@@ -15,8 +15,9 @@ from cli.operations.embedded_stack import StackInfo
 from cli.operations.fleet import Fleet
 from cli.operations.run_launch import Conductor
 from cli.operations.sft_run import members, store
-from infra.db import campaigns, policies, sft, steps
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.training import policies, sft, steps
 from infra.policy.weight_files import weights_digest
 from infra.temporal.connection import connect
 from mainspring.config.reading import load_sft

@@ -16,8 +16,9 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from cli.operations.embedded_stack import StackInfo
 from cli.operations.fleet import ONE_THREAD, Fleet, Member
-from infra.db import campaigns, policies, trainers
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.training import policies, trainers
 from infra.temporal.connection import connect
 from mainspring import layout
 from mainspring.config.campaign import CampaignConfig

@@ -16,7 +16,7 @@ from scripted import SUBMIT, bash
 from test_fleet_survives import NodeProcess, running
 
 from cli.operations.embedded_stack import StackInfo
-from infra.db import turns
+from infra.db.rollouts import turns
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig

@@ -12,8 +12,11 @@ import pytest
 
 from bundled.gold import make_gold_tasks
 from cli.operations.embedded_stack import temporary
-from infra.db import nodes, rollouts, runs, tasks
 from infra.db.database import Database
+from infra.db.nodes import nodes
+from infra.db.rollouts import rollouts
+from infra.db.runs import runs
+from infra.db.tasks import tasks
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.ids import CampaignId, NodeId

@@ -8,8 +8,9 @@ from cli.operations import campaign_launch as launch
 from cli.operations.checklist import of_the_tasks
 from cli.operations.checklist_item import State
 from cli.operations.embedded_stack import StackInfo
-from infra.db import campaigns, tasks
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from cli.operations.embedded_stack import StackInfo
-from infra.db import rollouts, tasks
 from infra.db.database import Database
+from infra.db.rollouts import rollouts
+from infra.db.tasks import tasks
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.ids import CampaignId

@@ -13,8 +13,9 @@ from cli.operations.checklist_item import Item, State
 from cli.operations.local_engines import Hardware
 from cli.operations.sandboxes_here import backends_here
 from infra.bundles.store import BundleMissing
-from infra.db import campaigns, tasks
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.errors import ConfigError

@@ -10,9 +10,9 @@ import typer
 from typer.testing import CliRunner, Result
 
 from cli import tasks
-from infra.db import tasks as stored
 from infra.db.database import Database
-from infra.db.tasks import Fate, import_tasks
+from infra.db.tasks import tasks as stored
+from infra.db.tasks.tasks import Fate, import_tasks
 from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import TaskId
 from mainspring.tasks.swe_task import SweTask

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from cli import node
 from cli.operations import drain
-from infra.db import nodes, sandboxes
 from infra.db.database import Database
-from infra.db.nodes import NodeBeat
+from infra.db.nodes import nodes, sandboxes
+from infra.db.nodes.nodes import NodeBeat
 from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import NodeId, RolloutId, SandboxId
 from mainspring.sandbox_choice import BWRAP

@@ -11,10 +11,13 @@ from store_records import CAMPAIGN, call, execution, finish, task
 from typer.testing import CliRunner
 
 from cli import campaign, rollout
-from infra.db import campaigns, groups, policies, rollouts, steps, tasks, turns
 from infra.db.database import Database
-from infra.db.groups import NewRollout
-from infra.db.models import GroupRow
+from infra.db.rollouts import groups, rollouts, turns
+from infra.db.rollouts.groups import NewRollout
+from infra.db.runs import campaigns
+from infra.db.tables.models import GroupRow
+from infra.db.tasks import tasks
+from infra.db.training import policies, steps
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import WarmStartConfig
 from mainspring.config.trainer import TrainerConfig

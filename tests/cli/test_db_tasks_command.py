@@ -15,9 +15,9 @@ import typer
 from typer.testing import CliRunner, Result
 
 from cli import tasks
-from infra.db import tasks as stored
 from infra.db.database import Database
-from infra.db.tasks import Split, TaskImage
+from infra.db.tasks import tasks as stored
+from infra.db.tasks.tasks import Split, TaskImage
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.errors import ConfigError, WorkFailed
 from mainspring.ids import TaskId

@@ -23,8 +23,9 @@ from cli.operations import spoken
 from cli.operations.embedded_stack import StackInfo, temporary
 from cli.operations.local_campaign import until_left
 from cli.operations.supervisor import Supervisor, starting
-from infra.db import campaigns, tasks
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
 from infra.temporal.connection import connect
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig

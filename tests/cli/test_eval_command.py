@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 from cli.main import app
 from cli.operations import campaign_launch as launch
 from cli.operations.embedded_stack import StackInfo
-from infra.db import campaigns
 from infra.db.database import Database
+from infra.db.runs import campaigns
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.config.campaign import CampaignConfig

@@ -21,8 +21,10 @@ from program_cluster import own_program
 
 from cli.operations.embedded_stack import StackInfo
 from infra.bundles.store import MANIFEST, Manifest, digest
-from infra.db import model_requests, rollouts, tasks
 from infra.db.database import Database
+from infra.db.programs import model_requests
+from infra.db.rollouts import rollouts
+from infra.db.tasks import tasks
 from mainspring.ids import CampaignId, RolloutId, TaskId
 from mainspring.programs.recipes import recipe_of
 from mainspring.tasks.swe_task import SweTask

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 from cli.main import app
 from cli.operations import fleet_extensions
 from cli.operations.embedded_stack import StackInfo
-from infra.db import campaigns, nodes
 from infra.db.database import Database
+from infra.db.nodes import nodes
+from infra.db.runs import campaigns
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.connection import connect

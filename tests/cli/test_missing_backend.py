@@ -10,8 +10,9 @@ import pytest
 from bundled.gold import make_gold_tasks
 from cli.operations.campaign_launch import create
 from cli.operations.embedded_stack import StackInfo
-from infra.db import campaigns, tasks
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.config.tasks import TasksConfig

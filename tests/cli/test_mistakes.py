@@ -13,8 +13,8 @@ from typer.testing import CliRunner, Result
 
 from cli.main import app
 from cli.operations.embedded_stack import StackInfo
-from infra.db import campaigns
 from infra.db.database import Database
+from infra.db.runs import campaigns
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.errors import MainspringError

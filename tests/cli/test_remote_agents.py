@@ -10,8 +10,10 @@ from typer.testing import CliRunner
 
 from cli import campaign
 from cli.operations.task_checks import check_tasks
-from infra.db import campaign_keys, campaigns, tasks
 from infra.db.database import Database
+from infra.db.programs import campaign_keys
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, TaskId

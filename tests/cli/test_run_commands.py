@@ -13,8 +13,10 @@ import pytest
 
 from bundled.gold import make_gold_tasks
 from cli.operations.embedded_stack import StackInfo
-from infra.db import campaigns, rollouts, runs, tasks
 from infra.db.database import Database
+from infra.db.rollouts import rollouts
+from infra.db.runs import campaigns, runs
+from infra.db.tasks import tasks
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.ids import CampaignId

@@ -10,8 +10,10 @@ from typer.testing import CliRunner, Result
 from bundled.model import make_bundled_model
 from cli.main import app
 from cli.operations.embedded_stack import StackInfo
-from infra.db import campaigns, policies, tasks
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
+from infra.db.training import policies
 from infra.policy.model_files import check_servable
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import MainspringError

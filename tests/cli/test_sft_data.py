@@ -19,9 +19,9 @@ from cli.operations.embedded_stack import StackInfo
 from cli.operations.run_launch import Conductor
 from cli.operations.sft_data import SftSamples
 from cli.operations.sft_run import store
-from infra.db import sft
 from infra.db.database import Database
-from infra.db.sft import SftData
+from infra.db.training import sft
+from infra.db.training.sft import SftData
 from infra.temporal.connection import connect
 from mainspring.config.sft import SftConfig
 from mainspring.errors import UsageError

@@ -4,8 +4,8 @@ import pytest
 
 from bundled.gold import make_gold_tasks
 from cli.operations.split_choice import chosen_split
-from infra.db import tasks
 from infra.db.database import Database
+from infra.db.tasks import tasks
 from mainspring.errors import UsageError
 
 ONE, TWO = "one-split", "two-splits"

@@ -16,8 +16,10 @@ from cli.operations import campaign_launch as launch
 from cli.operations.embedded_stack import StackInfo
 from cli.operations.fleet_extensions import pollers
 from cli.operations.supervisor import Supervisor
-from infra.db import campaigns, groups, steps
 from infra.db.database import Database
+from infra.db.rollouts import groups
+from infra.db.runs import campaigns
+from infra.db.training import steps
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.connection import connect

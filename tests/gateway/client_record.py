@@ -7,11 +7,12 @@ from typing import Any
 
 from sqlalchemy import select
 
-from infra.db import model_requests, turns
-from infra.db.batches import load_groups
 from infra.db.database import Database
-from infra.db.models import RolloutRow
-from infra.db.program_rows import ModelRequestRow
+from infra.db.programs import model_requests
+from infra.db.rollouts import turns
+from infra.db.tables.models import RolloutRow
+from infra.db.tables.program_rows import ModelRequestRow
+from infra.db.training.batches import load_groups
 from mainspring.ids import RolloutId
 from mainspring.programs.record import BranchKind, RequestState
 from mainspring.status import RolloutPhase, StopReason

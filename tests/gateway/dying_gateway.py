@@ -15,8 +15,8 @@ from gateway.channel import Channel
 from gateway.durable import DurableAnswers
 from gateway.exchange import Exchange
 from gateway.protocol import Session
-from infra.db import model_requests
-from infra.db.model_requests import Asked
+from infra.db.programs import model_requests
+from infra.db.programs.model_requests import Asked
 from mainspring.programs.reply import Answer
 from mainspring.programs.request import ModelRequest, Role
 from tests.gateway.kill_plan import KillPlan, Phase

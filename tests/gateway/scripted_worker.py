@@ -8,8 +8,8 @@ from pathlib import Path
 
 import httpx
 
-from infra.db import campaigns
 from infra.db.database import Database
+from infra.db.runs import campaigns
 from infra.policy.protocol import (
     ANY,
     Completion,

@@ -23,8 +23,8 @@ from temporalio.client import WorkflowHandle
 
 from cli.operations.embedded_stack import temporary
 from infra.bundles.store import BundleMissing, mounts_for
-from infra.db import policies
 from infra.db.database import Database
+from infra.db.training import policies
 from mainspring.config.agent import AgentConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.sandbox import SandboxConfig

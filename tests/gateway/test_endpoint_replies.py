@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_records import add_claimed_rollout
 
-from infra.db import answer_receipts, model_requests, turns
 from infra.db.database import Database
+from infra.db.programs import answer_receipts, model_requests
+from infra.db.rollouts import turns
 from infra.policy import chat_reply
 from infra.policy.openai import OpenAIClient
 from infra.policy.program_protocol import ProgramRequest

@@ -12,17 +12,12 @@ from gateway.connection import preamble
 from gateway.server import serve
 from gateway.session_desk import SessionDesk
 from gateway.wrong_keys import MAX_WRONG, WrongKeys
-from infra.db import (
-    campaign_keys,
-    campaigns,
-    program_lives,
-    rollouts,
-    session_offers,
-    sessions,
-    tasks,
-)
 from infra.db.cache import Known
 from infra.db.database import Database
+from infra.db.programs import campaign_keys, program_lives, session_offers, sessions
+from infra.db.rollouts import rollouts
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
 from mainspring.config.agent import AgentConfig
 from mainspring.ids import CampaignId, RolloutId
 from tests.infra.db.store_records import RUN, add_group, config, task

@@ -2,7 +2,7 @@
 
 import pytest
 
-from infra.db.sandboxes import GONE_AFTER
+from infra.db.nodes.sandboxes import GONE_AFTER
 from mainspring import timeouts as t
 from mainspring.protocol.activities import (
     CLOSE_SANDBOX,

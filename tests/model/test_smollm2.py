@@ -25,8 +25,10 @@ from cli.operations.embedded_stack import StackInfo
 from cli.operations.fleet import Fleet
 from cli.operations.run_launch import Conductor
 from cli.operations.sft_run import members, store
-from infra.db import campaigns, policies, rollouts, sft, steps, turns
 from infra.db.database import Database
+from infra.db.rollouts import rollouts, turns
+from infra.db.runs import campaigns
+from infra.db.training import policies, sft, steps
 from infra.policy.protocol import ANY, Completion, Keep, SamplingParams, Versions
 from infra.policy.serving import Served, in_tokens
 from infra.policy.tokenizer import ChatTokenizer

@@ -11,9 +11,11 @@ from typer.testing import CliRunner, Result
 
 from cli.main import app
 from cli.operations.embedded_stack import StackInfo
-from infra.db import campaigns, groups, selections, tasks
 from infra.db.database import Database
-from infra.db.groups import NewRollout
+from infra.db.rollouts import groups
+from infra.db.rollouts.groups import NewRollout
+from infra.db.runs import campaigns
+from infra.db.tasks import selections, tasks
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.errors import WorkFailed
 from mainspring.ids import CampaignId, TaskId, rollout_id, run_group_id

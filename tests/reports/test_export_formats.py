@@ -11,9 +11,11 @@ import typer
 from typer.testing import CliRunner, Result
 
 from cli import rollout as command
-from infra.db import campaigns, groups, rollouts, selections, tasks, turns
 from infra.db.database import Database
-from infra.db.groups import NewRollout
+from infra.db.rollouts import groups, rollouts, turns
+from infra.db.rollouts.groups import NewRollout
+from infra.db.runs import campaigns
+from infra.db.tasks import selections, tasks
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
-from infra.db import campaigns, groups, policies, rollouts, steps, tasks, turns
 from infra.db.database import Database
 from infra.db.fence import UnknownId
-from infra.db.groups import NewRollout
 from infra.db.reading.evaluations import CheckedGap, Evaluation
 from infra.db.reading.trained_steps import Composition, Lengths
+from infra.db.rollouts import groups, rollouts, turns
+from infra.db.rollouts.groups import NewRollout
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
+from infra.db.training import policies, steps
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import (
     CampaignId,

@@ -13,7 +13,7 @@ from report_data import report_data
 
 from infra.db.reading.evaluations import Evaluation
 from infra.db.reading.trained_steps import Step
-from infra.db.sft import SftData
+from infra.db.training.sft import SftData
 from mainspring.status import CampaignStatus, Sampling
 from reports import page, plots, summary
 from reports.data import ReportData, Supervised, Totals

@@ -19,8 +19,9 @@ from temporalio.testing import ActivityEnvironment
 
 from activities import training
 from activities.training import TrainingActivities
-from infra.db import campaigns, policies, steps, trainers
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.training import policies, steps, trainers
 from mainspring.config.any_run import training as training_config
 from mainspring.ids import CampaignId
 from mainspring.protocol.campaign import CampaignRef, StepInput

@@ -8,8 +8,9 @@ import psutil
 import pytest
 from pydantic import ValidationError
 
-from infra.db import campaigns, policies
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.training import policies
 from infra.policy.weight_files import weights_digest
 from mainspring import layout
 from mainspring.config.campaign import CampaignConfig

@@ -18,8 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infra.db import campaigns, groups, policies, rollouts, steps, tasks, turns
 from infra.db.database import Database
+from infra.db.rollouts import groups, rollouts, turns
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
+from infra.db.training import policies, steps
 from infra.policy.weight_files import weights_digest
 from mainspring import layout
 from mainspring.config.campaign import CampaignConfig

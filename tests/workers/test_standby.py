@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from infra.db import campaigns, trainers
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.training import trainers
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId, campaign_id
 from mainspring.training_faults import TrainerLost

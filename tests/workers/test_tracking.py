@@ -13,9 +13,11 @@ import pytest
 import structlog
 from store_records import CAMPAIGN, add_ready_group, config, task
 
-from infra.db import campaigns, policies, steps, tasks
 from infra.db.database import Database
-from infra.db.step_clock import step_clock
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
+from infra.db.training import policies, steps
+from infra.db.training.step_clock import step_clock
 from mainspring import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId

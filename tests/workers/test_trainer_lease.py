@@ -10,8 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from cli.operations.embedded_stack import StackInfo
-from infra.db import campaigns, trainers
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.training import trainers
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId, campaign_id
 from mainspring.training_faults import TrainerFenced

@@ -22,9 +22,12 @@ from activities.runs import RunActivities
 from activities.sessions import SessionActivities
 from activities.sft import SftActivities
 from cli.operations.embedded_stack import StackInfo
-from infra.db import campaigns, groups, policies, rollouts, tasks
 from infra.db.cache import Known
 from infra.db.database import Database
+from infra.db.rollouts import groups, rollouts
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
+from infra.db.training import policies
 from infra.policy.serving import Serve, Served, ServedCampaigns, in_tokens
 from infra.sandbox.backends import Backends, available_backends
 from infra.sandbox.protocol import BackendUnavailable

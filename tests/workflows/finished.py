@@ -3,7 +3,9 @@
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
-from infra.db import campaigns, groups, policies, steps
+from infra.db.rollouts import groups
+from infra.db.runs import campaigns
+from infra.db.training import policies, steps
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus, GroupKind, GroupStatus, StepStatus
 from tests.sandboxed import SANDBOXED

@@ -14,7 +14,7 @@ import httpx
 from openai import AsyncOpenAI
 from program_cluster import ProgramCluster
 
-from infra.db import campaign_keys
+from infra.db.programs import campaign_keys
 from mainspring.ids import CampaignId, GroupId, RolloutId
 
 BASH: Any = {

@@ -8,8 +8,10 @@ from program_cluster import ProgramCluster, calling
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
-from infra.db import model_requests, sandboxes, turns
-from infra.db.batches import load_groups
+from infra.db.nodes import sandboxes
+from infra.db.programs import model_requests
+from infra.db.rollouts import turns
+from infra.db.training.batches import load_groups
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.ids import RolloutId, SandboxId, rollout_workflow
 from mainspring.sandbox_choice import BWRAP

@@ -17,11 +17,11 @@ from gateway.durable import DurableAnswers
 from gateway.server import Bounds, serve
 from gateway.session_desk import SessionDesk
 from infra import gateway_addresses
-from infra.db import campaigns
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.listening import Notices
-from infra.db.model_requests import CHANNEL
+from infra.db.programs.model_requests import CHANNEL
+from infra.db.runs import campaigns
 from infra.policy.protocol import ANY, Completion, Keep, NoEngineAnswered, SamplingParams, Versions
 from infra.policy.serving import Served, in_tokens
 from infra.policy.tokenizer import ChatTokenizer

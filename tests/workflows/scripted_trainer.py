@@ -17,8 +17,9 @@ from temporalio.worker import Worker
 
 from activities.implements import implements
 from cli.operations import campaign_launch as launch
-from infra.db import policies, steps, tasks
 from infra.db.database import Database
+from infra.db.tasks import tasks
+from infra.db.training import policies, steps
 from infra.temporal.faults import Faults
 from infra.temporal.heartbeat import heartbeating
 from mainspring.config.agent import AgentConfig

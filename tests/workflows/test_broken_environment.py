@@ -8,7 +8,8 @@ import pytest
 from cluster import Cluster
 from guessing import config_of, play
 
-from infra.db import sandboxes, turns
+from infra.db.nodes import sandboxes
+from infra.db.rollouts import turns
 from infra.environments.hosted import Environments
 from mainspring.environments.protocol import CommandResult, Finished, WorldLost
 from mainspring.errors import ConfigError

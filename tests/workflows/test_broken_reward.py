@@ -7,7 +7,9 @@ from cluster import campaign_running
 from temporalio.client import WorkflowFailureError
 
 from cli.operations import campaign_launch as launch
-from infra.db import campaigns, groups, rollouts, runs, tasks
+from infra.db.rollouts import groups, rollouts
+from infra.db.runs import campaigns, runs
+from infra.db.tasks import tasks
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.eval_schedule import EvalSchedule

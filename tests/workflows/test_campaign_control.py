@@ -10,7 +10,9 @@ from temporalio.client import WorkflowFailureError
 
 from cli.operations import campaign_control
 from cli.operations import campaign_launch as launch
-from infra.db import campaigns, discards, groups, policies, rollouts, steps
+from infra.db.rollouts import groups, rollouts
+from infra.db.runs import campaigns
+from infra.db.training import discards, policies, steps
 from infra.sandbox.protocol import SandboxLost, SandboxRefused
 from infra.temporal.lost_campaigns import settle_campaign
 from mainspring import layout

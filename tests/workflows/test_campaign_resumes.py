@@ -27,7 +27,7 @@ from scripted_trainer import (
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 
 from cli.operations import campaign_launch as launch
-from infra.db import campaigns
+from infra.db.runs import campaigns
 from mainspring.ids import campaign_workflow
 from mainspring.protocol.campaign import GroupDone
 from mainspring.status import CampaignStatus, GroupStatus

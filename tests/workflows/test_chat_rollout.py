@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 from scripted import SUBMIT, bash
 
-from infra.db import turns
+from infra.db.rollouts import turns
 from infra.policy.endpoint_errors import EndpointRefusing
 from infra.policy.serving import serve_over_http
 from mainspring import fates

@@ -10,7 +10,7 @@ from program_checks import THREE, Held, check_answered_once
 from program_cluster import ProgramCluster
 
 from cli.operations.embedded_stack import StackInfo
-from infra.db import campaign_keys
+from infra.db.programs import campaign_keys
 from mainspring.status import StopReason
 from tests.edge_process import edge_process, gateway_process
 

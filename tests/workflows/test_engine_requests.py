@@ -4,8 +4,8 @@ import pytest
 from cluster import Cluster
 from scripted import ByteText
 
-from infra.db import campaigns
 from infra.db.database import Database
+from infra.db.runs import campaigns
 from infra.policy import client
 from infra.policy.client import SGLangClient
 from infra.policy.serving import Served, in_tokens

@@ -15,9 +15,11 @@ from activities.implements import implements
 from activities.rollouts import RolloutActivities
 from activities.runs import RunActivities
 from cli.operations.embedded_stack import StackInfo
-from infra.db import campaigns, rollouts, tasks
 from infra.db.cache import Known
 from infra.db.database import Database
+from infra.db.rollouts import rollouts
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
 from infra.stack.temporal_server import Temporal
 from infra.temporal.connection import connect
 from mainspring.config.campaign import CampaignConfig

@@ -11,7 +11,9 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from cli.operations import campaign_launch as launch
-from infra.db import campaigns, rollouts, tasks
+from infra.db.rollouts import rollouts
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
 from mainspring import fates
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig

@@ -29,7 +29,8 @@ from temporalio.client import WorkflowFailureError
 from test_function_rollout import walks
 
 from activities.function_lives import FunctionLives
-from infra.db import program_lives, sandboxes
+from infra.db.nodes import sandboxes
+from infra.db.programs import program_lives
 from mainspring.environments.protocol import WorldLost
 from mainspring.ids import RolloutId
 from mainspring.status import StopReason

@@ -13,7 +13,8 @@ from program_checks import EDIT, Held, check_answered_once, until_asked_in
 from program_cluster import program_cluster
 
 from cli.operations.embedded_stack import StackInfo
-from infra.db import nodes, program_lives
+from infra.db.nodes import nodes
+from infra.db.programs import program_lives
 from mainspring.ids import NodeId
 from mainspring.status import StopReason, Verdict
 from tests.processes import runs

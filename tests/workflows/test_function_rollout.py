@@ -10,7 +10,9 @@ from program_checks import check_answered_once, once
 from program_cluster import ProgramCluster
 
 from cli.operations import campaign_launch as launch
-from infra.db import model_requests, program_lives, rollouts, sandboxes
+from infra.db.nodes import sandboxes
+from infra.db.programs import model_requests, program_lives
+from infra.db.rollouts import rollouts
 from infra.sandbox.backends import Backends
 from infra.sources.importing import import_rows
 from infra.sources.protocol import ImportOptions

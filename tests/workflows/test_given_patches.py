@@ -16,10 +16,13 @@ from temporalio.testing import ActivityEnvironment
 from activities.grading import MAX_ATTEMPTS, MAX_EMPTY_RUNS, GradingActivities
 from bundled.gold import git_patch
 from cli.operations.embedded_stack import StackInfo
-from infra.db import campaigns, groups, rollouts, sandboxes, tasks
 from infra.db.cache import Known
 from infra.db.database import Database
-from infra.db.groups import NewRollout
+from infra.db.nodes import sandboxes
+from infra.db.rollouts import groups, rollouts
+from infra.db.rollouts.groups import NewRollout
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
 from infra.environments.hosted import Environments
 from infra.sandbox.protocol import SandboxBroken, SandboxRefused
 from infra.verdicts import swebench

@@ -17,8 +17,8 @@ from temporalio.client import WorkflowFailureError, WorkflowHandle
 
 from activities.rollouts import make_group
 from cli.operations import campaign_launch as launch
-from infra.db import groups, rollouts
 from infra.db.cache import Known
+from infra.db.rollouts import groups, rollouts
 from mainspring.ids import (
     ROLLOUT_QUEUE,
     GroupId,

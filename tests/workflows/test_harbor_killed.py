@@ -20,7 +20,7 @@ from harbor_rollouts import (
 from program_checks import EDIT, check_answered_once, kill_sandbox, replays, sandbox_of
 from program_cluster import ProgramCluster
 
-from infra.db import program_lives
+from infra.db.programs import program_lives
 from infra.environments.swe import SweWorld
 from infra.sandbox.session import LiveSandbox
 from mainspring.config.agent import AgentConfig

@@ -22,7 +22,7 @@ from program_checks import EDIT, check_answered_once
 from program_cluster import ProgramCluster
 
 from infra.bundles.store import bundle_of
-from infra.db import program_lives
+from infra.db.programs import program_lives
 from infra.environments.swe import SweWorld
 from mainspring.config.agent import AgentConfig
 from mainspring.environments.protocol import Finished

@@ -4,7 +4,7 @@ import pytest
 from scripted import SUBMIT, bash
 
 from activities import held_replies
-from infra.db import turns
+from infra.db.rollouts import turns
 from mainspring.errors import DatabaseError
 from mainspring.status import StopReason
 

@@ -4,7 +4,7 @@ import pytest
 from cluster import Cluster
 from scripted import SUBMIT, bash
 
-from infra.db import sandboxes
+from infra.db.nodes import sandboxes
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import Sandbox, SandboxLost, SandboxSpec
 from mainspring.status import StopReason

@@ -10,8 +10,8 @@ from scripted import SUBMIT, bash
 from temporalio.testing import ActivityEnvironment
 
 from activities.sandbox import SandboxActivities
-from infra.db import turns
 from infra.db.cache import Known
+from infra.db.rollouts import turns
 from infra.sandbox.protocol import SandboxLost
 from mainspring.ids import SandboxId
 from mainspring.protocol.rollout import SandboxInput

@@ -12,9 +12,9 @@ from cluster import Cluster, Host, bwrap_or_skip, cluster_of
 from scripted import SUBMIT, bash
 
 from cli.operations.embedded_stack import StackInfo
-from infra.db import nodes, sandboxes
-from infra.db.models import SandboxPurpose
-from infra.db.nodes import NodeRecord
+from infra.db.nodes import nodes, sandboxes
+from infra.db.nodes.nodes import NodeRecord
+from infra.db.tables.models import SandboxPurpose
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import Sandbox, SandboxSpec
 from mainspring.ids import NodeId, RolloutId, rollout_workflow

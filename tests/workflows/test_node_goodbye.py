@@ -2,7 +2,7 @@
 
 from scripted import bash
 
-from infra.db import nodes, sandboxes
+from infra.db.nodes import nodes, sandboxes
 from mainspring.status import NodeStatus, SandboxStatus
 from tests.waiting import until
 

@@ -9,7 +9,7 @@ from scripted import SUBMIT, bash
 from temporalio.api.enums.v1 import EventType
 
 from cli.operations.embedded_stack import StackInfo
-from infra.db import nodes
+from infra.db.nodes import nodes
 from mainspring.ids import NodeId
 from mainspring.protocol.activities import CLOSE_SANDBOX, OPEN_SANDBOX
 from mainspring.status import StopReason

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cluster import Cluster
 
-from infra.db import turns
+from infra.db.rollouts import turns
 from mainspring.agents.choice import check_agent
 from mainspring.config.agent import AgentConfig
 from mainspring.status import StopReason

@@ -9,8 +9,9 @@ import pytest
 from cluster import Cluster
 
 from cli.operations.campaign_launch import create
-from infra.db import campaigns, sandboxes
 from infra.db.cache import Known
+from infra.db.nodes import sandboxes
+from infra.db.runs import campaigns
 from infra.environments.hosted import Environments
 from infra.sandbox.backends import Backends, check_backend
 from infra.sandbox.protocol import BackendUnavailable

@@ -11,8 +11,11 @@ from guessing import EXAMPLE, GUESSES, make, play
 from scripted import SUBMIT, bash
 
 from cli.operations import campaign_launch as launch
-from infra.db import campaigns, rollouts, sandboxes, tasks, turns
 from infra.db.cache import Known
+from infra.db.nodes import sandboxes
+from infra.db.rollouts import rollouts, turns
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
 from infra.environments.hosted import Environments
 from infra.environments.swe import SweEnvironment
 from infra.sandbox.backends import Backends

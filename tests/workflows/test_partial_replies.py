@@ -4,7 +4,7 @@ import pytest
 from cluster import Cluster
 from scripted import SUBMIT, bash
 
-from infra.db import partial_calls
+from infra.db.rollouts import partial_calls
 from mainspring.status import StopReason
 from mainspring.trajectories.turns import PartialCall, VersionSpan
 

@@ -8,7 +8,8 @@ from scripted_trainer import Hold, hold_policy, until_reached
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 from test_runs import put
 
-from infra.db import campaigns, groups, rollouts
+from infra.db.rollouts import groups, rollouts
+from infra.db.runs import campaigns
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig

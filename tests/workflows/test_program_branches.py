@@ -6,8 +6,9 @@ import pytest
 from program_checks import EDIT, check_answered_once, kill_sandbox, once, sandbox_of
 from program_cluster import ProgramCluster, own_program
 
-from infra.db import model_requests, turns
-from infra.db.batches import BatchRollout, load_groups
+from infra.db.programs import model_requests
+from infra.db.rollouts import turns
+from infra.db.training.batches import BatchRollout, load_groups
 from mainspring.ids import RolloutId
 from mainspring.programs.profiles.command import CommandProfile
 from mainspring.programs.record import BranchKind

@@ -14,7 +14,8 @@ from program_cluster import gateway_of, own_program
 from pydantic import SecretStr
 
 from cli.operations.embedded_stack import StackInfo
-from infra.db import model_requests, turns
+from infra.db.programs import model_requests
+from infra.db.rollouts import turns
 from infra.policy.endpoint_errors import EndpointRefusing
 from infra.policy.serving import serve_over_http
 from mainspring import fates

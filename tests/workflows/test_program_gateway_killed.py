@@ -18,7 +18,7 @@ from gateway.channel import Channel
 from gateway.durable import DurableAnswers
 from gateway.exchange import Exchange
 from gateway.protocol import Session
-from infra.db.model_requests import Asked
+from infra.db.programs.model_requests import Asked
 from mainspring.errors import EngineError
 from mainspring.programs.reply import Answer
 from mainspring.status import FaultKind, StopReason

@@ -22,7 +22,8 @@ from program_cluster import ProgramCluster, calling, own_program
 from resetting import reset
 from temporalio.client import WorkflowFailureError
 
-from infra.db import model_requests, program_lives, rollouts, turns
+from infra.db.programs import model_requests, program_lives
+from infra.db.rollouts import rollouts, turns
 from mainspring.ids import rollout_workflow
 from mainspring.protocol.activities import ANSWER_CALL
 from mainspring.status import FaultKind, StopReason

@@ -18,8 +18,8 @@ from sqlalchemy import select
 
 from cli.operations.embedded_stack import StackInfo
 from gateway.durable import DurableAnswers
-from infra.db import nodes
-from infra.db.program_rows import ModelRequestRow, ProgramLifeRow
+from infra.db.nodes import nodes
+from infra.db.tables.program_rows import ModelRequestRow, ProgramLifeRow
 from mainspring.ids import NodeId, RolloutId
 from mainspring.status import StopReason
 from tests.waiting import until

@@ -8,7 +8,8 @@ import pytest
 from program_checks import EDIT, replays
 from program_cluster import ProgramCluster, own_program
 
-from infra.db import model_requests, turns
+from infra.db.programs import model_requests
+from infra.db.rollouts import turns
 from infra.policy.protocol import NoEngineAnswered
 from mainspring.status import StopReason
 from mainspring.trajectories.turns import PartialCall, VersionSpan

@@ -9,8 +9,9 @@ from program_cluster import AGENT, ProgramCluster, calling, own_program, program
 
 from cli.operations.embedded_stack import StackInfo
 from infra.bundles.store import MANIFEST, Manifest, digest
-from infra.db import model_requests, turns
-from infra.db.batches import load_groups
+from infra.db.programs import model_requests
+from infra.db.rollouts import turns
+from infra.db.training.batches import load_groups
 from mainspring.ids import NodeId
 from mainspring.programs.recipes import recipe_of
 from mainspring.programs.record import BranchKind

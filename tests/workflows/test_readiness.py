@@ -3,9 +3,10 @@
 import pytest
 from cluster import Cluster
 
-from infra.db import campaigns, tasks
 from infra.db.cache import Known
-from infra.db.forecast import upcoming
+from infra.db.plans.forecast import upcoming
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.pool import WarmPool
 from mainspring.config.campaign import CampaignConfig

@@ -11,7 +11,7 @@ from program_cluster import ProgramCluster, gateway_of
 
 from cli.operations.embedded_stack import StackInfo
 from gateway.session_desk import SessionDesk
-from infra.db import campaign_keys, session_ends, sessions
+from infra.db.programs import campaign_keys, session_ends, sessions
 from mainspring.programs.session import SessionEnd
 from mainspring.status import StopReason
 from tests.waiting import until

@@ -11,7 +11,7 @@ from program_cluster import ProgramCluster
 from temporalio.client import WorkflowFailureError
 
 from gateway.session_desk import SessionDesk
-from infra.db import sessions
+from infra.db.programs import sessions
 from mainspring.programs.session import SessionEnd
 from mainspring.status import StopReason
 from tests.waiting import until

@@ -10,8 +10,10 @@ from outside import client_of, outside, started, work
 from program_checks import FIX, THREE, replays
 from program_cluster import ProgramCluster, calling
 
-from infra.db import campaigns, sandboxes, sessions
-from infra.db.batches import load_groups
+from infra.db.nodes import sandboxes
+from infra.db.programs import sessions
+from infra.db.runs import campaigns
+from infra.db.training.batches import load_groups
 from mainspring.programs.session import SessionEnd
 from mainspring.status import CampaignStatus, StopReason, Verdict
 from mainspring.trajectories.samples import samples_of

@@ -15,8 +15,10 @@ from scripted_trainer import FIX, Hold, small_config, trainer_of, until_reached
 from temporalio.client import WorkflowFailureError
 
 from cli.operations import campaign_launch as launch
-from infra.db import campaigns, groups, steps
 from infra.db.reading import call_digests, deviations
+from infra.db.rollouts import groups
+from infra.db.runs import campaigns
+from infra.db.training import steps
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId, campaign_workflow

@@ -14,8 +14,9 @@ from typer.testing import CliRunner, Result
 
 from cli.main import app
 from cli.operations.embedded_stack import StackInfo
-from infra.db import campaigns, rollouts
-from infra.db.rollouts import RolloutRecord
+from infra.db.rollouts import rollouts
+from infra.db.rollouts.rollouts import RolloutRecord
+from infra.db.runs import campaigns
 from mainspring.errors import MainspringError
 from mainspring.ids import CampaignId, GroupId
 from mainspring.status import CampaignStatus, GroupStatus, Unverified, Verdict

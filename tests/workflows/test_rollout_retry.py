@@ -10,7 +10,8 @@ from test_group_reset import start_group
 from test_runs import config, put, start
 
 from cli.operations.retrying import reset, retry
-from infra.db import campaigns, rollouts
+from infra.db.rollouts import rollouts
+from infra.db.runs import campaigns
 from mainspring.errors import EngineError, UsageError
 from mainspring.ids import GroupId, rollout_workflow
 from mainspring.status import (

@@ -10,7 +10,8 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import Replayer
 
-from infra.db import rollouts, sandboxes, turns
+from infra.db.nodes import sandboxes
+from infra.db.rollouts import rollouts, turns
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.ids import SandboxId, rollout_workflow
 from mainspring.protocol.rollout import BeginInput, GenerateInput

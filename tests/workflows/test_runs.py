@@ -14,8 +14,11 @@ from temporalio.worker import Replayer
 
 from bundled.gold import git_patch
 from cli.operations import campaign_launch as launch
-from infra.db import campaigns, groups, rollouts, run_plans, runs, tasks
-from infra.db.verifications import faults, verification_of
+from infra.db.plans import run_plans
+from infra.db.rollouts import groups, rollouts
+from infra.db.runs import campaigns, runs
+from infra.db.tasks import tasks
+from infra.db.tasks.verifications import faults, verification_of
 from mainspring.config.agent import AgentConfig
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig

@@ -3,7 +3,8 @@
 import pytest
 from scripted import SUBMIT
 
-from infra.db import sandboxes, turns
+from infra.db.nodes import sandboxes
+from infra.db.rollouts import turns
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.protocol import Command, FormatError
 from mainspring.config.sandbox import SandboxConfig

@@ -15,7 +15,8 @@ from temporalio.worker import Replayer, Worker
 
 from activities.sft_training import SftTrainingActivities
 from cli.operations import campaign_control, campaign_launch
-from infra.db import campaigns, policies, sft, trainers
+from infra.db.runs import campaigns
+from infra.db.training import policies, sft, trainers
 from infra.temporal.faults import Faults
 from mainspring.config.sft import SftConfig
 from mainspring.ids import CampaignId, campaign_workflow, trainer_queue

@@ -3,7 +3,8 @@
 import pytest
 from scripted import SUBMIT, bash
 
-from infra.db import sandboxes, snapshots, turns
+from infra.db.nodes import sandboxes
+from infra.db.rollouts import snapshots, turns
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.errors import DatabaseError
 from mainspring.ids import RolloutId, SandboxId

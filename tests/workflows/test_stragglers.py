@@ -10,8 +10,8 @@ from scripted_trainer import FIX, small_config, start_first_group
 from temporalio.client import WorkflowHandle
 
 from cli.operations import campaign_launch as launch
-from infra.db import rollouts
-from infra.db.rollouts import RolloutRecord
+from infra.db.rollouts import rollouts
+from infra.db.rollouts.rollouts import RolloutRecord
 from infra.sandbox.protocol import SandboxLost
 from mainspring.config.agent import AgentConfig
 from mainspring.config.rollout import RolloutConfig

@@ -11,9 +11,12 @@ from sqlalchemy import func, select
 from temporalio.testing import ActivityEnvironment
 
 from activities.sweep import SweepActivities
-from infra.db import campaigns, groups, rollouts, sandboxes, tasks, turns
 from infra.db.fence import Fenced
-from infra.db.models import ExecutionRow, SandboxPurpose
+from infra.db.nodes import sandboxes
+from infra.db.rollouts import groups, rollouts, turns
+from infra.db.runs import campaigns
+from infra.db.tables.models import ExecutionRow, SandboxPurpose
+from infra.db.tasks import tasks
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig

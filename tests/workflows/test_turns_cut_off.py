@@ -17,8 +17,8 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.playing import PlayingActivities
 from activities.sandbox import SandboxActivities
-from infra.db import rollouts, turns
 from infra.db.cache import Known
+from infra.db.rollouts import rollouts, turns
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.ids import RolloutId, SandboxId
 from mainspring.protocol.rollout import OpenInput, PlayInput

@@ -14,7 +14,9 @@ from test_rollout_workflow import FIX, MAX_PAYLOAD_BYTES, _payloads, replies
 
 from activities import playing
 from cli.operations.seen_waits import _pending
-from infra.db import policies, sandboxes, turns
+from infra.db.nodes import sandboxes
+from infra.db.rollouts import turns
+from infra.db.training import policies
 from infra.policy.serving import serve_over_http
 from mainspring.errors import EngineUnreachable
 from mainspring.ids import RolloutId, rollout_workflow

@@ -12,9 +12,10 @@ from typing import Any
 from cli.operations.simulate.journal import Journal, Played
 from cli.operations.simulate.lives import planned
 from cli.operations.simulate.setting import Setting
-from infra.db import groups, rollouts, steps
 from infra.db.database import Database
-from infra.db.rollouts import RolloutRecord
+from infra.db.rollouts import groups, rollouts
+from infra.db.rollouts.rollouts import RolloutRecord
+from infra.db.training import steps
 from mainspring.ids import CampaignId, GroupId
 from mainspring.status import GroupStatus, StopReason
 

@@ -23,8 +23,8 @@ from cli.operations.simulate.lives import (
     slice_of,
 )
 from cli.operations.simulate.setting import NOTICED_S, OnLoss, Setting
-from infra.db import steps
 from infra.db.database import Database
+from infra.db.training import steps
 from mainspring.ids import CampaignId, NodeId, RolloutId
 from mainspring.protocol.activities import (
     BEGIN_ROLLOUT,

@@ -25,9 +25,11 @@ from cli.operations.simulate.fleet import NODE, SimulatedNode, SimulatedTrainer
 from cli.operations.simulate.journal import Journal
 from cli.operations.simulate.passing_time import PassingTime
 from cli.operations.simulate.setting import SOURCE, Setting
-from infra.db import campaigns, policies, tasks
 from infra.db.cache import Known
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
+from infra.db.training import policies
 from infra.temporal.faults import Faults
 from infra.temporal.skipping_server import skipping_time
 from mainspring.ids import (

@@ -3,8 +3,8 @@
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from infra.db.models import RolloutRow
-from infra.db.program_rows import ProgramLifeRow
+from infra.db.tables.models import RolloutRow
+from infra.db.tables.program_rows import ProgramLifeRow
 from mainspring.ids import CampaignId
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from sqlalchemy import and_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from infra.db.models import CallRow, RolloutRow, StepGroupRow
+from infra.db.tables.models import CallRow, RolloutRow, StepGroupRow
 from mainspring.ids import CampaignId
 
 

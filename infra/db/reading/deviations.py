@@ -7,7 +7,7 @@ Read by the fingerprint of a campaign and by the page that shows it.
 from sqlalchemy import ColumnElement, Select, and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from infra.db.models import ExecutionRow, GroupRow, RolloutRow
+from infra.db.tables.models import ExecutionRow, GroupRow, RolloutRow
 from mainspring.algorithms.schedule import MAX_REPEATS, Batches
 from mainspring.ids import CampaignId
 from mainspring.reproducibility import Cause, Deviation

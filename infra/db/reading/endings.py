@@ -10,9 +10,9 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import InstrumentedAttribute
 
-from infra.db.discards import NOTHING
-from infra.db.models import GroupRow, RolloutRow
-from infra.db.rollout_ends import DONE, RESOLVED, SUSPICIOUS
+from infra.db.tables.models import GroupRow, RolloutRow
+from infra.db.tables.rollout_ends import DONE, RESOLVED, SUSPICIOUS
+from infra.db.training.discards import NOTHING
 from mainspring.ids import CampaignId, RolloutId
 from mainspring.status import GroupKind, GroupStatus, Suspicion
 

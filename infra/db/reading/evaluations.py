@@ -10,8 +10,8 @@ from datetime import datetime
 from sqlalchemy import case, false, func, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from infra.db.models import GroupRow, PolicyVersionRow, RolloutRow
-from infra.db.rollout_ends import DONE, RESOLVED, SCORED
+from infra.db.tables.models import GroupRow, PolicyVersionRow, RolloutRow
+from infra.db.tables.rollout_ends import DONE, RESOLVED, SCORED
 from mainspring.ids import CampaignId, RolloutId, TaskId
 from mainspring.status import GroupKind, Sampling
 

@@ -1,9 +1,9 @@
 """The fingerprint of a campaign, put together from its policy versions, steps and groups."""
 
-from infra.db.campaigns import CampaignRecord
 from infra.db.database import Database
-from infra.db.fingerprints import of_campaign
 from infra.db.reading import call_digests, deviations
+from infra.db.runs.campaigns import CampaignRecord
+from infra.db.training.fingerprints import of_campaign
 from mainspring.config.any_run import training
 from mainspring.errors import UsageError
 from mainspring.reproducibility import CampaignFingerprint, StepFingerprint

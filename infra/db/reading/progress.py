@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 
 from infra.db.database import Database
-from infra.db.models import GroupRow, RolloutRow, SftDataRow, StepRow
 from infra.db.reading.endings import group_counts, replaced_batches
 from infra.db.reading.evaluations import checked_gaps
+from infra.db.tables.models import GroupRow, RolloutRow, SftDataRow, StepRow
 from mainspring.figures import share_of
 from mainspring.ids import CampaignId
 from mainspring.status import GroupKind, GroupStatus, StepStatus, Verdict

@@ -14,8 +14,8 @@ from sqlalchemy import ColumnElement, Text, cast, exists, func, select
 from sqlalchemy.sql.elements import UnaryExpression
 
 from infra.db.database import Database
-from infra.db.models import GroupRow, RolloutRow, StepGroupRow
-from infra.db.rollout_ends import DONE, MASKED
+from infra.db.tables.models import GroupRow, RolloutRow, StepGroupRow
+from infra.db.tables.rollout_ends import DONE, MASKED
 from mainspring.ids import (
     CampaignId,
     GroupId,

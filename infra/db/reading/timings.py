@@ -12,8 +12,8 @@ from sqlalchemy import ColumnElement, Float, cast, func, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import InstrumentedAttribute
 
-from infra.db.models import CallRow, ExecutionRow, RolloutRow, StepRow
-from infra.db.rollout_ends import DONE
+from infra.db.tables.models import CallRow, ExecutionRow, RolloutRow, StepRow
+from infra.db.tables.rollout_ends import DONE
 from mainspring.ids import CampaignId, RolloutId
 from mainspring.status import ExecutionState, StepStatus
 

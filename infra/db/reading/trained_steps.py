@@ -12,9 +12,9 @@ from sqlalchemy import ColumnElement, Float, Integer, Row, Select, and_, cast, f
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import InstrumentedAttribute
 
-from infra.db.columns import num_packed
-from infra.db.models import CallRow, RolloutRow, StepGroupRow, StepRow
-from infra.db.rollout_ends import RESOLVED, SCORED, SUSPICIOUS
+from infra.db.tables.columns import num_packed
+from infra.db.tables.models import CallRow, RolloutRow, StepGroupRow, StepRow
+from infra.db.tables.rollout_ends import RESOLVED, SCORED, SUSPICIOUS
 from mainspring.ids import CampaignId
 from mainspring.status import StepStatus
 

@@ -11,8 +11,8 @@ from itertools import accumulate
 from sqlalchemy import and_, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from infra.db.models import CallRow, RolloutRow
-from infra.db.rollout_ends import DONE
+from infra.db.tables.models import CallRow, RolloutRow
+from infra.db.tables.rollout_ends import DONE
 from mainspring.ids import CampaignId
 from mainspring.status import StopReason, Verdict
 

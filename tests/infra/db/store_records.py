@@ -2,9 +2,12 @@
 
 import random
 
-from infra.db import campaigns, groups, policies, rollouts, tasks
 from infra.db.database import Database
-from infra.db.groups import NewRollout
+from infra.db.rollouts import groups, rollouts
+from infra.db.rollouts.groups import NewRollout
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
+from infra.db.training import policies
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import WarmStartConfig
 from mainspring.config.trainer import TrainerConfig
@@ -79,7 +82,7 @@ async def add_ready_group(db: Database, index: int, campaign: CampaignId = CAMPA
 
 
 async def put_two_turns(db: Database, rollout: RolloutId, epoch: int, seed: str) -> None:
-    from infra.db import turns
+    from infra.db.rollouts import turns
 
     first = call(0, 0, seed)
     await turns.put_call(db, rollout, epoch, first)

@@ -12,8 +12,8 @@ import typer
 from typer.testing import CliRunner
 
 from cli import tasks
-from infra.db import tasks as stored
 from infra.db.database import Database
+from infra.db.tasks import tasks as stored
 from mainspring.errors import WorkFailed
 
 FIX = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-x = 1\n+x = 2\n"

@@ -5,9 +5,11 @@ import asyncio
 import pytest
 from store_records import CAMPAIGN, begin_campaign, config, task
 
-from infra.db import campaigns, policies, tasks
 from infra.db.database import Database
 from infra.db.fence import UnknownId
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
+from infra.db.training import policies
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import STORED
 from mainspring.errors import UsageError

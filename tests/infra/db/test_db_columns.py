@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 from store_records import add_claimed_rollout, begin_campaign, call
 
-from infra.db import rollouts, turns
-from infra.db.columns import (
+from infra.db.database import Database
+from infra.db.rollouts import rollouts, turns
+from infra.db.tables.columns import (
     FloatArray,
     IntArray,
     Numbers,
@@ -18,7 +19,6 @@ from infra.db.columns import (
     PackedInts,
     PlainText,
 )
-from infra.db.database import Database
 from mainspring.status import StopReason, Verdict
 from mainspring.trajectories.turns import Call, VersionSpan
 

@@ -5,11 +5,14 @@ from store_records import CAMPAIGN, add_claimed_rollout, config, finish, put_two
 
 from activities.rollouts import make_group
 from cli.operations import campaign_launch as launch
-from infra.db import campaigns, groups, policies, rollouts, selections, task_histories, tasks
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.fence import UnknownId
-from infra.db.pass_rates import pass_rates
+from infra.db.rollouts import groups, rollouts
+from infra.db.runs import campaigns
+from infra.db.tasks import selections, task_histories, tasks
+from infra.db.tasks.pass_rates import pass_rates
+from infra.db.training import policies
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.curricula.protocol import TaskHistory

@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy import AsyncAdaptedQueuePool, make_url, text
 from store_records import CAMPAIGN, begin_campaign, config
 
-from infra.db import campaigns
 from infra.db.database import Database, driver_url
+from infra.db.runs import campaigns
 from mainspring.errors import ConfigError, DatabaseError
 from migrations import upgrade
 

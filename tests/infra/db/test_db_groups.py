@@ -15,11 +15,12 @@ from store_records import (
     task,
 )
 
-from infra.db import groups, rollouts, standing, turns
 from infra.db.database import Database
 from infra.db.fence import Fenced, UnknownId
-from infra.db.groups import NewRollout
+from infra.db.plans import standing
 from infra.db.reading.endings import group_counts
+from infra.db.rollouts import groups, rollouts, turns
+from infra.db.rollouts.groups import NewRollout
 from mainspring.algorithms.closing import closing_status
 from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import UsageError

@@ -7,9 +7,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 
-from infra.db import revision, turns
+from infra.db import revision
 from infra.db.database import Database
-from infra.db.models import Base
+from infra.db.rollouts import turns
+from infra.db.tables.models import Base
 from mainspring.errors import DatabaseError
 from mainspring.ids import RolloutId
 from mainspring.trajectories.tree import branches, check_tree

@@ -6,10 +6,10 @@ import pytest
 from sqlalchemy import func, update
 from store_records import add_claimed_rollout
 
-from infra.db import nodes, sandboxes
 from infra.db.database import Database
-from infra.db.models import NodeRow
-from infra.db.nodes import FORGOTTEN_AFTER, NodeBeat, NodeRecord
+from infra.db.nodes import nodes, sandboxes
+from infra.db.nodes.nodes import FORGOTTEN_AFTER, NodeBeat, NodeRecord
+from infra.db.tables.models import NodeRow
 from mainspring.errors import UsageError
 from mainspring.ids import NodeId, SandboxId
 from mainspring.sandbox_choice import BWRAP

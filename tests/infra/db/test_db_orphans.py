@@ -12,10 +12,11 @@ from store_records import (
     put_two_turns,
 )
 
-from infra.db import groups, orphans, rollouts, sandboxes, turns
 from infra.db.database import Database
 from infra.db.fence import Fenced
-from infra.db.orphans import Playing
+from infra.db.nodes import sandboxes
+from infra.db.rollouts import groups, orphans, rollouts, turns
+from infra.db.rollouts.orphans import Playing
 from mainspring.ids import NodeId, SandboxId
 from mainspring.sandbox_choice import BWRAP
 from mainspring.status import RolloutPhase, SandboxPurpose, StopReason, Verdict

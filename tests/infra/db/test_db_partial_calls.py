@@ -4,9 +4,9 @@ import asyncio
 
 from store_records import RUN, add_claimed_rollout, add_group, begin_campaign, call, finish
 
-from infra.db import partial_calls, rollouts, turns
 from infra.db.database import Database
-from infra.db.partial_calls import Kept
+from infra.db.rollouts import partial_calls, rollouts, turns
+from infra.db.rollouts.partial_calls import Kept
 from mainspring.ids import RolloutId
 from mainspring.trajectories.turns import PartialCall, VersionSpan
 

@@ -3,9 +3,9 @@
 from sqlalchemy import text
 from store_records import add_claimed_rollout
 
-from infra.db import model_requests
 from infra.db.database import Database
-from infra.db.program_calls import ProgramCalls, SettledCall
+from infra.db.programs import model_requests
+from infra.db.programs.program_calls import ProgramCalls, SettledCall
 from mainspring.ids import RolloutId
 from mainspring.programs.matching import key_of
 from mainspring.programs.record import BranchKind

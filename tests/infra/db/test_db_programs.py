@@ -6,10 +6,11 @@ import dataclasses
 import pytest
 from store_records import add_claimed_rollout
 
-from infra.db import answer_receipts, model_requests, program_lives, rollouts
 from infra.db.database import Database
 from infra.db.fence import Fenced
+from infra.db.programs import answer_receipts, model_requests, program_lives
 from infra.db.reading import bundles
+from infra.db.rollouts import rollouts
 from mainspring.ids import RolloutId
 from mainspring.programs.matching import key_of
 from mainspring.programs.record import BranchKind, RequestState

@@ -19,10 +19,14 @@ from temporalio.testing import ActivityEnvironment
 from test_db_training_activities import Backend
 
 from activities.training import TrainingActivities
-from infra.db import campaigns, groups, policies, rollouts, standing, steps, tasks, trainers
 from infra.db.database import Database
-from infra.db.models import GroupRow
+from infra.db.plans import standing
 from infra.db.reading import progress
+from infra.db.rollouts import groups, rollouts
+from infra.db.runs import campaigns
+from infra.db.tables.models import GroupRow
+from infra.db.tasks import tasks
+from infra.db.training import policies, steps, trainers
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import GroupId
 from mainspring.protocol.campaign import StepInput, StepResult

@@ -14,9 +14,9 @@ from store_records import (
     put_two_turns,
 )
 
-from infra.db import rollouts
 from infra.db.database import Database
 from infra.db.fence import Fenced, UnknownId
+from infra.db.rollouts import rollouts
 from mainspring.ids import RolloutId
 from mainspring.status import RolloutPhase, StopReason, Verdict
 from tests.waiting import DEADLINE_S

@@ -11,10 +11,10 @@ from sqlalchemy import update
 from typer.testing import CliRunner, Result
 
 from cli import tasks
-from infra.db import tasks as stored
 from infra.db.database import Database
-from infra.db.models import TaskRow
-from infra.db.tasks import Fate, import_tasks, put_tasks
+from infra.db.tables.models import TaskRow
+from infra.db.tasks import tasks as stored
+from infra.db.tasks.tasks import Fate, import_tasks, put_tasks
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId
 from mainspring.tasks.swe_task import SweTask

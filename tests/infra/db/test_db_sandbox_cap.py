@@ -7,11 +7,12 @@ import pytest
 from sqlalchemy import func, update
 from store_records import RUN, add_claimed_rollout, add_group, begin_campaign
 
-from infra.db import nodes, rollouts, sandboxes
 from infra.db.database import Database
-from infra.db.models import NodeRow
-from infra.db.nodes import NodeBeat
-from infra.db.sandboxes import GONE_AFTER, MAX_WAIT_S, MIN_WAIT_S, CampaignFull
+from infra.db.nodes import nodes, sandboxes
+from infra.db.nodes.nodes import NodeBeat
+from infra.db.nodes.sandboxes import GONE_AFTER, MAX_WAIT_S, MIN_WAIT_S, CampaignFull
+from infra.db.rollouts import rollouts
+from infra.db.tables.models import NodeRow
 from mainspring.ids import CampaignId, NodeId, RolloutId, SandboxId
 from mainspring.sandbox_choice import BWRAP
 from mainspring.status import SandboxPurpose, SandboxStatus

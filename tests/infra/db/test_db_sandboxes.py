@@ -3,9 +3,10 @@
 import pytest
 from store_records import add_claimed_rollout, finish
 
-from infra.db import rollouts, sandboxes
 from infra.db.database import Database
 from infra.db.fence import Fenced
+from infra.db.nodes import sandboxes
+from infra.db.rollouts import rollouts
 from mainspring.ids import NodeId, RolloutId, SandboxId
 from mainspring.sandbox_choice import BWRAP
 from mainspring.status import RolloutPhase, SandboxPurpose, SandboxStatus

@@ -10,11 +10,13 @@ from temporalio.testing import ActivityEnvironment
 
 from activities import scoring
 from activities.rollouts import RolloutActivities
-from infra.db import campaigns, rollouts, tasks, turns
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.fence import Fenced
-from infra.db.outcomes import played
+from infra.db.rollouts import rollouts, turns
+from infra.db.rollouts.outcomes import played
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
 from mainspring.config.reward import RewardConfig, RewardPart
 from mainspring.ids import RolloutId
 from mainspring.protocol.rollout import FinishInput

@@ -9,12 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_records import CAMPAIGN, RUN, add_claimed_rollout, add_group, begin_campaign
 
-from infra.db import campaign_keys, program_lives, rollouts, session_ends, session_offers, sessions
 from infra.db.database import Database
 from infra.db.fence import Fenced
-from infra.db.session_ends import HandedIn
-from infra.db.session_offers import ClaimOver
-from infra.db.sessions import SessionRecord
+from infra.db.programs import campaign_keys, program_lives, session_ends, session_offers, sessions
+from infra.db.programs.session_ends import HandedIn
+from infra.db.programs.session_offers import ClaimOver
+from infra.db.programs.sessions import SessionRecord
+from infra.db.rollouts import rollouts
 from mainspring.ids import CampaignId, RolloutId
 from mainspring.programs.session import SessionEnd
 from mainspring.status import StopReason, Verdict

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from store_records import CAMPAIGN, add_ready_group, begin_campaign
 
-from infra.db import campaigns, policies, rollouts, sft, sft_sources, steps, trainers, turns
 from infra.db.database import Database
 from infra.db.fence import UnknownId
-from infra.db.sft import SftData
-from infra.db.sft_sources import Chosen
+from infra.db.rollouts import rollouts, turns
+from infra.db.runs import campaigns
+from infra.db.training import policies, sft, sft_sources, steps, trainers
+from infra.db.training.sft import SftData
+from infra.db.training.sft_sources import Chosen
 from mainspring.config.sft import SftConfig, SftSource
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId

@@ -7,12 +7,12 @@ import pytest
 from sqlalchemy import func, select
 from store_records import RUN, add_claimed_rollout, add_group, finish
 
-from infra.db import groups, orphans, rollouts, snapshots
 from infra.db.database import Database
 from infra.db.fence import Fenced, UnknownId
-from infra.db.models import SnapshotRow
-from infra.db.orphans import Playing
-from infra.db.snapshots import Snapshot
+from infra.db.rollouts import groups, orphans, rollouts, snapshots
+from infra.db.rollouts.orphans import Playing
+from infra.db.rollouts.snapshots import Snapshot
+from infra.db.tables.models import SnapshotRow
 from mainspring.ids import GroupId, RolloutId
 
 

@@ -15,10 +15,12 @@ from store_records import (
     put_two_turns,
 )
 
-from infra.db import campaigns, partial_calls, policies, rollouts, steps, turns
 from infra.db.database import Database
-from infra.db.partial_calls import Kept
-from infra.db.step_clock import step_clock
+from infra.db.rollouts import partial_calls, rollouts, turns
+from infra.db.rollouts.partial_calls import Kept
+from infra.db.runs import campaigns
+from infra.db.training import policies, steps
+from infra.db.training.step_clock import step_clock
 from mainspring.ids import CampaignId, RolloutId
 from mainspring.trajectories.turns import PartialCall, VersionSpan
 

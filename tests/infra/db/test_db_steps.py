@@ -8,10 +8,11 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from store_records import CAMPAIGN, RUN, add_group, add_ready_group, begin_campaign, call, finish
 
-from infra.db import batches, groups, policies, rollouts, steps, turns
 from infra.db.database import Database
 from infra.db.fence import Fenced
-from infra.db.steps import StepOutOfOrder, StepRecord
+from infra.db.rollouts import groups, rollouts, turns
+from infra.db.training import batches, policies, steps
+from infra.db.training.steps import StepOutOfOrder, StepRecord
 from mainspring.ids import CampaignId, group_id
 from mainspring.status import GroupStatus, StepStatus, StopReason
 from mainspring.trajectories.samples import digest, samples_of

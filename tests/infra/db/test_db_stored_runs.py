@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, select
 
-from infra.db import campaigns
 from infra.db.database import Database
-from infra.db.models import CampaignRow
+from infra.db.runs import campaigns
+from infra.db.tables.models import CampaignRow
 from mainspring.config.any_run import with_concurrency
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.stored import read_stored

@@ -9,10 +9,11 @@ import typer
 from typer.testing import CliRunner, Result
 
 from cli import tasks
-from infra.db import campaigns, groups
-from infra.db import tasks as stored
 from infra.db.database import Database
-from infra.db.groups import NewRollout
+from infra.db.rollouts import groups
+from infra.db.rollouts.groups import NewRollout
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks as stored
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig

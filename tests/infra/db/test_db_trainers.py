@@ -7,8 +7,9 @@ import pytest
 from sqlalchemy import text
 from store_records import CAMPAIGN, add_ready_group, begin_campaign, config
 
-from infra.db import campaigns, policies, steps, trainers
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.training import policies, steps, trainers
 from mainspring.ids import CampaignId
 from mainspring.status import StepStatus
 from mainspring.training_faults import TrainerFenced

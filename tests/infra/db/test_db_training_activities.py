@@ -14,8 +14,10 @@ from temporalio.testing import ActivityEnvironment
 from activities import training
 from activities.trainer_backend import Progress
 from activities.training import HF_DIRECTORY, TrainingActivities
-from infra.db import campaigns, fingerprints, policies, steps, tasks, trainers
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
+from infra.db.training import fingerprints, policies, steps, trainers
 from infra.policy.weight_files import weights_digest
 from mainspring.algorithms.gap import LogprobGap
 from mainspring.config.campaign import CampaignConfig

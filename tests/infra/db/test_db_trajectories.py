@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from store_records import add_claimed_rollout, call, execution, put_two_turns
 
-from infra.db import rollouts, turns
 from infra.db.database import Database
-from infra.db.trajectories import Trajectories
+from infra.db.rollouts import rollouts, turns
+from infra.db.rollouts.trajectories import Trajectories
 from mainspring.ids import RolloutId
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from store_records import RUN, add_claimed_rollout, call, execution, finish, put_two_turns
 
-from infra.db import rollouts, turns
 from infra.db.database import Database
 from infra.db.fence import Fenced, UnknownId
+from infra.db.rollouts import rollouts, turns
 from mainspring.ids import RolloutId
 from mainspring.trajectories.tree import branches, check_tree
 

@@ -6,10 +6,13 @@ from types import MappingProxyType
 import pytest
 from store_records import task
 
-from infra.db import campaigns, groups, rollouts, run_plans, runs, selections, tasks
 from infra.db.database import Database
-from infra.db.groups import NewRollout
-from infra.db.verifications import in_words, passes, reasons, references, verification_of
+from infra.db.plans import run_plans
+from infra.db.rollouts import groups, rollouts
+from infra.db.rollouts.groups import NewRollout
+from infra.db.runs import campaigns, runs
+from infra.db.tasks import selections, tasks
+from infra.db.tasks.verifications import in_words, passes, reasons, references, verification_of
 from mainspring.config.any_run import AnyRun
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.regrade import RegradeConfig

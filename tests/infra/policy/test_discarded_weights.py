@@ -11,9 +11,12 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.publishing import PublishingActivities
 from activities.replies import ReplyActivities
-from infra.db import campaigns, discards, groups, policies, rollouts, steps, tasks, turns
 from infra.db.cache import Known
 from infra.db.database import Database
+from infra.db.rollouts import groups, rollouts, turns
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
+from infra.db.training import discards, policies, steps
 from infra.policy.client import SGLangClient
 from infra.policy.serving import ServedCampaigns, serve_over_http
 from infra.policy.weight_files import weights_digest

@@ -14,8 +14,10 @@ from temporalio.testing import ActivityEnvironment
 from tiny_model import save_tiny_model
 
 from activities.publishing import PublishingActivities
-from infra.db import campaigns, policies, tasks
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
+from infra.db.training import policies
 from infra.policy import paused
 from infra.policy.adapter_loading import AdapterLoading
 from infra.policy.client import SGLangClient

@@ -8,9 +8,11 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.replies import ReplyActivities
-from infra.db import campaigns, groups, rollouts, tasks, turns
 from infra.db.cache import Known
 from infra.db.database import Database
+from infra.db.rollouts import groups, rollouts, turns
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
 from infra.policy.serving import ServedCampaigns, serve_over_http
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig

@@ -10,9 +10,11 @@ from temporalio.testing import ActivityEnvironment
 from tiny_model import save_tiny_model
 
 from activities.publishing import PublishingActivities
-from infra.db import campaigns, policies, publishing_lease, tasks
 from infra.db.database import Database
-from infra.db.publishing_lease import PublishingLease
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
+from infra.db.training import policies, publishing_lease
+from infra.db.training.publishing_lease import PublishingLease
 from infra.policy.client import SGLangClient
 from infra.policy.serving import ServedCampaigns, serve_over_http
 from infra.policy.weight_label import WeightLabel

@@ -8,8 +8,10 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.publishing import PublishingActivities
-from infra.db import campaigns, policies, tasks
 from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
+from infra.db.training import policies
 from infra.policy.serving import ServedCampaigns, serve_over_http
 from infra.policy.written_files import verify_written
 from mainspring.config.campaign import CampaignConfig

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.db import tasks
 from infra.db.database import Database
+from infra.db.tasks import tasks
 from infra.sources.importing import import_rows
 from infra.sources.protocol import ImportOptions
 from infra.sources.resolve import open_source

@@ -2,9 +2,9 @@
 
 from store_records import add_group, begin_campaign, put_two_turns
 
-from infra.db import rollouts
 from infra.db.database import Database
 from infra.db.reading import timings
+from infra.db.rollouts import rollouts
 
 
 async def test_time_between_replies_is_never_taken_across_rollouts(db: Database) -> None:

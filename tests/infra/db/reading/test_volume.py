@@ -2,9 +2,9 @@
 
 from store_records import RUN, add_group, begin_campaign, put_two_turns
 
-from infra.db import rollouts
 from infra.db.database import Database
 from infra.db.reading import volume
+from infra.db.rollouts import rollouts
 from mainspring.status import StopReason, Verdict
 
 

@@ -1,0 +1,184 @@
+"""Nodes: the container hosts, as each described itself at its last beat.
+
+Invariants: a node writes everything of its row but `draining`, which operators write and which
+outlives the node's process; "now" is the database's clock; a node is drained only when it has heard
+that it should and no lease of it is open. Read by the command line, and to find a node that has a
+task's image.
+"""
+
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Double, any_, cast, delete, exists, func, literal, or_, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from infra.db.database import Database
+from infra.db.tables.models import NodeRow, SandboxRow
+from mainspring.errors import UsageError
+from mainspring.ids import NodeId
+from mainspring.status import NodeStatus, Refusal, SandboxPurpose, SandboxStatus
+from mainspring.timeouts import NODE_LOST_AFTER_S
+
+FORGOTTEN_AFTER = timedelta(days=7)
+"""Machines that come and go would fill the listing."""
+_OFFICIAL = ("docker.io/library/", "docker.io/")
+"""What may stand before an image's name and Docker leaves out when it lists images."""
+_OPEN_LEASES = (SandboxRow.node == NodeRow.id, SandboxRow.status == SandboxStatus.OPEN)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBeat:
+    """What a node reports of itself."""
+
+    id: NodeId
+    capacity: int
+    num_open: int
+    """Agents' sandboxes alive or being opened."""
+    refusal: Refusal | None
+    """Why it takes no new sandbox; None: it does."""
+    backends: list[str]
+    images: list[str]
+    """Names of the images present, as Docker lists them."""
+    disk_free_mb: int
+    memory_free_mb: int
+    version: str
+    """Of the program it runs."""
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    said: NodeBeat
+    draining: bool
+    """It was asked to drain; it has heard so when `said.refusal` is that, too."""
+    seen_at: datetime
+    seen_s: float
+    """Seconds since then."""
+    num_leased: int
+    """Its sandboxes with an open lease, gradings' too."""
+    num_open: int
+    """Of these, the agents'. What the node said of itself at its last beat may be long past."""
+    has_stopped: bool
+    """Its process ended in order."""
+
+    @property
+    def status(self) -> NodeStatus:
+        if self.has_stopped:
+            return NodeStatus.STOPPED
+        if self.seen_s > NODE_LOST_AFTER_S:
+            return NodeStatus.LOST
+        if not self.draining:
+            return NodeStatus.UP
+        heard = self.said.refusal is Refusal.DRAINING
+        empty = self.num_leased == 0 and self.said.num_open == 0
+        return NodeStatus.DRAINED if heard and empty else NodeStatus.DRAINING
+
+
+async def beat(database: Database, said: NodeBeat) -> bool:
+    """Write what the node reports; whether it is asked to drain."""
+    values = asdict(said)
+    async with database.transaction() as connection:
+        draining = await connection.scalar(
+            insert(NodeRow)
+            .values(values)
+            .on_conflict_do_update(
+                index_elements=[NodeRow.id],
+                set_={**values, "seen_at": func.now(), "stopped_at": None},
+            )
+            .returning(NodeRow.draining)
+        )
+    return bool(draining)
+
+
+async def say_goodbye(database: Database, node: NodeId) -> None:
+    """The node's process ends in order; its next beat, if any, is of another one."""
+    async with database.transaction() as connection:
+        await connection.execute(
+            update(NodeRow).where(NodeRow.id == node).values(stopped_at=func.now())
+        )
+
+
+async def list_nodes(database: Database) -> list[NodeRecord]:
+    """Every node that is not forgotten, by id."""
+    num_leased = select(func.count()).where(*_OPEN_LEASES).scalar_subquery()
+    of_agents = SandboxRow.purpose == SandboxPurpose.AGENT
+    num_open = select(func.count()).where(*_OPEN_LEASES, of_agents).scalar_subquery()
+    async with database.transaction() as connection:
+        rows = await connection.execute(
+            select(
+                NodeRow.draining,
+                NodeRow.seen_at,
+                cast(func.extract("epoch", func.now() - NodeRow.seen_at), Double),
+                num_leased,
+                num_open,
+                NodeRow.stopped_at.is_not(None),
+                NodeRow.id,
+                NodeRow.capacity,
+                NodeRow.num_open,
+                NodeRow.refusal,
+                NodeRow.backends,
+                NodeRow.images,
+                NodeRow.disk_free_mb,
+                NodeRow.memory_free_mb,
+                NodeRow.version,
+                NodeRow.started_at,
+            ).order_by(NodeRow.id)
+        )
+        return [NodeRecord(NodeBeat(*row[6:]), *row[:6]) for row in rows]
+
+
+async def forget_gone(database: Database) -> int:
+    """Forget nodes that are silent for FORGOTTEN_AFTER and hold nothing: how many there were. One
+    that comes back after all is a new one, and does not drain."""
+    async with database.transaction() as connection:
+        gone = await connection.execute(
+            delete(NodeRow).where(
+                NodeRow.seen_at < func.now() - FORGOTTEN_AFTER,
+                ~exists().where(*_OPEN_LEASES),
+            )
+        )
+    return gone.rowcount
+
+
+async def set_draining(database: Database, node: NodeId, draining: bool) -> None:
+    """Ask a node to drain, or to resume; it hears at its next beat. Raises UsageError."""
+    async with database.transaction() as connection:
+        asked = await connection.scalar(
+            update(NodeRow)
+            .where(NodeRow.id == node)
+            .values(draining=draining)
+            .returning(NodeRow.id)
+        )
+        if asked is not None:
+            return
+        known = list(await connection.scalars(select(NodeRow.id).order_by(NodeRow.id)))
+    raise UsageError(
+        f"no node {node} has registered",
+        remedy=f"known nodes: {', '.join(known)}"
+        if known
+        else "none has; `mainspring worker sandbox` starts one",
+    )
+
+
+async def with_image(database: Database, image: str) -> NodeId | None:
+    """The least full of the living nodes that have the image and take new sandboxes."""
+    async with database.transaction() as connection:
+        found = await connection.scalar(
+            select(NodeRow.id)
+            .where(
+                or_(*(literal(name) == any_(NodeRow.images) for name in _spellings(image))),
+                NodeRow.draining.is_(False),
+                NodeRow.refusal.is_(None),
+                NodeRow.stopped_at.is_(None),
+                NodeRow.seen_at > func.now() - timedelta(seconds=NODE_LOST_AFTER_S),
+            )
+            .order_by(cast(NodeRow.num_open, Double) / NodeRow.capacity, func.random())
+            .limit(1)
+        )
+    return None if found is None else NodeId(found)
+
+
+def _spellings(image: str) -> set[str]:
+    """The image's name as Docker may list it: with its tag, without the official registry."""
+    names = {image, *(image.removeprefix(official) for official in _OFFICIAL)}
+    return names | {f"{name}:latest" for name in names}

@@ -1,0 +1,121 @@
+"""What a node will be asked to open next, so that it can get ready.
+
+A guess that costs nothing when it is wrong: nothing here is a promise, and rows may change while
+they are read. The next groups' tasks are no guess where a campaign's order is fixed by its seed;
+another curriculum has none to tell.
+"""
+
+from dataclasses import dataclass
+
+from sqlalchemy import exists, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from infra.db.database import Database
+from infra.db.runs.campaigns import ENDS
+from infra.db.tables.models import CampaignRow, GroupRow, RolloutRow, SandboxRow
+from infra.db.tables.rollout_ends import DONE
+from infra.db.tasks import selections
+from mainspring.config.any_run import training
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.curriculum import SHUFFLED
+from mainspring.config.stored import read_stored
+from mainspring.curricula.shuffled import task_position
+from mainspring.ids import CampaignId, NodeId, TaskId
+from mainspring.status import (
+    CampaignKind,
+    CampaignStatus,
+    GroupKind,
+    SandboxPurpose,
+    SandboxStatus,
+)
+
+NEXT_GROUPS = 2
+"""Of each campaign: the next one to start and the one after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upcoming:
+    """A sandbox that will be needed."""
+
+    campaign: CampaignId
+    task: TaskId
+
+
+async def upcoming(database: Database, node: NodeId, limit: int) -> list[Upcoming]:
+    """Sandboxes that will be needed, at most `limit`, the most urgent first: rollouts that wait
+    for a sandbox, those of the next groups, and the gradings of rollouts that now run on `node`."""
+    async with database.transaction() as connection:
+        found = await _waiting(connection, limit)
+        if len(found) < limit:
+            found += await _next_groups(connection)
+        if len(found) < limit:
+            found += await _running_on(connection, node, limit)
+    return found[:limit]
+
+
+async def _waiting(connection: AsyncConnection, limit: int) -> list[Upcoming]:
+    has_sandbox = exists().where(SandboxRow.rollout_id == RolloutRow.id)
+    rows = await connection.execute(
+        select(RolloutRow.campaign_id, RolloutRow.task_id)
+        .join(CampaignRow, CampaignRow.id == RolloutRow.campaign_id)
+        .where(
+            CampaignRow.status.not_in(ENDS),
+            ~DONE,
+            RolloutRow.run_id.is_not(None),
+            ~has_sandbox,
+        )
+        .order_by(RolloutRow.created_at, RolloutRow.id)
+        .limit(limit)
+    )
+    return [Upcoming(CampaignId(campaign), TaskId(task)) for campaign, task in rows]
+
+
+async def _next_groups(connection: AsyncConnection) -> list[Upcoming]:
+    last_index = (
+        select(func.max(GroupRow.index))
+        .where(GroupRow.campaign_id == CampaignRow.id, GroupRow.kind == GroupKind.TRAIN)
+        .scalar_subquery()
+    )
+    running = await connection.execute(
+        select(CampaignRow.config, last_index).where(
+            CampaignRow.status == CampaignStatus.RUNNING, CampaignRow.kind == CampaignKind.TRAIN
+        )
+    )
+    found: list[Upcoming] = []
+    for stored, last in running.all():
+        config = training(read_stored(CampaignKind.TRAIN, stored))
+        first = 0 if last is None else last + 1
+        for index in range(first, first + NEXT_GROUPS):
+            if (task := await _task_of_group(connection, config, index)) is not None:
+                found += [Upcoming(CampaignId(config.name), task)] * config.trainer.group_size
+    return found
+
+
+async def _task_of_group(
+    connection: AsyncConnection, config: CampaignConfig, index: int
+) -> TaskId | None:
+    """None after the campaign's last group, and where it is not known ahead."""
+    if config.curriculum.kind != SHUFFLED:
+        return None
+    if index >= config.trainer.num_steps * config.trainer.groups_per_step:
+        return None
+    num_tasks = await selections.size(connection, config, "train")
+    if num_tasks == 0:
+        return None
+    position = task_position(config.seed, index, num_tasks)
+    return await selections.task_at(connection, config, "train", position)
+
+
+async def _running_on(connection: AsyncConnection, node: NodeId, limit: int) -> list[Upcoming]:
+    rows = await connection.execute(
+        select(RolloutRow.campaign_id, RolloutRow.task_id)
+        .join(SandboxRow, SandboxRow.rollout_id == RolloutRow.id)
+        .where(
+            SandboxRow.node == node,
+            SandboxRow.status == SandboxStatus.OPEN,
+            SandboxRow.purpose == SandboxPurpose.AGENT,
+        )
+        .order_by(SandboxRow.opened_at)
+        .limit(limit)
+    )
+    return [Upcoming(CampaignId(campaign), TaskId(task)) for campaign, task in rows]

@@ -1,0 +1,49 @@
+"""Which calls of programs are context only, and never trained.
+
+Invariant: a closed rollout gives the same at any time: its requests and its campaign's choice of
+branches do not change. Calls of other agents are all trained. Used where batches are read.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from sqlalchemy import func, or_, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from infra.db.tables.models import CampaignRow, RolloutRow
+from infra.db.tables.program_rows import ModelRequestRow, ProgramLifeRow
+
+_TRAINED = CampaignRow.config["agent"]["train"]
+"""A JSON list of BranchKinds."""
+
+
+async def untrained(
+    connection: AsyncConnection, page: Sequence[tuple[str, int]]
+) -> dict[str, frozenset[int]]:
+    """Untrained calls by rollout, of these (rollout, epoch): numbers of calls on branches that the
+    campaign does not train, and of calls that the last life of the program did not ask."""
+    last_life = (
+        select(func.max(ProgramLifeRow.life))
+        .where(
+            ProgramLifeRow.rollout_id == ModelRequestRow.rollout_id,
+            ProgramLifeRow.epoch == ModelRequestRow.epoch,
+        )
+        .correlate(ModelRequestRow)
+        .scalar_subquery()
+    )
+    found = await connection.execute(
+        select(ModelRequestRow.rollout_id, ModelRequestRow.number)
+        .join(RolloutRow, RolloutRow.id == ModelRequestRow.rollout_id)
+        .join(CampaignRow, CampaignRow.id == RolloutRow.campaign_id)
+        .where(
+            tuple_(ModelRequestRow.rollout_id, ModelRequestRow.epoch).in_(page),
+            or_(
+                ModelRequestRow.life < last_life,
+                ~_TRAINED.has_key(ModelRequestRow.kind),
+            ),
+        )
+    )
+    numbers: defaultdict[str, set[int]] = defaultdict(set)
+    for rollout, number in found:
+        numbers[rollout].add(number)
+    return {rollout: frozenset(each) for rollout, each in numbers.items()}

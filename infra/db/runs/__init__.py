@@ -1,0 +1,1 @@
+"""Runs as stored: configuration, status, and how far each one is."""

@@ -1,0 +1,240 @@
+"""Which tasks a campaign uses, and which it excludes by their verification or their pass rate.
+
+Invariant: the selection is stored with the campaign and never changes, whatever is imported or
+verified meanwhile: groups pick their tasks by position. A campaign stored without one uses every
+task of its source.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from sqlalchemy import (
+    ARRAY,
+    CompoundSelect,
+    Integer,
+    Text,
+    any_,
+    case,
+    cast,
+    exists,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+    union_all,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from infra.db.database import Database
+from infra.db.tables.models import SelectionRow, TaskRow
+from infra.db.tasks import tasks
+from infra.db.tasks.pass_rates import pass_rates
+from infra.db.tasks.verifications import verification_of
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.run import RunConfig
+from mainspring.config.section import BUNDLED
+from mainspring.config.verification import VerificationConfig
+from mainspring.ids import CampaignId, TaskId
+from mainspring.status import Exclusion, Unverified, Verification
+from mainspring.tasks.swe_task import SWE
+
+OverTasks = CampaignConfig | EvaluationConfig | VerificationConfig
+"""Runs that go over tasks; a regrade goes over patches."""
+_ALL_POSITIONS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    task_id: TaskId
+    split: str
+    position: int | None
+    """Among the campaign's tasks of this split; None: excluded."""
+    verification: Verification | None
+    exclusion: Exclusion | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """A task that asks for an agent (`agent_name` of its row)."""
+
+    task: TaskId
+    agent: str
+    num_tasks: int
+    """That ask for an agent which would not play them, this one among them."""
+
+
+async def asks_for_agent(
+    database: Database, ids: Sequence[TaskId], allowed: Sequence[str]
+) -> Asks | None:
+    """The first of these tasks that asks for an agent which is not `allowed`; None: none does."""
+    name = TaskRow.spec["agent_name"].astext
+    asks = select(TaskRow.id, name).where(
+        TaskRow.id == any_(literal(list(ids), ARRAY(Text))),
+        name.is_not(None),
+        name.not_in(["", *allowed]),
+    )
+    async with database.transaction() as connection:
+        rows = (await connection.execute(asks.order_by(TaskRow.id))).all()
+    return Asks(TaskId(rows[0][0]), rows[0][1], len(rows)) if rows else None
+
+
+@dataclass(frozen=True, slots=True)
+class OfKind:
+    num_tasks: int
+    example: TaskId
+
+
+async def kinds(database: Database, ids: Sequence[TaskId]) -> dict[str, OfKind]:
+    """These tasks by kind, which tells their environment."""
+    kind = tasks.KIND.label("kind")
+    counted = (
+        select(kind, func.count(), func.min(TaskRow.id))
+        .where(TaskRow.id == any_(literal(list(ids), ARRAY(Text))))
+        .group_by(kind)
+        .order_by(kind)
+    )
+    async with database.transaction() as connection:
+        rows = await connection.execute(counted)
+        return {kind: OfKind(number, TaskId(example)) for kind, number, example in rows}
+
+
+async def with_hidden_past(database: Database, ids: Sequence[TaskId]) -> tuple[TaskId, int] | None:
+    """A task whose sandbox hides what its image or its patch would tell, and how many there are."""
+    base_patch, hidden = TaskRow.spec["base_patch"].astext, TaskRow.spec["hidden_files"].astext
+    statement = select(func.min(TaskRow.id), func.count()).where(
+        TaskRow.id == any_(literal(list(ids), ARRAY(Text))),
+        or_(func.coalesce(base_patch, "") != "", func.coalesce(hidden, "[]") != "[]"),
+    )
+    async with database.statement() as connection:
+        example, number = (await connection.execute(statement)).one()
+    return (TaskId(example), number) if number else None
+
+
+async def num_with_image(database: Database, ids: Sequence[TaskId]) -> int:
+    """How many of these tasks name an image."""
+    have_one = select(func.count()).where(
+        TaskRow.id == any_(literal(list(ids), ARRAY(Text))),
+        TaskRow.spec["image"].astext.is_not(None),
+    )
+    async with database.transaction() as connection:
+        return await connection.scalar(have_one) or 0
+
+
+async def choose(database: Database, config: OverTasks, split: str) -> list[Selected]:
+    """The tasks of `split`, cut to what the configuration asks for, those to exclude marked."""
+    ids = await tasks.task_ids(database, config.task_source, split, limit=config.split_size(split))
+    match config:
+        case CampaignConfig():
+            takes_any = False
+        case EvaluationConfig():
+            ids, takes_any = ids[slice(*config.bounds)], False
+        case VerificationConfig():
+            ids, takes_any = ids[slice(*config.bounds)], True
+        case _:
+            assert_never(config)
+    # Every bundled task was solved by its generator.
+    uses_all = config.tasks.unverified is Unverified.USE or config.tasks.source == BUNDLED
+    known: Mapping[TaskId, Verification] = {}
+    others = ids
+    if not (takes_any or uses_all):
+        known = await verification_of(database, config.task_source, split)
+        # Only SWE tasks have patches that could verify them.
+        others = await tasks.ids_of_other_kinds(database, config.task_source, split, SWE)
+    excluded = dict.fromkeys(ids)
+    if isinstance(config, CampaignConfig) and split == "train" and config.curriculum.pass_rates_of:
+        excluded |= await _by_pass_rate(database, config, ids)
+    unjudged = set(others)
+    selected: list[Selected] = []
+    position = 0
+    for id in ids:
+        verification = None if id in unjudged else known[id]
+        exclusion = excluded[id]
+        if verification not in (None, Verification.VERIFIED):
+            exclusion = Exclusion.VERIFICATION
+        place = position if exclusion is None else None
+        selected.append(Selected(id, split, place, verification, exclusion))
+        position += exclusion is None
+    return selected
+
+
+async def _by_pass_rate(
+    database: Database, config: CampaignConfig, ids: Sequence[TaskId]
+) -> dict[TaskId, Exclusion | None]:
+    """Why each of the tasks is excluded; None: it is not."""
+    bounds = config.curriculum
+    rates = await pass_rates(database, CampaignId(bounds.pass_rates_of))
+
+    def exclusion(rate: float | None) -> Exclusion | None:
+        if rate is None:
+            return Exclusion.NO_PASS_RATE
+        if rate < bounds.min_pass_rate:
+            return Exclusion.PASS_RATE_LOW
+        return Exclusion.PASS_RATE_HIGH if rate > bounds.max_pass_rate else None
+
+    return {id: exclusion(rates.get(id)) for id in ids}
+
+
+async def left_out(database: Database, campaign: CampaignId) -> dict[str, int]:
+    """How many tasks the campaign does not use, by why: a word of Exclusion, or what was known of
+    their verification."""
+    by_rate = SelectionRow.exclusion != Exclusion.VERIFICATION
+    why = case((by_rate, SelectionRow.exclusion), else_=SelectionRow.verification).label("why")
+    async with database.transaction() as connection:
+        rows = await connection.execute(
+            select(cast(why, Text).label("why"), func.count())
+            .where(SelectionRow.campaign_id == campaign, SelectionRow.position.is_(None))
+            .group_by(literal_column("why"))
+            .order_by(literal_column("why"))
+        )
+        return dict(rows.tuples().all())
+
+
+async def task_ids(
+    database: Database,
+    config: RunConfig,
+    split: str,
+    first: int = 0,
+    number: int | None = None,
+) -> list[TaskId]:
+    """`number` of the campaign's tasks of `split` from position `first` on, in order."""
+    async with database.transaction() as connection:
+        chosen = _chosen(config, split).subquery()
+        ids = await connection.scalars(
+            select(chosen.c.id).order_by(chosen.c.position).offset(first).limit(number)
+        )
+        return [TaskId(id) for id in ids]
+
+
+async def size(connection: AsyncConnection, config: RunConfig, split: str) -> int:
+    """How many tasks of `split` the campaign uses."""
+    chosen = _chosen(config, split).subquery()
+    return await connection.scalar(select(func.count()).select_from(chosen)) or 0
+
+
+async def task_at(
+    connection: AsyncConnection, config: RunConfig, split: str, position: int
+) -> TaskId | None:
+    """The campaign's task at this position of `split`; None beyond the last."""
+    chosen = _chosen(config, split).subquery()
+    task = await connection.scalar(select(chosen.c.id).where(chosen.c.position == position))
+    return None if task is None else TaskId(task)
+
+
+def _chosen(config: RunConfig, split: str) -> CompoundSelect[Any]:
+    """The campaign's tasks and their positions; without a stored selection, the whole listing."""
+    stored = select(SelectionRow.task_id.label("id"), SelectionRow.position).where(
+        SelectionRow.campaign_id == config.name,
+        SelectionRow.split == split,
+        SelectionRow.position.is_not(None),
+    )
+    num_listed = config.split_size(split)
+    listing = select(TaskRow.id, TaskRow.position).where(
+        TaskRow.source == config.task_source,
+        TaskRow.split == split,
+        TaskRow.position < literal(_ALL_POSITIONS if num_listed is None else num_listed, Integer),
+        ~exists().where(SelectionRow.campaign_id == config.name),
+    )
+    return union_all(stored, listing)

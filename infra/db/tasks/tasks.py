@@ -1,0 +1,315 @@
+"""Tasks as stored: the listing order is the order in which they were first put.
+
+Invariants: a task never changes under its id; changed content needs another id. Putting the same
+task again changes nothing, whatever way of hashing it was stored with.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+
+from sqlalchemy import ARRAY, ColumnElement, Text, any_, case, func, insert, literal, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from infra.db.database import Database
+from infra.db.fence import unknown
+from infra.db.tables.models import TaskRow
+from mainspring.errors import UsageError
+from mainspring.ids import TaskId
+from mainspring.tasks.any_task import AnyTask, read_task
+from mainspring.tasks.swe_task import SWE
+
+_NUM_NAMED = 5
+"""Ids named in an error; more would hide the message."""
+UNSTORABLE = "holds what Postgres cannot store: NUL, half a surrogate pair or no finite number"
+_IMAGE = TaskRow.spec["image"].astext
+_JUDGE = TaskRow.spec["judge"]
+KIND = func.coalesce(TaskRow.spec["kind"].astext, SWE)
+"""Of its environment; tasks that were stored before there were others have none."""
+
+
+class Fate(StrEnum):
+    """What became of one task of an import."""
+
+    NEW = "new"
+    """It is stored now."""
+    SAME = "same"
+    """It was stored before."""
+    OTHER_CONTENT = "other_content"
+    """Its id is another task's, which stays."""
+    REPLACED = "replaced"
+    """It has taken the place of other content that nothing had used."""
+    IN_USE = "in_use"
+    """Its id is another task's, which a campaign has used and which stays."""
+    NOT_STORABLE = "not_storable"
+    """It holds a character or a number that Postgres cannot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    source: str
+    split: str
+    num_tasks: int
+    num_with_image: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskImage:
+    image: str
+    num_tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSummary:
+    id: TaskId
+    split: str
+    image: str | None
+    judge: str
+    """Its kind; of a task of another kind than "swe", the task's."""
+    num_tests: int
+    """Named tests that decide, or else files of tests."""
+
+
+async def put_tasks(database: Database, tasks: Sequence[AnyTask]) -> int:
+    """Store the tasks that are new; how many were. All or none: raises UsageError when an id is
+    taken by other content."""
+    given = {task.id: task for task in tasks}
+    hashes = _checked_hashes(tasks)
+    async with database.transaction() as connection:
+        stored = await _locked(connection, hashes)
+        changed = sorted(id for id, content_hash in stored.items() if content_hash != hashes[id])
+        if changed:
+            raise UsageError(
+                f"{len(changed)} tasks are stored with other content: {_named(changed)}",
+                remedy="a changed task needs another id",
+            )
+        new = {id: task for id, task in given.items() if id not in stored}
+        await _insert(connection, new, hashes)
+    return len(new)
+
+
+async def import_tasks(database: Database, tasks: Sequence[AnyTask]) -> list[Fate]:
+    """Store each task for itself: the fates of all of them, in their order."""
+    hashes = [task.content_hash if _storable(task) else None for task in tasks]
+    fates: list[Fate] = []
+    new: dict[TaskId, AnyTask] = {}
+    async with database.transaction() as connection:
+        given = zip(tasks, hashes, strict=True)
+        known = await _locked(connection, {task.id: it for task, it in given if it is not None})
+        for task, content_hash in zip(tasks, hashes, strict=True):
+            if content_hash is None:
+                fates.append(Fate.NOT_STORABLE)
+            elif task.id not in known:
+                known[task.id] = content_hash
+                new[task.id] = task
+                fates.append(Fate.NEW)
+            else:
+                fates.append(Fate.SAME if known[task.id] == content_hash else Fate.OTHER_CONTENT)
+        await _insert(connection, new, known)
+    return fates
+
+
+async def get_task(database: Database, task: TaskId) -> AnyTask:
+    """The task. Raises UnknownId."""
+    async with database.transaction() as connection:
+        spec = await connection.scalar(select(TaskRow.spec).where(TaskRow.id == task))
+    if spec is None:
+        raise unknown("task", task)
+    return read_task(spec)
+
+
+async def get_tasks(database: Database, source: str, split: str | None) -> list[AnyTask]:
+    """Tasks in listing order; of all splits when `split` is None."""
+    async with database.transaction() as connection:
+        specs = await connection.scalars(
+            select(TaskRow.spec)
+            .where(*_of(source, split))
+            .order_by(TaskRow.split, TaskRow.position)
+        )
+        return [read_task(spec) for spec in specs]
+
+
+async def summaries(database: Database, source: str, split: str | None) -> list[TaskSummary]:
+    """Summaries of tasks in listing order; of all splits when `split` is None."""
+    named = func.coalesce(func.jsonb_array_length(_JUDGE["fail_to_pass"]), 0) + func.coalesce(
+        func.jsonb_array_length(_JUDGE["pass_to_pass"]), 0
+    )
+    files = select(func.count()).select_from(func.jsonb_object_keys(TaskRow.spec["tests"]).alias())
+    async with database.transaction() as connection:
+        rows = await connection.execute(
+            select(
+                TaskRow.id,
+                TaskRow.split,
+                _IMAGE,
+                case((KIND == SWE, func.coalesce(_JUDGE["kind"].astext, "exit_code")), else_=KIND),
+                func.coalesce(func.nullif(named, 0), files.scalar_subquery()),
+            )
+            .where(*_of(source, split))
+            .order_by(TaskRow.split, TaskRow.position)
+        )
+        return [TaskSummary(*row) for row in rows]
+
+
+async def task_ids(
+    database: Database, source: str, split: str, *, limit: int | None = None
+) -> list[TaskId]:
+    """Ids of tasks in listing order; the first `limit`."""
+    async with database.transaction() as connection:
+        ids = await connection.scalars(
+            select(TaskRow.id)
+            .where(TaskRow.source == source, TaskRow.split == split)
+            .order_by(TaskRow.position)
+            .limit(limit)
+        )
+        return [TaskId(id) for id in ids]
+
+
+async def ids_of_other_kinds(
+    database: Database, source: str, split: str, kind: str
+) -> frozenset[TaskId]:
+    """Ids of tasks of the split that are not of `kind`."""
+    async with database.transaction() as connection:
+        ids = await connection.scalars(
+            select(TaskRow.id).where(*_of(source, split), KIND.is_distinct_from(kind))
+        )
+        return frozenset(map(TaskId, ids))
+
+
+async def list_splits(database: Database) -> list[Split]:
+    """Numbers of stored tasks, by source and split."""
+    async with database.transaction() as connection:
+        rows = await connection.execute(
+            select(TaskRow.source, TaskRow.split, func.count(), func.count(_IMAGE))
+            .group_by(TaskRow.source, TaskRow.split)
+            .order_by(TaskRow.source, TaskRow.split)
+        )
+        return [Split(*row) for row in rows]
+
+
+async def known_source(database: Database, source: str, split: str | None = None) -> None:
+    """Check that a source or split has tasks. Raises UsageError, which lists what is stored, for a
+    source or split without tasks."""
+    splits = await list_splits(database)
+    of_source = [each.split for each in splits if each.source == source]
+    if of_source and split in (None, *of_source):
+        return
+    if of_source:
+        raise UsageError(
+            f"source {source!r} has no tasks in split {split!r}",
+            remedy=f"its splits: {', '.join(of_source)}",
+        )
+    names = list(dict.fromkeys(each.source for each in splits))
+    near = get_close_matches(source, names, 1)
+    raise UsageError(
+        f"no tasks of source {source!r} are stored"
+        + (f"; did you mean {near[0]!r}?" if near else ""),
+        remedy=f"stored sources: {_named(sorted(names))}"
+        if names
+        else "import tasks first: `mainspring tasks import`",
+    )
+
+
+async def list_images(
+    database: Database,
+    *,
+    source: str | None = None,
+    split: str | None = None,
+    first: int | None = None,
+) -> list[TaskImage]:
+    """Distinct images, in the order of the tasks that name them; of each split's `first` tasks."""
+    query = select(_IMAGE, func.count()).where(_IMAGE.is_not(None))
+    if source is not None:
+        query = query.where(TaskRow.source == source)
+    if split is not None:
+        query = query.where(TaskRow.split == split)
+    if first is not None:
+        query = query.where(TaskRow.position < first)
+    order = (func.min(TaskRow.source), func.min(TaskRow.split), func.min(TaskRow.position), _IMAGE)
+    async with database.transaction() as connection:
+        rows = await connection.execute(query.group_by(_IMAGE).order_by(*order))
+        return [TaskImage(*row) for row in rows]
+
+
+async def _locked(connection: AsyncConnection, given: Mapping[TaskId, str]) -> dict[TaskId, str]:
+    """The content hashes of those that are stored, as hashes are made today, and no other put until
+    the end. `given` are the hashes to compare with."""
+    # Positions count up per split, so two puts at once must take turns.
+    await connection.execute(text("LOCK TABLE tasks IN SHARE ROW EXCLUSIVE MODE"))
+    known = {
+        TaskId(row.id): row.content_hash
+        for row in await connection.execute(
+            select(TaskRow.id, TaskRow.content_hash).where(_is_one_of(given))
+        )
+    }
+    # A row's hash may have been made another way: then its content is what counts.
+    others = [id for id, content_hash in known.items() if content_hash != given[id]]
+    if others:
+        specs = await connection.scalars(select(TaskRow.spec).where(_is_one_of(others)))
+        stored = map(read_task, specs)
+        known |= {task.id: task.content_hash for task in stored}
+    return known
+
+
+def _is_one_of(ids: Iterable[TaskId]) -> ColumnElement[bool]:
+    return TaskRow.id == any_(literal(list(ids), ARRAY(Text)))
+
+
+async def _insert(
+    connection: AsyncConnection, tasks: Mapping[TaskId, AnyTask], hashes: Mapping[TaskId, str]
+) -> None:
+    sizes: Counter[tuple[str, str]] = Counter()
+    for row in await connection.execute(
+        select(TaskRow.source, TaskRow.split, func.count()).group_by(TaskRow.source, TaskRow.split)
+    ):
+        sizes[row[0], row[1]] = row[2]
+    rows = []
+    for id, task in tasks.items():
+        rows.append(
+            {
+                "id": id,
+                "source": task.source,
+                "split": task.split,
+                "position": sizes[task.source, task.split],
+                "content_hash": hashes[id],
+                "spec": task.model_dump(mode="json"),
+            }
+        )
+        sizes[task.source, task.split] += 1
+    if rows:
+        await connection.execute(insert(TaskRow), rows)
+
+
+def _of(source: str, split: str | None) -> list[ColumnElement[bool]]:
+    wanted = [TaskRow.source == source]
+    return wanted if split is None else [*wanted, TaskRow.split == split]
+
+
+def _checked_hashes(tasks: Sequence[AnyTask]) -> dict[TaskId, str]:
+    hashes: dict[TaskId, str] = {}
+    for task in tasks:
+        if hashes.setdefault(task.id, task.content_hash) != task.content_hash:
+            raise UsageError(f"task id {task.id} stands twice in the list, for different tasks")
+        if not _storable(task):
+            raise UsageError(
+                f"task {task.id} {UNSTORABLE}",
+                remedy="leave binary files out of `files` and `tests`, or use an image",
+            )
+    return hashes
+
+
+def _storable(task: AnyTask) -> bool:
+    try:
+        # Not in pydantic's JSON mode, which replaces what keys cannot hold without a word.
+        spec = json.dumps(task.model_dump(), ensure_ascii=False, allow_nan=False)
+        spec.encode()
+    except ValueError:  # NaN, infinities, lone surrogates
+        return False
+    return r"\u0000" not in spec.replace(r"\\", "")
+
+
+def _named(ids: Sequence[str]) -> str:
+    more = len(ids) - _NUM_NAMED
+    return ", ".join(ids[:_NUM_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,1 @@
+"""Training as stored: batches, steps, policy versions, and the leases of trainers."""

@@ -1,0 +1,228 @@
+"""Steps: their batch is fixed before they start and everything they change is visible at once.
+
+Invariants (design, number 8): a step's groups never change once planned; a group is in at most one
+step (a primary key ensures it); step n makes policy version n, committed in one transaction with
+the groups it consumed. What a batch holds is in `batches`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Select, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from infra.db.database import Database
+from infra.db.fence import unknown
+from infra.db.tables.models import CampaignRow, GroupRow, PolicyVersionRow, StepGroupRow, StepRow
+from infra.db.training import draws
+from infra.db.training.fingerprints import recorded
+from infra.db.training.trainers import refuse_fenced
+from mainspring.algorithms.schedule import Batches
+from mainspring.errors import MainspringError
+from mainspring.fingerprint import Fingerprint
+from mainspring.ids import CampaignId, GroupId
+from mainspring.stamp import Stamp
+from mainspring.status import GroupKind, GroupStatus, StepStatus
+
+_COLUMNS = (
+    StepRow.campaign_id,
+    StepRow.step,
+    StepRow.status,
+    StepRow.policy_version_before,
+    StepRow.metrics,
+)
+
+
+class StepOutOfOrder(MainspringError):
+    """A step was planned or committed out of turn: a bug, or rows edited by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    campaign: CampaignId
+    step: int
+    status: StepStatus
+    policy_version_before: int
+    metrics: dict[str, float | None]
+    """None where the number was not finite."""
+
+
+async def plan_step(
+    database: Database,
+    campaign: CampaignId,
+    step: int,
+    num_groups: int,
+    batches: Batches | None = None,
+) -> list[GroupId]:
+    """Fix the batch of a step: of the ready groups those that were admitted first, whose tokens are
+    the oldest; of a reproducible campaign (`batches`) those of the step's own places. A planned
+    step keeps its groups; an empty list, and nothing planned, when fewer than `num_groups` are
+    ready. Raises StepOutOfOrder when the step before is not done."""
+    async with database.transaction() as connection:
+        # Two plans of one campaign take turns: the second one sees what the first one took.
+        locked = await connection.scalar(
+            select(CampaignRow.id).where(CampaignRow.id == campaign).with_for_update(key_share=True)
+        )
+        if locked is None:
+            raise unknown("campaign", campaign)
+        planned = await groups_of(connection, campaign, step)
+        if planned:
+            return planned
+        newest = await connection.scalar(
+            select(func.max(PolicyVersionRow.version)).where(
+                PolicyVersionRow.campaign_id == campaign
+            )
+        )
+        if newest != step - 1:
+            raise StepOutOfOrder(
+                f"campaign {campaign}: step {step} needs policy version {step - 1} to be the "
+                f"newest, found {newest}"
+            )
+        if batches is None:
+            groups = await _admitted_first(connection, campaign, num_groups)
+        else:
+            groups = await draws.ready_for(connection, campaign, batches, step)
+        if len(groups) < num_groups:
+            return []
+        key = {"campaign_id": campaign, "step": step}
+        await connection.execute(
+            insert(StepRow).values(
+                key | {"status": StepStatus.PLANNED, "policy_version_before": step - 1}
+            )
+        )
+        await connection.execute(
+            insert(StepGroupRow),
+            [key | {"group_id": id, "position": n} for n, id in enumerate(groups)],
+        )
+        return groups
+
+
+async def commit_step(
+    database: Database,
+    campaign: CampaignId,
+    step: int,
+    *,
+    metrics: Mapping[str, float | None],
+    policy_path: str,
+    checkpoint: str | None,
+    groups: Sequence[GroupId] | None = None,
+    trainer_epoch: int | None = None,
+    stamp: Stamp | None = None,
+    fingerprint: Fingerprint | None = None,
+) -> StepRecord:
+    """Make the step, its consumed groups and policy version `step` visible together. A step that is
+    done stays as the first attempt committed it. `checkpoint`: None of a version that has weights
+    alone. Raises StepOutOfOrder for an unplanned step, and
+    when it is planned with other `groups` by now; TrainerFenced for an older epoch (None is for
+    those who are no trainer)."""
+    async with database.transaction() as connection:
+        if trainer_epoch is not None:
+            await refuse_fenced(connection, campaign, trainer_epoch)
+        status = await connection.scalar(
+            select(StepRow.status)
+            .where(StepRow.campaign_id == campaign, StepRow.step == step)
+            .with_for_update(key_share=True)
+        )
+        if status is None:
+            raise never_planned(campaign, step)
+        if status is StepStatus.PLANNED:
+            planned = await groups_of(connection, campaign, step)
+            if groups is not None and list(groups) != planned:
+                raise StepOutOfOrder(
+                    f"campaign {campaign}: step {step} was trained on groups that were dropped"
+                )
+            made = {"path": policy_path, "checkpoint": checkpoint}
+            await _commit(connection, campaign, step, metrics, made | recorded(stamp, fingerprint))
+        return await _one(connection, _of(campaign).where(StepRow.step == step))
+
+
+async def get_step(database: Database, campaign: CampaignId, step: int) -> StepRecord | None:
+    """The step's record; None when it was not planned."""
+    async with database.transaction() as connection:
+        row = (await connection.execute(_of(campaign).where(StepRow.step == step))).one_or_none()
+    return None if row is None else StepRecord(*row)
+
+
+async def list_steps(database: Database, campaign: CampaignId) -> list[StepRecord]:
+    """All steps in order."""
+    async with database.transaction() as connection:
+        rows = await connection.execute(_of(campaign).order_by(StepRow.step))
+        return [StepRecord(*row) for row in rows]
+
+
+async def step_groups(database: Database, campaign: CampaignId, step: int) -> list[GroupId]:
+    """Groups of the step, in batch order; empty when it was not planned."""
+    async with database.transaction() as connection:
+        return await groups_of(connection, campaign, step)
+
+
+def never_planned(campaign: CampaignId, step: int) -> StepOutOfOrder:
+    """The error for a step without a plan."""
+    return StepOutOfOrder(f"campaign {campaign}: step {step} was never planned")
+
+
+async def _commit(
+    connection: AsyncConnection,
+    campaign: CampaignId,
+    step: int,
+    metrics: Mapping[str, float | None],
+    version: Mapping[str, Any],
+) -> None:
+    groups = await groups_of(connection, campaign, step)
+    consumed = await connection.execute(
+        update(GroupRow)
+        .where(GroupRow.id.in_(groups), GroupRow.status == GroupStatus.READY)
+        .values(status=GroupStatus.CONSUMED)
+    )
+    if consumed.rowcount != len(groups):
+        raise StepOutOfOrder(
+            f"campaign {campaign}: step {step} has {len(groups)} groups, of which only "
+            f"{consumed.rowcount} are ready"
+        )
+    await connection.execute(
+        insert(PolicyVersionRow).values(
+            {"campaign_id": campaign, "version": step, "step": step, **version}
+        )
+    )
+    await connection.execute(
+        update(StepRow)
+        .where(StepRow.campaign_id == campaign, StepRow.step == step)
+        .values(status=StepStatus.DONE, metrics=metrics, finished_at=func.now())
+    )
+
+
+async def _admitted_first(
+    connection: AsyncConnection, campaign: CampaignId, num_groups: int
+) -> list[GroupId]:
+    taken = select(StepGroupRow.group_id).where(StepGroupRow.campaign_id == campaign)
+    ids = await connection.scalars(
+        select(GroupRow.id)
+        .where(
+            GroupRow.campaign_id == campaign,
+            GroupRow.kind == GroupKind.TRAIN,
+            GroupRow.status == GroupStatus.READY,
+            GroupRow.id.not_in(taken),
+        )
+        .order_by(GroupRow.index)
+        .limit(num_groups)
+    )
+    return [GroupId(id) for id in ids]
+
+
+async def groups_of(connection: AsyncConnection, campaign: CampaignId, step: int) -> list[GroupId]:
+    """Groups of the step, in batch order."""
+    ids = await connection.scalars(
+        select(StepGroupRow.group_id)
+        .where(StepGroupRow.campaign_id == campaign, StepGroupRow.step == step)
+        .order_by(StepGroupRow.position)
+    )
+    return [GroupId(id) for id in ids]
+
+
+def _of(campaign: CampaignId) -> Select[Any]:
+    return select(*_COLUMNS).where(StepRow.campaign_id == campaign)
+
+
+async def _one(connection: AsyncConnection, statement: Select[Any]) -> StepRecord:
+    return StepRecord(*(await connection.execute(statement)).one())
