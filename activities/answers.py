@@ -14,9 +14,9 @@ from infra.db.database import Database
 from infra.db.programs import model_requests
 from infra.db.programs.program_calls import ProgramCalls
 from infra.db.rollouts.partial_calls import Kept
-from infra.policy.endpoint_errors import EndpointRefusing, StrayRefusal
 from infra.policy.program_protocol import ProgramReplies, ProgramReply, ProgramRequest, StoredCall
 from infra.policy.protocol import NoEngineAnswered, PromptTooLong, RequestRefused, Versions
+from infra.policy.replies.endpoint_errors import EndpointRefusing, StrayRefusal
 from infra.policy.serving import Served, ServedCampaigns
 from infra.temporal.heartbeat import Beat, heartbeating
 from mainspring.errors import EngineBusy

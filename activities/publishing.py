@@ -13,10 +13,10 @@ from activities.implements import implements
 from infra.db.database import Database
 from infra.db.training import policies
 from infra.db.training.policies import PolicyRecord
+from infra.policy.engines.wire import NothingListens
+from infra.policy.model.written_files import verify_written
 from infra.policy.protocol import Publisher
 from infra.policy.serving import ServedCampaigns, label_of
-from infra.policy.wire import NothingListens
-from infra.policy.written_files import verify_written
 from infra.temporal.heartbeat import Beat, heartbeating
 from mainspring.ids import CampaignId
 from mainspring.protocol.activities import PUBLISH_POLICY

@@ -20,8 +20,8 @@ from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.training import policies
 from infra.db.training.policies import PolicyRecord
-from infra.policy.collective import EngineUpdate, updating
-from infra.policy.engine_weights import EngineWeights
+from infra.policy.engines.collective import EngineUpdate, updating
+from infra.policy.engines.engine_weights import EngineWeights
 from infra.policy.protocol import WeightsDiffer
 from infra.policy.serving import label_of
 from infra.temporal.heartbeat import heartbeating

@@ -29,7 +29,7 @@ from infra.db.training import batches, discards, policies, retention, steps, tra
 from infra.db.training.batches import BatchGroup
 from infra.db.training.discards import Batch
 from infra.db.training.step_clock import step_clock
-from infra.policy.weight_files import weights_digest
+from infra.policy.model.weight_files import weights_digest
 from infra.temporal.heartbeat import heartbeating
 from mainspring import layout
 from mainspring.algorithms.gap import GapMode, LogprobGap

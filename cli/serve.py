@@ -96,7 +96,7 @@ def register(app: typer.Typer) -> None:
         if engine is Engine.SGLANG:
             if reproducible:
                 raise typer.BadParameter("--reproducible is an option of the CPU engine")
-            from infra.policy.sglang_command import sglang_command
+            from infra.policy.engines.sglang_command import sglang_command
 
             command = sglang_command(
                 model=model,
@@ -112,7 +112,7 @@ def register(app: typer.Typer) -> None:
         if context.args:
             raise typer.BadParameter(f"unknown arguments for the CPU engine: {context.args}")
         from infra.log_setup import set_up
-        from infra.policy.model_files import check_servable
+        from infra.policy.model.model_files import check_servable
         from mainspring.model_folder.refusals import Use
         from mainspring.settings import configured_settings
 

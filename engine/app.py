@@ -37,7 +37,7 @@ from engine.sequences import (
 from engine.streaming import PIECE_TOKENS, Pieces
 from engine.thread import EngineFailed, EngineThread
 from engine.update_routes import UpdateRoutes
-from infra.policy.engine_check import CPU_ENGINE
+from infra.policy.engines.engine_check import CPU_ENGINE
 from mainspring import __version__
 
 HEALTH_GENERATE_TIMEOUT_S = 20.0
@@ -210,7 +210,7 @@ class Routes:
                 "num_waiting_reqs": scheduler.num_queued,
                 "num_generated_tokens": scheduler.num_generated_tokens,
                 "paused": scheduler.paused,
-                # Not SGLang's: what infra.policy.paused reads.
+                # Not SGLang's: what infra.policy.engines.paused reads.
                 "paused_s": scheduler.paused_s,
             }
 
@@ -272,7 +272,7 @@ class Routes:
             "load_format": "auto",
             "model_type": self._model.config.model_type,
             "architectures": self._model.config.architectures,
-            # Not SGLang's: what infra.policy.engine_check asks for.
+            # Not SGLang's: what infra.policy.engines.engine_check asks for.
             "engine": CPU_ENGINE,
             "vocab_size": self._model.vocab_size,
             "weights_digest": self._model.weights_digest,

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers.core_model_loading import revert_weight_conversion
 
-from infra.policy.weight_files import add_to_digest
+from infra.policy.model.weight_files import add_to_digest
 from mainspring.errors import ModelError
 from mainspring.model_folder.weights import read_weights
 
@@ -59,7 +59,7 @@ def replace(model: Any, loaded: dict[str, Tensor], source: str) -> None:
 
 
 def digest(model: Any, names: Iterable[str]) -> str | None:
-    """Of what is in memory, as `weights_digest` of infra.policy.weight_files is of files with
+    """Of what is in memory, as `weights_digest` of infra.policy.model.weight_files is of files with
     weights of these `names`; None when the files hold more than the model's weights."""
     wanted = sorted(names)
     held: dict[str, Tensor] = model.state_dict()

@@ -21,7 +21,7 @@ from engine.attention import IMPLEMENTATION, plan
 from engine.file_weights import first_line
 from engine.padding import NONE, WHOLE, padded
 from engine.slots import KvShape, SlotPool
-from infra.policy.model_files import check_servable
+from infra.policy.model.model_files import check_servable
 from mainspring.errors import ModelError
 from mainspring.model_folder.config_file import where
 from mainspring.model_folder.refusals import SGLANG, Use, check_served

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from infra.db.database import Database
 from infra.db.runs import campaigns
+from infra.policy.model.tokenizer import ChatTokenizer
 from infra.policy.protocol import Completion, SamplingParams
 from infra.policy.serving import Served, in_tokens
-from infra.policy.tokenizer import ChatTokenizer
 from infra.policy.weight_label import WeightLabel
 from mainspring.ids import CampaignId
 from mainspring.trajectories.turns import VersionSpan

@@ -32,8 +32,8 @@ from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
+from infra.policy.model.tokenizer import ChatTokenizer
 from infra.policy.protocol import SamplingParams
-from infra.policy.tokenizer import ChatTokenizer
 from infra.sandbox.backends import Backends
 from infra.temporal.connection import connect
 from mainspring.config.agent import AgentConfig

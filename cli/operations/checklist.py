@@ -26,7 +26,7 @@ from cli.operations.task_checks import check_agents
 from infra.bundles.store import BundleMissing, mounts_for
 from infra.db.database import Database
 from infra.db.tasks import tasks, verifications
-from infra.policy.engine_check import check_engine
+from infra.policy.engines.engine_check import check_engine
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig

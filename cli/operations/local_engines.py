@@ -21,8 +21,8 @@ import httpx
 import psutil
 
 from cli.operations.fleet import ONE_THREAD, Member
-from infra.policy.engine_check import adapter_arguments
-from infra.policy.model_files import read_facts
+from infra.policy.engines.engine_check import adapter_arguments
+from infra.policy.model.model_files import read_facts
 from mainspring import batch_invariance, layout
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig

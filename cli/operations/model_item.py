@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 
 from cli.operations.checklist_item import Item, State
-from infra.policy.model_files import check_model_directory, read_facts
-from infra.policy.weight_files import check_same_weights
+from infra.policy.model.model_files import check_model_directory, read_facts
+from infra.policy.model.weight_files import check_same_weights
 from mainspring import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import BUNDLED

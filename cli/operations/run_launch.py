@@ -38,8 +38,8 @@ from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
 from infra.log_setup import set_up
-from infra.policy.openai import OpenAIClient
-from infra.policy.tokenizer import ChatTokenizer
+from infra.policy.model.tokenizer import ChatTokenizer
+from infra.policy.replies.openai import OpenAIClient
 from infra.temporal.connection import connect
 from mainspring.config.any_run import Measurement, concurrency_of
 from mainspring.config.campaign import CampaignConfig

@@ -22,7 +22,7 @@ from infra.db.nodes import nodes
 from infra.db.programs import sessions
 from infra.db.reading import rollout_search
 from infra.db.runs.campaigns import CampaignRecord
-from infra.policy.paused import paused_engines
+from infra.policy.engines.paused import paused_engines
 from mainspring.ids import ROLLOUT_QUEUE, campaign_workflow
 from mainspring.protocol.activities import ASKED_AT
 from mainspring.settings import load_settings

@@ -18,8 +18,8 @@ from infra.db.runs.campaigns import CampaignRecord
 from infra.db.training import policies, sft_sources
 from infra.db.training.sft import SftData
 from infra.db.training.sft_sources import Chosen
-from infra.policy.model_files import read_facts
-from infra.policy.tokenizer import ChatTokenizer
+from infra.policy.model.model_files import read_facts
+from infra.policy.model.tokenizer import ChatTokenizer
 from mainspring.config.section import BUNDLED
 from mainspring.config.sft import Overlong, SftConfig, SftSource
 from mainspring.errors import ModelError, UsageError

@@ -24,7 +24,7 @@ from cli.operations.watch import require_finished
 from infra.db.runs import campaigns
 from infra.db.training import policies, sft
 from infra.db.training.sft import SftData
-from infra.policy.model_files import check_model_directory
+from infra.policy.model.model_files import check_model_directory
 from mainspring.config.section import BUNDLED
 from mainspring.config.sft import SftConfig
 from mainspring.ids import CampaignId, campaign_id

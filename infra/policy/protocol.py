@@ -206,7 +206,7 @@ class Engines(Publisher, Protocol):
 
 
 class ChatText(Protocol):
-    """A chat template as token arithmetic: `infra.policy.tokenizer.ChatTokenizer`."""
+    """A chat template as token arithmetic: `infra.policy.model.tokenizer.ChatTokenizer`."""
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]: ...

@@ -18,7 +18,7 @@ from cli.operations.sft_run import members, store
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.training import policies, sft, steps
-from infra.policy.weight_files import weights_digest
+from infra.policy.model.weight_files import weights_digest
 from infra.temporal.connection import connect
 from mainspring.config.reading import load_sft
 from mainspring.config.sft import SftConfig

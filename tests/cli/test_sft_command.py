@@ -14,7 +14,7 @@ from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.db.training import policies
-from infra.policy.model_files import check_servable
+from infra.policy.model.model_files import check_servable
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import MainspringError
 from mainspring.ids import CampaignId

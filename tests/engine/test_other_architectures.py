@@ -18,7 +18,7 @@ from engine import forward_check
 from engine.scheduler import Scheduler
 from engine.sequences import SamplingOptions, Sequence
 from engine.served_model import PolicyModel
-from infra.policy.weight_files import weights_digest
+from infra.policy.model.weight_files import weights_digest
 from mainspring.errors import ModelError
 from mainspring.model_folder.weights import SINGLE
 from tests.infra.policy.tiny_model import make_tokenizer

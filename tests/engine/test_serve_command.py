@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from cli import serve
 from engine import slots
 from engine.slots import KvShape, SlotPool
-from infra.policy import sglang_command
+from infra.policy.engines import sglang_command
 from mainspring.errors import ModelError, ServiceError, UsageError
 from tests.infra.policy.engines import COMMAND, serving, serving_process
 from tests.infra.policy.tiny_model import save_tiny_model

@@ -10,6 +10,7 @@ import httpx
 
 from infra.db.database import Database
 from infra.db.runs import campaigns
+from infra.policy.model.tokenizer import ChatTokenizer
 from infra.policy.protocol import (
     ANY,
     Completion,
@@ -19,7 +20,6 @@ from infra.policy.protocol import (
     Versions,
 )
 from infra.policy.serving import Served, in_tokens
-from infra.policy.tokenizer import ChatTokenizer
 from mainspring.ids import CampaignId
 from mainspring.trajectories.turns import PartialCall
 from workers import rollout

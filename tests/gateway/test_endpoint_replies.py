@@ -11,11 +11,11 @@ from store_records import add_claimed_rollout
 from infra.db.database import Database
 from infra.db.programs import answer_receipts, model_requests
 from infra.db.rollouts import turns
-from infra.policy import chat_reply
-from infra.policy.openai import OpenAIClient
 from infra.policy.program_protocol import ProgramRequest
-from infra.policy.program_text_policy import ProgramTextPolicy
 from infra.policy.protocol import ANY
+from infra.policy.replies import chat_reply
+from infra.policy.replies.openai import OpenAIClient
+from infra.policy.replies.program_text_policy import ProgramTextPolicy
 from mainspring.config.policy import PolicyConfig
 from mainspring.programs.matching import key_of
 from mainspring.programs.parsing.choice import parser_of

@@ -12,7 +12,7 @@ import activities
 import infra
 import mainspring
 import node
-from infra.policy.endpoint_errors import EndpointBusy
+from infra.policy.replies.endpoint_errors import EndpointBusy
 from infra.temporal.faults import NodeFull, failure, kind_of
 from mainspring.errors import DatabaseError, MainspringError
 from mainspring.fates import OUTAGE_S, RULES, Fate

@@ -29,9 +29,9 @@ from infra.db.database import Database
 from infra.db.rollouts import rollouts, turns
 from infra.db.runs import campaigns
 from infra.db.training import policies, sft, steps
+from infra.policy.model.tokenizer import ChatTokenizer
 from infra.policy.protocol import ANY, Completion, Keep, SamplingParams, Versions
 from infra.policy.serving import Served, in_tokens
-from infra.policy.tokenizer import ChatTokenizer
 from infra.temporal.connection import connect
 from mainspring.agents.bundled import BundledAgent
 from mainspring.agents.protocol import FormatError

@@ -23,8 +23,8 @@ import httpx
 import torch
 
 from activities.sending import through_group
-from infra.policy.client import SGLangClient
-from infra.policy.collective import updating
+from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.collective import updating
 from infra.policy.weight_label import WeightLabel
 from mainspring.model_folder.weights import SINGLE
 from tests.infra.policy.engines import serving_process

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from activities.sending import through_group
-from infra.policy.client import SGLangClient
-from infra.policy.collective import updating
+from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.collective import updating
 from infra.policy.weight_label import WeightLabel
 from mainspring.config.campaign import CampaignConfig
 from mainspring.sending import Bucket, Meeting

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.training import policies
-from infra.policy.weight_files import weights_digest
+from infra.policy.model.weight_files import weights_digest
 from mainspring import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId

@@ -18,9 +18,9 @@ from torch.distributed import distributed_c10d
 
 from activities import sending
 from engine import update_routes
-from infra.policy.client import SGLangClient
+from infra.policy.engines.client import SGLangClient
+from infra.policy.model.weight_files import weights_digest
 from infra.policy.protocol import SamplingParams, WeightsDiffer
-from infra.policy.weight_files import weights_digest
 from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError
 from mainspring.training_faults import SendingFailed

@@ -23,7 +23,7 @@ from infra.db.rollouts import groups, rollouts, turns
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.db.training import policies, steps
-from infra.policy.weight_files import weights_digest
+from infra.policy.model.weight_files import weights_digest
 from mainspring import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId, TaskId, group_id, rollout_id

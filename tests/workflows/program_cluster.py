@@ -22,9 +22,9 @@ from infra.db.database import Database
 from infra.db.listening import Notices
 from infra.db.programs.model_requests import CHANNEL
 from infra.db.runs import campaigns
+from infra.policy.model.tokenizer import ChatTokenizer
 from infra.policy.protocol import ANY, Completion, Keep, NoEngineAnswered, SamplingParams, Versions
 from infra.policy.serving import Served, in_tokens
-from infra.policy.tokenizer import ChatTokenizer
 from infra.policy.weight_label import WeightLabel
 from mainspring.ids import CampaignId, NodeId
 from mainspring.settings import load_settings

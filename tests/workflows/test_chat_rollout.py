@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from scripted import SUBMIT, bash
 
 from infra.db.rollouts import turns
-from infra.policy.endpoint_errors import EndpointRefusing
+from infra.policy.replies.endpoint_errors import EndpointRefusing
 from infra.policy.serving import serve_over_http
 from mainspring import fates
 from mainspring.config.policy import PolicyConfig

@@ -6,8 +6,8 @@ from scripted import ByteText
 
 from infra.db.database import Database
 from infra.db.runs import campaigns
-from infra.policy import client
-from infra.policy.client import SGLangClient
+from infra.policy.engines import client
+from infra.policy.engines.client import SGLangClient
 from infra.policy.serving import Served, in_tokens
 from mainspring.ids import CampaignId
 from mainspring.status import StopReason

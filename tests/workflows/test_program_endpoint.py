@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from cli.operations.embedded_stack import StackInfo
 from infra.db.programs import model_requests
 from infra.db.rollouts import turns
-from infra.policy.endpoint_errors import EndpointRefusing
+from infra.policy.replies.endpoint_errors import EndpointRefusing
 from infra.policy.serving import serve_over_http
 from mainspring import fates
 from mainspring.config.policy import PolicyConfig

@@ -18,7 +18,7 @@ from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.db.training import fingerprints, policies, steps, trainers
-from infra.policy.weight_files import weights_digest
+from infra.policy.model.weight_files import weights_digest
 from mainspring.algorithms.gap import LogprobGap
 from mainspring.config.campaign import CampaignConfig
 from mainspring.fingerprint import Fingerprint

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
-from infra.policy.request_text import RequestText
-from infra.policy.tokenizer import ChatTokenizer
+from infra.policy.model.request_text import RequestText
+from infra.policy.model.tokenizer import ChatTokenizer
 from tests.infra.policy.tiny_model import CHATML, make_tokenizer
 
 FOLDER = Path(__file__).parent / "templates"

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from infra.policy.adapter_loading import loaded_at
-from infra.policy.client import SGLangClient
-from infra.policy.engine_check import check_engine
+from infra.policy.engines.adapter_loading import loaded_at
+from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.engine_check import check_engine
 from infra.policy.protocol import Completion, SamplingParams
 from infra.policy.weight_label import WeightLabel
 from tests.engine.adapter_folders import RANK, save_version

@@ -13,10 +13,10 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from infra.policy.program_policy import ProgramPolicy
+from infra.policy.model.request_text import RequestText
 from infra.policy.program_protocol import ProgramReply, ProgramRequest, StoredCall
 from infra.policy.protocol import ANY
-from infra.policy.request_text import RequestText
+from infra.policy.replies.program_policy import ProgramPolicy
 from mainspring.config.policy import PolicyConfig
 from mainspring.ids import RolloutId
 from mainspring.programs.parsing.choice import parser_of

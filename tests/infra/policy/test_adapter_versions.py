@@ -6,9 +6,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from infra.policy.adapter_loading import KEPT, old_ones
-from infra.policy.client import SGLangClient
-from infra.policy.partial import UnknownWeights
+from infra.policy.engines.adapter_loading import KEPT, old_ones
+from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.partial import UnknownWeights
 from infra.policy.protocol import SamplingParams, Versions
 from infra.policy.weight_label import WeightLabel
 from mainspring.adapter_files import DIRECTORY

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from infra.policy.chat_refusal import Asked, RefusalKind, judge, words_of
-from infra.policy.refusal_counts import token_counts
+from infra.policy.replies.chat_refusal import Asked, RefusalKind, judge, words_of
+from infra.policy.replies.refusal_counts import token_counts
 
 MAX_CONTEXT = 131_072
 LATER = Asked(num_taken=3, max_context=MAX_CONTEXT)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.policy.tokenizer import BASE, ChatTokenizer
+from infra.policy.model.tokenizer import BASE, ChatTokenizer
 from mainspring.errors import ModelError
 from tests.infra.policy.tiny_model import CHATML, make_tokenizer
 
@@ -48,7 +48,7 @@ def chatml(tmp_path_factory: pytest.TempPathFactory) -> ChatTokenizer:
 ALONE = """
 import sys
 from pathlib import Path
-from infra.policy.tokenizer import BASE, ChatTokenizer
+from infra.policy.model.tokenizer import BASE, ChatTokenizer
 made = ChatTokenizer(Path(sys.argv[1]))
 assert "torch" not in sys.modules, "a worker takes seconds more to start"
 print(made.prompt_ids("be brief", "why <|im_end|>?"))

@@ -17,9 +17,9 @@ from infra.db.rollouts import groups, rollouts, turns
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.db.training import discards, policies, steps
-from infra.policy.client import SGLangClient
+from infra.policy.engines.client import SGLangClient
+from infra.policy.model.weight_files import weights_digest
 from infra.policy.serving import ServedCampaigns, serve_over_http
-from infra.policy.weight_files import weights_digest
 from infra.policy.weight_label import WeightLabel
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from pydantic import SecretStr
 
-from infra.policy.endpoint_errors import (
+from infra.policy.replies.endpoint_errors import (
     ContentFiltered,
     EndpointBusy,
     EndpointFailing,
@@ -15,7 +15,7 @@ from infra.policy.endpoint_errors import (
     ReplyCut,
     StrayRefusal,
 )
-from infra.policy.openai import OpenAIClient
+from infra.policy.replies.openai import OpenAIClient
 from mainspring.config.policy import PolicyConfig
 from mainspring.fates import OUTAGE_S, rule_of
 from mainspring.status import FaultKind

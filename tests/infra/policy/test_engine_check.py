@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from infra.policy.engine_check import check_engine
+from infra.policy.engines.engine_check import check_engine
 from mainspring.errors import EngineError
 from tests.infra.policy.engines import serving
 from tests.infra.policy.tiny_model import save_tiny_model

@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from infra.policy import client as client_module
-from infra.policy.client import SGLangClient
-from infra.policy.partial import UnknownWeights
+from infra.policy.engines import client as client_module
+from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.partial import UnknownWeights
 from infra.policy.protocol import ClosesConnections, SamplingParams
 from infra.policy.weight_label import WeightLabel
 from tests.infra.policy.engine_stub import EngineStub, engine_stub

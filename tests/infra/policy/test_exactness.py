@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from infra.policy.request_text import RequestText
+from infra.policy.model.request_text import RequestText
 from mainspring.trajectories.samples import NOT_SAMPLED, Sample, samples_of
 from tests.infra.policy.chat_templates import NAMES, request_text, tokenizer_of
 from tests.infra.policy.program_histories import Figures, History, Step

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from infra.policy.model_files import check_model_directory, check_servable, read_facts
-from infra.policy.weight_files import check_same_weights, weights_digest
+from infra.policy.model.model_files import check_model_directory, check_servable, read_facts
+from infra.policy.model.weight_files import check_same_weights, weights_digest
 from mainspring.errors import ModelError
 from mainspring.model_folder.weights import INDEX, SINGLE, read_weights
 from tests.infra.policy.tiny_model import make_tokenizer, save_tiny_model

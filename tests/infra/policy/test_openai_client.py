@@ -7,13 +7,13 @@ from email.utils import format_datetime
 import pytest
 from pydantic import SecretStr
 
-from infra.policy.endpoint_errors import (
+from infra.policy.protocol import ContextFull, MalformedReply
+from infra.policy.replies.endpoint_errors import (
     EndpointBusy,
     EndpointFailing,
     PolicyRefused,
 )
-from infra.policy.openai import OpenAIClient
-from infra.policy.protocol import ContextFull, MalformedReply
+from infra.policy.replies.openai import OpenAIClient
 from mainspring.config.policy import PolicyConfig
 from mainspring.errors import EngineError
 from tests.chat_endpoint import CONTEXT_FULL, Endpoint, chat_endpoint

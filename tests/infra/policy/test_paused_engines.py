@@ -18,14 +18,14 @@ from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.db.training import policies
-from infra.policy import paused
-from infra.policy.adapter_loading import AdapterLoading
-from infra.policy.client import SGLangClient
-from infra.policy.collective import updating
-from infra.policy.paused import StillPaused, paused_engines
+from infra.policy.engines import paused
+from infra.policy.engines.adapter_loading import AdapterLoading
+from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.collective import updating
+from infra.policy.engines.paused import StillPaused, paused_engines
+from infra.policy.engines.wire import NothingListens
 from infra.policy.serving import ServedCampaigns, serve_over_http
 from infra.policy.weight_label import WeightLabel
-from infra.policy.wire import NothingListens
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.errors import EngineError, EngineFailing
@@ -190,7 +190,9 @@ async def test_a_load_of_adapters_leaves_no_engine_paused(
         line.fail(path, Fault.CUT_BEFORE)
         info: dict[str, Any] = {"weight_version": "other"}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("infra.policy.adapter_loading.adapter_of", lambda version: version)
+            patch.setattr(
+                "infra.policy.engines.adapter_loading.adapter_of", lambda version: version
+            )
             with suppress(EngineError):
                 await loading.load(client.weights.wire, line.url, info, models[1], NEW)
     assert not fake.paused

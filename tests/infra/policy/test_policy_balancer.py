@@ -2,8 +2,8 @@
 
 import pytest
 
-from infra.policy import balancer
-from infra.policy.balancer import Balancer
+from infra.policy.engines import balancer
+from infra.policy.engines.balancer import Balancer
 
 
 def test_least_in_flight_first_for_new_keys() -> None:

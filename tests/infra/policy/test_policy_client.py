@@ -6,9 +6,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from infra.policy import client as client_module
-from infra.policy.client import SGLangClient
-from infra.policy.partial import UnknownWeights
+from infra.policy.engines import client as client_module
+from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.partial import UnknownWeights
+from infra.policy.model.weight_files import weights_digest
 from infra.policy.protocol import (
     ClosesConnections,
     Completion,
@@ -19,7 +20,6 @@ from infra.policy.protocol import (
     TokenOutOfVocabulary,
     Versions,
 )
-from infra.policy.weight_files import weights_digest
 from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError, EngineFailing, ModelError
 from mainspring.model_folder.weights import SINGLE

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.policy.partial import UnknownWeights
-from infra.policy.program_policy import ProgramPolicy
+from infra.policy.engines.partial import UnknownWeights
+from infra.policy.model.request_text import RequestText
 from infra.policy.program_protocol import ProgramReply, ProgramRequest, StoredCall
 from infra.policy.protocol import ANY, PromptTooLong, RequestRefused, Versions
-from infra.policy.request_text import RequestText
+from infra.policy.replies.program_policy import ProgramPolicy
 from infra.policy.weight_label import WeightLabel
 from mainspring.config.policy import PolicyConfig
 from mainspring.ids import RolloutId

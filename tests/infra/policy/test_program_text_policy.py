@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from infra.policy.endpoint_errors import EndpointBusy, EndpointFailing, PolicyRefused
-from infra.policy.openai import OpenAIClient
 from infra.policy.program_protocol import ProgramReply, ProgramRequest, StoredCall
-from infra.policy.program_text_policy import ProgramTextPolicy
 from infra.policy.protocol import ANY, MalformedReply, PromptTooLong, RequestRefused
+from infra.policy.replies.endpoint_errors import EndpointBusy, EndpointFailing, PolicyRefused
+from infra.policy.replies.openai import OpenAIClient
+from infra.policy.replies.program_text_policy import ProgramTextPolicy
 from mainspring.config.policy import PolicyConfig
 from mainspring.ids import RolloutId
 from mainspring.programs.estimate import tokens_of_messages, tokens_of_request

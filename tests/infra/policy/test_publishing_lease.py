@@ -15,7 +15,7 @@ from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.db.training import policies, publishing_lease
 from infra.db.training.publishing_lease import PublishingLease
-from infra.policy.client import SGLangClient
+from infra.policy.engines.client import SGLangClient
 from infra.policy.serving import ServedCampaigns, serve_over_http
 from infra.policy.weight_label import WeightLabel
 from mainspring.config.campaign import CampaignConfig

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import httpx
 
-from infra.policy.client import SGLangClient
+from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.pulse import SILENT_AFTER_S, Pulse
 from infra.policy.protocol import SamplingParams
-from infra.policy.pulse import SILENT_AFTER_S, Pulse
 from tests.infra.policy.engines import running, serving_process, until
 from tests.infra.policy.tiny_model import save_tiny_model
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from infra.policy.client import SGLangClient
+from infra.policy.engines.client import SGLangClient
 from infra.policy.protocol import SamplingParams, Versions
 from mainspring.trajectories.turns import PartialCall, VersionSpan
 from tests.infra.policy.engines import running, serving, serving_process, until

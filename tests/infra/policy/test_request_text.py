@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from infra.policy.model.request_text import RequestText
+from infra.policy.model.template_facts import MANY_CALLS
+from infra.policy.model.tokenizer import ChatTokenizer
 from infra.policy.protocol import RequestRefused
-from infra.policy.request_text import RequestText
-from infra.policy.template_facts import MANY_CALLS
-from infra.policy.tokenizer import ChatTokenizer
 from mainspring.errors import ModelError
 from mainspring.programs.request import ChatMessage, Role, ToolCall, ToolSpec
 from tests.infra.policy.chat_templates import NAMES, TAGS, request_text, tokenizer_of

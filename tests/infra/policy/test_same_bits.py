@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.policy.client import SGLangClient
+from infra.policy.engines.client import SGLangClient
+from infra.policy.engines.same_bits import SameBits
 from infra.policy.protocol import NotReproducible
-from infra.policy.same_bits import SameBits
 from infra.policy.weight_label import WeightLabel
 from mainspring.fates import Fate, rule_of
 from tests.infra.policy.engines import serving

@@ -12,8 +12,8 @@ from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.db.training import policies
+from infra.policy.model.written_files import verify_written
 from infra.policy.serving import ServedCampaigns, serve_over_http
-from infra.policy.written_files import verify_written
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.ids import CampaignId

@@ -17,8 +17,8 @@ from typing import Any
 
 import structlog
 
-from infra.policy.engine_weights import EngineWeights
-from infra.policy.paused import let_generate
+from infra.policy.engines.engine_weights import EngineWeights
+from infra.policy.engines.paused import let_generate
 from infra.policy.protocol import WeightsDiffer
 from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError, EngineUnreachable

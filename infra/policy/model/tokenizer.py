@@ -15,8 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from infra.policy.model_files import check_tokenizer_files, read_tokenizer_class
-from infra.policy.template_date import directives, with_fixed_date
+from infra.policy.model.model_files import check_tokenizer_files, read_tokenizer_class
+from infra.policy.model.template_date import directives, with_fixed_date
 from mainspring.errors import ModelError
 
 REPLY = "reply-0f8c1d"

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from infra.policy.request_messages import as_object, described
+from infra.policy.model.request_messages import as_object, described
 from mainspring.programs.request import ChatMessage, ModelRequest, Role, ToolCall, ToolSpec
 
 _NO_FIELDS = {"type": "object", "properties": {}}

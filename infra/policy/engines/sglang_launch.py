@@ -1,8 +1,8 @@
 """SGLang's server with its API key from the environment: the process list shows no secret.
 
-`python -m infra.policy.sglang_launch ARGUMENTS` is `python -m sglang.launch_server ARGUMENTS` with
-`--api-key` added inside the process. Started by `mainspring serve --engine sglang`, on hosts that
-have SGLang and no torch of the trainer: imports nothing else of the project.
+`python -m infra.policy.engines.sglang_launch ARGUMENTS` is `python -m sglang.launch_server
+ARGUMENTS` with `--api-key` added inside the process. Started by `mainspring serve --engine sglang`,
+on hosts that have SGLang and no torch of the trainer: imports nothing else of the project.
 """
 
 import os

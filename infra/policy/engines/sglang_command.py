@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.listener import listen
-from infra.policy.engine_check import SGLANG_SPARE_TOKENS
-from infra.policy.model_files import check_servable, read_facts
-from infra.policy.sglang_launch import KEY_VARIABLE
+from infra.policy.engines.engine_check import SGLANG_SPARE_TOKENS
+from infra.policy.engines.sglang_launch import KEY_VARIABLE
+from infra.policy.model.model_files import check_servable, read_facts
 from mainspring.errors import ServiceError, UsageError
 
 STREAM_INTERVAL = 32
@@ -53,7 +53,7 @@ def sglang_command(
             f"no GPU is on this machine (none of {', '.join(GPUS)})",
             remedy="use --engine cpu, or add --device with a device that SGLang has",
         )
-    arguments = [sys.executable, "-m", "infra.policy.sglang_launch"]
+    arguments = [sys.executable, "-m", "infra.policy.engines.sglang_launch"]
     arguments += ["--model-path", str(model), "--host", host, "--port", str(port)]
     arguments += ["--weight-version", weight_version]
     # Replies are stored in pieces; its default repeats the whole reply for every token.

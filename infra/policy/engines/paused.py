@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import httpx
 import structlog
 
-from infra.policy.wire import NothingListens, Wire
+from infra.policy.engines.wire import NothingListens, Wire
 from mainspring.errors import EngineError, EngineUnreachable
 
 WAITS_S = (0.0, 0.2, 0.5, 1.0, 2.0, 4.0)

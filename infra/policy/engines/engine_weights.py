@@ -16,14 +16,14 @@ from typing import Any
 
 import structlog
 
-from infra.policy.loading import Loading, WholeModel
-from infra.policy.model_files import check_servable
-from infra.policy.paused import let_generate
+from infra.policy.engines.loading import Loading, WholeModel
+from infra.policy.engines.paused import let_generate
+from infra.policy.engines.same_bits import SameBits
+from infra.policy.engines.wire import Wire
+from infra.policy.model.model_files import check_servable
+from infra.policy.model.weight_files import check_same_weights
 from infra.policy.protocol import WeightsDiffer
-from infra.policy.same_bits import SameBits
-from infra.policy.weight_files import check_same_weights
 from infra.policy.weight_label import WeightLabel
-from infra.policy.wire import Wire
 from mainspring.errors import EngineError
 
 IsKnown = Callable[[WeightLabel], Awaitable[bool]]

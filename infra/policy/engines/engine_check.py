@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
-from infra.policy.model_files import ModelFacts, read_facts
+from infra.policy.model.model_files import ModelFacts, read_facts
 from mainspring.errors import EngineError, ModelError
 from mainspring.stamp import MachineStamp
 

@@ -18,11 +18,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from infra.policy.adapter_loading import AdapterLoading, loaded_at, of_adapter, under
-from infra.policy.balancer import Balancer
-from infra.policy.engine_weights import EngineWeights, IsKnown, served_label
-from infra.policy.loading import Loading, WholeModel
-from infra.policy.partial import WHOLE, Partial, UnknownWeights, cut_off, weight_label
+from infra.policy.engines.adapter_loading import AdapterLoading, loaded_at, of_adapter, under
+from infra.policy.engines.balancer import Balancer
+from infra.policy.engines.engine_weights import EngineWeights, IsKnown, served_label
+from infra.policy.engines.loading import Loading, WholeModel
+from infra.policy.engines.partial import WHOLE, Partial, UnknownWeights, cut_off, weight_label
+from infra.policy.engines.pulse import Pulse
+from infra.policy.engines.wire import Closed, OnPiece, Wire
 from infra.policy.protocol import (
     ANY,
     ClosesConnections,
@@ -34,9 +36,7 @@ from infra.policy.protocol import (
     TokenOutOfVocabulary,
     Versions,
 )
-from infra.policy.pulse import Pulse
 from infra.policy.weight_label import WeightLabel
-from infra.policy.wire import Closed, OnPiece, Wire
 from mainspring.errors import EngineError, EngineFailing, EngineUnreachable
 from mainspring.trajectories.turns import PartialCall
 

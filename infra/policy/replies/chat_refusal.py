@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from infra.policy.refusal_counts import number, numbers
+from infra.policy.replies.refusal_counts import number, numbers
 
 SAID_CHARS = 1000
 """Kept of what it tells; a program is told that much."""

@@ -12,10 +12,10 @@ from typing import Any
 
 import structlog
 
-from infra.policy.checksums import Checksums
-from infra.policy.loading import load_from_disk
+from infra.policy.engines.checksums import Checksums
+from infra.policy.engines.loading import load_from_disk
+from infra.policy.engines.wire import OnPiece, Wire
 from infra.policy.weight_label import WeightLabel
-from infra.policy.wire import OnPiece, Wire
 from mainspring.adapter_files import adapter_of
 from mainspring.errors import EngineError
 

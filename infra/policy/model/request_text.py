@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from infra.policy.model.request_messages import first_messages, later_messages, template_tools
+from infra.policy.model.special_marks import Guard, SpecialTexts
+from infra.policy.model.template_facts import Message, find_facts
+from infra.policy.model.tokenizer import BASE, REPLY, ChatTokenizer
 from infra.policy.protocol import RequestRefused
-from infra.policy.request_messages import first_messages, later_messages, template_tools
-from infra.policy.special_marks import Guard, SpecialTexts
-from infra.policy.template_facts import Message, find_facts
-from infra.policy.tokenizer import BASE, REPLY, ChatTokenizer
 from mainspring.errors import ModelError
 from mainspring.programs.request import ChatMessage, ToolSpec
 

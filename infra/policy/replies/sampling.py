@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
-from infra.policy.partial import UnknownWeights
+from infra.policy.engines.partial import UnknownWeights
 from infra.policy.protocol import Completion, Engines, Keep, SamplingParams, Versions
 from infra.policy.weight_label import WeightLabel
 from mainspring.ids import RolloutId

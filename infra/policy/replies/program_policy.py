@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from infra.policy.model.request_text import RequestText
 from infra.policy.program_protocol import (
     ProgramReply,
     ProgramRequest,
@@ -18,8 +19,7 @@ from infra.policy.program_protocol import (
     continued_call,
 )
 from infra.policy.protocol import Engines, PromptTooLong, RequestRefused
-from infra.policy.request_text import RequestText
-from infra.policy.sampling import MIN_REPLY_TOKENS, WeightsOf, sample
+from infra.policy.replies.sampling import MIN_REPLY_TOKENS, WeightsOf, sample
 from mainspring.config.policy import PolicyConfig
 from mainspring.programs.matching import SILENT, Noise, chain, continued
 from mainspring.programs.parsing.protocol import Parser

@@ -8,11 +8,7 @@ died is asked for again. Implements `program_protocol.ProgramReplies`.
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from infra.policy.chat_refusal import tells_that_it_passes
-from infra.policy.chat_reply import ChatReply
-from infra.policy.chat_request import messages_of, tools_of
-from infra.policy.endpoint_errors import PromptNotTaken, RequestNotTaken, StrayRefusal
-from infra.policy.openai import OpenAIClient
+from infra.policy.model.request_messages import call_as_text
 from infra.policy.program_protocol import (
     ProgramReply,
     ProgramRequest,
@@ -20,9 +16,13 @@ from infra.policy.program_protocol import (
     continued_call,
 )
 from infra.policy.protocol import PromptTooLong, RequestRefused
-from infra.policy.refusal_counts import token_counts
-from infra.policy.request_messages import call_as_text
-from infra.policy.sampling import MIN_REPLY_TOKENS
+from infra.policy.replies.chat_refusal import tells_that_it_passes
+from infra.policy.replies.chat_reply import ChatReply
+from infra.policy.replies.chat_request import messages_of, tools_of
+from infra.policy.replies.endpoint_errors import PromptNotTaken, RequestNotTaken, StrayRefusal
+from infra.policy.replies.openai import OpenAIClient
+from infra.policy.replies.refusal_counts import token_counts
+from infra.policy.replies.sampling import MIN_REPLY_TOKENS
 from mainspring.config.policy import PolicyConfig
 from mainspring.programs import estimate
 from mainspring.programs.matching import SILENT, Noise, chain, continued

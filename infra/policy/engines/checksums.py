@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from infra.policy.weight_files import weights_digest
+from infra.policy.model.weight_files import weights_digest
 from infra.policy.weight_label import WeightLabel
 
 

@@ -18,11 +18,13 @@ import httpx
 import structlog
 from pydantic import SecretStr
 
-from infra.policy import chat_refusal, chat_reply
-from infra.policy.balancer import Balancer
-from infra.policy.chat_refusal import Asked, RefusalKind
-from infra.policy.chat_reply import ChatReply
-from infra.policy.endpoint_errors import (
+from infra.policy.engines.balancer import Balancer
+from infra.policy.engines.wire import CONNECT_TIMEOUT_S
+from infra.policy.protocol import MalformedReply
+from infra.policy.replies import chat_refusal, chat_reply
+from infra.policy.replies.chat_refusal import Asked, RefusalKind
+from infra.policy.replies.chat_reply import ChatReply
+from infra.policy.replies.endpoint_errors import (
     NO_REPLY,
     ContentFiltered,
     EndpointBusy,
@@ -37,8 +39,6 @@ from infra.policy.endpoint_errors import (
     StrayRefusal,
     of_all,
 )
-from infra.policy.protocol import MalformedReply
-from infra.policy.wire import CONNECT_TIMEOUT_S
 from mainspring.config.policy import PolicyConfig
 from mainspring.errors import EngineError
 

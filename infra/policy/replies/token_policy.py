@@ -5,7 +5,7 @@ message; nothing sampled is ever tokenised again. Implements `protocol.Policy`.
 """
 
 from infra.policy.protocol import ChatText, Engines, PromptTooLong, ReplyRequest
-from infra.policy.sampling import MIN_REPLY_TOKENS, WeightsOf, sample
+from infra.policy.replies.sampling import MIN_REPLY_TOKENS, WeightsOf, sample
 from mainspring.agents.conversation import Conversation
 from mainspring.config.policy import PolicyConfig
 from mainspring.trajectories.turns import Call

@@ -4,10 +4,10 @@ The endpoint gets the same turns as messages that an engine gets as tokens. Impl
 `protocol.Policy`.
 """
 
-from infra.policy.endpoint_errors import FirstPromptTooLong, PromptNotTaken
-from infra.policy.openai import OpenAIClient
 from infra.policy.protocol import ContextFull, ReplyRequest
-from infra.policy.sampling import MIN_REPLY_TOKENS
+from infra.policy.replies.endpoint_errors import FirstPromptTooLong, PromptNotTaken
+from infra.policy.replies.openai import OpenAIClient
+from infra.policy.replies.sampling import MIN_REPLY_TOKENS
 from mainspring.config.policy import PolicyConfig
 from mainspring.trajectories.turns import Call
 

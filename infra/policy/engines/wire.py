@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import structlog
 
+from infra.policy.engines.stream import has_ended, pieces, worth_streaming
 from infra.policy.protocol import MalformedReply
-from infra.policy.stream import has_ended, pieces, worth_streaming
 from mainspring.errors import EngineError, EngineFailing, EngineUnreachable
 
 CONNECT_TIMEOUT_S = 5.0

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from infra.policy.template_facts import Message, TemplateFacts
+from infra.policy.model.template_facts import Message, TemplateFacts
 from mainspring.programs.request import ChatMessage, Role, ToolCall, ToolSpec
 
 BETWEEN = "\n\n"

@@ -7,10 +7,10 @@ and adds the version's adapters. Used by `engine_weights` and the client.
 from pathlib import Path
 from typing import Any, Protocol
 
-from infra.policy.checksums import Checksums
-from infra.policy.paused import paused
+from infra.policy.engines.checksums import Checksums
+from infra.policy.engines.paused import paused
+from infra.policy.engines.wire import Wire
 from infra.policy.weight_label import WeightLabel
-from infra.policy.wire import Wire
 
 
 class Loading(Protocol):
