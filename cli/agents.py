@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
         Run it on every sandbox node. Nodes mount bundles read-only; nothing is installed in a
         rollout.
         """
-        from cli.operations.agent_bundles import add_bundles
+        from cli.operations.machine.agent_bundles import add_bundles
 
         made = add_bundles(names)
         if as_json:
@@ -62,7 +62,7 @@ def register(app: typer.Typer) -> None:
         """List the clients that are installed here, and those that can be."""
         from dataclasses import asdict
 
-        from cli.operations.agent_bundles import list_bundles
+        from cli.operations.machine.agent_bundles import list_bundles
 
         rows = list_bundles()
         if as_json:
@@ -83,7 +83,7 @@ def register(app: typer.Typer) -> None:
     @agents.command("check")
     def check(name: Name, as_json: Json = False) -> None:
         """Run the client's --version in a sandbox, and compare its files with the manifest."""
-        from cli.operations.agent_bundles import check_bundle
+        from cli.operations.machine.agent_bundles import check_bundle
 
         said = check_bundle(name)
         echo(json.dumps({"client": name, "output": said}) if as_json else f"{name}: {said}")
@@ -91,7 +91,7 @@ def register(app: typer.Typer) -> None:
     @agents.command("remove")
     def remove(name: Name, as_json: Json = False) -> None:
         """Remove the bundle of a client. Sandboxes that are open keep it."""
-        from cli.operations.agent_bundles import remove_bundle
+        from cli.operations.machine.agent_bundles import remove_bundle
 
         removed = remove_bundle(name)
         echo(json.dumps({"removed": removed}) if as_json else f"{removed}: removed")

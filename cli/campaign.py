@@ -69,7 +69,7 @@ def register(app: typer.Typer) -> None:
     def show(name: RunName, home: Home = None, as_json: Json = False) -> None:
         """Show one campaign or other run: results, what it waits for, steps and totals."""
         from cli import campaign_screen
-        from cli.operations.campaign_view import read
+        from cli.operations.runs.campaign_view import read
         from mainspring.settings import load_settings
         from reports import metrics
         from reports.summary import summary
@@ -93,7 +93,7 @@ def register(app: typer.Typer) -> None:
     @campaign.command()
     def watch(name: RunName, home: Home = None) -> None:
         """Follow a campaign until it ends. Ctrl-C leaves the campaign running."""
-        from cli.operations.watch import follow
+        from cli.operations.runs.watch import follow
 
         follow(home, name, tell)
 
@@ -116,7 +116,7 @@ def register(app: typer.Typer) -> None:
 
         To resume it, repeat the command that ran it, at any moment.
         """
-        from cli.operations import campaign_control
+        from cli.operations.runs import campaign_control
 
         async def go(services: Any) -> tuple[str, str]:
             campaign = await campaign_control.cancel(services.client, services.db, name)
@@ -137,7 +137,7 @@ def register(app: typer.Typer) -> None:
         as_json: Json = False,
     ) -> None:
         """Make the key with which agents outside take sessions of a run, and print it once."""
-        from cli.operations import session_keys
+        from cli.operations.runs import session_keys
 
         if revoke:
             revoked = with_database(home, lambda db: session_keys.revoke(db, name))
@@ -180,7 +180,7 @@ def register(app: typer.Typer) -> None:
         Use it for a batch that cannot be trained. If the campaign has failed, start it again
         afterwards.
         """
-        from cli.operations import campaign_control
+        from cli.operations.runs import campaign_control
 
         async def go(services: Any) -> str:
             return await campaign_control.drop_batch(services.client, services.db, name)
@@ -194,7 +194,7 @@ def register(app: typer.Typer) -> None:
         The campaign must not be running. Groups that may contain tokens of the discarded
         weights are masked.
         """
-        from cli.operations import campaign_control
+        from cli.operations.runs import campaign_control
 
         async def go(services: Any) -> str:
             return await campaign_control.rollback(
@@ -275,7 +275,7 @@ def _num_steps(record: Any, standing: Any) -> int | None:
 
 
 def _set_paused(home: Path | None, name: str, paused: bool) -> None:
-    from cli.operations import campaign_control
+    from cli.operations.runs import campaign_control
 
     async def go(services: Any) -> str:
         return await campaign_control.set_paused(services.client, services.db, name, paused, tell)

@@ -45,7 +45,7 @@ def print_list(rows: list[dict[str, Any]]) -> None:
 
 
 def print_one(seen: Any) -> None:
-    """`seen` is a `cli.operations.campaign_view.CampaignView`."""
+    """`seen` is a `cli.operations.runs.campaign_view.CampaignView`."""
     from cli.tables import Screen
 
     console = Screen()

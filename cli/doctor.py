@@ -16,7 +16,7 @@ def register(app: typer.Typer) -> None:
         as_json: Json = False,
     ) -> None:
         """Check services, sandbox backends and disk. Exits 3 if something required is missing."""
-        from cli.operations.machine_checks import examine
+        from cli.operations.checks.machine_checks import examine
 
         findings = run_spoken(home, examine(home), "the checks take long")
         if as_json:

@@ -163,7 +163,7 @@ def register(app: typer.Typer) -> None:
         chosen = name or campaign_id_at("regrade", campaign or "", datetime.now())
 
         async def known(run: Any) -> Any:
-            from cli.operations.stored_run import stored
+            from cli.operations.runs.stored_run import stored
             from mainspring.config.regrade import RegradeConfig
 
             if campaign is None:
@@ -185,7 +185,7 @@ def _stored_run(name: str, raw: dict[str, Any]) -> Callable[[Any], Any]:
     """The stored evaluation of this name, with the options that were given beside it."""
 
     async def known(run: Any) -> Any:
-        from cli.operations.stored_run import changed, stored
+        from cli.operations.runs.stored_run import changed, stored
         from infra.db.runs import campaigns
         from mainspring.config.evaluation import EvaluationConfig
         from mainspring.errors import UsageError
@@ -252,8 +252,8 @@ def _perform(
     import asyncio
 
     from cli import eval_screen
-    from cli.operations.run_launch import conductor
-    from cli.operations.stored_run import resuming
+    from cli.operations.runs.run_launch import conductor
+    from cli.operations.runs.stored_run import resuming
     from cli.progress import counting
     from mainspring.errors import WorkFailed
     from mainspring.layout import report

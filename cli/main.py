@@ -15,7 +15,6 @@ import typer
 
 from cli import (
     agents,
-    bench,
     campaign,
     db,
     doctor,
@@ -31,6 +30,7 @@ from cli import (
     train,
     worker,
 )
+from cli.bench import bench_command as bench
 from cli.terminal_text import echo
 from mainspring.errors import Interrupted, MainspringError
 

@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
         Weights alone are converted, without an optimizer. To torch-dist needs a GPU. The folder
         to make appears when it is complete.
         """
-        from cli.operations.model_convert import convert_model
+        from cli.operations.checks.model_convert import convert_model
 
         made = convert_model(source, destination, is_to_torch_dist=to is Form.TORCH_DIST, like=like)
         echo(str(made))

@@ -58,7 +58,7 @@ def register(app: typer.Typer) -> None:
 
         A node that restarts stays drained until you use --undo.
         """
-        from cli.operations.drain import drain as ask
+        from cli.operations.machine.drain import drain as ask
         from mainspring.errors import UsageError
         from mainspring.ids import NodeId
 

@@ -35,17 +35,17 @@ def run_spoken(home: Path | None, work: Awaitable[T], what: str = LONG) -> T:
     """The result of `work`; what it waits for is told when it takes long."""
     import asyncio
 
-    from cli.operations.spoken import spoken
+    from cli.operations.machine.spoken import spoken
     from mainspring.settings import load_settings
 
     return asyncio.run(spoken(work, lambda: load_settings(home), tell, what=what))
 
 
 def with_services(home: Path | None, call: Callable[[Any], Awaitable[T]]) -> T:
-    """Call with `cli.operations.services.Services`: settings, database and Temporal."""
+    """Call with `cli.operations.machine.services.Services`: settings, database and Temporal."""
     import asyncio
 
-    from cli.operations import services
+    from cli.operations.machine import services
 
     return asyncio.run(services.with_services(home, call, say=tell, what=LONG))
 

@@ -61,7 +61,7 @@ def plan(
     Needs the model's config.json, and no service, torch or GPU. Starts nothing. Exit code 2 if the
     file or the model is refused, 4 if a rank does not fit a GPU.
     """
-    from cli.operations import campaign_plan
+    from cli.operations.runs import campaign_plan
     from mainspring.planning.assumptions import Given
 
     given = Given(

@@ -6,7 +6,7 @@ printed.
 
 from typing import Any
 
-from cli.operations.campaign_plan import Planned
+from cli.operations.runs.campaign_plan import Planned
 from mainspring.config.parallel import Device
 from mainspring.figures import duration, percent
 from mainspring.planning.memory import Part

@@ -62,7 +62,7 @@ def register(rollout: typer.Typer) -> None:
         conditions = tuple(parse(where)) if where is not None else ()
 
         async def go(services: Any) -> Any:
-            from cli.operations import campaign_control, retrying
+            from cli.operations.runs import campaign_control, retrying
             from infra.db.naming import campaign_named, rollout_named
             from infra.db.reading import rollout_search
 
@@ -79,7 +79,7 @@ def register(rollout: typer.Typer) -> None:
             )
             return done, await campaign_control.unserved(services.client)
 
-        from cli.operations.stored_run import resuming
+        from cli.operations.runs.stored_run import resuming
 
         done, unserved = with_services(home, go)
         if as_json:

@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Start local Postgres and Temporal. Does nothing if they are running."""
 
-        from cli.operations.embedded_stack import up as bring_up
+        from cli.operations.machine.embedded_stack import up as bring_up
         from cli.tables import Screen
         from infra.stack.ports import Forced
 
@@ -58,8 +58,8 @@ def register(app: typer.Typer) -> None:
 
         Refused while a command runs that would start them again.
         """
-        from cli.operations.embedded_stack import down as bring_down
-        from cli.operations.supervisor import supervised
+        from cli.operations.machine.embedded_stack import down as bring_down
+        from cli.operations.machine.supervisor import supervised
         from mainspring.errors import UsageError
 
         if running := supervised(_home(home)):
@@ -91,8 +91,8 @@ def _home(home: Path | None) -> Path:
 def _show(home: Path | None, as_json: bool) -> bool:
     from rich.text import Text
 
-    from cli.operations.embedded_stack import ServiceState
-    from cli.operations.embedded_stack import status as look
+    from cli.operations.machine.embedded_stack import ServiceState
+    from cli.operations.machine.embedded_stack import status as look
     from cli.tables import Screen, Table
     from infra.db.connect import open_database, with_recorded_namespace
     from mainspring.settings import load_settings

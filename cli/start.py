@@ -12,10 +12,10 @@ def start_campaign(
 ) -> None:
     import asyncio
 
-    from cli.operations import campaign_launch as launch
-    from cli.operations import checklist
-    from cli.operations.services import with_services
-    from cli.operations.stored_run import stored
+    from cli.operations.checks import checklist
+    from cli.operations.machine.services import with_services
+    from cli.operations.runs import campaign_launch as launch
+    from cli.operations.runs.stored_run import stored
     from cli.tables import Screen
     from cli.train import print_items, refuse_other_name, require_name
     from infra.db.runs import campaigns

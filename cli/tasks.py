@@ -87,7 +87,7 @@ def register(app: typer.Typer) -> None:
         import asyncio
         from dataclasses import asdict
 
-        from cli.operations.task_images import open_store, pull_missing, survey
+        from cli.operations.machine.task_images import open_store, pull_missing, survey
         from infra.db.tasks.tasks import known_source, list_images
         from infra.sandbox.containers.image_names import parse_mirrors
         from mainspring.errors import WorkFailed

@@ -81,7 +81,7 @@ def register(app: typer.Typer) -> None:
         Does what `mainspring train` does, with the bundled file. To resume after an interruption,
         repeat the command.
         """
-        from cli.operations.quickstart import bundled_campaign
+        from cli.operations.runs.quickstart import bundled_campaign
 
         command = ["quickstart", "--seed", str(seed), "--schedule", schedule]
         config = bundled_campaign(seed, schedule)
@@ -114,7 +114,7 @@ def refuse_other_name(name: str | None, own: str, file: Path) -> None:
 def _stored(home: Path | None, name: str) -> Any:
     import asyncio
 
-    from cli.operations.stored_run import stored_here
+    from cli.operations.runs.stored_run import stored_here
     from mainspring.config.campaign import CampaignConfig
 
     return asyncio.run(stored_here(home, name, CampaignConfig))
@@ -134,7 +134,7 @@ def _perform(
     import asyncio
     import shlex
 
-    from cli.operations.local_campaign import Telling, check, train, until_left
+    from cli.operations.runs.local_campaign import Telling, check, train, until_left
     from cli.tables import Screen
     from mainspring.settings import configured_settings
 
@@ -191,7 +191,7 @@ def _detach(home: Path, name: str, command: list[str], console: Any) -> None:
     import shlex
     import sys
 
-    from cli.operations.supervisor import Supervisor
+    from cli.operations.machine.supervisor import Supervisor
     from mainspring.errors import UsageError
 
     supervisor = Supervisor(home, name)
@@ -212,7 +212,7 @@ def _detach(home: Path, name: str, command: list[str], console: Any) -> None:
 
 
 def _stop(home: Path, name: str) -> None:
-    from cli.operations.supervisor import Supervisor
+    from cli.operations.machine.supervisor import Supervisor
 
     if Supervisor(home, name).stop():
         echo(f"campaign {name}: its processes have ended; repeat without --stop to resume")

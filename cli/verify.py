@@ -72,7 +72,7 @@ def register(tasks: typer.Typer) -> None:
         """
         import asyncio
 
-        from cli.operations import stored_run
+        from cli.operations.runs import stored_run
         from mainspring.config.reading import check_verification
         from mainspring.config.verification import VerificationConfig
         from mainspring.errors import UsageError
@@ -120,7 +120,7 @@ def register(tasks: typer.Typer) -> None:
             return stored_run.changed(config, given, "tasks verify")
 
         async def perform() -> tuple[dict[str, Any], bool]:
-            from cli.operations.run_launch import conductor
+            from cli.operations.runs.run_launch import conductor
 
             async with conductor(home, say, own_workers=workers, for_a_program=as_json) as run:
                 config = await configured(run)

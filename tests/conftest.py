@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 from sqlalchemy import delete
 
-from cli.operations.embedded_stack import StackInfo, temporary
+from cli.operations.machine.embedded_stack import StackInfo, temporary
 from infra.db.database import Database
 from infra.db.tables.models import Base, StoreRow
 from migrations import upgrade

@@ -1,7 +1,7 @@
 """Bytes that a rank's forward pass keeps for its backward pass, as functions of its tokens.
 
 Counted in the layers that Megatron-core builds without Transformer Engine: each number below is one
-tensor that autograd saves, found with saved-tensor hooks (`tests/trainer/measure_plan.py` compares
+tensor that autograd saves, found with saved-tensor hooks (`cli/bench/measure_plan.py` compares
 whole runs). They depend on tokens, not on how these are padded or packed. A fused kernel saves
 less, so on GPUs with Transformer Engine this is an upper bound.
 """

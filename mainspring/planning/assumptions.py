@@ -24,7 +24,7 @@ DECODE_PARAMETERS_PER_S = 16_000_000_000_000
 """Tokens a second of one GPU engine, times active parameters: 2,000 tokens/s of an 8B model."""
 CPU_FLOPS_PER_THREAD = 60_000_000_000
 """Of a training step in one thread, 20 to 106 million parameters: 60 to 80 measured on a machine of
-docs/performance.md with other work on it (tests/trainer/measure_plan.py)."""
+docs/performance.md with other work on it (cli/bench/measure_plan.py)."""
 CPU_DECODE_SHARE = 0.2
 """Of those operations, what decoding reaches on a CPU; assumed, not measured."""
 CPU_DECODE_TOKENS_PER_S = 400

@@ -28,7 +28,7 @@ CUDA_GAP_SHARE = 0.05
 
 HEAP_SHARE = 0.8
 """Of activations in small tensors: what the heap of a rank on CPU holds beyond tensors that are in
-use, because freed ones leave gaps of other sizes. Measured (tests/trainer/measure_plan.py)."""
+use, because freed ones leave gaps of other sizes. Measured (cli/bench/measure_plan.py)."""
 
 
 class Part(StrEnum):

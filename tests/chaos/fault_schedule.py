@@ -180,7 +180,7 @@ def _fork_servers(command: int) -> list[psutil.Process]:
     found = []
     for child in psutil.Process(command).children():
         try:
-            if "cli.operations.fork_server" in words(child):
+            if "cli.fork_server" in words(child):
                 found.append(child)
         except (psutil.NoSuchProcess, psutil.ZombieProcess):
             continue

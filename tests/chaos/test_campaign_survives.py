@@ -15,10 +15,10 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
-from cli.operations import campaign_launch as launch
-from cli.operations.embedded_stack import StackInfo
-from cli.operations.fleet import Fleet
-from cli.operations.local_campaign import members
+from cli.operations.machine.embedded_stack import StackInfo
+from cli.operations.machine.fleet import Fleet
+from cli.operations.runs import campaign_launch as launch
+from cli.operations.runs.local_campaign import members
 from infra.db.database import Database
 from infra.db.nodes import sandboxes
 from infra.db.rollouts import groups, rollouts

@@ -22,10 +22,10 @@ import pytest
 from sqlalchemy import func, select
 from temporalio.service import RPCError
 
-from cli.operations import campaign_launch as launch
-from cli.operations import still_alive
-from cli.operations.embedded_stack import StackInfo, temporary
-from cli.operations.supervisor import Supervisor
+from cli.operations.machine.embedded_stack import StackInfo, temporary
+from cli.operations.machine.supervisor import Supervisor
+from cli.operations.runs import campaign_launch as launch
+from cli.operations.runs import still_alive
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tables.models import CallRow, GroupRow, RolloutRow

@@ -20,7 +20,7 @@ import psutil
 import pytest
 from cluster import bwrap_or_skip
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.database import Database
 from infra.db.runs import runs
 from infra.db.tasks import tasks

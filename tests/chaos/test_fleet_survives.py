@@ -27,7 +27,7 @@ from sandbox_backend import IMAGE, build_image
 from scripted import SUBMIT, bash
 from temporalio.client import WorkflowHandle
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.cache import Known
 from infra.db.nodes import sandboxes
 from infra.db.rollouts import turns

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from temporalio.service import RPCError
 
-from cli.operations.embedded_stack import StackInfo, down, temporary, up
+from cli.operations.machine.embedded_stack import StackInfo, down, temporary, up
 from infra.db.database import Database
 from infra.db.store import identity, namespace
 from infra.stack.ports import Forced, pick

@@ -17,9 +17,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
-from cli.operations import campaign_launch as launch
-from cli.operations.embedded_stack import StackInfo
-from cli.operations.seen_waits import look
+from cli.operations.machine.embedded_stack import StackInfo
+from cli.operations.runs import campaign_launch as launch
+from cli.operations.runs.seen_waits import look
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.sandbox.bubblewrap.backend import BwrapBackend

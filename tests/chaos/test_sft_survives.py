@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cli.operations import campaign_launch as launch
-from cli.operations.embedded_stack import StackInfo
-from cli.operations.fleet import Fleet
-from cli.operations.run_launch import Conductor
-from cli.operations.sft_run import members, store
+from cli.operations.machine.embedded_stack import StackInfo
+from cli.operations.machine.fleet import Fleet
+from cli.operations.runs import campaign_launch as launch
+from cli.operations.runs.run_launch import Conductor
+from cli.operations.runs.sft_run import members, store
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.training import policies, sft, steps

@@ -14,8 +14,8 @@ from temporalio import workflow
 from temporalio.client import WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from cli.operations.embedded_stack import StackInfo
-from cli.operations.fleet import ONE_THREAD, Fleet, Member
+from cli.operations.machine.embedded_stack import StackInfo
+from cli.operations.machine.fleet import ONE_THREAD, Fleet, Member
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.training import policies, trainers

@@ -15,7 +15,7 @@ from cluster import Cluster, bwrap_or_skip, cluster_of
 from scripted import SUBMIT, bash
 from test_fleet_survives import NodeProcess, running
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.rollouts import turns
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bundled.gold import make_gold_tasks
-from cli.operations.embedded_stack import temporary
+from cli.operations.machine.embedded_stack import temporary
 from infra.db.database import Database
 from infra.db.nodes import nodes
 from infra.db.rollouts import rollouts

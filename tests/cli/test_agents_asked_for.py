@@ -4,10 +4,10 @@ import uuid
 
 import pytest
 
-from cli.operations import campaign_launch as launch
-from cli.operations.checklist import of_the_tasks
-from cli.operations.checklist_item import State
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.checks.checklist import of_the_tasks
+from cli.operations.checks.checklist_item import State
+from cli.operations.machine.embedded_stack import StackInfo
+from cli.operations.runs import campaign_launch as launch
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.database import Database
 from infra.db.rollouts import rollouts
 from infra.db.tasks import tasks

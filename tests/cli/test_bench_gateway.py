@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from cli.bench.bench_gateway import read_numbers
 from cli.main import app
-from cli.operations.bench_gateway import read_numbers
 from mainspring.errors import UsageError
 
 

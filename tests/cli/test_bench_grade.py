@@ -4,7 +4,7 @@ import pytest
 
 from bundled.generator import make_tasks
 from bundled.gold import make_gold_tasks
-from cli.operations.bench_grade import measure
+from cli.bench.bench_grade import measure
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.operations import bench_sandbox
-from cli.operations.bench_sandbox import EXEC_CLI, Cycles, measure
+from cli.bench import bench_sandbox
+from cli.bench.bench_sandbox import EXEC_CLI, Cycles, measure
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.errors import SandboxError

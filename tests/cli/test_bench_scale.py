@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from cli.bench.bench_scale import Figures, read_numbers
+from cli.bench.bench_soak import measure_soak, slopes
+from cli.bench.loaded_stack import Load
 from cli.main import app
-from cli.operations.bench_scale import Figures, read_numbers
-from cli.operations.bench_soak import measure_soak, slopes
-from cli.operations.cancelled_by import cancelled_by
-from cli.operations.loaded_stack import Load
+from cli.operations.machine.cancelled_by import cancelled_by
 from cli.progress import counting
 from infra.stack.postgres_server import Postgres
 from infra.stack.temporal_server import Temporal

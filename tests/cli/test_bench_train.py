@@ -11,7 +11,7 @@ import pytest
 @pytest.mark.long
 def test_a_batch_reaches_a_rank_from_the_store() -> None:
     """A small one. The bench compares what the rank sees with what was read."""
-    from cli.operations.bench_large_batch import measure
+    from cli.bench.bench_large_batch import measure
 
     figures = asyncio.run(measure(lambda line: None, num_sequences=16, tokens_each=3000))
     assert figures.keys() == {

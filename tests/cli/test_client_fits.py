@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from cli.operations import campaign_launch as launch
-from cli.operations import checklist
-from cli.operations.agent_bundles import _version_in
-from cli.operations.campaign_plan import plan_campaign
-from cli.operations.checklist_item import Item, State
-from cli.operations.local_engines import Hardware
-from cli.operations.sandboxes_here import backends_here
+from cli.operations.checks import checklist
+from cli.operations.checks.checklist_item import Item, State
+from cli.operations.checks.sandboxes_here import backends_here
+from cli.operations.machine.agent_bundles import _version_in
+from cli.operations.machine.local_engines import Hardware
+from cli.operations.runs import campaign_launch as launch
+from cli.operations.runs.campaign_plan import plan_campaign
 from infra.bundles.store import BundleMissing
 from infra.db.database import Database
 from infra.db.runs import campaigns

@@ -11,7 +11,7 @@ from store_records import add_claimed_rollout
 from typer.testing import CliRunner
 
 from cli import node
-from cli.operations import drain
+from cli.operations.machine import drain
 from infra.db.database import Database
 from infra.db.nodes import nodes, sandboxes
 from infra.db.nodes.nodes import NodeBeat

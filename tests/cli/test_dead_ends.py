@@ -18,11 +18,11 @@ from typer.testing import CliRunner, Result
 
 from bundled.gold import make_gold_tasks
 from cli.main import app
-from cli.operations import campaign_launch as launch
-from cli.operations import spoken
-from cli.operations.embedded_stack import StackInfo, temporary
-from cli.operations.local_campaign import until_left
-from cli.operations.supervisor import Supervisor, starting
+from cli.operations.machine import spoken
+from cli.operations.machine.embedded_stack import StackInfo, temporary
+from cli.operations.machine.supervisor import Supervisor, starting
+from cli.operations.runs import campaign_launch as launch
+from cli.operations.runs.local_campaign import until_left
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
@@ -226,7 +226,7 @@ async def test_the_next_command_waits_for_one_that_ends_what_was_cancelled(
 
 INTERRUPTED = """
 import asyncio, os, signal
-from cli.operations.cancelled_by import resumed_by
+from cli.operations.machine.cancelled_by import resumed_by
 
 async def main():
     with resumed_by("mainspring train --name a", print):

@@ -12,8 +12,8 @@ from tiny_model import save_tiny_model
 from typer.testing import CliRunner, Result
 
 from cli.main import app
-from cli.operations import campaign_launch as launch
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
+from cli.operations.runs import campaign_launch as launch
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.sandbox.bubblewrap.backend import BwrapBackend

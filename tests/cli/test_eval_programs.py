@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from program_checks import EDIT
 from program_cluster import own_program
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.bundles.store import MANIFEST, Manifest, digest
 from infra.db.database import Database
 from infra.db.programs import model_requests

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.operations.fleet import ONE_THREAD, WORKERS, Fleet, Member
-from cli.operations.process_ends import ProcessEnd
+from cli.operations.machine.fleet import ONE_THREAD, WORKERS, Fleet, Member
+from cli.operations.machine.process_ends import ProcessEnd
 from mainspring.errors import WorkFailed
 from tests.processes import runs
 from tests.waiting import until
@@ -60,7 +60,8 @@ async def test_a_killed_member_is_started_again_and_stopped_in_the_end(
 
 async def test_members_die_with_a_killed_fleet(tmp_path: Path, lasting: Member) -> None:
     script = (
-        "import asyncio\nfrom pathlib import Path\nfrom cli.operations.fleet import Fleet, Member\n"
+        "import asyncio\nfrom pathlib import Path\n"
+        "from cli.operations.machine.fleet import Fleet, Member\n"
         "async def main():\n"
         f"    member = Member('lasting', {lasting.arguments!r}, None, {lasting.environment!r})\n"
         f"    member.imports = {lasting.imports!r}\n"

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.main import app
-from cli.operations import fleet_extensions
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine import fleet_extensions
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.database import Database
 from infra.db.nodes import nodes
 from infra.db.runs import campaigns

@@ -9,8 +9,8 @@ import httpx
 import psutil
 import pytest
 
-from cli.operations.fleet import ONE_THREAD, WORKERS, Fleet, Member
-from cli.operations.forks import Forks
+from cli.operations.machine.fleet import ONE_THREAD, WORKERS, Fleet, Member
+from cli.operations.machine.forks import Forks
 from infra.stack import ports
 from mainspring import batch_invariance
 from mainspring.errors import WorkFailed
@@ -42,7 +42,7 @@ async def test_with_the_fork_server_its_members_end_and_are_started_again(
         await until(lambda: all("worker is up" in _log(fleet, m) for m in members))
         first = [member.pid for member in members]
         server = parent_of(members[0])
-        assert server == parent_of(members[1]) and "cli.operations.fork_server" in words(server)
+        assert server == parent_of(members[1]) and "cli.fork_server" in words(server)
         for member in members:
             assert member.pid is not None and os.getsid(member.pid) == member.pid
             called = words(psutil.Process(member.pid))

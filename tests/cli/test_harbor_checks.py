@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from activities.extensions import ExtensionActivities
-from cli.operations.embedded_stack import StackInfo
-from cli.operations.named_parts import check_named, unusable
+from cli.operations.checks.named_parts import check_named, unusable
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.harbor import checking, installation
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.operations import checklist, local_engines
-from cli.operations.checklist_item import State
-from cli.operations.local_campaign import members
-from cli.operations.local_engines import EngineKind, Hardware
+from cli.operations.checks import checklist
+from cli.operations.checks.checklist_item import State
+from cli.operations.machine import local_engines
+from cli.operations.machine.local_engines import EngineKind, Hardware
+from cli.operations.runs.local_campaign import members
 from engine import scheduler
 from engine.slots import KvShape, SlotPool
 from mainspring import layout

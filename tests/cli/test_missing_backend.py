@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bundled.gold import make_gold_tasks
-from cli.operations.campaign_launch import create
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
+from cli.operations.runs.campaign_launch import create
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks

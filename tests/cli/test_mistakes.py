@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli.main import app
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from mainspring.config.campaign import CampaignConfig

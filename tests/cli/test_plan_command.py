@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli.main import app
-from cli.operations import campaign_plan
-from cli.operations.gpus_here import GpusHere, parsed
+from cli.operations.machine.gpus_here import GpusHere, parsed
+from cli.operations.runs import campaign_plan
 from mainspring.errors import MainspringError
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.operations import process_ends
-from cli.operations.process_ends import CAUSE_CHARS, LifeBegun, ProcessEnd, cause_in
+from cli.operations.machine import process_ends
+from cli.operations.machine.process_ends import CAUSE_CHARS, LifeBegun, ProcessEnd, cause_in
 
 CALLS = "def inner():\n    {raises}\ndef outer():\n    inner()\n"
 GROUP = (

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from cli.operations import campaign_launch
-from cli.operations.named_parts import check_named
+from cli.operations.checks.named_parts import check_named
+from cli.operations.runs import campaign_launch
 from infra.db.database import Database
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.agent import AgentConfig

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from cli import campaign
-from cli.operations.task_checks import check_tasks
+from cli.operations.checks.task_checks import check_tasks
 from infra.db.database import Database
 from infra.db.programs import campaign_keys
 from infra.db.runs import campaigns

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from bundled.gold import make_gold_tasks
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.database import Database
 from infra.db.rollouts import rollouts
 from infra.db.runs import campaigns, runs

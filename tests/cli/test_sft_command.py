@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from bundled.model import make_bundled_model
 from cli.main import app
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks

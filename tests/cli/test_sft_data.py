@@ -14,11 +14,11 @@ from bundled.generator import draw_instance
 from bundled.model import make_bundled_model
 from bundled.trajectories import warm_start_messages
 from bundled.warm_start_data import encode_rollout
-from cli.operations import sft_files
-from cli.operations.embedded_stack import StackInfo
-from cli.operations.run_launch import Conductor
-from cli.operations.sft_data import SftSamples
-from cli.operations.sft_run import store
+from cli.operations.machine.embedded_stack import StackInfo
+from cli.operations.runs import sft_files
+from cli.operations.runs.run_launch import Conductor
+from cli.operations.runs.sft_data import SftSamples
+from cli.operations.runs.sft_run import store
 from infra.db.database import Database
 from infra.db.training import sft
 from infra.db.training.sft import SftData

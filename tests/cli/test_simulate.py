@@ -8,14 +8,13 @@ from statistics import mean
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
-from cli.operations.simulate import trace
-from cli.operations.simulate.figures import Figures
-from cli.operations.simulate.grid import gain
-from cli.operations.simulate.lives import life_of, sandbox_of
-from cli.operations.simulate.passing_time import duration_s
-from cli.operations.simulate.playing import play
-from cli.operations.simulate.setting import (
+from cli.bench.simulate import trace
+from cli.bench.simulate.figures import Figures
+from cli.bench.simulate.grid import gain
+from cli.bench.simulate.lives import life_of, sandbox_of
+from cli.bench.simulate.passing_time import duration_s
+from cli.bench.simulate.playing import play
+from cli.bench.simulate.setting import (
     GRADE_S,
     NOTICED_S,
     OPEN_S,
@@ -23,6 +22,7 @@ from cli.operations.simulate.setting import (
     OnLoss,
     Setting,
 )
+from cli.main import app
 from infra.db.database import Database
 from infra.temporal.skipping_server import program
 from mainspring.errors import TemporalError

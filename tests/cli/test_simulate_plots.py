@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
-from cli.operations.simulate.plots import write
+from cli.bench.simulate.plots import write
 
 ROW: dict[str, Any] = {
     "train_s": 1800.0,

@@ -111,7 +111,7 @@ def _verify(_: Path) -> None:
 
 
 def _checklist(_: Path) -> None:
-    from cli.operations.checklist_item import Item, State
+    from cli.operations.checks.checklist_item import Item, State
     from cli.train import print_items
 
     print_items([Item(HOSTILE, State.MISSING, HOSTILE, HOSTILE)], Screen())
@@ -189,8 +189,8 @@ def _doctor(_: Path) -> None:
     from typer.testing import CliRunner
 
     from cli.main import app
-    from cli.operations import machine_checks
-    from cli.operations.machine_checks import Finding
+    from cli.operations.checks import machine_checks
+    from cli.operations.checks.machine_checks import Finding
 
     async def examine(home: Any) -> list[Finding]:
         return [Finding(HOSTILE, False, HOSTILE, required=False)]
@@ -204,8 +204,8 @@ def _agents(_: Path) -> None:
     from typer.testing import CliRunner
 
     from cli.main import app
-    from cli.operations import agent_bundles
-    from cli.operations.agent_bundles import Listed
+    from cli.operations.machine import agent_bundles
+    from cli.operations.machine.agent_bundles import Listed
 
     row = Listed(HOSTILE, HOSTILE, True, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, True)
     with pytest.MonkeyPatch.context() as patched:
@@ -215,8 +215,8 @@ def _agents(_: Path) -> None:
 
 def _status(home: Path) -> None:
     from cli import stack
-    from cli.operations import embedded_stack
-    from cli.operations.embedded_stack import ServiceState
+    from cli.operations.machine import embedded_stack
+    from cli.operations.machine.embedded_stack import ServiceState
 
     async def status(home: Path) -> list[ServiceState]:
         return [ServiceState(HOSTILE, HOSTILE, None, HOSTILE)]
@@ -275,7 +275,7 @@ def test_a_screen_shows_the_text_as_it_is(
 def test_a_panel_that_is_drawn_again_shows_the_text_as_it_is(
     capsys: pytest.CaptureFixture[str], on_a_terminal: None
 ) -> None:
-    from cli.operations.watch import Shown, Watch
+    from cli.operations.runs.watch import Shown, Watch
     from mainspring.status import CampaignKind
 
     watch = Watch(cast(Any, None), cast(Any, None), cast(Any, "c"), HOSTILE)

@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cli.main import app
-from cli.operations import campaign_launch as launch
-from cli.operations.embedded_stack import StackInfo
-from cli.operations.fleet_extensions import pollers
-from cli.operations.supervisor import Supervisor
+from cli.operations.machine.embedded_stack import StackInfo
+from cli.operations.machine.fleet_extensions import pollers
+from cli.operations.machine.supervisor import Supervisor
+from cli.operations.runs import campaign_launch as launch
 from infra.db.database import Database
 from infra.db.rollouts import groups
 from infra.db.runs import campaigns

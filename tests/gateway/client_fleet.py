@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 from cluster import Cluster, without_workers
 
-from cli.operations.embedded_stack import StackInfo, revive
+from cli.operations.machine.embedded_stack import StackInfo, revive
 from infra.stack import ports
 from mainspring.errors import MainspringError
 from mainspring.ids import RolloutId

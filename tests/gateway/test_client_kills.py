@@ -21,7 +21,7 @@ import pytest
 from cluster import bwrap_or_skip
 from temporalio.client import WorkflowHandle
 
-from cli.operations.embedded_stack import temporary
+from cli.operations.machine.embedded_stack import temporary
 from infra.bundles.store import BundleMissing, mounts_for
 from infra.db.database import Database
 from infra.db.training import policies

@@ -14,7 +14,7 @@ from temporalio.api.operatorservice.v1 import RemoveSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.common import SearchAttributeKey
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.stack.temporal_server import SEARCH_ATTRIBUTES, register_search_attributes
 from tests.docker_image import base_image
 from workflows import search

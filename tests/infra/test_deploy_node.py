@@ -15,7 +15,7 @@ import pytest
 import typer.main
 import yaml
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from mainspring.settings import Settings
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 
 PROGRAM = """
 import asyncio, logging, os, sys, uuid

@@ -20,11 +20,11 @@ from transformers import AutoModelForCausalLM
 
 from bundled.generator import TaskInstance, make_instances
 from bundled.trajectories import rollout_messages
-from cli.operations import campaign_launch as launch
-from cli.operations.embedded_stack import StackInfo
-from cli.operations.fleet import Fleet
-from cli.operations.run_launch import Conductor
-from cli.operations.sft_run import members, store
+from cli.operations.machine.embedded_stack import StackInfo
+from cli.operations.machine.fleet import Fleet
+from cli.operations.runs import campaign_launch as launch
+from cli.operations.runs.run_launch import Conductor
+from cli.operations.runs.sft_run import members, store
 from infra.db.database import Database
 from infra.db.rollouts import rollouts, turns
 from infra.db.runs import campaigns

@@ -20,8 +20,8 @@ from scripted_trainer import Hold, mixed, small_config, trainer_of  # noqa: E402
 from temporalio.client import WorkflowHandle  # noqa: E402
 
 from bundled.gold import make_gold_tasks  # noqa: E402
-from cli.operations import campaign_launch as launch  # noqa: E402
-from cli.operations.embedded_stack import temporary  # noqa: E402
+from cli.operations.machine.embedded_stack import temporary  # noqa: E402
+from cli.operations.runs import campaign_launch as launch  # noqa: E402
 from infra.db.tasks import tasks  # noqa: E402
 from mainspring.config.policy import PolicyConfig  # noqa: E402
 from mainspring.config.tasks import TasksConfig  # noqa: E402

@@ -10,7 +10,7 @@ from test_export_formats import ENDS, play
 from typer.testing import CliRunner, Result
 
 from cli.main import app
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.database import Database
 from infra.db.rollouts import groups
 from infra.db.rollouts.groups import NewRollout

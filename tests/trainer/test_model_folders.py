@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from cli.operations.checklist_item import State
-from cli.operations.model_item import model_item
+from cli.operations.checks.checklist_item import State
+from cli.operations.checks.model_item import model_item
 from engine.served_model import PolicyModel
 from engine.slots import SlotPool
 from mainspring.config.campaign import CampaignConfig

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.trainer.measure_plan import measure
+from cli.bench.measure_plan import measure
 
 
 @pytest.mark.timeout(600)

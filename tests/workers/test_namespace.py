@@ -14,7 +14,7 @@ from temporalio.service import RPCError
 from typer.testing import CliRunner, Result
 
 from cli.main import app
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db import store
 from infra.db.database import Database
 from infra.temporal.connection import OWNER_KEY, ForeignNamespace, OtherNamespace, connect

@@ -13,7 +13,7 @@ from temporalio.api.enums.v1 import EventType, TaskQueueKind
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.temporal import sticky_queues
 from infra.temporal.connection import connect
 from infra.temporal.sticky_queues import free_workflows

@@ -15,7 +15,7 @@ from temporalio.client import (
     ScheduleSpec,
 )
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.database import Database
 from infra.temporal.connection import connect
 from mainspring.settings import load_settings

@@ -8,7 +8,7 @@ import pytest
 from temporalio import activity, workflow
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.temporal.connection import connect
 from infra.temporal.takeover import end_attempts, worker_identity
 from mainspring.settings import load_settings

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.training import trainers

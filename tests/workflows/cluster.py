@@ -21,7 +21,7 @@ from activities.rollouts import RolloutActivities
 from activities.runs import RunActivities
 from activities.sessions import SessionActivities
 from activities.sft import SftActivities
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.rollouts import groups, rollouts

@@ -10,7 +10,7 @@ from cluster import Cluster, Host, bwrap_or_skip, cluster_of
 from guessing import EXAMPLE
 from program_cluster import ProgramCluster, program_cluster, without_gateway
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from mainspring.ids import NodeId
 from tests.conftest import Standing
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from program_cluster import ProgramCluster, gateway_of, without_gateway
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from mainspring.ids import NodeId
 
 NODE = NodeId("program-node-process")

@@ -11,7 +11,7 @@ from typing import Any
 
 from cluster import Cluster, Host, cluster_of
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from gateway.app import make_app
 from gateway.durable import DurableAnswers
 from gateway.server import Bounds, serve

@@ -16,7 +16,7 @@ from temporalio.client import WorkflowHandle
 from temporalio.worker import Worker
 
 from activities.implements import implements
-from cli.operations import campaign_launch as launch
+from cli.operations.runs import campaign_launch as launch
 from infra.db.database import Database
 from infra.db.tasks import tasks
 from infra.db.training import policies, steps

@@ -6,7 +6,7 @@ import pytest
 from cluster import campaign_running
 from temporalio.client import WorkflowFailureError
 
-from cli.operations import campaign_launch as launch
+from cli.operations.runs import campaign_launch as launch
 from infra.db.rollouts import groups, rollouts
 from infra.db.runs import campaigns, runs
 from infra.db.tasks import tasks

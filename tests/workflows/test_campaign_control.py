@@ -8,8 +8,8 @@ from scripted import SUBMIT
 from scripted_trainer import Hold, hold_policy, mixed, small_config, trainer_of, until_reached
 from temporalio.client import WorkflowFailureError
 
-from cli.operations import campaign_control
-from cli.operations import campaign_launch as launch
+from cli.operations.runs import campaign_control
+from cli.operations.runs import campaign_launch as launch
 from infra.db.rollouts import groups, rollouts
 from infra.db.runs import campaigns
 from infra.db.training import discards, policies, steps

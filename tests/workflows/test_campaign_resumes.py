@@ -26,7 +26,7 @@ from scripted_trainer import (
 )
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 
-from cli.operations import campaign_launch as launch
+from cli.operations.runs import campaign_launch as launch
 from infra.db.runs import campaigns
 from mainspring.ids import campaign_workflow
 from mainspring.protocol.campaign import GroupDone

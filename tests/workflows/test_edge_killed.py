@@ -9,7 +9,7 @@ from outside import Outside, started, work
 from program_checks import THREE, Held, check_answered_once
 from program_cluster import ProgramCluster
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.programs import campaign_keys
 from mainspring.status import StopReason
 from tests.edge_process import edge_process, gateway_process

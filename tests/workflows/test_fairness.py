@@ -14,7 +14,7 @@ from temporalio.worker import Worker
 from activities.implements import implements
 from activities.rollouts import RolloutActivities
 from activities.runs import RunActivities
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.rollouts import rollouts

@@ -10,7 +10,7 @@ from scripted import SUBMIT
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from cli.operations import campaign_launch as launch
+from cli.operations.runs import campaign_launch as launch
 from infra.db.rollouts import rollouts
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks

@@ -12,7 +12,7 @@ from node_processes import without_node
 from program_checks import EDIT, Held, check_answered_once, until_asked_in
 from program_cluster import program_cluster
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.nodes import nodes
 from infra.db.programs import program_lives
 from mainspring.ids import NodeId

@@ -9,7 +9,7 @@ from function_rollouts import EXAMPLE, begin, function, game_service, games, pla
 from program_checks import check_answered_once, once
 from program_cluster import ProgramCluster
 
-from cli.operations import campaign_launch as launch
+from cli.operations.runs import campaign_launch as launch
 from infra.db.nodes import sandboxes
 from infra.db.programs import model_requests, program_lives
 from infra.db.rollouts import rollouts

@@ -15,7 +15,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.grading import MAX_ATTEMPTS, MAX_EMPTY_RUNS, GradingActivities
 from bundled.gold import git_patch
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.nodes import sandboxes

@@ -16,7 +16,7 @@ from scripted_trainer import (
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 
 from activities.rollouts import make_group
-from cli.operations import campaign_launch as launch
+from cli.operations.runs import campaign_launch as launch
 from infra.db.cache import Known
 from infra.db.rollouts import groups, rollouts
 from mainspring.ids import (

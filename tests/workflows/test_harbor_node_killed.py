@@ -19,7 +19,7 @@ from harbor_rollouts import (
 from node_processes import without_node
 from program_checks import Held, check_answered_once, until_asked_in
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from mainspring.status import StopReason
 from tests.waiting import until
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from cluster import cluster_of
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from mainspring.protocol.activities import OPEN_SANDBOX
 from mainspring.status import StopReason
 from workflows import activity_calls, sandbox_life

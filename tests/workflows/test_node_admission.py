@@ -11,7 +11,7 @@ import pytest
 from cluster import Cluster, Host, bwrap_or_skip, cluster_of
 from scripted import SUBMIT, bash
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.nodes import nodes, sandboxes
 from infra.db.nodes.nodes import NodeRecord
 from infra.db.tables.models import SandboxPurpose

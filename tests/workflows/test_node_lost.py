@@ -8,7 +8,7 @@ from cluster import Host, bwrap_or_skip, cluster_of
 from scripted import SUBMIT, bash
 from temporalio.api.enums.v1 import EventType
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.nodes import nodes
 from mainspring.ids import NodeId
 from mainspring.protocol.activities import CLOSE_SANDBOX, OPEN_SANDBOX

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cluster import Cluster
 
-from cli.operations.campaign_launch import create
+from cli.operations.runs.campaign_launch import create
 from infra.db.cache import Known
 from infra.db.nodes import sandboxes
 from infra.db.runs import campaigns

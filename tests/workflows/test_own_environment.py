@@ -10,7 +10,7 @@ from cluster import Cluster
 from guessing import EXAMPLE, GUESSES, make, play
 from scripted import SUBMIT, bash
 
-from cli.operations import campaign_launch as launch
+from cli.operations.runs import campaign_launch as launch
 from infra.db.cache import Known
 from infra.db.nodes import sandboxes
 from infra.db.rollouts import rollouts, turns

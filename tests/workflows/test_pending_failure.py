@@ -6,7 +6,7 @@ from datetime import timedelta
 from temporalio import activity, workflow
 from temporalio.worker import Worker
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.sandbox.protocol import ImageUnreachable
 from infra.temporal.connection import connect
 from infra.temporal.faults import Faults

@@ -13,7 +13,7 @@ from program_checks import EDIT, kill_sandbox, replays, sandbox_of, until_asked_
 from program_cluster import gateway_of, own_program
 from pydantic import SecretStr
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.programs import model_requests
 from infra.db.rollouts import turns
 from infra.policy.replies.endpoint_errors import EndpointRefusing

@@ -13,7 +13,7 @@ from program_cluster import (
     own_program,
 )
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from gateway.channel import Channel
 from gateway.durable import DurableAnswers
 from gateway.exchange import Exchange

@@ -16,7 +16,7 @@ from program_cluster import (
 )
 from sqlalchemy import select
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from gateway.durable import DurableAnswers
 from infra.db.nodes import nodes
 from infra.db.tables.program_rows import ModelRequestRow, ProgramLifeRow

@@ -7,7 +7,7 @@ import pytest
 from cluster import Host, bwrap_or_skip
 from program_cluster import AGENT, ProgramCluster, calling, own_program, program_cluster
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.bundles.store import MANIFEST, Manifest, digest
 from infra.db.programs import model_requests
 from infra.db.rollouts import turns

@@ -9,7 +9,7 @@ from outside import Outside, client_of, started, work
 from program_checks import THREE, check_answered_once
 from program_cluster import ProgramCluster, gateway_of
 
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from gateway.session_desk import SessionDesk
 from infra.db.programs import campaign_keys, session_ends, sessions
 from mainspring.programs.session import SessionEnd

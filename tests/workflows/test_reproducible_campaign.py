@@ -14,7 +14,7 @@ from scripted import SUBMIT, bash
 from scripted_trainer import FIX, Hold, small_config, trainer_of, until_reached
 from temporalio.client import WorkflowFailureError
 
-from cli.operations import campaign_launch as launch
+from cli.operations.runs import campaign_launch as launch
 from infra.db.reading import call_digests, deviations
 from infra.db.rollouts import groups
 from infra.db.runs import campaigns

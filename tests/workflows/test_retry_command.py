@@ -13,7 +13,7 @@ from test_runs import config, put, start
 from typer.testing import CliRunner, Result
 
 from cli.main import app
-from cli.operations.embedded_stack import StackInfo
+from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.rollouts import rollouts
 from infra.db.rollouts.rollouts import RolloutRecord
 from infra.db.runs import campaigns

@@ -9,7 +9,7 @@ from scripted_trainer import Hold, until_reached
 from test_group_reset import start_group
 from test_runs import config, put, start
 
-from cli.operations.retrying import reset, retry
+from cli.operations.runs.retrying import reset, retry
 from infra.db.rollouts import rollouts
 from infra.db.runs import campaigns
 from mainspring.errors import EngineError, UsageError

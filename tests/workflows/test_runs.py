@@ -13,7 +13,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
 from bundled.gold import git_patch
-from cli.operations import campaign_launch as launch
+from cli.operations.runs import campaign_launch as launch
 from infra.db.plans import run_plans
 from infra.db.rollouts import groups, rollouts
 from infra.db.runs import campaigns, runs

@@ -3,7 +3,7 @@
 from finished import check_finished, has_ended, replay
 from scripted_trainer import Hold, hold_policy, mixed, small_config, trainer_of, until_reached
 
-from cli.operations import campaign_launch as launch
+from cli.operations.runs import campaign_launch as launch
 from mainspring.ids import campaign_workflow
 from mainspring.status import Publish
 from tests.waiting import until

@@ -14,7 +14,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, Worker
 
 from activities.sft_training import SftTrainingActivities
-from cli.operations import campaign_control, campaign_launch
+from cli.operations.runs import campaign_control, campaign_launch
 from infra.db.runs import campaigns
 from infra.db.training import policies, sft, trainers
 from infra.temporal.faults import Faults

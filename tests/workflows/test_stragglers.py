@@ -9,7 +9,7 @@ from scripted import SUBMIT, bash
 from scripted_trainer import FIX, small_config, start_first_group
 from temporalio.client import WorkflowHandle
 
-from cli.operations import campaign_launch as launch
+from cli.operations.runs import campaign_launch as launch
 from infra.db.rollouts import rollouts
 from infra.db.rollouts.rollouts import RolloutRecord
 from infra.sandbox.protocol import SandboxLost

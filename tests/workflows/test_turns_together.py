@@ -13,7 +13,7 @@ from scripted import SUBMIT, bash
 from test_rollout_workflow import FIX, MAX_PAYLOAD_BYTES, _payloads, replies
 
 from activities import playing
-from cli.operations.seen_waits import _pending
+from cli.operations.runs.seen_waits import _pending
 from infra.db.nodes import sandboxes
 from infra.db.rollouts import turns
 from infra.db.training import policies

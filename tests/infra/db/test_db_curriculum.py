@@ -4,7 +4,7 @@ import pytest
 from store_records import CAMPAIGN, add_claimed_rollout, config, finish, put_two_turns, task
 
 from activities.rollouts import make_group
-from cli.operations import campaign_launch as launch
+from cli.operations.runs import campaign_launch as launch
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.fence import UnknownId

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from stack_probes import processes_of
 
-from cli.operations.embedded_stack import StackInfo, down, status, up
+from cli.operations.machine.embedded_stack import StackInfo, down, status, up
 from infra.stack import home as homes
 from infra.stack import postgres_server as postgres_module
 from infra.stack.ports import LOOPBACK, Forced

@@ -19,7 +19,7 @@ from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.client import Client
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
-from cli.operations.embedded_stack import StackInfo, down, revive, status, temporary, up
+from cli.operations.machine.embedded_stack import StackInfo, down, revive, status, temporary, up
 from infra.stack import home as homes
 from infra.stack import postgres_server, temporal_server
 from infra.stack.ports import LOOPBACK

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cli.operations.machine_checks import contents_finding
+from cli.operations.checks.machine_checks import contents_finding
 from infra.sandbox.bubblewrap import command as bwrap_command
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.bubblewrap.owner import owner_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.operations.machine_checks import group_findings
+from cli.operations.checks.machine_checks import group_findings
 from infra.sandbox.bubblewrap import cgroup
 from infra.sandbox.bubblewrap.backend import SPARE_PIDS, BwrapBackend
 from infra.sandbox.bubblewrap.cgroup import (

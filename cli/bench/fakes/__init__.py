@@ -1,0 +1,1 @@
+"""What benches put in the place of policy, sandbox and program: it takes no time."""

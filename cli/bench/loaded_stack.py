@@ -1,0 +1,174 @@
+"""An embedded stack of its own with one real rollout worker and one real node, and their load.
+
+Invariants: the workers are processes of their own, as users have them, and only the policy and the
+sandbox do nothing; a worker that ends is not started again, as its memory is what is measured;
+nothing of it is left, however the block ends. Imported by the benches of scale and of soak.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from temporalio.client import Client
+
+from cli.bench.fakes.no_op_campaign import TASK, no_op_config, put_rollouts
+from cli.bench.footprint import Footprint
+from cli.operations.machine.embedded_stack import temporary
+from cli.operations.machine.fleet import ONE_THREAD, Fleet, Member
+from cli.operations.machine.process_ends import ProcessEnd
+from infra.db.connect import open_database
+from infra.db.database import Database
+from infra.db.reading import volume
+from infra.db.runs import campaigns
+from infra.db.tasks import tasks
+from infra.temporal.connection import connect
+from mainspring.errors import WorkFailed
+from mainspring.ids import ROLLOUT_QUEUE, CampaignId, RolloutId, rollout_workflow
+from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
+from mainspring.protocol.rollout import RolloutInput
+from mainspring.settings import load_settings
+from mainspring.status import StopReason, Verdict
+
+ROLLOUT_WORKER = "rollout_worker"
+NODE = "node"
+WORKERS = (ROLLOUT_WORKER, NODE)
+CAMPAIGN = CampaignId("bench")
+WARM_UP = CampaignId("bench-warm-up")
+WARM_UP_S = 120.0
+"""Both workers import their programs, connect, and play one rollout."""
+WARM_UP_POLL_S = 0.1
+STARTS = 64
+"""Workflows whose start is asked for at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What each rollout does, and how long a number of them may take."""
+
+    num_turns: int
+    turns_per_activity: int
+    limit_s: float
+    reply_s: float = 0.0
+    """What a reply takes; without it, many of a burst end before others begin."""
+
+
+@dataclass(slots=True)
+class LoadedStack:
+    db: Database
+    client: Client
+    fleet: Fleet
+    footprint: Footprint
+    load: Load
+    ids: list[RolloutId] = field(default_factory=list)
+    """Every rollout that was started."""
+    _num_groups: int = 0
+
+    async def start(self, num_rollouts: int) -> None:
+        """Store this number of rollouts and start their workflows."""
+        await self._start(CAMPAIGN, num_rollouts, self.ids)
+
+    async def ends(self, campaign: CampaignId = CAMPAIGN) -> volume.Ends:
+        """Raises WorkFailed when a worker has ended."""
+        self.fleet.check()
+        async with self.db.transaction() as connection:
+            return await volume.ends(
+                connection, campaign, StopReason.STEP_LIMIT, Verdict.NO_PATCH, self.load.num_turns
+            )
+
+    async def num_calls(self) -> int:
+        async with self.db.transaction() as connection:
+            return await volume.num_calls(connection, CAMPAIGN)
+
+    async def most_in_flight(self) -> int:
+        async with self.db.transaction() as connection:
+            return await volume.most_in_flight(connection, CAMPAIGN)
+
+    async def database_bytes(self) -> int:
+        async with self.db.transaction() as connection:
+            return await volume.stored_bytes(connection)
+
+    async def faults(self) -> str:
+        """What rollouts were masked for; empty: none was."""
+        async with self.db.transaction() as connection:
+            return "; ".join(await volume.faults(connection, CAMPAIGN, limit=3))
+
+    async def warm_up(self) -> None:
+        """Play one rollout of one turn. Raises WorkFailed when it does not end."""
+        ids: list[RolloutId] = []
+        await self._start(WARM_UP, 1, ids)
+        try:
+            async with asyncio.timeout(WARM_UP_S):
+                while not (await self.ends(WARM_UP)).num_ended:
+                    await asyncio.sleep(WARM_UP_POLL_S)
+        except TimeoutError:
+            raise WorkFailed(
+                f"the first rollout did not end within {WARM_UP_S:.0f} s",
+                remedy="measure again when the machine does less",
+            ) from None
+
+    async def _start(self, campaign: CampaignId, num_rollouts: int, ids: list[RolloutId]) -> None:
+        group, made = await put_rollouts(self.db, campaign, self._num_groups, num_rollouts)
+        self._num_groups += 1
+        slots = asyncio.Semaphore(STARTS)
+
+        async def start(rollout: RolloutId) -> None:
+            async with slots:
+                await self.client.start_workflow(
+                    Workflow.ROLLOUT,
+                    RolloutInput(rollout=rollout, campaign=campaign, group=group),
+                    id=rollout_workflow(rollout),
+                    task_queue=ROLLOUT_QUEUE,
+                    task_timeout=WORKFLOW_TASK_TIMEOUT,
+                )
+            ids.append(rollout)
+
+        async with asyncio.TaskGroup() as starting:
+            for rollout in made:
+                starting.create_task(start(rollout))
+
+
+@asynccontextmanager
+async def loaded_stack(capacity: int, load: Load) -> AsyncIterator[LoadedStack]:
+    """Up, with its workers warm. Raises MainspringErrors."""
+    async with temporary("mainspring-bench-") as stack:
+        settings = load_settings(stack.home)
+        members = _members(stack.home, capacity, load.reply_s)
+        fleet = Fleet(members, stack.home / "logs", _refuse_restart)
+        async with open_database(settings) as db, fleet:
+            client = await connect(settings, db)
+            await tasks.put_tasks(db, [TASK])
+            for name, num_turns in ((WARM_UP, 1), (CAMPAIGN, load.num_turns)):
+                config = no_op_config(name, num_turns, load.turns_per_activity)
+                await campaigns.create(db, config)
+            pids = await _pids(fleet)
+            loaded = LoadedStack(db, client, fleet, Footprint(stack.home, pids), load)
+            await loaded.warm_up()
+            yield loaded
+
+
+def _members(home: Path, capacity: int, reply_s: float) -> list[Member]:
+    def member(name: str, *arguments: str) -> Member:
+        module = "cli.bench.fakes.scale_worker"
+        return Member(name, list(arguments), environment=dict(ONE_THREAD), module=module)
+
+    return [
+        member(ROLLOUT_WORKER, "rollout", str(home), str(reply_s)),
+        member(NODE, "sandbox", str(home), str(reply_s), str(capacity)),
+    ]
+
+
+async def _pids(fleet: Fleet) -> dict[str, int]:
+    while True:
+        fleet.check()
+        pids = {name: member.pid for name, member in fleet.members.items()}
+        found = {name: pid for name, pid in pids.items() if pid is not None}
+        if len(found) == len(pids):
+            return found
+        await asyncio.sleep(WARM_UP_POLL_S)
+
+
+def _refuse_restart(end: ProcessEnd) -> NoReturn:
+    raise WorkFailed(f"while it was measured, {end}")

@@ -1,0 +1,367 @@
+"""What a campaign needs before it is stored: found, missing, or not visible from this machine.
+
+Invariants: looking changes nothing; whatever is missing comes with what to do about it; what only
+other machines can see is a warning, never a refusal. Used by `mainspring train`, which starts the
+processes itself, and by `mainspring campaign start`, which does not.
+"""
+
+import importlib.util
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from temporalio.client import Client
+
+from cli.operations.checks.checklist_item import Item, State
+from cli.operations.checks.memory_item import memory_here, memory_item
+from cli.operations.checks.model_item import as_before, model_bytes, model_item
+from cli.operations.checks.named_parts import unusable
+from cli.operations.checks.sandboxes_here import backends_here, probe_here
+from cli.operations.checks.task_checks import check_agents
+from cli.operations.machine import fleet_extensions, local_engines
+from cli.operations.machine.gpus_here import gpus_here
+from cli.operations.machine.local_engines import EngineKind, Hardware
+from infra.bundles.store import BundleMissing, mounts_for
+from infra.db.database import Database
+from infra.db.tasks import tasks, verifications
+from infra.policy.engines.engine_check import check_engine
+from infra.sandbox.protocol import BackendUnavailable
+from mainspring.algorithms.schedule import Schedule
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.pairs import warnings
+from mainspring.config.parallel import Device
+from mainspring.config.section import BUNDLED
+from mainspring.errors import EngineError, ServiceError, UsageError
+from mainspring.ids import (
+    GRADE_QUEUE,
+    ROLLOUT_QUEUE,
+    SANDBOX_QUEUE,
+    campaign_id,
+    trainer_queue,
+    waiting_trainer_queue,
+)
+from mainspring.programs.profiles.choice import check_context, context_warning
+from mainspring.sandbox_choice import backend_name
+from mainspring.settings import Settings
+from mainspring.status import PolicyApi, Unverified, Verification
+
+SPARE_BYTES = 2 << 30
+"""Postgres, Temporal, logs and reports of a campaign of some hours."""
+BYTES_PER_PARAMETER = 16
+"""Of one checkpoint: weights, two moments and the exported copy, four bytes each."""
+TRAINER_LIBRARIES = ("torch", "ray", "megatron")
+
+
+def require(campaign: str, items: Sequence[Item]) -> None:
+    """Raises UsageError or ServiceError, naming all that is missing."""
+    missing = [item for item in items if item.state is State.MISSING]
+    if not missing:
+        return
+    kind = ServiceError if all(item.is_service for item in missing) else UsageError
+    raise kind(
+        f"campaign {campaign} cannot start, nothing was stored:\n"
+        + "\n".join(f"  {item.what}: {item.found}" for item in missing),
+        remedy="; ".join(dict.fromkeys(item.fix for item in missing if item.fix)),
+    )
+
+
+async def of_this_machine(
+    config: CampaignConfig, settings: Settings, hardware: Hardware
+) -> list[Item]:
+    """What `mainspring train` needs here before any service is asked."""
+    model = as_before(model_item(config), config, settings.home)
+    items = [
+        model,
+        *_named_items(config),
+        *_setting_items(config),
+        *(
+            [
+                await _engine_here(config, url, settings, hardware)
+                for url in config.policy.engines
+                if model.state is State.OK
+            ]
+        ),
+        await _sandbox_item(config, settings),
+        *_bundle_items(config),
+        _trainer_item(settings.ray_address),
+        _gpu_item(config, hardware, settings.ray_address),
+        _disk_item(config, settings.home),
+    ]
+    if model.state is State.OK and not settings.ray_address:
+        memory = memory_item(config, gpus_here(), memory_here())
+        items += [] if memory is None else [memory]
+    return items
+
+
+def _named_items(config: CampaignConfig) -> list[Item]:
+    """Agent, reward, backend and algorithms, where one cannot be used."""
+    return [
+        Item(what, State.MISSING, error.message, error.remedy) for what, error in unusable(config)
+    ]
+
+
+def _setting_items(config: CampaignConfig) -> list[Item]:
+    """Settings that do nothing together, or not what they tell."""
+    return [Item("settings", State.WARNING, found) for found in warnings(config)]
+
+
+async def of_the_fleet(
+    config: CampaignConfig, settings: Settings, client: Client, db: Database
+) -> list[Item]:
+    """What `mainspring campaign start` can see of engines and workers elsewhere."""
+    model = model_item(config)
+    items = [model, *_named_items(config), *_setting_items(config)]
+    for url in config.policy.engines if model.state is State.OK else ():
+        if urlsplit(url).port == 0:
+            fix = "give the engine's port in policy.engines, or use mainspring train"
+            items.append(Item(f"engine {url}", State.MISSING, "port 0 is not an address", fix))
+            continue
+        asked = await engine_item(config, url, settings)
+        if asked is None:
+            fix = f"start it: {_by_hand(config, settings)}"
+            asked = Item(f"engine {url}", State.WARNING, "does not answer to this machine", fix)
+        items.append(asked)
+    campaign = campaign_id(config.name)
+    trainer = trainer_queue(campaign)
+    for what, queue, kind, command in (
+        ("rollout worker", ROLLOUT_QUEUE, "workflow", "mainspring worker rollout"),
+        ("sandbox node", SANDBOX_QUEUE, "activity", "mainspring worker sandbox"),
+        ("grading", GRADE_QUEUE, "activity", "mainspring worker sandbox"),
+        ("trainer", trainer, "activity", f"mainspring worker trainer --campaign {config.name}"),
+    ):
+        if await fleet_extensions.pollers(client, queue, kind):
+            items.append(Item(what, State.OK, f"polls queue {queue}"))
+        elif queue == trainer and await fleet_extensions.pollers(
+            client, waiting_trainer_queue(campaign), "activity"
+        ):
+            items.append(Item(what, State.OK, "waits for this campaign to be started"))
+        else:
+            items.append(Item(what, State.WARNING, f"nothing polls queue {queue}", command))
+    return items + await _extension_items(config, client, db)
+
+
+async def _extension_items(config: CampaignConfig, client: Client, db: Database) -> list[Item]:
+    """Extensions of your own, as the processes of the fleet can import them."""
+    asked = await fleet_extensions.ask(client, db, config)
+    items: list[Item] = []
+    for each in asked:
+        for problem in each.problems or ():
+            found = f"{each.who}: {problem}"
+            items.append(Item("extensions", State.MISSING, found, fleet_extensions.INSTALL))
+        if each.problems is None:
+            fix = "if it still runs, look at its log"
+            items.append(Item("extensions", State.WARNING, f"{each.who} does not answer", fix))
+    if num_fit := sum(each.problems == [] for each in asked):
+        who = "1 process" if num_fit == 1 else f"{num_fit} processes"
+        items.append(Item("extensions", State.OK, f"imported by {who}"))
+    return items
+
+
+async def of_the_tasks(config: CampaignConfig, db: Database | None) -> list[Item]:
+    """What a new campaign needs: room for its client; tasks in its splits, verified ones, none of
+    which asks for another agent. Without `db` (Postgres is down) only what can be known."""
+    items = _context_items(config)
+    if config.tasks.source == BUNDLED:
+        return [*items, Item("tasks", State.OK, f"bundled, made from seed {config.seed}")]
+    if db is None:
+        what = f"tasks of {config.tasks.source}"
+        return [*items, Item(what, State.WARNING, "not checked: Postgres is down", "mainspring up")]
+    stored = await tasks.list_splits(db)
+    mine = {each.split: each.num_tasks for each in stored if each.source == config.tasks.source}
+    listed = ", ".join(f"{split} {number}" for split, number in mine.items()) or "none"
+    for split in dict.fromkeys(("train", *config.evaluation.splits)):
+        what = f"tasks of {config.tasks.source}, split {split}"
+        if split not in mine:
+            fix = "import tasks (mainspring tasks import), or correct tasks.source and "
+            fix += "evaluation.splits in the file"
+            items.append(Item(what, State.MISSING, f"none; stored splits: {listed}", fix))
+            continue
+        known = await verifications.verification_of(db, config.tasks.source, split)
+        counts = Counter(known.values())
+        num_good, num_flaky = counts[Verification.VERIFIED], counts[Verification.FLAKY]
+        used = config.tasks.unverified is Unverified.USE
+        if used and num_flaky and config.schedule is Schedule.REPRODUCIBLE:
+            found = f"{num_flaky} of {mine[split]} are flaky: one patch got different verdicts"
+            fix = 'remove tasks.unverified = "use", which leaves them out, or set schedule = '
+            items.append(Item(what, State.MISSING, found, fix + '"fastest"'))
+        elif used:
+            items.append(Item(what, State.OK, f"{mine[split]}, unverified ones are used as well"))
+        elif num_good:
+            items.append(Item(what, State.OK, f"{num_good} of {mine[split]} verified"))
+        else:
+            fix = f"mainspring tasks verify --source {config.tasks.source} --split {split}"
+            items.append(Item(what, State.MISSING, f"{mine[split]}, none of them verified", fix))
+        listed_ids = list(known)[: config.split_size(split)]
+        good = [id for id in listed_ids if used or known[id] is Verification.VERIFIED]
+        try:
+            await check_agents(db, config, good)
+        except UsageError as error:
+            items.append(Item("agent", State.MISSING, error.message, error.remedy))
+    return items
+
+
+async def engine_item(config: CampaignConfig, url: str, settings: Settings) -> Item | None:
+    """What serves at `url`; None when no HTTP server answers there."""
+    if not await local_engines.answering([url]):
+        return None
+    what, model = f"engine {url}", config.policy.model
+    if config.policy.api is not PolicyApi.SGLANG:
+        return Item(what, State.OK, "answers")
+    try:
+        served = await check_engine(
+            url,
+            api_key=settings.policy_api_key.get_secret_value(),
+            model_dir=None if model == BUNDLED else Path(model),
+            max_context=config.policy.max_context,
+            adapter_rank=config.adapter_rank,
+        )
+    except EngineError as error:
+        return Item(what, State.MISSING, error.message, error.remedy, True)
+    if served.mismatch:
+        fix = "start an engine with policy.model, or correct policy.engines"
+        return Item(what, State.MISSING, served.mismatch, fix)
+    if config.schedule is Schedule.REPRODUCIBLE and not served.reproducible:
+        found = "its replies depend on which requests run together"
+        fix = f'start it again: {_by_hand(config, settings)}; or set schedule = "fastest"'
+        return Item(what, State.MISSING, found, fix)
+    kind = served.architectures[0] if served.architectures else served.model_type
+    return Item(what, State.OK, f"answers, serves {kind} from {served.model_path}")
+
+
+async def _engine_here(
+    config: CampaignConfig, url: str, settings: Settings, hardware: Hardware
+) -> Item:
+    what = f"engine {url}"
+    if urlsplit(url).port != 0 and (answered := await engine_item(config, url, settings)):
+        return answered
+    by_hand = _by_hand(config, settings)
+    if not local_engines.is_here(url) or config.policy.api is not PolicyApi.SGLANG:
+        return Item(what, State.MISSING, "does not answer", f"start it: {by_hand}", True)
+    if local_engines.kind_for(config, hardware) is EngineKind.SGLANG:
+        return Item(what, State.STARTS, "SGLang on this machine's GPUs")
+    why = "no GPU here" if not hardware.gpus else "SGLang is not installed in this environment"
+    if config.policy.model == BUNDLED:
+        why = "bundled model"
+    elif config.schedule is Schedule.REPRODUCIBLE:
+        why = "reproducible schedule"
+    size = 0 if config.policy.model == BUNDLED else model_bytes(Path(config.policy.model))
+    if size > local_engines.MAX_CPU_BYTES:
+        fix = f"start SGLang from its own environment: {by_hand} --engine sglang"
+        if config.schedule is Schedule.REPRODUCIBLE:
+            fix = 'take a smaller model, or set schedule = "fastest" and start SGLang'
+        return Item(
+            what,
+            State.MISSING,
+            f"does not answer ({why}), and a model of {size / 1e9:.0f} GB is too large for the "
+            "CPU engine",
+            fix,
+            True,
+        )
+    return Item(what, State.STARTS, f"the CPU engine ({why})")
+
+
+def _by_hand(config: CampaignConfig, settings: Settings) -> str:
+    """The command that starts an engine for the campaign."""
+    option = " --reproducible" if config.schedule is Schedule.REPRODUCIBLE else ""
+    model = local_engines.served_first(settings, config)
+    after = ""
+    if config.policy.model == BUNDLED and not model.exists():
+        after = " (when the trainer has made that folder; `mainspring train` starts both)"
+    return f"mainspring serve --model {model}{option}{after}"
+
+
+async def _sandbox_item(config: CampaignConfig, settings: Settings) -> Item:
+    backends = await backends_here()
+    works = list(backends.working())
+    # Bundled tasks have no image.
+    needed = await probe_here(backend_name(config.sandbox.backend, None), backends)
+    by_all = config.sandbox.backend is not None or config.tasks.source == BUNDLED
+    if by_all and isinstance(needed, BackendUnavailable):
+        return Item("sandbox", State.MISSING, needed.message, needed.remedy, True)
+    if isinstance(needed, BackendUnavailable) and not works:
+        return Item("sandbox", State.MISSING, needed.message, needed.remedy, True)
+    return Item("sandbox", State.OK, f"works: {', '.join(works)}")
+
+
+def _bundle_items(config: CampaignConfig) -> list[Item]:
+    """The client's bundle, where the agent is one; a name that is unknown is told elsewhere."""
+    try:
+        mounts = mounts_for(config.agent)
+    except BundleMissing as missing:
+        return [Item("client", State.MISSING, missing.message, missing.remedy)]
+    except UsageError:
+        return []
+    return [Item("client", State.OK, str(folder)) for folder in mounts.values()]
+
+
+def _context_items(config: CampaignConfig) -> list[Item]:
+    """Whether the context is too small for the client; nothing of agents that are none."""
+    try:
+        narrow = context_warning(config.agent, config.policy)
+    except UsageError:  # of its options: told with the agent
+        return []
+    if narrow is None:
+        return []
+    try:
+        check_context(config.agent, config.policy)
+    except UsageError as error:
+        return [Item("context", State.MISSING, error.message, error.remedy)]
+    return [Item("context", State.WARNING, *narrow)]
+
+
+def _trainer_item(ray_address: str) -> Item:
+    absent = [name for name in TRAINER_LIBRARIES if importlib.util.find_spec(name) is None]
+    if absent:
+        fix = "pip install 'mainspring[train]' (not into SGLang's environment)"
+        return Item("trainer", State.MISSING, f"not installed: {', '.join(absent)}", fix)
+    if ray_address:
+        found = f"Megatron-core on the Ray cluster at {ray_address}"
+        return Item("trainer", State.STARTS, found)
+    return Item("trainer", State.STARTS, "Ray and Megatron-core on this machine")
+
+
+def _gpu_item(config: CampaignConfig, hardware: Hardware, ray_address: str) -> Item:
+    world_size = config.trainer.world_size
+    ranks = f"{world_size} rank{'s' if world_size > 1 else ''}"
+    if config.trainer.device is Device.CPU:
+        return Item("device", State.OK, f"{ranks} on CPU, as set by trainer.device")
+    if ray_address:
+        wait_s = config.trainer.placement_timeout_s
+        found = f"{ranks} on CUDA: Ray has {wait_s:g} s to place them (trainer.placement_timeout_s)"
+        return Item("device", State.OK, found)
+    found = f"{ranks} on CUDA; GPUs here: {len(hardware.gpus)}"
+    if len(hardware.gpus) >= world_size:
+        return Item("device", State.OK, found)
+    fix = 'set trainer.device = "cpu" for a small model'
+    if hardware.gpus:
+        fix = "lower trainer.tensor_parallel or trainer.data_parallel"
+    return Item("device", State.MISSING, found, fix)
+
+
+def _disk_item(config: CampaignConfig, home: Path) -> Item:
+    folder = home
+    while not folder.exists():
+        folder = folder.parent
+    free, needed = shutil.disk_usage(folder).free, SPARE_BYTES + _checkpoint_bytes(config)
+    found = f"{free / 1e9:.1f} GB free at {home}, about {needed / 1e9:.1f} GB needed"
+    if free >= needed:
+        return Item("disk", State.OK, found)
+    fix = "free space, or choose a folder on another disk with --home"
+    return Item("disk", State.MISSING, found, fix, True)
+
+
+def _checkpoint_bytes(config: CampaignConfig) -> int:
+    """What those that are kept and the one being written take."""
+    if config.policy.model == BUNDLED:
+        return 0
+    directory = Path(config.policy.model)
+    if not (directory / "config.json").is_file():
+        return 0
+    hf = local_engines.hf_config(directory)
+    bytes_each = 4 if "32" in str(hf.get("dtype") or hf.get("torch_dtype")) else 2
+    num_parameters = model_bytes(directory) // bytes_each
+    trainer = config.trainer
+    num_kept = trainer.keep_checkpoints + trainer.keep_best + 1
+    return num_kept * BYTES_PER_PARAMETER * num_parameters

@@ -1,0 +1,70 @@
+"""Whether a campaign can be started with its `policy.model`: an item of its checklist.
+
+Reads headers and sizes alone, so a model of any size is looked at in milliseconds. Used by
+`cli.operations.checks.checklist`.
+"""
+
+import re
+from pathlib import Path
+
+from cli.operations.checks.checklist_item import Item, State
+from infra.policy.model.model_files import check_model_directory, read_facts
+from infra.policy.model.weight_files import check_same_weights
+from mainspring import layout
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.section import BUNDLED
+from mainspring.errors import ModelError
+from mainspring.ids import campaign_id
+from mainspring.planning.model_shape import read_shape
+from mainspring.planning.rank_kinds import check_divides
+
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def model_item(config: CampaignConfig) -> Item:
+    model = config.policy.model
+    if model == BUNDLED:
+        return Item("model", State.OK, "bundled, made by the campaign")
+    directory = Path(model)
+    if not directory.is_dir() and not directory.is_absolute() and _HUB_NAME.fullmatch(model):
+        return Item(
+            "model",
+            State.MISSING,
+            f"policy.model = {model!r} is a name of the Hugging Face hub, not a folder",
+            f"download it (hf download {model} --local-dir models/{directory.name}) and name the "
+            "folder in policy.model",
+        )
+    try:
+        check_model_directory(directory)
+        check_divides(read_shape(directory), config.trainer)
+    except ModelError as error:
+        return Item("model", State.MISSING, error.message, error.remedy)
+    own = read_facts(directory).max_context
+    if own is not None and config.policy.max_context > own:
+        return Item(
+            "model",
+            State.MISSING,
+            f"policy.max_context = {config.policy.max_context}, the model {model} was made for "
+            f"{own} tokens",
+            f"set policy.max_context to {own} or less",
+        )
+    return Item("model", State.OK, f"{model} ({model_bytes(directory) / 1e9:.1f} GB)")
+
+
+def as_before(item: Item, config: CampaignConfig, home: Path) -> Item:
+    """`item`, of the model; unless a campaign that is resumed began with one of other shapes: its
+    engines would start with this one and refuse every version."""
+    first = layout.policy(home, campaign_id(config.name), 0) / layout.HF_DIRECTORY
+    if item.state is not State.OK or config.policy.model == BUNDLED or not first.is_dir():
+        return item
+    try:
+        check_same_weights(Path(config.policy.model), first, more_allowed=True)
+    except ModelError as error:
+        found = f"{error.message}; campaign {config.name} began with that one"
+        fix = "put the model back that the campaign began with, or give the new campaign another "
+        return Item("model", State.MISSING, found, fix + "name")
+    return item
+
+
+def model_bytes(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.glob("*.safetensors"))

@@ -1,0 +1,219 @@
+"""The policy engines that `mainspring train` starts on this machine, where none answers.
+
+Invariants: an engine that answers is used as it is; only addresses of this machine get an engine
+started; what is started, and why, is said before it is; nothing falls back from a GPU to the CPU
+without being told. Pure decisions here, the processes are `cli.operations.machine.fleet`'s.
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+
+from cli.operations.machine.fleet import ONE_THREAD, Member
+from infra.policy.engines.engine_check import adapter_arguments
+from infra.policy.model.model_files import read_facts
+from mainspring import batch_invariance, layout
+from mainspring.algorithms.schedule import Schedule
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.parallel import Device
+from mainspring.config.section import BUNDLED
+from mainspring.ids import campaign_id
+from mainspring.settings import Settings
+
+HERE = ("127.0.0.1", "localhost", "::1")
+ANSWER_TIMEOUT_S = 10.0
+STEP_INTERVAL_MS = "50"
+"""On two cores replies that share a step cost a fraction; a reply takes two seconds. Bundled model
+only: a step of a larger one takes longer than this anyway."""
+MAX_CPU_BYTES = 8 << 30
+"""Larger models give less than a token a second on a CPU."""
+MAX_BATCH = 64
+SLOTS_PER_RUNNING = 2
+"""KV caches of the CPU engine for each request at once, as its scheduler has it (not imported: it
+brings torch)."""
+SHARED_GPU_FRACTION = "0.35"
+"""Of a GPU's memory that SGLang may take where the trainer needs the same GPU."""
+FIRST_VERSION = "base"
+"""Not a policy version: the first request brings the engine up to date."""
+
+
+class EngineKind(StrEnum):
+    CPU = "cpu"
+    """`mainspring serve`, for small models."""
+    SGLANG = "sglang"
+    """`mainspring serve --engine sglang`, on GPUs of this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What of this machine decides which engine is started."""
+
+    gpus: tuple[str, ...]
+    """Indices or ids of the GPUs that this process may use."""
+    has_sglang: bool
+    """Installed in this environment."""
+    free_memory_bytes: int
+    cores: int
+
+
+def this_machine() -> Hardware:
+    return Hardware(
+        visible_gpus(),
+        importlib.util.find_spec("sglang") is not None,
+        psutil.virtual_memory().available,
+        os.cpu_count() or 1,
+    )
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """As CUDA_VISIBLE_DEVICES narrows them; none where there is no NVIDIA driver."""
+    if shutil.which("nvidia-smi") is None:
+        return ()
+    command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    found = tuple(said.stdout.split()) if said.returncode == 0 else ()
+    narrowed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if narrowed is None or not found:
+        return found
+    return tuple(device for device in narrowed.split(",") if device not in ("", "-1"))
+
+
+def kind_for(config: CampaignConfig, hardware: Hardware) -> EngineKind:
+    if config.policy.model == BUNDLED:  # its shapes are too small for SGLang's kernels
+        return EngineKind.CPU
+    if config.schedule is Schedule.REPRODUCIBLE:  # which SGLang is not
+        return EngineKind.CPU
+    return EngineKind.SGLANG if hardware.gpus and hardware.has_sglang else EngineKind.CPU
+
+
+def is_here(url: str) -> bool:
+    return urlsplit(url).hostname in HERE
+
+
+async def answering(engines: Sequence[str]) -> set[str]:
+    """Those where an HTTP server answers now, of whatever kind."""
+    found: set[str] = set()
+    async with httpx.AsyncClient(timeout=ANSWER_TIMEOUT_S) as http:
+        for url in engines:
+            try:
+                await http.get(url + "/model_info")
+            except httpx.HTTPError:
+                continue
+            found.add(url)
+    return found
+
+
+def engine_members(
+    settings: Settings, config: CampaignConfig, urls: Sequence[str], hardware: Hardware
+) -> list[Member]:
+    """A process for each of `urls`, all of them addresses of this machine."""
+    kind = kind_for(config, hardware)
+    make = _sglang if kind is EngineKind.SGLANG else _cpu
+    return [
+        make(
+            "engine" if number == 0 else f"engine-{number + 1}",
+            settings,
+            config,
+            url,
+            hardware,
+        )
+        for number, url in enumerate(urls)
+    ]
+
+
+def served_first(settings: Settings, config: CampaignConfig) -> Path:
+    """The model directory that an engine serves before it is given a policy version."""
+    if config.policy.model == BUNDLED:
+        return layout.base_model(settings.home, campaign_id(config.name))
+    return Path(config.policy.model)
+
+
+def gpus_of_trainer(config: CampaignConfig, hardware: Hardware) -> tuple[str, ...]:
+    if config.trainer.device is not Device.CUDA:
+        return ()
+    world_size = config.trainer.world_size
+    return hardware.gpus[:world_size]
+
+
+def _sglang(
+    name: str, settings: Settings, config: CampaignConfig, url: str, hardware: Hardware
+) -> Member:
+    member = _serve(name, settings, config, url)
+    rest = hardware.gpus[len(gpus_of_trainer(config, hardware)) :]
+    # SGLang keeps two tokens of its context for itself.
+    length = config.policy.max_context + 2
+    if config.policy.model != BUNDLED:
+        length = min(length, read_facts(Path(config.policy.model)).max_context or length)
+    member.arguments += ["--engine", "sglang", "--context-length", str(length)]
+    if config.adapter_rank:
+        member.arguments += adapter_arguments(config.adapter_rank)
+    if not rest:
+        member.arguments += ["--mem-fraction-static", SHARED_GPU_FRACTION]
+        rest = hardware.gpus[:1]
+    number = int(name.partition("-")[2] or 1) - 1
+    member.environment = {"CUDA_VISIBLE_DEVICES": rest[number % len(rest)]}
+    return member
+
+
+def _cpu(
+    name: str, settings: Settings, config: CampaignConfig, url: str, hardware: Hardware
+) -> Member:
+    member = _serve(name, settings, config, url)
+    member.environment = dict(ONE_THREAD)
+    if config.schedule is Schedule.REPRODUCIBLE:
+        member.arguments.append("--reproducible")
+        member.environment |= batch_invariance.environment()
+    if config.policy.model == BUNDLED:
+        member.arguments += ["--step-interval-ms", STEP_INTERVAL_MS]
+        # With one compute thread alone: a pool of them would not outlive a fork.
+        member.imports = ("engine.server",)
+        return member
+    threads = max(1, hardware.cores // 2)
+    member.environment["OMP_NUM_THREADS"] = str(threads)
+    member.arguments += ["--threads", str(threads)]
+    member.arguments += ["--context-length", str(config.policy.max_context)]
+    batch = batch_that_fits(Path(config.policy.model), config, hardware.free_memory_bytes)
+    member.arguments += ["--max-batch", str(batch)]
+    return member
+
+
+def _serve(name: str, settings: Settings, config: CampaignConfig, url: str) -> Member:
+    first, address = served_first(settings, config), urlsplit(url)
+    host, port = address.hostname or HERE[0], address.port or 80
+    return Member(
+        name,
+        [
+            "serve",
+            *("--model", str(first), "--host", host, "--port", str(port)),
+            *("--weight-version", FIRST_VERSION),
+        ],
+        waits_for=first / "config.json",
+    )
+
+
+def hf_config(model: Path) -> dict[str, Any]:
+    return json.loads((model / "config.json").read_text())
+
+
+def batch_that_fits(model: Path, config: CampaignConfig, free_bytes: int) -> int:
+    """Requests at once whose KV cache takes at most half of the free memory on CPU."""
+    hf = hf_config(model)
+    heads = hf["num_attention_heads"]
+    head_dim = hf.get("head_dim") or hf["hidden_size"] // heads
+    per_token = 2 * hf["num_hidden_layers"] * hf.get("num_key_value_heads", heads) * head_dim * 4
+    per_request = SLOTS_PER_RUNNING * per_token * config.policy.max_context
+    return max(1, min(MAX_BATCH, free_bytes // 2 // per_request))

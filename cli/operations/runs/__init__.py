@@ -1,0 +1,1 @@
+"""Runs: launched, played to their end, watched, controlled and planned."""

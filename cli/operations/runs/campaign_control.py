@@ -1,0 +1,201 @@
+"""What an operator does to a campaign: cancel, pause, resume, drop its batch, roll back a version.
+
+Invariants: a campaign that does not run is named with its status, and the command fails; what is
+dropped or rolled back is decided in the store, once, and the running workflow is told afterwards.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from cli.operations.machine.fleet_extensions import pollers
+from cli.operations.runs.campaign_launch import is_being_cancelled
+from cli.operations.runs.stored_run import resuming
+from infra.db.database import Database
+from infra.db.naming import campaign_named
+from infra.db.runs import campaigns
+from infra.db.runs.campaigns import CampaignRecord
+from infra.db.training import discards
+from infra.temporal.lost_campaigns import settle_campaign
+from mainspring import layout
+from mainspring.config.any_run import training
+from mainspring.errors import UsageError
+from mainspring.ids import ROLLOUT_QUEUE, CampaignId, campaign_workflow, group_workflow
+from mainspring.protocol.campaign import BatchDropped
+from mainspring.status import CampaignStatus
+
+TAKEN_TIMEOUT_S = 15.0
+"""A worker that lives takes a workflow's task sooner, but on a machine that is overloaded."""
+SAY_AFTER_S = 2.0
+LOOK_S = 0.2
+_WORDS = {
+    CampaignStatus.CANCELLED: "has already been cancelled",
+    CampaignStatus.CREATED: "has not begun",
+}
+
+
+async def refuse_ended(db: Database, name: str, verb: str) -> None:
+    """What the row alone tells, without Temporal. Raises UsageError."""
+    record = await campaign_named(db, name)
+    if record.status in campaigns.ENDS:
+        raise _does_not_run(record.id, record.status, verb)
+
+
+async def cancel(client: Client, db: Database, name: str) -> CampaignId:
+    """Raises UsageError when it does not run."""
+    campaign = await _running(client, db, name, "cancel")
+    try:
+        await client.get_workflow_handle(campaign_workflow(campaign)).cancel()
+    except RPCError as error:
+        await _refuse_ended(error, client, db, campaign, "cancel")
+    return campaign
+
+
+async def set_paused(
+    client: Client, db: Database, name: str, paused: bool, say: Callable[[str], None]
+) -> str:
+    """Pause or resume it; what came of that. The order is recorded at once and is taken when a
+    worker runs, also after this command was aborted. Raises UsageError when it does not run."""
+    verb, done = ("pause", "paused") if paused else ("resume", "resumed")
+    campaign = await _running(client, db, name, verb)
+    handle = client.get_workflow_handle(campaign_workflow(campaign))
+    if await is_being_cancelled(handle):
+        kind = (await campaigns.get(db, campaign)).kind
+        raise UsageError(
+            f"campaign {campaign} is being cancelled: nothing to {verb}",
+            remedy=f"start it again with `{resuming(kind, campaign)}`",
+        )
+    try:
+        await handle.signal("set_paused", paused)
+    except RPCError as error:
+        await _refuse_ended(error, client, db, campaign, verb)
+    begun = time.monotonic()
+    told = False
+    while True:
+        record = await campaigns.get(db, campaign)
+        if record.status in campaigns.ENDS and paused:
+            raise _does_not_run(campaign, record.status, verb)
+        if record.status in campaigns.ENDS:
+            return f"campaign {campaign} is {done}, and {record.status} since"
+        polling = await pollers(client, ROLLOUT_QUEUE, "workflow")
+        if not polling:
+            return (
+                f"campaign {campaign}: the order is recorded, and no rollout worker runs. It is "
+                f"{done} when one starts (`{resuming(record.kind, campaign)}`, or "
+                "`mainspring worker rollout`)"
+            )
+        # A campaign that was not paused before shows by nothing that a worker took the order.
+        if (record.status is CampaignStatus.PAUSED) is paused:
+            return f"campaign {campaign} is {done}"
+        if time.monotonic() - begun > TAKEN_TIMEOUT_S:
+            return (
+                f"campaign {campaign}: the order is recorded, and no rollout worker has taken it "
+                f"within {TAKEN_TIMEOUT_S:.0f} s ({', '.join(polling)}). It is {done} when one does"
+            )
+        if not told and time.monotonic() - begun > SAY_AFTER_S:
+            told = True
+            say(f"the order is recorded: waiting until a rollout worker takes it ({polling[0]})")
+        await asyncio.sleep(LOOK_S)
+
+
+async def unserved(client: Client) -> str:
+    """A sentence where no rollout worker runs, which what was asked for waits for; else empty."""
+    if await pollers(client, ROLLOUT_QUEUE, "workflow"):
+        return ""
+    return "no rollout worker runs: it is done when one starts"
+
+
+async def drop_batch(client: Client, db: Database, name: str) -> str:
+    """Drop the batch of the planned step; tells what was done. Raises UsageError without one."""
+    record = await _training(db, name)
+    batch = await discards.planned_batch(db, record.id)
+    await discards.drop_batch(db, record.id, batch)
+    done = (
+        f"campaign {record.id}: step {batch.step} is not planned any more; its "
+        f"{len(batch.groups)} groups are masked and will be replaced by new ones"
+    )
+    handle = client.get_workflow_handle(campaign_workflow(record.id))
+    try:
+        await handle.signal("batch_dropped", BatchDropped(step=batch.step))
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return f"{done} when it is started again"
+    return done
+
+
+async def rollback(client: Client, db: Database, home: Path, name: str) -> str:
+    """Discard the newest policy version; tells what was done. Raises UsageError while the campaign
+    runs, and when there is no version to take back."""
+    record = await _training(db, name)
+    await settle_campaign(db, client, record.id)
+    record = await campaigns.get(db, record.id)
+    if record.status not in campaigns.ENDS:
+        raise UsageError(
+            f"campaign {record.id} is {record.status.value}: its versions are in use",
+            remedy=f"run `mainspring campaign cancel {record.id}` first",
+        )
+    version = await discards.newest_to_discard(db, record.id)
+    # First the files: a version that is made again must not find those of the discarded one.
+    _set_aside(layout.policy(home, record.id, version))
+    discarded = await discards.rollback(db, record.id, version)
+    for group in discarded.was_running if discarded else ():
+        try:
+            await client.get_workflow_handle(group_workflow(group)).cancel()
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+    num_groups = len(discarded.groups) if discarded else 0
+    return (
+        f"campaign {record.id}: policy version {version} is discarded, version {version - 1} is "
+        f"the newest; {num_groups} groups are masked and will be replaced when it is started again"
+    )
+
+
+async def _training(db: Database, name: str) -> CampaignRecord:
+    record = await campaign_named(db, name)
+    training(record.config)
+    return record
+
+
+async def _running(client: Client, db: Database, name: str, verb: str) -> CampaignId:
+    """The row is corrected first: Temporal takes a cancel of an ended workflow without a word."""
+    campaign = (await campaign_named(db, name)).id
+    await settle_campaign(db, client, campaign)
+    status = (await campaigns.get(db, campaign)).status
+    if status in campaigns.ENDS:
+        raise _does_not_run(campaign, status, verb)
+    return campaign
+
+
+async def _refuse_ended(
+    error: RPCError, client: Client, db: Database, campaign: CampaignId, verb: str
+) -> NoReturn:
+    """It ended, or has not begun, since its row was read."""
+    if error.status is not RPCStatusCode.NOT_FOUND:
+        raise error
+    await settle_campaign(db, client, campaign)
+    raise _does_not_run(campaign, (await campaigns.get(db, campaign)).status, verb) from None
+
+
+def _does_not_run(campaign: CampaignId, status: CampaignStatus, verb: str) -> UsageError:
+    how = _WORDS.get(status, f"has already {status.value}")
+    return UsageError(
+        f"campaign {campaign} {how}: nothing to {verb}",
+        remedy="`mainspring campaign list` lists those that run",
+    )
+
+
+def _set_aside(directory: Path) -> None:
+    """Under a name that no version has."""
+    if not directory.exists():
+        return
+    number = 1
+    while (aside := directory.with_name(f"{directory.name}.discarded-{number}")).exists():
+        number += 1
+    directory.rename(aside)

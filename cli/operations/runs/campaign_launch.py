@@ -1,0 +1,365 @@
+"""Starting a campaign and resuming one: from the store to a running workflow.
+
+Invariant: both are idempotent. Creating stores configuration and tasks once, the tasks chosen by
+what is known of them then; a workflow that is started reads from the store where its campaign
+stands, so one that failed, was cancelled or was terminated resumes at its next step with the groups
+that are ready. Evaluations, verifications and regrades are campaigns of another kind.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, assert_never
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowHandle,
+)
+from temporalio.common import (
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from bundled.generator import Split, make_tasks
+from cli.operations.checks.named_parts import check_named
+from cli.operations.checks.pass_rate_checks import check_pass_rates, refuse_pass_rates
+from cli.operations.checks.sandboxes_here import require_backends, require_bundle
+from cli.operations.checks.task_checks import check_backend_fits, check_can_be_verified, check_tasks
+from cli.operations.machine.fleet_extensions import pollers
+from infra.db.database import Database
+from infra.db.plans import run_plans
+from infra.db.runs import campaigns
+from infra.db.runs.campaigns import CampaignRecord
+from infra.db.tasks import selections, tasks
+from infra.db.tasks.selections import OverTasks, Selected
+from infra.sandbox.backends import Backends
+from mainspring.config.any_run import Measurement, Playing
+from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.regrade import RegradeConfig
+from mainspring.config.section import BUNDLED
+from mainspring.config.sft import SftConfig
+from mainspring.config.verification import VerificationConfig
+from mainspring.errors import UsageError
+from mainspring.ids import (
+    ROLLOUT_QUEUE,
+    CampaignId,
+    TaskId,
+    campaign_id,
+    campaign_workflow,
+)
+from mainspring.protocol.campaign import CampaignPlan, CampaignState
+from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
+from mainspring.protocol.run import RunState
+from mainspring.protocol.sft import SftState
+from mainspring.settings import USUAL_NAMESPACE
+from mainspring.status import CampaignStatus, Exclusion, PolicyApi
+from workflows import search
+
+CANCEL_TIMEOUT_S = 120.0
+"""A cancelled campaign lets its activities end, its trainer's among them. One that takes longer is
+replaced: whatever still runs of it is fenced, or taken up by the one that is started."""
+SAY_EVERY_S = 15.0
+LOOK_S = 0.5
+LOOK_TIMEOUT_S = 5.0
+SPLITS: tuple[Split, ...] = ("train", "heldout", "heldout_templates")
+
+
+async def create(db: Database, config: Playing, here: Backends | None = None) -> CampaignId:
+    """Store the campaign and its tasks. Raises UsageError when the name means another config, when
+    there is nothing to do it with, or its reward cannot be computed; BackendUnavailable when a task
+    needs a sandbox backend that does not work `here`, and BundleMissing when its client is not
+    (None: its nodes are elsewhere).
+
+    The campaign's row comes last: a stored campaign has its tasks, whatever a later version of the
+    generator would make of the seed.
+    """
+    campaign = campaign_id(config.name)
+    stored = await campaigns.find(db, campaign)
+    if stored is not None:
+        await campaigns.create(db, config)
+        if here is not None and stored.status is not CampaignStatus.FINISHED:
+            require_bundle(config)
+            await require_backends(db, config, await _used(db, stored), here)
+        return campaign
+    check_named(config)
+    selected: list[Selected] = []
+    match config:
+        case CampaignConfig():
+            _check_tokens(config)
+            await check_pass_rates(db, config)
+            selected = await _select(db, config, SPLITS)
+            used = _ids(selected)
+            await check_tasks(db, config, used)
+        case EvaluationConfig():
+            selected = await _select(db, config, config.splits)
+            used = _ids(selected)
+            await check_tasks(db, config, used)
+        case VerificationConfig():
+            selected = await _select(db, config, config.splits)
+            used = _ids(selected)
+            await check_can_be_verified(db, config, used)
+        case RegradeConfig():
+            used = await _used(db, await _check_regrade(db, config))
+        case _:
+            assert_never(config)
+    await check_backend_fits(db, config, used)
+    if here is not None:
+        require_bundle(config)
+        await require_backends(db, config, used, here)
+    await campaigns.create(db, config, selected)
+    return campaign
+
+
+async def _select(db: Database, config: OverTasks, made: Sequence[str]) -> list[Selected]:
+    """The tasks of its splits, excluded ones among them; bundled ones of the splits `made` are
+    generated first. Raises UsageError when a split has none to use."""
+    if config.tasks.source == BUNDLED:
+        for split in SPLITS:
+            if split in made:
+                generated = make_tasks(config.seed, split, config.split_size(split) or 0)
+                await tasks.put_tasks(
+                    db,
+                    [task.model_copy(update={"source": config.task_source}) for task in generated],
+                )
+    selected: list[Selected] = []
+    for split in config.splits:
+        chosen = await selections.choose(db, config, split)
+        _check_chosen(config, split, chosen)
+        selected += chosen
+    return selected
+
+
+def _ids(selected: Sequence[Selected]) -> list[TaskId]:
+    return [each.task_id for each in selected if each.position is not None]
+
+
+async def _used(db: Database, stored: CampaignRecord) -> list[TaskId]:
+    """The tasks of a stored campaign, of whatever kind."""
+    config = stored.config
+    while isinstance(config, RegradeConfig):
+        config = (await campaigns.get(db, campaign_id(config.of))).config
+    if isinstance(config, SftConfig):
+        return []
+    return [id for each in config.splits for id in await selections.task_ids(db, config, each)]
+
+
+def _check_tokens(config: CampaignConfig) -> None:
+    if config.policy.api is not PolicyApi.SGLANG:
+        raise UsageError(
+            f"campaign {config.name}: policy.api = {config.policy.api.value!r} gives no tokens to "
+            "train on",
+            remedy='train with policy.api = "sglang", or measure it with `mainspring eval run`',
+        )
+
+
+def _check_chosen(config: OverTasks, split: str, chosen: list[Selected]) -> None:
+    what = f"campaign {config.name}: source {config.task_source!r} has no tasks in split {split!r}"
+    if not chosen:
+        within = "" if isinstance(config, CampaignConfig) else config.slice
+        raise UsageError(
+            what + (f" within {within}" if within else ""),
+            remedy="import the tasks first (`mainspring tasks list` shows what is stored), or "
+            "correct the names of source and splits",
+        )
+    if all(each.position is None for each in chosen):
+        by_rate = Counter(each.exclusion for each in chosen)
+        if isinstance(config, CampaignConfig) and by_rate[Exclusion.VERIFICATION] < len(chosen):
+            refuse_pass_rates(config, split, by_rate)
+        counts = Counter(each.verification for each in chosen)
+        raise UsageError(
+            f"{what} that are verified: {_counted(counts)}",
+            remedy=f"run `mainspring tasks verify --source {config.task_source} --split {split}`, "
+            'or set unverified = "use" in [tasks]',
+        )
+
+
+async def _check_regrade(db: Database, config: RegradeConfig) -> CampaignRecord:
+    """The campaign whose patches are graded again."""
+    source = await campaigns.get(db, campaign_id(config.of))
+    if isinstance(source.config, VerificationConfig):
+        raise UsageError(
+            f"campaign {source.id} graded given patches: there are none of an agent to grade again",
+            remedy="run `mainspring tasks verify` again under another name",
+        )
+    if source.status not in campaigns.ENDS:
+        raise UsageError(
+            f"campaign {source.id} is {source.status}: its patches are not all there",
+            remedy=f"wait for its end, or `mainspring campaign cancel {source.id}`",
+        )
+    if not await run_plans.num_patches(db, source.id):
+        raise UsageError(f"campaign {source.id} has no patch to grade")
+    return source
+
+
+async def left_out(db: Database, campaign: CampaignId) -> str:
+    """How many tasks the campaign excludes, and why; empty when it uses all."""
+    counts = await selections.left_out(db, campaign)
+    if not counts:
+        return ""
+    total = sum(counts.values())
+    return f"{total} {'task is' if total == 1 else 'tasks are'} excluded: {_counted(counts)}"
+
+
+def _counted(counts: Mapping[Any, int]) -> str:
+    return ", ".join(
+        f"{number} {str(word).replace('_', ' ')}" for word, number in counts.items() if number
+    )
+
+
+async def start(
+    client: Client,
+    db: Database,
+    campaign: CampaignId,
+    say: Callable[[str], None] = lambda text: None,
+    *,
+    brings_workers: bool = False,
+) -> WorkflowHandle:
+    """Start the campaign's workflow, or find it running. One that is being cancelled ends first, or
+    is replaced when no worker ends it. `brings_workers`: the caller starts a rollout worker.
+
+    The row has its new status before the workflow is started, so that what watches it from here on
+    does not take the end before for this one's."""
+    handle = client.get_workflow_handle(campaign_workflow(campaign))
+    await _tell_of_other_namespace(client, handle.id, say)
+    is_stuck = not await _until_cancelled(client, handle, say, brings_workers)
+    record = await campaigns.get(db, campaign)
+    paused = record.status is CampaignStatus.PAUSED
+    state: CampaignState | SftState | RunState
+    reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
+    if isinstance(record.config, CampaignConfig):
+        kind, state = Workflow.CAMPAIGN, _state(record.config, paused)
+    elif isinstance(record.config, SftConfig):
+        kind, state = Workflow.SFT, SftState(campaign=campaign, paused=paused)
+    else:
+        kind, state = Workflow.RUN, _run_state(record.config, paused)
+        if record.status is CampaignStatus.FINISHED:
+            return handle
+        # Its workflow may have completed before it was opened again.
+        reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE
+    before = await campaigns.resume(db, campaign, CampaignStatus.CREATED)
+    try:
+        return await client.start_workflow(
+            kind,
+            state,
+            id=handle.id,
+            task_queue=ROLLOUT_QUEUE,
+            task_timeout=WORKFLOW_TASK_TIMEOUT,
+            id_reuse_policy=reuse,
+            # What it has under way is taken up from the store, as after any end.
+            id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING
+            if is_stuck
+            else WorkflowIDConflictPolicy.USE_EXISTING,
+            static_summary=f"{record.kind} {campaign}",
+            search_attributes=TypedSearchAttributes(
+                [SearchAttributePair(search.CAMPAIGN, campaign)]
+            ),
+        )
+    except WorkflowAlreadyStartedError:
+        return handle
+    except BaseException:
+        if before is not None:
+            await campaigns.set_status(db, campaign, before, record.error)
+        raise
+
+
+async def _tell_of_other_namespace(
+    client: Client, workflow: str, say: Callable[[str], None]
+) -> None:
+    """Earlier versions worked in Temporal's usual namespace: what they left there stays Running."""
+    if client.namespace == USUAL_NAMESPACE:
+        return
+    try:
+        described = await client.workflow_service.describe_workflow_execution(
+            DescribeWorkflowExecutionRequest(
+                namespace=USUAL_NAMESPACE, execution=WorkflowExecution(workflow_id=workflow)
+            ),
+            timeout=timedelta(seconds=LOOK_TIMEOUT_S),
+        )
+    except RPCError:
+        return  # no such workflow or namespace, or one that is not for us
+    info = described.workflow_execution_info
+    if info.status == WorkflowExecutionStatus.RUNNING:
+        say(
+            f"{workflow} also runs in Temporal's namespace {USUAL_NAMESPACE}, where nothing works "
+            "on it: an earlier version of Mainspring may have left it. To end it, run `temporal "
+            f"workflow terminate --namespace {USUAL_NAMESPACE} --workflow-id {workflow}`"
+        )
+
+
+async def _until_cancelled(
+    client: Client, handle: WorkflowHandle, say: Callable[[str], None], brings_workers: bool
+) -> bool:
+    """Wait for the end of a workflow that was asked to cancel, which takes it a moment. False when
+    it takes too long, or no worker is there to end it."""
+    begun = time.monotonic()
+    said_at = -SAY_EVERY_S
+    while await is_being_cancelled(handle):
+        now = time.monotonic()
+        if not brings_workers and not await pollers(client, ROLLOUT_QUEUE, "workflow"):
+            say(f"{handle.id} was cancelled, and no rollout worker runs to end it: replaced")
+            return False
+        if now - begun > CANCEL_TIMEOUT_S:
+            say(f"{handle.id} was cancelled and has not ended in {now - begun:.0f} s: replaced")
+            return False
+        if now - said_at >= SAY_EVERY_S:
+            said_at = now
+            say(f"{handle.id} was cancelled: waiting until it has ended")
+        await asyncio.sleep(LOOK_S)
+    return True
+
+
+async def is_being_cancelled(handle: WorkflowHandle) -> bool:
+    described = await describe(handle)
+    if described is None or described.status is not WorkflowExecutionStatus.RUNNING:
+        return False
+    return described.raw_description.workflow_extended_info.cancel_requested
+
+
+async def describe(handle: WorkflowHandle) -> WorkflowExecutionDescription | None:
+    """None when Temporal does not know the workflow."""
+    try:
+        return await handle.describe()
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return None
+        raise
+
+
+def _run_state(config: Measurement, paused: bool) -> RunState:
+    regrades = isinstance(config, RegradeConfig)
+    return RunState(
+        campaign=CampaignId(config.name),
+        concurrency=config.concurrency,
+        summary=f"patch of {config.of}" if regrades else f"{config.task_source} {config.split}",
+        paused=paused,
+    )
+
+
+def _state(config: CampaignConfig, paused: bool) -> CampaignState:
+    """What the workflow decides by; where the campaign stands it reads from the store."""
+    return CampaignState(
+        campaign=CampaignId(config.name),
+        plan=CampaignPlan(
+            num_steps=config.trainer.num_steps,
+            groups_per_step=config.trainer.groups_per_step,
+            max_staleness=config.trainer.max_staleness,
+            eval_every_steps=config.evaluation.every_steps,
+            eval_splits=list(config.evaluation.splits),
+            eval_greedy=config.evaluation.greedy,
+            eval_concurrency=config.evaluation.concurrency,
+            max_flat_groups=config.trainer.flat_groups_bound,
+            publish=config.policy.publish,
+        ),
+        paused=paused,
+    )

@@ -1,0 +1,73 @@
+"""Everything that `mainspring campaign show` tells of one campaign: rows, waits, where files lie.
+
+Needs the database; Temporal is asked while the campaign runs, and told of when it does not answer.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from temporalio.service import RPCError
+
+from cli.operations.machine.supervisor import Supervisor, starting
+from cli.operations.runs.seen_waits import look
+from infra.db.connect import with_recorded_namespace
+from infra.db.database import Database
+from infra.db.naming import campaign_named
+from infra.db.runs.campaigns import CampaignRecord
+from infra.temporal.connection import connect, settled
+from mainspring import layout
+from mainspring.errors import TemporalError
+from mainspring.settings import USUAL_NAMESPACE, Settings
+from mainspring.waits import ENDED, Wait, doing, waits
+from reports.collect import collect
+from reports.data import ReportData
+from reports.summary import REPORT_FILE
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignView:
+    record: CampaignRecord
+    data: ReportData
+    doing: tuple[str, ...]
+    waits: tuple[Wait, ...]
+    report: Path | None
+    """The written report's page."""
+    temporal_link: str
+    """Page of Temporal's UI that lists workflows; empty: there is none."""
+
+
+async def read(db: Database, settings: Settings, name: str) -> CampaignView:
+    """Raises UnknownId."""
+    record = await campaign_named(db, name)
+    links = await with_recorded_namespace(settings, db)
+    data = await collect(
+        db,
+        record.id,
+        temporal_ui=links.temporal_ui,
+        temporal_namespace=links.temporal_namespace or USUAL_NAMESPACE,
+    )
+    page = layout.report(settings.home, record.id) / REPORT_FILE
+    under_way, blocked = await _moves(db, settings, record)
+    return CampaignView(
+        record=record,
+        data=data,
+        doing=under_way,
+        waits=blocked,
+        report=page if page.exists() else None,
+        temporal_link=links.temporal_link,
+    )
+
+
+async def _moves(
+    db: Database, settings: Settings, record: CampaignRecord
+) -> tuple[tuple[str, ...], tuple[Wait, ...]]:
+    if record.status in ENDED:
+        return (), ()
+    try:
+        scene = await look(db, await connect(await settled(settings, db)), record)
+    except TemporalError as error:
+        return (), (Wait(error.message, error.remedy),)
+    except RPCError as error:
+        return (), (Wait(f"Temporal refused: {error.message}"),)
+    found = starting(waits(scene), settings.home, Supervisor(settings.home, record.id).pid())
+    return tuple(doing(scene)), tuple(found)

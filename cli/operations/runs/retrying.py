@@ -1,0 +1,113 @@
+"""Retry rollouts: what `mainspring rollout retry` does, for one or for many.
+
+A rollout whose workflow Temporal still knows and whose group is open is reset to its beginning: its
+sandbox is closed, a new history begins, and the group waits for it. One of an evaluation,
+verification or regrade that has ended is given back to its run, which is started again for it. A
+rollout of a closed training group is final: its step may have used it.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from cli.operations.runs import campaign_launch as launch
+from infra.db.database import Database
+from infra.db.rollouts import groups, rollouts
+from infra.db.runs import campaigns
+from mainspring.errors import UsageError
+from mainspring.ids import CampaignId, RolloutId, rollout_workflow
+from mainspring.status import CampaignKind, GroupKind, GroupStatus, RolloutPhase
+
+REASON = "mainspring rollout retry"
+NUM_NAMED = 5
+"""Final rollouts that a message names."""
+
+
+@dataclass(slots=True)
+class Retried:
+    reset: list[RolloutId] = field(default_factory=list)
+    """Begun again in Temporal."""
+    returned: list[RolloutId] = field(default_factory=list)
+    """Given back to a run that had ended."""
+    waiting: list[RolloutId] = field(default_factory=list)
+    """Not begun yet: nothing to retry."""
+    final: list[RolloutId] = field(default_factory=list)
+    restarted: list[CampaignId] = field(default_factory=list)
+    """Runs that were started again."""
+    kinds: dict[CampaignId, CampaignKind] = field(default_factory=dict)
+    """Of these."""
+
+
+async def retry(
+    client: Client, db: Database, ids: Sequence[RolloutId], *, skip_final: bool = False
+) -> Retried:
+    """Raises UsageError when one is final, before anything is done; with `skip_final` when all
+    are."""
+    done = Retried()
+    records = [await rollouts.get(db, each) for each in ids]
+    of_ended: dict[CampaignId, list[RolloutId]] = {}
+    to_reset: list[RolloutId] = []
+    for each in records:
+        group = await groups.get(db, each.group)
+        campaign = await campaigns.get(db, each.campaign)
+        if group.kind is GroupKind.TRAIN and group.status is not GroupStatus.RUNNING:
+            done.final.append(each.id)
+        elif campaign.kind is not CampaignKind.TRAIN and campaign.status in campaigns.ENDS:
+            of_ended.setdefault(campaign.id, []).append(each.id)
+        elif each.run_id is None and each.phase is not RolloutPhase.DONE:
+            done.waiting.append(each.id)
+        else:
+            to_reset.append(each.id)
+    if done.final and not (skip_final and len(done.final) < len(records)):
+        named = ", ".join(done.final[:NUM_NAMED]) + (", ..." if len(done.final) > NUM_NAMED else "")
+        raise UsageError(
+            f"{len(done.final)} of {len(records)} rollouts are final, their training groups are "
+            f"closed: {named}",
+            remedy="a closed training group does not change; nothing was retried",
+        )
+    for each in to_reset:
+        (done.reset if await reset(client, each) else done.waiting).append(each)
+    for campaign, given in of_ended.items():
+        for each in given:
+            await rollouts.give_back(db, each)
+        await campaigns.reopen(db, campaign)
+        await launch.start(client, db, campaign)
+        done.returned += given
+        done.restarted.append(campaign)
+        done.kinds[campaign] = (await campaigns.get(db, campaign)).kind
+    return done
+
+
+async def reset(client: Client, rollout: RolloutId) -> bool:
+    """To the end of its first workflow task, before which it has done nothing. False when no worker
+    has begun it. Raises UsageError when Temporal does not know it any more."""
+    handle = client.get_workflow_handle(rollout_workflow(rollout))
+    try:
+        history = await handle.fetch_history()
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        raise UsageError(
+            f"Temporal does not know the workflow {handle.id} any more",
+            remedy="start its campaign again: it runs the rollouts that have not ended",
+        ) from None
+    completed = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+    first = next((each.event_id for each in history.events if each.event_type == completed), None)
+    if first is None:
+        return False
+    await client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=handle.id),
+            reason=REASON,
+            workflow_task_finish_event_id=first,
+            request_id=str(uuid.uuid4()),
+        )
+    )
+    return True

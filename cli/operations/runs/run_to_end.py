@@ -1,0 +1,81 @@
+"""A stored run of any kind, from its start to its true end, with the processes a command brings.
+
+Invariants: the processes come first, so that what an earlier run left in Temporal can end while the
+start waits for it; the command leaves when nothing of the run lives any more (`still_alive`).
+Imported by what trains, measures and verifies from a command.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from temporalio.client import Client
+
+from cli.operations.machine.fleet import Fleet, Member, keep_until
+from cli.operations.runs import campaign_launch as launch
+from cli.operations.runs.still_alive import Ending
+from cli.operations.runs.watch import Watch
+from infra.db.database import Database
+from infra.db.runs import campaigns
+from infra.db.runs.campaigns import CampaignRecord
+from mainspring.ids import CampaignId
+from mainspring.settings import Settings
+
+
+async def run_to_end(
+    db: Database,
+    client: Client,
+    campaign: CampaignId,
+    members: Sequence[Member],
+    settings: Settings,
+    say: Callable[[str], None],
+    *,
+    for_a_program: bool = False,
+) -> CampaignRecord:
+    """How it ended. Raises MainspringErrors; the run itself may have failed without one."""
+    logs, link = settings.home / "logs", settings.temporal_link
+    fleet = Fleet(list(members), logs, lambda end: say(f"{end}: started again"))
+    watch = Watch(
+        db,
+        client,
+        campaign,
+        link,
+        on_stderr=for_a_program,
+        logs=logs if members else None,
+    )
+    async with fleet:
+        if members:
+            say(f"started {', '.join(fleet.members)}; logs in {logs}")
+        await _start(db, client, campaign, fleet, settings, say)
+        while True:
+            async with watch:
+                await keep_until(watch.has_ended, fleet, settings.home, say)
+            ending = Ending(db, client, campaign, say)
+            await keep_until(ending.is_over, fleet, settings.home, say)
+            record = await campaigns.get(db, campaign)
+            if record.status in campaigns.ENDS:  # else somebody started it again just now
+                return record
+
+
+async def _start(
+    db: Database,
+    client: Client,
+    campaign: CampaignId,
+    fleet: Fleet,
+    settings: Settings,
+    say: Callable[[str], None],
+) -> None:
+    starting = asyncio.create_task(
+        launch.start(client, db, campaign, say, brings_workers=bool(fleet.members))
+    )
+
+    async def is_started() -> bool:
+        return starting.done()
+
+    try:
+        await keep_until(is_started, fleet, settings.home, say)
+        starting.result()
+    finally:
+        starting.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([starting])

@@ -1,0 +1,73 @@
+"""A stored run by its name alone: its configuration, and the command that resumes it.
+
+Invariant: nothing is made for a name that is not stored, not even services in a home that has no
+store. Imported by the commands that train, measure and verify.
+"""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from cli.operations.machine.embedded_stack import up
+from infra.db.connect import with_database
+from infra.db.database import Database
+from infra.db.naming import campaign_named
+from mainspring.config.any_run import AnyRun
+from mainspring.errors import ConfigError, UsageError
+from mainspring.settings import configured_settings
+from mainspring.status import CampaignKind
+from mainspring.waits import RESUMED_BY
+
+RunT = TypeVar("RunT", bound=AnyRun)
+
+_COMMANDS: Mapping[CampaignKind, str] = {**RESUMED_BY, CampaignKind.TRAIN: "train"}
+"""Those that bring their workers."""
+
+
+def resuming(kind: CampaignKind, name: str, home: Path | None = None) -> str:
+    """The command that brings a run's workers and resumes it."""
+    where = [] if home is None else ["--home", str(home)]
+    return f"mainspring {_COMMANDS[kind]} {shlex.join(['--name', name, *where])}"
+
+
+async def stored(db: Database, name: str, kind: type[RunT]) -> RunT:
+    """The configuration of a run of this `kind`. Raises UnknownId, and UsageError naming the
+    command of another kind."""
+    record = await campaign_named(db, name)
+    if not isinstance(record.config, kind):
+        noun = "a training campaign" if record.kind is CampaignKind.TRAIN else f"a {record.kind}"
+        raise UsageError(
+            f"{record.id} is stored as {noun} run",
+            remedy=f"resume it with `{resuming(record.kind, record.id)}`, or give another --name",
+        )
+    return record.config
+
+
+async def stored_here(home: Path | None, name: str, kind: type[RunT]) -> RunT:
+    """The same, with the embedded services started first where the home has a store."""
+    configured = configured_settings(home)
+    if not configured.database_url:
+        if not (configured.home / "lock").exists():
+            raise UsageError(
+                f"no run {name} is stored: {configured.home} holds no store",
+                remedy="give its file, or the folder of its store with --home",
+            )
+        await up(configured.home)
+    return await with_database(home, lambda db: stored(db, name, kind))
+
+
+def changed(config: RunT, given: Mapping[str, Any], where: str) -> RunT:
+    """With what was given beside the name: values by field, sections as tables. What may not
+    change is refused when the run is stored. Raises ConfigError."""
+    raw = config.model_dump(mode="json")
+    for field, value in given.items():
+        raw[field] = {**raw[field], **value} if isinstance(value, dict) else value
+    try:
+        return type(config).model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{where}: {field}: {first['msg']}") from None
