@@ -13,25 +13,15 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cli import (
-    agents,
-    campaign,
-    db,
-    doctor,
-    eval,
-    model,
-    node,
-    rollout,
-    serve,
-    sft,
-    stack,
-    tasks,
-    temporal,
-    train,
-    worker,
-)
+from cli import agents, model
 from cli.bench import bench_command as bench
+from cli.campaign import campaign
+from cli.eval import eval
+from cli.machine import db, doctor, node, serve, stack, temporal, worker
+from cli.rollout import rollout
+from cli.tasks import tasks
 from cli.terminal_text import echo
+from cli.train import sft, train
 from mainspring.errors import Interrupted, MainspringError
 
 INTERRUPTED = 130

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cli.campaign_screen import print_list
+from cli.campaign.campaign_screen import print_list
 
 
 def row(name: str, **others: object) -> dict[str, object]:

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cli import db
+from cli.machine import db
 from mainspring.errors import ConfigError
 from migrations import upgrade
 

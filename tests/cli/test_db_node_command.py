@@ -10,7 +10,7 @@ import typer
 from store_records import add_claimed_rollout
 from typer.testing import CliRunner
 
-from cli import node
+from cli.machine import node
 from cli.operations.machine import drain
 from infra.db.database import Database
 from infra.db.nodes import nodes, sandboxes

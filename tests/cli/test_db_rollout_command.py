@@ -10,7 +10,8 @@ from sqlalchemy import update
 from store_records import CAMPAIGN, call, execution, finish, task
 from typer.testing import CliRunner
 
-from cli import campaign, rollout
+from cli.campaign import campaign
+from cli.rollout import rollout
 from infra.db.database import Database
 from infra.db.rollouts import groups, rollouts, turns
 from infra.db.rollouts.groups import NewRollout

@@ -14,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from cli import tasks
+from cli.tasks import tasks
 from infra.db.database import Database
 from infra.db.tasks import tasks as stored
 from infra.db.tasks.tasks import Split, TaskImage

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cli import campaign
+from cli.campaign import campaign
 from cli.operations.checks.task_checks import check_tasks
 from infra.db.database import Database
 from infra.db.programs import campaign_keys

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cli.rollout_screen import print_list, print_one
+from cli.rollout.rollout_screen import print_list, print_one
 from mainspring.status import Player, RolloutPhase, StopReason, Verdict
 from reports.one_rollout import CommandView, TurnView
 from reports.program_view import LifeView, ProgramView

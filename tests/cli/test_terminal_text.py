@@ -87,7 +87,7 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _attacks(_: Path) -> None:
-    from cli.attacks import _print
+    from cli.tasks.attacks import _print
 
     tried = {"exploit": HOSTILE, "fault": HOSTILE}
     task = {"task": HOSTILE, "got_through": [HOSTILE], "num_judged": 1, "exploits": [tried]}
@@ -96,7 +96,7 @@ def _attacks(_: Path) -> None:
 
 
 def _verify(_: Path) -> None:
-    from cli.verify import _print
+    from cli.tasks.verify import _print
 
     _print(
         {
@@ -112,13 +112,13 @@ def _verify(_: Path) -> None:
 
 def _checklist(_: Path) -> None:
     from cli.operations.checks.checklist_item import Item, State
-    from cli.train import print_items
+    from cli.train.train import print_items
 
     print_items([Item(HOSTILE, State.MISSING, HOSTILE, HOSTILE)], Screen())
 
 
 def _campaign_list(_: Path) -> None:
-    from cli.campaign_screen import print_list
+    from cli.campaign.campaign_screen import print_list
 
     counts = {"num_rollouts_done": 1, "num_steps": None, "num_scored": 0, "num_resolved": 0}
     names = {"name": HOSTILE, "kind": "eval", "status": "failed", "error": HOSTILE}
@@ -126,7 +126,7 @@ def _campaign_list(_: Path) -> None:
 
 
 def _campaign(_: Path) -> None:
-    from cli.campaign_screen import print_one
+    from cli.campaign.campaign_screen import print_one
     from mainspring.status import CampaignKind
     from mainspring.waits import Wait
 
@@ -155,7 +155,7 @@ def _campaign(_: Path) -> None:
 
 
 def _evaluation(folder: Path) -> None:
-    from cli.eval_screen import print_summary
+    from cli.eval.eval_screen import print_summary
 
     row = {"rollout": HOSTILE, "instance_id": HOSTILE, "masked": True, "error": HOSTILE}
     (folder / "results.jsonl").write_text(json.dumps({**row, "verdict": None, "resolved": False}))
@@ -167,7 +167,7 @@ def _evaluation(folder: Path) -> None:
 
 
 def _rollout_list(_: Path) -> None:
-    from cli.rollout_screen import print_list
+    from cli.rollout.rollout_screen import print_list
 
     row = SimpleNamespace(
         id=HOSTILE,
@@ -214,7 +214,7 @@ def _agents(_: Path) -> None:
 
 
 def _status(home: Path) -> None:
-    from cli import stack
+    from cli.machine import stack
     from cli.operations.machine import embedded_stack
     from cli.operations.machine.embedded_stack import ServiceState
 
@@ -227,7 +227,7 @@ def _status(home: Path) -> None:
 
 
 def _images(_: Path) -> None:
-    from cli.tasks import _print
+    from cli.tasks.tasks import _print
 
     _print([SimpleNamespace(image=HOSTILE, num_tasks=1, num_bytes=None, error=HOSTILE)])
 

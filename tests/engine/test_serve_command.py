@@ -14,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cli import serve
+from cli.machine import serve
 from engine import slots
 from engine.slots import KvShape, SlotPool
 from infra.policy.engines import sglang_command

@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from cli import rollout as command
+from cli.rollout import rollout as command
 from infra.db.database import Database
 from infra.db.rollouts import groups, rollouts, turns
 from infra.db.rollouts.groups import NewRollout

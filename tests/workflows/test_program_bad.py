@@ -8,7 +8,7 @@ import psutil
 import pytest
 from program_cluster import AGENT, ProgramCluster, calling
 
-from cli.rollout_screen import print_one
+from cli.rollout.rollout_screen import print_one
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.status import StopReason
 from reports import one_rollout

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cli import tasks
+from cli.tasks import tasks
 from infra.db.database import Database
 from infra.db.tasks import tasks as stored
 from mainspring.errors import WorkFailed

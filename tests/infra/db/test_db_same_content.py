@@ -10,7 +10,7 @@ import typer
 from sqlalchemy import update
 from typer.testing import CliRunner, Result
 
-from cli import tasks
+from cli.tasks import tasks
 from infra.db.database import Database
 from infra.db.tables.models import TaskRow
 from infra.db.tasks import tasks as stored

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from cli import tasks
+from cli.tasks import tasks
 from infra.db.database import Database
 from infra.db.rollouts import groups
 from infra.db.rollouts.groups import NewRollout

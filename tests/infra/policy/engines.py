@@ -18,7 +18,7 @@ from engine.server import EngineOptions, EngineServer
 from tests.waiting import DEADLINE_S
 
 COMMAND = (
-    "import typer; from cli import serve; "
+    "import typer; from cli.machine import serve; "
     "app = typer.Typer(); app.callback()(lambda: None); serve.register(app); app()"
 )
 

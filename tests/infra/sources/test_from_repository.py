@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from cli import tasks
+from cli.tasks import tasks
 from infra.environments.grader import for_grading, judge
 from infra.environments.swe import sandbox_spec
 from infra.sandbox.bubblewrap.backend import BwrapBackend

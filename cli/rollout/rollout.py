@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import retry
 from cli.options import Home, Json, with_database
+from cli.rollout import retry
 from cli.terminal_text import echo, plain
 from mainspring.status import StopReason, Verdict
 from mainspring.trajectories.format import TrajectoryFormat
@@ -100,7 +100,7 @@ def register(app: typer.Typer) -> None:
         if as_json:
             typer.echo(json.dumps([_row(row) for row in rows]))
             return
-        from cli import rollout_screen
+        from cli.rollout import rollout_screen
 
         rollout_screen.print_list(name, rows, total, limit, with_time=order is Order.SECONDS)
 
@@ -158,7 +158,7 @@ def register(app: typer.Typer) -> None:
                     f"rollout {seen.record.id} has {len(seen.turns)} turns, no turn {turn}",
                     remedy=f"give --turn 1 to {len(seen.turns)}" if seen.turns else "",
                 )
-            from cli import rollout_screen
+            from cli.rollout import rollout_screen
 
             rollout_screen.print_one(seen, only_turn=turn)
 

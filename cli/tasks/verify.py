@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import attacks
 from cli.options import Home, Json, Workers, hint
+from cli.tasks import attacks
 from cli.terminal_text import echo
 
 NUM_LISTED = 20

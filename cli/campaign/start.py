@@ -17,7 +17,7 @@ def start_campaign(
     from cli.operations.runs import campaign_launch as launch
     from cli.operations.runs.stored_run import stored
     from cli.tables import Screen
-    from cli.train import print_items, refuse_other_name, require_name
+    from cli.train.train import print_items, refuse_other_name, require_name
     from infra.db.runs import campaigns
     from mainspring.config.campaign import CampaignConfig
     from mainspring.config.reading import load_campaign

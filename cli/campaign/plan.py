@@ -78,7 +78,7 @@ def plan(
     if as_json:
         typer.echo(json.dumps(campaign_plan.as_json(planned)))
     else:
-        from cli.plan_screen import print_plan
+        from cli.campaign.plan_screen import print_plan
 
         print_plan(planned)
     if not planned.fits:

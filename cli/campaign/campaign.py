@@ -39,11 +39,11 @@ def register(app: typer.Typer) -> None:
         `mainspring train FILE` starts the workers too. To resume a stored campaign, its --name is
         enough.
         """
-        from cli.start import start_campaign
+        from cli.campaign.start import start_campaign
 
         start_campaign(file, name, dry_run, force, home)
 
-    from cli.plan import plan
+    from cli.campaign.plan import plan
 
     campaign.command()(plan)
 
@@ -61,14 +61,14 @@ def register(app: typer.Typer) -> None:
         if as_json:
             typer.echo(json.dumps(rows))
             return
-        from cli import campaign_screen
+        from cli.campaign import campaign_screen
 
         campaign_screen.print_list(rows)
 
     @campaign.command()
     def show(name: RunName, home: Home = None, as_json: Json = False) -> None:
         """Show one campaign or other run: results, what it waits for, steps and totals."""
-        from cli import campaign_screen
+        from cli.campaign import campaign_screen
         from cli.operations.runs.campaign_view import read
         from mainspring.settings import load_settings
         from reports import metrics
@@ -169,7 +169,7 @@ def register(app: typer.Typer) -> None:
 
         To find the first call in which two campaigns differ, write both with --calls.
         """
-        from cli.fingerprint_screen import show_fingerprint
+        from cli.campaign.fingerprint_screen import show_fingerprint
 
         show_fingerprint(name, calls, against, home, as_json)
 

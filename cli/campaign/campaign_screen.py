@@ -104,7 +104,7 @@ def print_one(seen: Any) -> None:
 
 
 def _print_supervised(console: Any, say: Any, seen: Any) -> None:
-    from cli.supervised_screen import steps_table
+    from cli.train.supervised_screen import steps_table
 
     data, run = seen.data, seen.data.supervised
     if data.steps:

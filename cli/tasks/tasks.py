@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import task_import, task_new, verify
 from cli.options import Home, Json, with_database
+from cli.tasks import task_import, task_new, verify
 
 IMAGE_CHARS = 30
 """Shown of an image's name where ids have to fit as well: its end, which tells tasks apart."""

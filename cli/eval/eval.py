@@ -251,7 +251,7 @@ def _perform(
 ) -> None:
     import asyncio
 
-    from cli import eval_screen
+    from cli.eval import eval_screen
     from cli.operations.runs.run_launch import conductor
     from cli.operations.runs.stored_run import resuming
     from cli.progress import counting

@@ -1,0 +1,1 @@
+"""`mainspring campaign ...`: its commands and their screens."""

@@ -1,0 +1,1 @@
+"""`mainspring eval ...`: its commands and their screen."""

@@ -1,0 +1,1 @@
+"""`mainspring rollout ...`: its commands and their screen."""

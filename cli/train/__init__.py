@@ -1,0 +1,1 @@
+"""`mainspring train`, `quickstart` and `sft`: whole runs on this machine."""
