@@ -8,9 +8,9 @@ import asyncio
 from activities.implements import implements
 from infra.functions.process import problem_of
 from infra.harbor import checking
+from mainspring.config.named import find
 from mainspring.errors import ConfigError
 from mainspring.extensions import HARBOR_AGENT, Extension
-from mainspring.named import find
 from mainspring.programs.functions import FUNCTION
 from mainspring.protocol.activities import CHECK_EXTENSIONS
 from mainspring.protocol.extensions import ExtensionsInput, ExtensionsResult

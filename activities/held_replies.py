@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from infra.temporal.heartbeat import Beat
 from mainspring.errors import DatabaseError
-from mainspring.timeouts import STORE_TIMEOUT_S
+from mainspring.protocol.timeouts import STORE_TIMEOUT_S
 from mainspring.trajectories.turns import Call
 
 HOLD_S = STORE_TIMEOUT_S - 5.0

@@ -19,8 +19,8 @@ from activities.step_batch import step_batch
 from activities.trainer_backend import Progress, TrainerBackend
 from infra.db.database import Database
 from infra.db.training import batches, fingerprints, policies, steps
-from mainspring.step_metrics import StepMetrics, TrainerJob
-from mainspring.training_faults import stamp_differs, step_differs
+from mainspring.training.step_metrics import StepMetrics, TrainerJob
+from mainspring.training.training_faults import stamp_differs, step_differs
 from mainspring.trajectories.samples import content_digest
 
 log = structlog.get_logger()

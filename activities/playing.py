@@ -2,9 +2,9 @@
 
 Invariants: every reply and every command is stored as if it were an activity of its own (see
 `replies` and `sandbox`), so an attempt resumes from the store wherever the one before it was cut
-off; what ends the turns is `mainspring.tally`'s to decide. A turn that fails after others of the
-same activity ends it with those, so that the attempts at a turn are counted for that turn alone; so
-does a node that stops, and a turn that would not end within the attempt's time.
+off; what ends the turns is `mainspring.trajectories.tally`'s to decide. A turn that fails after
+others of the same activity ends it with those, so that the attempts at a turn are counted for that
+turn alone; so does a node that stops, and a turn that would not end within the attempt's time.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from mainspring.protocol.rollout import (
     ReplyKind,
 )
 from mainspring.status import FaultKind, StopReason
-from mainspring.tally import Tally
+from mainspring.trajectories.tally import Tally
 from mainspring.trajectories.turns import Execution
 from node.held_sandboxes import HeldSandboxes
 

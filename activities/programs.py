@@ -19,12 +19,10 @@ from infra.db.database import Database
 from infra.db.programs import answer_receipts, model_requests, program_lives
 from infra.environments.swe import SweWorld
 from infra.sandbox.model_port import Gateways
-from mainspring.causes import shortened
 from mainspring.config.run import RunConfig
 from mainspring.environments.protocol import CommandResult
 from mainspring.errors import ConfigError, MainspringError, SandboxError
 from mainspring.ids import program_id
-from mainspring.plain_text import plain
 from mainspring.programs.last_words import filled_context
 from mainspring.programs.profile import Profile
 from mainspring.programs.profiles.choice import profile_for
@@ -35,6 +33,8 @@ from mainspring.protocol.program import RunProgramInput, RunProgramResult
 from mainspring.status import FaultKind
 from mainspring.tasks.any_task import AnyTask
 from mainspring.tasks.swe_task import SWE
+from mainspring.words.causes import shortened
+from mainspring.words.plain_text import plain
 from node.held_sandboxes import HeldSandboxes
 
 KILLED = (137, -9)

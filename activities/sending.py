@@ -30,9 +30,9 @@ from mainspring.errors import EngineError, EngineUnreachable
 from mainspring.ids import CampaignId
 from mainspring.protocol.activities import SEND_POLICY
 from mainspring.protocol.campaign import PolicyRef, SendResult
-from mainspring.sending import BUCKET_BYTES
-from mainspring.step_metrics import Origin, TrainerJob
-from mainspring.training_faults import SendingFailed
+from mainspring.training.sending import BUCKET_BYTES
+from mainspring.training.step_metrics import Origin, TrainerJob
+from mainspring.training.training_faults import SendingFailed
 
 T = TypeVar("T")
 MEET_S = 60.0

@@ -25,7 +25,7 @@ from mainspring.ids import CampaignId
 from mainspring.protocol.activities import SFT_STEPS, STEP_TIMEOUT_S
 from mainspring.protocol.sft import SftStepsInput, SftStepsResult
 from mainspring.status import CampaignStatus
-from mainspring.step_metrics import SupervisedMetrics
+from mainspring.training.step_metrics import SupervisedMetrics
 from mainspring.trajectories.imitation import DataOrder
 from mainspring.trajectories.samples import Sample
 

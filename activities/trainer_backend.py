@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from mainspring.algorithms.gap import LogprobGap
-from mainspring.sending import Bucket, Meeting
-from mainspring.stamp import Stamp
-from mainspring.step_metrics import StepMetrics, TrainerJob
+from mainspring.artifacts.stamp import Stamp
+from mainspring.training.sending import Bucket, Meeting
+from mainspring.training.step_metrics import StepMetrics, TrainerJob
 from mainspring.trajectories.samples import Sample
 
 Progress = Callable[[str], None]

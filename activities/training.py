@@ -31,14 +31,15 @@ from infra.db.training.discards import Batch
 from infra.db.training.step_clock import step_clock
 from infra.policy.model.weight_files import weights_digest
 from infra.temporal.heartbeat import heartbeating
-from mainspring import layout
 from mainspring.algorithms.gap import GapMode, LogprobGap
+from mainspring.artifacts import layout
+from mainspring.artifacts.fingerprint import Fingerprint
+from mainspring.artifacts.layout import HF_DIRECTORY
+from mainspring.artifacts.retention import kept_versions
 from mainspring.config.any_run import ranks_of
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import MainspringError
-from mainspring.fingerprint import Fingerprint
 from mainspring.ids import CampaignId
-from mainspring.layout import HF_DIRECTORY
 from mainspring.protocol.activities import CHECK_LOGPROBS, PREPARE_POLICY, TRAIN_STEP
 from mainspring.protocol.campaign import (
     CampaignRef,
@@ -48,10 +49,9 @@ from mainspring.protocol.campaign import (
     StepInput,
     StepResult,
 )
-from mainspring.retention import kept_versions
 from mainspring.status import StepStatus
-from mainspring.step_metrics import Origin, TrainerJob
-from mainspring.training_faults import gap_too_large, nothing_to_train
+from mainspring.training.step_metrics import Origin, TrainerJob
+from mainspring.training.training_faults import gap_too_large, nothing_to_train
 from mainspring.trajectories.samples import Sample, content_digest, samples_of
 
 log = structlog.get_logger()

@@ -7,8 +7,8 @@ for a model that is there.
 import json
 from pathlib import Path
 
-from mainspring.layout import BASE_IDENTITY
-from mainspring.training_faults import CheckpointUnusable
+from mainspring.artifacts.layout import BASE_IDENTITY
+from mainspring.training.training_faults import CheckpointUnusable
 
 
 def check_base(directory: Path, seed: int) -> None:

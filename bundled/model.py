@@ -23,7 +23,7 @@ from bundled.generator import Split, draw_instance
 from bundled.shape import MAX_POSITIONS, SIZES
 from bundled.trajectories import warm_start_messages
 from mainspring.agents.bash_block import SUBMIT_SENTINEL
-from mainspring.layout import BASE_IDENTITY
+from mainspring.artifacts.layout import BASE_IDENTITY
 
 if TYPE_CHECKING:
     from transformers import Qwen3ForCausalLM

@@ -36,7 +36,7 @@ def run_spoken(home: Path | None, work: Awaitable[T], what: str = LONG) -> T:
     import asyncio
 
     from cli.operations.machine.spoken import spoken
-    from mainspring.settings import load_settings
+    from mainspring.config.settings import load_settings
 
     return asyncio.run(spoken(work, lambda: load_settings(home), tell, what=what))
 

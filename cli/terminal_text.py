@@ -7,7 +7,7 @@ commands and screens.
 
 import typer
 
-from mainspring.plain_text import plain
+from mainspring.words.plain_text import plain
 
 __all__ = ["echo", "plain"]
 

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import linear
 
-from mainspring.adapter_files import CONFIG, WEIGHTS
+from mainspring.artifacts.adapter_files import CONFIG, WEIGHTS
 from mainspring.errors import ModelError
 
 _PREFIX = "base_model.model."

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from mainspring.batch_invariance import KEY_BLOCK, ROW_BLOCK, whole_blocks
+from mainspring.artifacts.batch_invariance import KEY_BLOCK, ROW_BLOCK, whole_blocks
 
 
 @dataclass(frozen=True, slots=True)

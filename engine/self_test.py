@@ -17,8 +17,8 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from engine.padding import Padding, padded
 from engine.served_model import PolicyModel
 from engine.slots import KvShape, SlotPool
-from mainspring.batch_invariance import MKL_VARIABLE, ROW_BLOCK, mkl_branch
-from mainspring.cpu import this_cpu
+from mainspring.artifacts.batch_invariance import MKL_VARIABLE, ROW_BLOCK, mkl_branch
+from mainspring.artifacts.cpu import this_cpu
 from mainspring.errors import EngineError
 
 CHOICES = (1, 4, ROW_BLOCK)

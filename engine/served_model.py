@@ -22,11 +22,11 @@ from engine.file_weights import first_line
 from engine.padding import NONE, WHOLE, padded
 from engine.slots import KvShape, SlotPool
 from infra.policy.model.model_files import check_servable
+from mainspring.artifacts.stamp import machine_stamp
 from mainspring.errors import ModelError
 from mainspring.model_folder.config_file import where
 from mainspring.model_folder.refusals import SGLANG, Use, check_served
 from mainspring.model_folder.weights import read_weights
-from mainspring.stamp import machine_stamp
 
 _log = structlog.get_logger()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from mainspring.settings import Settings
+from mainspring.config.settings import Settings
 
 FOLDER = "gateways"
 

@@ -13,8 +13,8 @@ import sys
 import structlog
 from structlog.types import EventDict, Processor, WrappedLogger
 
-from mainspring.plain_text import plain
-from mainspring.settings import LogFormat
+from mainspring.config.settings import LogFormat
+from mainspring.words.plain_text import plain
 
 QUIET = (
     *("alembic", "asyncio", "docker", "filelock", "httpcore", "httpx", "mlflow", "ray", "urllib3"),

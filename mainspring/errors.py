@@ -3,8 +3,8 @@
 Contract: an error raised for bad input or a missing service names the thing, what was expected
 and the remedy, in one message. The command line prints it without a traceback and exits with the
 class's `exit_code`. Raised in an activity, its class's `fault` decides what happens to the rollout
-or the campaign (`mainspring.fates`). Bugs are not MainspringErrors: they propagate with their
-traceback.
+or the campaign (`mainspring.status.fates`). Bugs are not MainspringErrors: they propagate with
+their traceback.
 
     MainspringError
     |- UsageError          bad input: a file, a field, an argument          exit 2

@@ -11,12 +11,12 @@ from pydantic import BaseModel
 
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.named import is_path
 from mainspring.config.sft import SftConfig
 from mainspring.config.tracking import TrackingConfig
-from mainspring.named import is_path
 from mainspring.programs.functions import FUNCTION
 from mainspring.programs.harbor import HARBOR
-from mainspring.tracking import TRACKERS, chosen
+from mainspring.training.tracking import TRACKERS, chosen
 
 HARBOR_AGENT = "Harbor agent"
 

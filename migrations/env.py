@@ -12,7 +12,7 @@ from sqlalchemy.types import TypeDecorator
 
 from infra.db.database import Database
 from infra.db.tables.models import Base
-from mainspring.settings import load_settings
+from mainspring.config.settings import load_settings
 
 
 def run(connection: Connection) -> None:

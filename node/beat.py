@@ -19,7 +19,7 @@ from infra.db.nodes import nodes
 from infra.sandbox.backends import Backends
 from mainspring import __version__
 from mainspring.errors import DatabaseError
-from mainspring.timeouts import NODE_BEAT_S
+from mainspring.protocol.timeouts import NODE_BEAT_S
 from node.capacity import Admission
 
 IMAGES_EVERY_S = 30.0

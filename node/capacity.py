@@ -26,8 +26,8 @@ from temporalio.worker import (
 )
 
 from infra.temporal.faults import NodeFull
+from mainspring.config.settings import Settings
 from mainspring.ids import SANDBOX_QUEUE, NodeId
-from mainspring.settings import Settings
 from mainspring.status import Refusal
 
 ASK_AGAIN_S = 0.05

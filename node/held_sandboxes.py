@@ -23,8 +23,8 @@ from infra.temporal.heartbeat import Beat, heartbeating
 from mainspring.environments.protocol import Place, WorldLost
 from mainspring.errors import ConfigError
 from mainspring.ids import NodeId, RolloutId, SandboxId
-from mainspring.sandbox_choice import IN_PROCESS
 from mainspring.status import SandboxPurpose, SandboxStatus
+from mainspring.tasks.sandbox_choice import IN_PROCESS
 
 log = structlog.get_logger()
 

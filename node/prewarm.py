@@ -22,9 +22,9 @@ from infra.sandbox.protocol import SandboxSpec
 from mainspring.errors import DatabaseError, SandboxError
 from mainspring.ids import SandboxId
 from mainspring.programs.profiles.choice import folders_of
-from mainspring.sandbox_choice import DOCKER, backend_name
+from mainspring.protocol.timeouts import TEND_EVERY_S
+from mainspring.tasks.sandbox_choice import DOCKER, backend_name
 from mainspring.tasks.swe_task import SweTask
-from mainspring.timeouts import TEND_EVERY_S
 from node.capacity import Admission
 
 LOOK_EVERY_S = 2.0

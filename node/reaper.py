@@ -14,8 +14,8 @@ from infra.db.nodes import sandboxes
 from infra.sandbox.backends import Backends
 from mainspring.errors import DatabaseError, SandboxError
 from mainspring.ids import NodeId
+from mainspring.protocol.timeouts import REAP_EVERY_S
 from mainspring.status import SandboxStatus
-from mainspring.timeouts import REAP_EVERY_S
 from node.held_sandboxes import HeldSandboxes
 
 log = structlog.get_logger()

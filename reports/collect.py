@@ -20,7 +20,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.sft import SftConfig
 from mainspring.ids import CampaignId
 from mainspring.status import GroupStatus
-from mainspring.watched import warnings
+from mainspring.training.watched import warnings
 from reports.data import ReportData, Supervised, Totals
 from reports.trajectories import trajectory, worth_reading
 

@@ -11,9 +11,9 @@ from infra.db.reading.evaluations import CheckedGap, Evaluation
 from infra.db.reading.timings import PhaseTiming
 from infra.db.reading.trained_steps import Composition, Lengths, Step
 from infra.db.training.sft import SftData
-from mainspring.reproducibility import CampaignFingerprint
+from mainspring.artifacts.reproducibility import CampaignFingerprint
 from mainspring.status import CampaignStatus, Sampling, StopReason, Verdict
-from mainspring.step_metrics import CLIP_NAMES, TAKEN_NAMES
+from mainspring.training.step_metrics import CLIP_NAMES, TAKEN_NAMES
 
 HELDOUT_TEMPLATES = "heldout_templates"
 

@@ -12,10 +12,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from infra.db.reading.evaluations import Evaluation
-from mainspring.figures import duration, percent
 from mainspring.ids import RolloutId, rollout_workflow
 from mainspring.rewards.passk import wilson
 from mainspring.status import Sampling, Verdict
+from mainspring.words.figures import duration, percent
 from reports import plots
 from reports.data import (
     HELDOUT_TEMPLATES,

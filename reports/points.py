@@ -13,7 +13,14 @@ from infra.db.reading import evaluations, trained_steps
 from infra.db.reading.evaluations import Evaluation
 from infra.db.reading.trained_steps import Composition, Lengths, Step
 from mainspring.ids import CampaignId
-from mainspring.tracking import STEPS, Point, PointId, evaluation_series, milliseconds, point_of
+from mainspring.training.tracking import (
+    STEPS,
+    Point,
+    PointId,
+    evaluation_series,
+    milliseconds,
+    point_of,
+)
 from reports.metrics import lines
 
 

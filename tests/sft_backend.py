@@ -6,9 +6,9 @@ from pathlib import Path
 
 from activities.training import Progress
 from mainspring.algorithms.gap import LogprobGap
-from mainspring.stamp import Stamp
-from mainspring.step_metrics import StepMetrics, SupervisedMetrics, TrainerJob
-from mainspring.training_faults import NonFiniteStep, TrainerLost
+from mainspring.artifacts.stamp import Stamp
+from mainspring.training.step_metrics import StepMetrics, SupervisedMetrics, TrainerJob
+from mainspring.training.training_faults import NonFiniteStep, TrainerLost
 from mainspring.trajectories.samples import Sample
 
 

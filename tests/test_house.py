@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 from pydantic import BaseModel
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.settings import Settings
+from mainspring.config.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -17,8 +17,8 @@ from gateway.edge.lines import Lines
 from gateway.edge.secret import edge_secret, refuse_open
 from gateway.server import Tls, serve
 from infra.log_setup import set_up
+from mainspring.config.settings import configured_settings
 from mainspring.errors import UsageError
-from mainspring.settings import configured_settings
 
 log = structlog.get_logger()
 

@@ -26,7 +26,7 @@ from infra.db.programs.model_requests import CHANNEL
 from infra.gateway_addresses import announced
 from infra.log_setup import set_up
 from infra.policy.serving import ServedCampaigns, serve_over_http
-from mainspring.settings import Settings, load_settings
+from mainspring.config.settings import Settings, load_settings
 from workers.polling import run_worker
 from workers.service_link import ServiceLink
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 
-from mainspring.timeouts import HEARTBEAT_THROTTLE_S
+from mainspring.protocol.timeouts import HEARTBEAT_THROTTLE_S
 from workers.service_link import ServiceLink, ServicesMoved, start_anew
 
 GRACE = timedelta(seconds=10)

@@ -22,9 +22,9 @@ from infra.log_setup import set_up
 from infra.policy.serving import Serve, ServedCampaigns, serve_over_http
 from infra.temporal.faults import Faults
 from infra.temporal.sticky_queues import free_workflows
+from mainspring.config.settings import Settings, load_settings
 from mainspring.ids import ROLLOUT_QUEUE, worker_queue
-from mainspring.settings import Settings, load_settings
-from mainspring.timeouts import STICKY_TIMEOUT_S
+from mainspring.protocol.timeouts import STICKY_TIMEOUT_S
 from workers.polling import (
     GRACE,
     HEARTBEAT_THROTTLE,

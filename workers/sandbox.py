@@ -42,10 +42,10 @@ from infra.sandbox.pool import WarmPool
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.faults import Faults
 from infra.temporal.takeover import end_attempts, worker_identity
+from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError, ServiceError
 from mainspring.ids import GRADE_QUEUE, SANDBOX_QUEUE, NodeId, node_queue, rollout_workflow
-from mainspring.sandbox_choice import DOCKER
-from mainspring.settings import Settings, load_settings
+from mainspring.tasks.sandbox_choice import DOCKER
 from node.beat import NodeBeat
 from node.capacity import Admission, SandboxSlots
 from node.held_sandboxes import HeldSandboxes

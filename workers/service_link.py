@@ -17,8 +17,8 @@ from temporalio.service import RPCError
 from infra.db.database import Database
 from infra.db.store import StoreId, identity, namespace
 from infra.temporal.connection import ForeignNamespace, check_owner, connect
+from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError, ServiceError
-from mainspring.settings import Settings, load_settings
 
 LOOK_EVERY_S = 2.0
 ASK_EVERY_S = 10.0

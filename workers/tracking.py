@@ -22,14 +22,14 @@ from infra.db.runs.campaigns import CampaignRecord
 from infra.tracking.choice import make_tracker
 from infra.tracking.gauges import Gauges
 from infra.tracking.protocol import TrackedBy, Tracker
-from mainspring import layout
+from mainspring.artifacts import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.sft import SftConfig
 from mainspring.config.tracking import TrackingConfig
 from mainspring.errors import DatabaseError, MainspringError
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus
-from mainspring.tracking import PointId, TrackedCampaign, chosen, parameters_of
+from mainspring.training.tracking import PointId, TrackedCampaign, chosen, parameters_of
 from reports.points import point_ids, points
 
 LOOK_S = 5.0

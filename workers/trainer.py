@@ -27,6 +27,7 @@ from infra.temporal.faults import Faults
 from infra.temporal.log import runtime
 from infra.temporal.takeover import end_attempts, worker_identity
 from infra.tracking.gauges import Gauges
+from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError, UsageError
 from mainspring.ids import (
     CampaignId,
@@ -35,9 +36,8 @@ from mainspring.ids import (
     trainer_queue,
     waiting_trainer_queue,
 )
-from mainspring.plain_text import plain
-from mainspring.settings import Settings, load_settings
-from mainspring.training_faults import TrainerFenced, TrainerLost
+from mainspring.training.training_faults import TrainerFenced, TrainerLost
+from mainspring.words.plain_text import plain
 from trainer.process.backend import RayTrainer
 from trainer.process.ray_cluster import LOCAL, clear_leftovers
 from workers import tracking, trainer_lease

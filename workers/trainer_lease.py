@@ -19,7 +19,7 @@ from infra.db.training import trainers
 from infra.db.training.trainers import TrainerLease
 from mainspring.errors import DatabaseError
 from mainspring.ids import CampaignId
-from mainspring.timeouts import TRAINER_RENEW_S
+from mainspring.protocol.timeouts import TRAINER_RENEW_S
 
 LOOK_S = 1.0
 """Between two looks at the lease."""

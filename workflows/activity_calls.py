@@ -2,7 +2,7 @@
 
 Invariants: Temporal counts no attempts (a drained worker consumes one; `maximum_attempts=1` would
 fail the rollout). What bounds the retries is the rule of the fault that an attempt ended with
-(`mainspring.fates`), and the time that an outage may last.
+(`mainspring.status.fates`), and the time that an outage may last.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ from temporalio.exceptions import (
 )
 
 with workflow.unsafe.imports_passed_through():
-    from mainspring.causes import cause_of, shortened
-    from mainspring.fates import FIRST_WAIT_S, LONGEST_WAIT_S, OUTAGE_S, Fate, rule_of
     from mainspring.ids import NodeId, node_queue
-    from mainspring.plain_text import plain
     from mainspring.protocol.activities import In, NodeCall, Out, QueueCall, StoreCall
-    from mainspring.status import FaultKind
-    from mainspring.timeouts import (
+    from mainspring.protocol.timeouts import (
         DEAD_NODE_TIMEOUT_S,
         HEARTBEAT_TIMEOUT_S,
         PREFER_TIMEOUT_S,
     )
+    from mainspring.status import FaultKind
+    from mainspring.status.fates import FIRST_WAIT_S, LONGEST_WAIT_S, OUTAGE_S, Fate, rule_of
+    from mainspring.words.causes import cause_of, shortened
+    from mainspring.words.plain_text import plain
 
 RETRY = RetryPolicy(
     initial_interval=timedelta(seconds=FIRST_WAIT_S),

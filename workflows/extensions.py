@@ -13,7 +13,7 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.protocol.activities import CHECK_EXTENSIONS
     from mainspring.protocol.extensions import ExtensionsInput, ExtensionsResult
     from mainspring.protocol.names import Workflow
-    from mainspring.timeouts import SILENT_WORKER_S
+    from mainspring.protocol.timeouts import SILENT_WORKER_S
 
 
 @workflow.defn(name=Workflow.EXTENSIONS)

@@ -19,7 +19,6 @@ from temporalio.exceptions import (
 )
 
 with workflow.unsafe.imports_passed_through():
-    from mainspring.fates import Fate, rule_of
     from mainspring.ids import (
         CampaignId,
         GroupId,
@@ -33,6 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
     from mainspring.protocol.rollout import RolloutInput, RolloutResult
     from mainspring.status import StopReason
+    from mainspring.status.fates import Fate, rule_of
     from workflows import activity_calls, search
 
 TRAINING_PRIORITY = 3

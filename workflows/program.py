@@ -12,10 +12,10 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from mainspring.fates import OUTAGE_S
     from mainspring.protocol.program import ProgramLimits, RunProgramResult
     from mainspring.protocol.rollout import BeginResult, RolloutInput
     from mainspring.status import FaultKind, StopReason
+    from mainspring.status.fates import OUTAGE_S
     from workflows import activity_calls
     from workflows.answering import Answering
     from workflows.sandbox_life import MAX_LIVES, SandboxLife

@@ -42,9 +42,9 @@ with workflow.unsafe.imports_passed_through():
         RolloutResult,
     )
     from mainspring.protocol.session import SESSION_SIGNAL
+    from mainspring.protocol.timeouts import MAX_TEST_RUNS
     from mainspring.status import FaultKind, Player, RolloutPhase, StopReason, Verdict
-    from mainspring.tally import Tally, TurnLimits
-    from mainspring.timeouts import MAX_TEST_RUNS
+    from mainspring.trajectories.tally import Tally, TurnLimits
     from workflows import activity_calls, search
     from workflows.answering import Answering
     from workflows.program import ProgramPlay

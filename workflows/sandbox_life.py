@@ -34,8 +34,8 @@ with workflow.unsafe.imports_passed_through():
         SandboxInput,
         SandboxRef,
     )
+    from mainspring.protocol.timeouts import SHELL_GRACE_S
     from mainspring.status import FaultKind
-    from mainspring.timeouts import SHELL_GRACE_S
     from workflows import activity_calls
 
 Out = TypeVar("Out")

@@ -39,12 +39,12 @@ from infra.temporal.connection import connect
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
+from mainspring.config.settings import load_settings
 from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import ROLLOUT_QUEUE, CampaignId, rollout_workflow
 from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
 from mainspring.protocol.rollout import RolloutInput
-from mainspring.sandbox_choice import BWRAP
-from mainspring.settings import load_settings
+from mainspring.tasks.sandbox_choice import BWRAP
 from workers.sandbox import SandboxNode, make_node
 
 Figures = dict[str, Any]

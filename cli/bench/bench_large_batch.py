@@ -27,11 +27,11 @@ from infra.db.rollouts import groups, rollouts, turns
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.db.training import batches, policies, steps
-from mainspring import layout
+from mainspring.artifacts import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
+from mainspring.config.settings import load_settings
 from mainspring.ids import CampaignId, RolloutId
-from mainspring.settings import load_settings
 from mainspring.status import StopReason, Verdict
 from mainspring.trajectories.samples import Sample, digest
 from mainspring.trajectories.turns import Call, VersionSpan

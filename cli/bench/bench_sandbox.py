@@ -31,7 +31,7 @@ from infra.sandbox.protocol import (
 from mainspring.environments.protocol import CommandResult
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
-from mainspring.sandbox_choice import BWRAP, DOCKER
+from mainspring.tasks.sandbox_choice import BWRAP, DOCKER
 
 T = TypeVar("T")
 

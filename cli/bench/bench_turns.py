@@ -39,6 +39,7 @@ from infra.policy.serving import ServedCampaigns
 from infra.sandbox.backends import Backends
 from infra.temporal.connection import connect
 from infra.temporal.faults import Faults
+from mainspring.config.settings import Settings, load_settings
 from mainspring.ids import (
     GRADE_QUEUE,
     ROLLOUT_QUEUE,
@@ -62,9 +63,8 @@ from mainspring.protocol.rollout import (
     RolloutInput,
     SandboxInput,
 )
-from mainspring.sandbox_choice import BWRAP
-from mainspring.settings import Settings, load_settings
-from mainspring.tally import Tally, TurnLimits
+from mainspring.tasks.sandbox_choice import BWRAP
+from mainspring.trajectories.tally import Tally, TurnLimits
 from node.capacity import Admission
 from node.held_sandboxes import HeldSandboxes
 from workers.polling import workflow_runner

@@ -25,11 +25,11 @@ from infra.db.reading import volume
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.temporal.connection import connect
+from mainspring.config.settings import load_settings
 from mainspring.errors import WorkFailed
 from mainspring.ids import ROLLOUT_QUEUE, CampaignId, RolloutId, rollout_workflow
 from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
 from mainspring.protocol.rollout import RolloutInput
-from mainspring.settings import load_settings
 from mainspring.status import StopReason, Verdict
 
 ROLLOUT_WORKER = "rollout_worker"

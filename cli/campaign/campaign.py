@@ -70,7 +70,7 @@ def register(app: typer.Typer) -> None:
         """Show one campaign or other run: results, what it waits for, steps and totals."""
         from cli.campaign import campaign_screen
         from cli.operations.runs.campaign_view import read
-        from mainspring.settings import load_settings
+        from mainspring.config.settings import load_settings
         from reports import metrics
         from reports.summary import summary
 
@@ -216,8 +216,8 @@ def register(app: typer.Typer) -> None:
         """Write report.html, summary.json and metrics.jsonl."""
         from infra.db.connect import with_recorded_namespace
         from infra.db.naming import campaign_named
-        from mainspring import layout
-        from mainspring.settings import USUAL_NAMESPACE, load_settings
+        from mainspring.artifacts import layout
+        from mainspring.config.settings import USUAL_NAMESPACE, load_settings
         from mainspring.status import CampaignKind
         from reports.collect import collect
         from reports.summary import summary, write

@@ -1,13 +1,13 @@
 """How campaigns look in a terminal: the list, and one campaign with its steps.
 
-Ids stand whole at any width; every number is written as `mainspring.figures` writes it.
+Ids stand whole at any width; every number is written as `mainspring.words.figures` writes it.
 """
 
 from datetime import UTC, datetime
 from typing import Any
 
-from mainspring.figures import duration, number, percent, share_of
 from mainspring.status import Verdict
+from mainspring.words.figures import duration, number, percent, share_of
 
 NUM_STEPS = 10
 """Newest steps that are shown; --json has all."""

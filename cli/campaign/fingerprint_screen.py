@@ -32,8 +32,8 @@ def show_fingerprint(
 def _read(file: Path) -> Any:
     from pydantic import ValidationError
 
+    from mainspring.artifacts.reproducibility import CampaignFingerprint
     from mainspring.errors import UsageError
-    from mainspring.reproducibility import CampaignFingerprint
 
     try:
         return CampaignFingerprint.model_validate_json(file.read_text())

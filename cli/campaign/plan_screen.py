@@ -8,9 +8,9 @@ from typing import Any
 
 from cli.operations.runs.campaign_plan import Planned
 from mainspring.config.parallel import Device
-from mainspring.figures import duration, percent
 from mainspring.planning.memory import Part
 from mainspring.planning.step_time import ROLLOUT_STAGES, Stage
+from mainspring.words.figures import duration, percent
 
 PARTS = {
     Part.WEIGHTS: "weights",

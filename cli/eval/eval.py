@@ -255,8 +255,8 @@ def _perform(
     from cli.operations.runs.run_launch import conductor
     from cli.operations.runs.stored_run import resuming
     from cli.progress import counting
+    from mainspring.artifacts.layout import report
     from mainspring.errors import WorkFailed
-    from mainspring.layout import report
     from reports.export.evaluation import write_evaluation
 
     def say(text: str) -> None:

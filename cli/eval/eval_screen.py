@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.terminal_text import plain
-from mainspring.figures import duration, number, percent
+from mainspring.words.figures import duration, number, percent
 
 NUM_SHOWN = 10
 """Rollouts that did not resolve; the next command lists all."""

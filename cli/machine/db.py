@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _database_url(home: Path | None) -> str:
-    from mainspring.settings import load_settings
+    from mainspring.config.settings import load_settings
 
     settings = load_settings(home)
     if not settings.database_url:

@@ -9,7 +9,7 @@ import typer
 
 from cli.options import Home
 from cli.tables import Screen
-from mainspring import batch_invariance
+from mainspring.artifacts import batch_invariance
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -113,8 +113,8 @@ def register(app: typer.Typer) -> None:
             raise typer.BadParameter(f"unknown arguments for the CPU engine: {context.args}")
         from infra.log_setup import set_up
         from infra.policy.model.model_files import check_servable
+        from mainspring.config.settings import configured_settings
         from mainspring.model_folder.refusals import Use
-        from mainspring.settings import configured_settings
 
         set_up(configured_settings().log_format)
         check_servable(model, Use.SERVED)  # before torch is imported, which takes seconds

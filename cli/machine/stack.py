@@ -83,7 +83,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _home(home: Path | None) -> Path:
-    from mainspring.settings import configured_settings
+    from mainspring.config.settings import configured_settings
 
     return configured_settings(home).home
 
@@ -95,7 +95,7 @@ def _show(home: Path | None, as_json: bool) -> bool:
     from cli.operations.machine.embedded_stack import status as look
     from cli.tables import Screen, Table
     from infra.db.connect import open_database, with_recorded_namespace
-    from mainspring.settings import load_settings
+    from mainspring.config.settings import load_settings
 
     async def ask() -> tuple[list[ServiceState], str]:
         settings = load_settings(home)

@@ -46,8 +46,8 @@ async def _move(name: str, home: Path | None) -> str | None:
     from infra.db.connect import open_database
     from infra.db.store import identity, move_namespace, namespace
     from infra.temporal.connection import check_owner, connect
+    from mainspring.config.settings import load_settings
     from mainspring.errors import TemporalError
-    from mainspring.settings import load_settings
 
     settings = load_settings(home).in_namespace(name)
     async with open_database(settings, pool_size=1) as db:
@@ -67,8 +67,8 @@ async def _register(home: Path | None) -> tuple[list[str], str]:
 
     from infra.stack.temporal_server import register_search_attributes
     from infra.temporal.connection import connect
+    from mainspring.config.settings import load_settings
     from mainspring.errors import TemporalError
-    from mainspring.settings import load_settings
 
     client = await connect(load_settings(home))
     try:

@@ -47,7 +47,7 @@ def register(rollout: typer.Typer) -> None:
         started again to run its rollouts.
         """
         from mainspring.errors import UsageError
-        from mainspring.rollout_filter import parse
+        from mainspring.trajectories.rollout_filter import parse
 
         filters = failed or masked or where is not None
         if bool(ids) == (campaign is not None) or (ids and filters):

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from cli.terminal_text import plain
-from mainspring.figures import duration, number
 from mainspring.programs.last_words import last_words
 from mainspring.status import Player, RolloutPhase, StopReason, Suspicion, Verdict
+from mainspring.words.figures import duration, number
 
 SHOWN_TESTS = 10
 """Names of failed tests that are shown; --json has all."""

@@ -90,8 +90,8 @@ def register(app: typer.Typer) -> None:
         from cli.operations.machine.task_images import open_store, pull_missing, survey
         from infra.db.tasks.tasks import known_source, list_images
         from infra.sandbox.containers.image_names import parse_mirrors
+        from mainspring.config.settings import load_settings
         from mainspring.errors import WorkFailed
-        from mainspring.settings import load_settings
 
         settings = load_settings(home)
         mirrors = parse_mirrors(mirror or settings.image_mirrors)

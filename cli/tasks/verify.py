@@ -73,12 +73,12 @@ def register(tasks: typer.Typer) -> None:
         import asyncio
 
         from cli.operations.runs import stored_run
+        from mainspring.artifacts.layout import report
         from mainspring.config.reading import check_verification
         from mainspring.config.verification import VerificationConfig
         from mainspring.errors import UsageError
         from mainspring.ids import campaign_id_at
         from mainspring.integrity.exploits import EXPLOITS
-        from mainspring.layout import report
         from reports.whole_file import write_whole
 
         if (exploit and not adversarial) or (adversarial and times > 1):

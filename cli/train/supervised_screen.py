@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mainspring.figures import duration, number
+from mainspring.words.figures import duration, number
 
 NUM_STEPS = 10
 """Newest steps that are shown; --json has all."""

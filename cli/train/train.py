@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
         or give --name without the file.
         """
         from mainspring.config.reading import load_campaign
-        from mainspring.settings import configured_settings
+        from mainspring.config.settings import configured_settings
 
         if file is None:
             name = require_name(name, "train")
@@ -136,7 +136,7 @@ def _perform(
 
     from cli.operations.runs.local_campaign import Telling, check, train, until_left
     from cli.tables import Screen
-    from mainspring.settings import configured_settings
+    from mainspring.config.settings import configured_settings
 
     console = Screen(stderr=as_json)
 
@@ -222,7 +222,7 @@ def _stop(home: Path, name: str) -> None:
 
 def _table(summary: dict[str, Any]) -> Any:
     from cli.tables import Table
-    from mainspring.figures import duration, percent
+    from mainspring.words.figures import duration, percent
 
     table = Table(title=f"campaign {summary['campaign']}", title_justify="left")
     table.add_column("resolved, of unseen tasks")

@@ -11,8 +11,8 @@ import ipaddress
 import re
 from pathlib import Path
 
+from mainspring.config.settings import Settings
 from mainspring.errors import ConfigError, UsageError
-from mainspring.settings import Settings
 
 MIN_CHARS = 32
 _REMEDY = "make one with `openssl rand -hex 32`, the same for the edge and its gateways"

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from mainspring.artifacts.file_digest import sha256_of
 from mainspring.config.agent import AgentConfig
+from mainspring.config.settings import configured_settings
 from mainspring.errors import ConfigError
-from mainspring.file_digest import sha256_of
 from mainspring.programs.profile import BUNDLES
 from mainspring.programs.profiles.choice import is_program, profile_for
-from mainspring.settings import configured_settings
 
 MANIFEST = "manifest.json"
 ANY_MACHINE = "any"

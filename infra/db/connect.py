@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from infra.db.database import Database
 from infra.db.store import namespace
+from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError
-from mainspring.settings import Settings, load_settings
 
 T = TypeVar("T")
 

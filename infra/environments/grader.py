@@ -19,17 +19,17 @@ from infra.sandbox.protocol import Sandbox, SandboxSpec
 from infra.sandbox.session import PatchRefused
 from infra.sandbox.shell.channel import CHANNEL_BYTES
 from infra.verdicts import swebench
+from mainspring.artifacts.program_files import program
 from mainspring.environments.protocol import CommandResult, Finished, Judged
 from mainspring.errors import UsageError
 from mainspring.integrity.exploits import Exploit
 from mainspring.integrity.run_counts import read_counts
-from mainspring.program_files import program
+from mainspring.protocol.timeouts import APPLY_TIMEOUT_S
 from mainspring.status import FaultKind, Verdict
 from mainspring.tasks import reward_file
 from mainspring.tasks.criterion import ExitCode, GradeReport, RewardFile, TestLog
 from mainspring.tasks.patches import attributes_last, is_test, paths, without_tests
 from mainspring.tasks.swe_task import SweTask
-from mainspring.timeouts import APPLY_TIMEOUT_S
 
 PATCH_FILE = ".mainspring.patch"
 TEST_PATCH_FILE = ".mainspring.tests.patch"

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from infra.environments.grader import CLEAR_REWARD, MachineBroken, TestRun, decide, run_tests
 from infra.sandbox.protocol import Sandbox, SandboxRefused
+from mainspring.artifacts.program_files import program
 from mainspring.environments.protocol import Judged
 from mainspring.integrity.canary import must_fail
 from mainspring.integrity.named_like_tests import PACKAGE, may_be_programs
@@ -33,12 +34,11 @@ from mainspring.integrity.shadowing import (
     probe,
     probed,
 )
-from mainspring.program_files import program
+from mainspring.protocol.timeouts import CANARY_TIMEOUT_S
 from mainspring.status import Verdict
 from mainspring.tasks.criterion import Canary, GradeReport, References, TestLog
 from mainspring.tasks.patches import paths
 from mainspring.tasks.swe_task import SweTask
-from mainspring.timeouts import CANARY_TIMEOUT_S
 
 READ_TIMEOUT_S = 10.0
 PROBE_FILE = ".mainspring.probe.py"

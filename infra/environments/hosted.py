@@ -10,6 +10,7 @@ from infra.environments.own import OwnEnvironment, OwnWorld
 from infra.environments.swe import SweEnvironment, SweWorld
 from infra.sandbox.backends import Backends
 from infra.sandbox.protocol import SandboxBackend
+from mainspring.config.named import find, make
 from mainspring.config.run import RunConfig
 from mainspring.environments.choice import (
     ENVIRONMENTS,
@@ -19,7 +20,6 @@ from mainspring.environments.choice import (
     is_world,
 )
 from mainspring.environments.protocol import Environment, Place
-from mainspring.named import find, make
 from mainspring.tasks.any_task import AnyTask
 from mainspring.tasks.swe_task import SWE
 

@@ -26,8 +26,8 @@ from mainspring.environments.protocol import (
     WorldLost,
 )
 from mainspring.errors import MainspringError
-from mainspring.sandbox_choice import IN_PROCESS
 from mainspring.tasks.any_task import AnyTask
+from mainspring.tasks.sandbox_choice import IN_PROCESS
 
 CLOSE_S = 10.0
 """A world that takes longer to close is left as it is."""

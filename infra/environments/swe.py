@@ -22,10 +22,10 @@ from infra.sandbox.session import PatchRefused
 from mainspring.config.agent import AgentConfig
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.environments.protocol import CommandResult, Finished, Judged, Place
-from mainspring.fates import OUTAGE_S
 from mainspring.ids import SandboxId
 from mainspring.integrity.exploits import Exploit
 from mainspring.programs.profiles.choice import folders_of, is_program
+from mainspring.status.fates import OUTAGE_S
 from mainspring.tasks.swe_task import SweTask
 
 REPEATING = {

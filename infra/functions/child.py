@@ -22,11 +22,11 @@ import traceback
 from typing import Any, NoReturn
 
 from infra.functions.messages import Start, line, of_result
-from mainspring.causes import cause_of, is_out_of_memory
 from mainspring.environments.protocol import WorldLost
 from mainspring.errors import ConfigError
 from mainspring.programs.functions import Ran, Returned, arguments, find_function, returned
 from mainspring.tasks.any_task import read_task
+from mainspring.words.causes import cause_of, is_out_of_memory
 
 PR_SET_PDEATHSIG = 1
 OOM_SCORE = 500

@@ -23,9 +23,9 @@ from typing import Any
 
 from infra.functions.labelled import LABEL, kill_labelled
 from infra.functions.messages import LINE_BYTES, Start, line, result_in
-from mainspring.causes import memory_kills
 from mainspring.environments.protocol import CommandResult, WorldLost
 from mainspring.programs.functions import Returned
+from mainspring.words.causes import memory_kills
 
 VARIABLES = (
     *("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV"),

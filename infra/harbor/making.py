@@ -19,8 +19,8 @@ from harbor.environments.base import BaseEnvironment
 from harbor.models.agent.name import AgentName
 from harbor.models.trial.config import AgentConfig
 
+from mainspring.config.named import find, is_path
 from mainspring.errors import ConfigError
-from mainspring.named import find, is_path
 from mainspring.programs.harbor import HarborStart, Inside
 
 _API_BASE = "api_base"

@@ -16,9 +16,9 @@ from typing import Any, Self
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.containers.docker import DockerBackend
 from infra.sandbox.protocol import BackendPlace, BackendUnavailable, SandboxBackend
+from mainspring.config.named import find, find_class
 from mainspring.errors import ConfigError
-from mainspring.named import find, find_class
-from mainspring.sandbox_choice import BWRAP, DOCKER, backend_name
+from mainspring.tasks.sandbox_choice import BWRAP, DOCKER, backend_name
 
 Found = SandboxBackend | BackendUnavailable
 """A backend, or why it cannot run here."""

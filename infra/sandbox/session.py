@@ -39,7 +39,7 @@ from infra.sandbox.shell.channel import (
 from mainspring.environments.protocol import CommandResult
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
-from mainspring.timeouts import (
+from mainspring.protocol.timeouts import (
     ANSWER_GRACE_S,
     FILES_TIMEOUT_S,
     PACK_CPU_S,

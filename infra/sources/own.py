@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from infra.sources.protocol import ImportOptions, SourceRow
+from mainspring.config.named import find_class, make
 from mainspring.errors import MainspringError, UsageError
-from mainspring.named import find_class, make
 
 
 class OwnSource:

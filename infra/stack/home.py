@@ -21,8 +21,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from mainspring.config.settings import STACK_FILE
 from mainspring.errors import ServiceError, UsageError
-from mainspring.settings import STACK_FILE
 
 MIN_FREE_BYTES = 300 << 20
 """Postgres and Temporal take about a third of this before any work is stored."""

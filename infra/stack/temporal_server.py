@@ -23,8 +23,8 @@ from infra.stack import home as homes
 from infra.stack import ports
 from infra.stack.ports import Forced
 from infra.stack.service_process import Daemon
+from mainspring.config.settings import USUAL_NAMESPACE
 from mainspring.errors import TemporalError
-from mainspring.settings import USUAL_NAMESPACE
 
 DEFAULT_PORT = 7233
 DEFAULT_UI_PORT = 8233

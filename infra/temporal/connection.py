@@ -21,8 +21,8 @@ from infra.db.connect import with_recorded_namespace
 from infra.db.database import Database
 from infra.db.store import StoreId, identity, put_namespace
 from infra.temporal.log import BindLogFields, runtime
+from mainspring.config.settings import USUAL_NAMESPACE, Settings
 from mainspring.errors import TemporalError
-from mainspring.settings import USUAL_NAMESPACE, Settings
 
 CONNECT_TIMEOUT_S = 10.0
 OWNER_KEY = "mainspring-store"

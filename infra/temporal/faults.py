@@ -2,8 +2,8 @@
 
 `Faults` stands around every activity of every worker. It turns each exception that leaves one into
 an ApplicationError whose type is the error's FaultKind, whose message has the remedy, and which is
-final when the rule of `mainspring.fates` makes it so. Invariant: what a drained or killed worker
-did not finish is never final.
+final when the rule of `mainspring.status.fates` makes it so. Invariant: what a drained or killed
+worker did not finish is never final.
 """
 
 import random
@@ -20,12 +20,12 @@ from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, 
 
 from infra.db.cache import Known
 from infra.db.nodes.sandboxes import CampaignFull
-from mainspring.causes import cause_of, is_out_of_memory, own_log, shortened
 from mainspring.errors import MainspringError, SandboxError
-from mainspring.fates import FIRST_WAIT_S, rule_of, waits_s
 from mainspring.ids import NodeId, RolloutId, SandboxId
-from mainspring.plain_text import plain
 from mainspring.status import FaultKind
+from mainspring.status.fates import FIRST_WAIT_S, rule_of, waits_s
+from mainspring.words.causes import cause_of, is_out_of_memory, own_log, shortened
+from mainspring.words.plain_text import plain
 
 log = structlog.get_logger(__name__)
 

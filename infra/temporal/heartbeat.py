@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 
 from temporalio import activity
 
-from mainspring.timeouts import ACTIVITY_BEAT_S
+from mainspring.protocol.timeouts import ACTIVITY_BEAT_S
 
 
 class Beat:

@@ -7,10 +7,10 @@ worker, and by commands, which refuse a campaign whose tracker is not installed.
 import importlib.util
 
 from infra.tracking.protocol import TrackedBy, Tracker
+from mainspring.config.named import find
 from mainspring.config.tracking import TrackingConfig
 from mainspring.errors import ConfigError
-from mainspring.named import find
-from mainspring.tracking import TRACKERS, chosen
+from mainspring.training.tracking import TRACKERS, chosen
 
 
 def check_tracking(tracking: TrackingConfig) -> None:

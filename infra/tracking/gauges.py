@@ -14,7 +14,7 @@ from temporalio.common import MetricGaugeFloat, MetricMeter
 
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus
-from mainspring.tracking import STEPS, Point, PointId
+from mainspring.training.tracking import STEPS, Point, PointId
 
 PREFIX = "mainspring_"
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")

@@ -21,7 +21,7 @@ from mlflow.tracking import MlflowClient
 
 from infra.tracking.protocol import TrackedBy
 from mainspring.status import CampaignStatus
-from mainspring.tracking import STEPS, Point, PointId
+from mainspring.training.tracking import STEPS, Point, PointId
 
 MARKER = "policy_version"
 UID_TAG = "mainspring.campaign_uid"

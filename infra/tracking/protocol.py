@@ -13,7 +13,7 @@ from typing import Protocol
 
 from mainspring.config.tracking import TrackingConfig
 from mainspring.status import CampaignStatus
-from mainspring.tracking import Point, PointId, TrackedCampaign
+from mainspring.training.tracking import Point, PointId, TrackedCampaign
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from infra.tracking.protocol import TrackedBy
 from infra.tracking.wandb_files import rows_of
 from mainspring.config.tracking import WandbMode
 from mainspring.status import CampaignStatus
-from mainspring.tracking import Point, PointId
+from mainspring.training.tracking import Point, PointId
 
 X_AXIS, POINT = "policy_version", "point"
 INIT_TIMEOUT_S = 60.0

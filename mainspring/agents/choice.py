@@ -13,8 +13,8 @@ from mainspring.agents.bundled import BundledAgent
 from mainspring.agents.program import ProgramAgent
 from mainspring.agents.protocol import Agent
 from mainspring.config.agent import AgentConfig
+from mainspring.config.named import find, find_class, make
 from mainspring.errors import ConfigError
-from mainspring.named import find, find_class, make
 from mainspring.programs.functions import find_function
 from mainspring.programs.parsing.choice import parser_of
 from mainspring.programs.profiles.choice import KINDS, is_program, profile_for

@@ -33,11 +33,11 @@ from mainspring.algorithms.filters.protocol import GroupFilter
 from mainspring.algorithms.filters.solved import solved
 from mainspring.config.algorithm import GAE
 from mainspring.config.correction import NO_CORRECTION
+from mainspring.config.named import find, find_class
 from mainspring.config.parallel import MCORE, PLAIN, Device
 from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import ConfigError
-from mainspring.named import find, find_class
-from mainspring.training_faults import algorithm_broken, raise_broken
+from mainspring.training.training_faults import algorithm_broken, raise_broken
 from mainspring.trajectories.turn_places import TurnPlace
 
 ADVANTAGES: dict[str, AdvantageEstimator] = {

@@ -11,12 +11,12 @@ from typing import Any
 
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.curriculum import SHUFFLED
+from mainspring.config.named import find
 from mainspring.curricula.band import band
 from mainspring.curricula.prioritized import prioritized
 from mainspring.curricula.protocol import Curriculum, TaskHistory
 from mainspring.errors import ConfigError
-from mainspring.named import find
-from mainspring.training_faults import algorithm_broken, raise_broken
+from mainspring.training.training_faults import algorithm_broken, raise_broken
 
 CURRICULA: dict[str, Curriculum] = {"band": band, "prioritized": prioritized}
 

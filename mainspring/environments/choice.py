@@ -4,9 +4,9 @@ Invariant: a task names a kind, which is data; only the section [environments] o
 names code. Pure. Imported by nodes, which make environments, and by commands, which check them.
 """
 
+from mainspring.config.named import find_class
 from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError
-from mainspring.named import find_class
 from mainspring.programs.functions import FUNCTION
 from mainspring.tasks.swe_task import SWE
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from mainspring.program_files import program
+from mainspring.artifacts.program_files import program
 
 MAX_CHARS = 1 << 20
 """Of one test file; parsing larger ones would hold up a node."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from mainspring.program_files import program
+from mainspring.artifacts.program_files import program
 from mainspring.tasks.patches import FileChange, hidden_paths, is_start_file, paths, split
 from mainspring.tasks.swe_task import SweTask
 

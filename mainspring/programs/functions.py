@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from mainspring.config.named import find
 from mainspring.errors import ConfigError, WorkFailed
-from mainspring.named import find
 from mainspring.status import FaultKind
 from mainspring.tasks.any_task import AnyTask
 from mainspring.tasks.swe_task import SweTask

@@ -69,7 +69,7 @@ from mainspring.protocol.session import (
     SessionState,
 )
 from mainspring.protocol.sft import SftStepsInput, SftStepsResult, SftSurvey, SftSurveyInput
-from mainspring.timeouts import (
+from mainspring.protocol.timeouts import (
     COLLECT_TIMEOUT_S,
     EXTENSIONS_TIMEOUT_S,
     GRADE_GRACE_S,

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from enum import StrEnum
 
-from mainspring.timeouts import WORKFLOW_TASK_TIMEOUT_S
+from mainspring.protocol.timeouts import WORKFLOW_TASK_TIMEOUT_S
 
 WORKFLOW_TASK_TIMEOUT = timedelta(seconds=WORKFLOW_TASK_TIMEOUT_S)
 

@@ -8,7 +8,7 @@ from mainspring.ids import CampaignId, GroupId, NodeId, RolloutId, SandboxId, Ta
 from mainspring.protocol.program import ProgramLimits
 from mainspring.protocol.session import RemoteLimits
 from mainspring.status import Player, StopReason, Verdict
-from mainspring.tally import Tally
+from mainspring.trajectories.tally import Tally
 
 STRAGGLER_SIGNAL = "straggler"
 """Signal from a group to a rollout that still plays: the seconds of replies and commands that are

@@ -14,10 +14,10 @@ from functools import cache
 from numbers import Real
 from typing import Any
 
+from mainspring.config.named import find
 from mainspring.config.reward import SCORE, RewardPart
 from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError, WorkFailed
-from mainspring.named import find
 from mainspring.status import FaultKind, StopReason, Verdict, is_masked
 from mainspring.tasks.criterion import HANDED_IN, GradeReport
 

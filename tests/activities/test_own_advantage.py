@@ -10,7 +10,7 @@ from activities.step_batch import step_batch
 from mainspring.algorithms.choice import check_algorithms
 from mainspring.config.reading import load_campaign
 from mainspring.config.trainer import TrainerConfig
-from mainspring.training_faults import AlgorithmBroken
+from mainspring.training.training_faults import AlgorithmBroken
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "own-advantage"
 GROUP = group(rollout(0, 1.0, 1), rollout(1, 0.0, 1), rollout(2, None, 1), rollout(3, 0.5, 1, 1))

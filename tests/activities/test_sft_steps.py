@@ -14,7 +14,7 @@ from infra.db.training import policies, sft, trainers
 from mainspring.ids import CampaignId
 from mainspring.protocol.sft import SftStepsInput, SftSurveyInput
 from mainspring.status import CampaignStatus
-from mainspring.training_faults import TrainerFenced, TrainerLost
+from mainspring.training.training_faults import TrainerFenced, TrainerLost
 from tests.infra.db.test_db_sft import RUN, config, each, made
 from tests.sft_backend import SftTrainer
 

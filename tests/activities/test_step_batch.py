@@ -11,7 +11,7 @@ from mainspring.config.algorithm import Overlong, Std
 from mainspring.config.trainer import TrainerConfig
 from mainspring.ids import GroupId, RolloutId
 from mainspring.status import StopReason
-from mainspring.step_metrics import TAKEN_NAMES
+from mainspring.training.step_metrics import TAKEN_NAMES
 from mainspring.trajectories.turns import Call, VersionSpan
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
-from mainspring.sandbox_choice import DOCKER
+from mainspring.tasks.sandbox_choice import DOCKER
 from tests.adversarial.attack_table import TABLE, merged
 from tests.adversarial.attacks import ATTACKS, SEALED
 from tests.adversarial.exploited_tasks import vendor_pytest

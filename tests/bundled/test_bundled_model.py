@@ -13,7 +13,7 @@ from bundled.model import IM_END, make_bundled_model, make_tokenizer
 from bundled.trajectories import warm_start_messages
 from mainspring.agents.bundled import SYSTEM
 from mainspring.planning.model_shape import read_shape, shape_of
-from mainspring.training_faults import CheckpointUnusable
+from mainspring.training.training_faults import CheckpointUnusable
 
 
 @pytest.fixture(scope="module")

@@ -26,9 +26,9 @@ from infra.db.rollouts import turns
 from infra.db.tables.models import CallRow, GroupRow, RolloutRow
 from infra.db.tables.program_rows import ModelRequestRow
 from infra.db.training.batches import BatchRollout, load_groups
+from mainspring.config.settings import load_settings
 from mainspring.ids import CampaignId, GroupId, RolloutId
 from mainspring.programs.record import RequestState
-from mainspring.settings import load_settings
 from mainspring.status import RolloutPhase
 from mainspring.trajectories.samples import samples_of
 

@@ -20,8 +20,8 @@ from sqlalchemy import select
 
 from infra.db.connect import open_database
 from infra.db.tables.models import CallRow, GroupRow, RolloutRow
+from mainspring.config.settings import load_settings
 from mainspring.ids import CampaignId
-from mainspring.settings import load_settings
 from mainspring.status import GroupKind, RolloutPhase
 
 

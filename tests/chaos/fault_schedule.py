@@ -33,8 +33,8 @@ from infra.db.runs import campaigns
 from infra.db.tables.models import CallRow, PartialCallRow
 from infra.db.tables.program_rows import ModelRequestRow
 from infra.policy.serving import needs_same_bits
+from mainspring.config.settings import load_settings
 from mainspring.ids import CampaignId
-from mainspring.settings import load_settings
 from tests.chaos.fault_roles import Draw, Role
 from tests.processes import words
 

@@ -34,10 +34,10 @@ from mainspring.config.optimizer import OptimizerConfig, OptimizerName, WarmStar
 from mainspring.config.parallel import Device
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.rollout import RolloutConfig
+from mainspring.config.settings import load_settings
 from mainspring.config.tasks import TasksConfig
 from mainspring.config.trainer import TrainerConfig
 from mainspring.ids import CampaignId
-from mainspring.settings import load_settings
 from mainspring.status import CampaignStatus, ExecutionState, GroupKind, GroupStatus, StepStatus
 from mainspring.trajectories.samples import samples_of
 from reports.collect import collect

@@ -33,9 +33,9 @@ from infra.db.training import batches, policies, steps
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.connection import connect
+from mainspring.config.settings import load_settings
 from mainspring.errors import DatabaseError, TemporalError
 from mainspring.ids import campaign_id, campaign_workflow
-from mainspring.settings import load_settings
 from mainspring.status import CampaignStatus, GroupStatus, RolloutPhase
 from mainspring.trajectories.samples import samples_of
 from tests.waiting import until

@@ -10,7 +10,7 @@ from infra.db.database import Database
 from infra.db.store import identity, namespace
 from infra.stack.ports import Forced, pick
 from infra.temporal.connection import ForeignNamespace, connect
-from mainspring.settings import load_settings
+from mainspring.config.settings import load_settings
 from tests.polling import pollers, rollout_worker
 from tests.waiting import until
 

@@ -28,10 +28,10 @@ from infra.temporal.connection import connect
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.settings import load_settings
 from mainspring.ids import CampaignId, campaign_workflow
-from mainspring.settings import load_settings
 from mainspring.status import CampaignKind
-from mainspring.waits import Wait, waits
+from mainspring.words.waits import Wait, waits
 from tests.waiting import until
 
 NAMED_WITHIN_S = 60.0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.reproducibility import CampaignFingerprint
+from mainspring.artifacts.reproducibility import CampaignFingerprint
 from mainspring.status import Publish
 from tests.chaos import fault_schedule
 

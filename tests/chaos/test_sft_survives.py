@@ -21,9 +21,9 @@ from infra.db.training import policies, sft, steps
 from infra.policy.model.weight_files import weights_digest
 from infra.temporal.connection import connect
 from mainspring.config.reading import load_sft
+from mainspring.config.settings import load_settings
 from mainspring.config.sft import SftConfig
 from mainspring.ids import CampaignId
-from mainspring.settings import load_settings
 from mainspring.status import CampaignStatus
 from tests.sft_files import run_file, write_chats
 from tests.waiting import until

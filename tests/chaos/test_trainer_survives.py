@@ -20,12 +20,12 @@ from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.training import policies, trainers
 from infra.temporal.connection import connect
-from mainspring import layout
+from mainspring.artifacts import layout
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.settings import load_settings
 from mainspring.ids import CampaignId, campaign_id
 from mainspring.protocol.activities import PREPARE_POLICY
 from mainspring.protocol.campaign import CampaignRef, PolicyRef
-from mainspring.settings import load_settings
 from tests.waiting import until
 from workflows import activity_calls
 

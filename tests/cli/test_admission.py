@@ -11,8 +11,8 @@ from temporalio.testing import ActivityEnvironment
 from temporalio.worker import SlotPermit, SlotReleaseContext
 
 from infra.temporal.faults import NodeFull, failure
+from mainspring.config.settings import Settings
 from mainspring.ids import SANDBOX_QUEUE, NodeId, node_queue
-from mainspring.settings import Settings
 from mainspring.status import FaultKind, Refusal
 from node.capacity import Admission, Free, SandboxSlots, room
 

@@ -18,11 +18,11 @@ from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.settings import Settings
 from mainspring.errors import ConfigError
 from mainspring.ids import CampaignId
 from mainspring.planning.assumptions import Given
 from mainspring.programs.recipes import recipe_of
-from mainspring.settings import Settings
 from tests.cli.test_agents_asked_for import task_of
 
 ROOMY = {"model": "m", "max_context": 100_000}

@@ -17,8 +17,8 @@ from infra.db.nodes import nodes, sandboxes
 from infra.db.nodes.nodes import NodeBeat
 from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import NodeId, RolloutId, SandboxId
-from mainspring.sandbox_choice import BWRAP
 from mainspring.status import Refusal, SandboxPurpose
+from mainspring.tasks.sandbox_choice import BWRAP
 
 BUSY, EMPTY = NodeId("containers-17.rack-4"), NodeId("b")
 

@@ -28,14 +28,14 @@ from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.temporal.connection import connect
 from mainspring.config.policy import PolicyConfig
+from mainspring.config.settings import Settings, load_settings
 from mainspring.config.tasks import TasksConfig
 from mainspring.config.verification import VerificationConfig
 from mainspring.errors import Interrupted, MainspringError
 from mainspring.ids import CampaignId, campaign_workflow
 from mainspring.protocol.run import RunState
-from mainspring.settings import Settings, load_settings
 from mainspring.status import CampaignStatus
-from mainspring.waits import Wait
+from mainspring.words.waits import Wait
 from tests.waiting import until
 
 SOURCE = "no-worker"

@@ -18,6 +18,7 @@ from infra.db.runs import campaigns
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.connection import connect
+from mainspring.config.settings import load_settings
 from mainspring.errors import MainspringError
 from mainspring.ids import (
     CampaignId,
@@ -26,7 +27,6 @@ from mainspring.ids import (
     waiting_trainer_queue,
     worker_queue,
 )
-from mainspring.settings import load_settings
 from tests.polling import worker
 from tests.waiting import until
 

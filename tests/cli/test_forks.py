@@ -12,7 +12,7 @@ import pytest
 from cli.operations.machine.fleet import ONE_THREAD, WORKERS, Fleet, Member
 from cli.operations.machine.forks import Forks
 from infra.stack import ports
-from mainspring import batch_invariance
+from mainspring.artifacts import batch_invariance
 from mainspring.errors import WorkFailed
 from tests.infra.policy.tiny_model import save_tiny_model
 from tests.processes import runs, words

@@ -12,11 +12,11 @@ from cli.operations.machine.local_engines import EngineKind, Hardware
 from cli.operations.runs.local_campaign import members
 from engine import scheduler
 from engine.slots import KvShape, SlotPool
-from mainspring import layout
+from mainspring.artifacts import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.reading import check_campaign
+from mainspring.config.settings import Settings
 from mainspring.ids import campaign_id
-from mainspring.settings import Settings
 from tests.infra.policy.engines import serving
 from tests.infra.policy.tiny_model import save_tiny_model
 

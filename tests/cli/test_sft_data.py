@@ -23,9 +23,9 @@ from infra.db.database import Database
 from infra.db.training import sft
 from infra.db.training.sft import SftData
 from infra.temporal.connection import connect
+from mainspring.config.settings import load_settings
 from mainspring.config.sft import SftConfig
 from mainspring.errors import UsageError
-from mainspring.settings import load_settings
 from mainspring.trajectories.samples import Sample
 from tests.sft_files import write_chats
 

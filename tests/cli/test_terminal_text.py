@@ -60,7 +60,7 @@ def test_the_log_on_a_terminal_steers_nothing(tmp_path: Path) -> None:
     program.write_text(
         "import logging, structlog\n"
         "from infra.log_setup import set_up\n"
-        "from mainspring.settings import LogFormat\n"
+        "from mainspring.config.settings import LogFormat\n"
         f"text = {HOSTILE!r}\n"
         "set_up(LogFormat.TEXT)\n"
         "structlog.get_logger().info(text, failure=text)\n"
@@ -128,7 +128,7 @@ def _campaign_list(_: Path) -> None:
 def _campaign(_: Path) -> None:
     from cli.campaign.campaign_screen import print_one
     from mainspring.status import CampaignKind
-    from mainspring.waits import Wait
+    from mainspring.words.waits import Wait
 
     totals = SimpleNamespace(
         **dict.fromkeys(("num_rollouts", "num_turns", "num_suspicious"), 1),

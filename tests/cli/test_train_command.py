@@ -24,11 +24,11 @@ from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.connection import connect
 from mainspring.config.reading import load_campaign
+from mainspring.config.settings import load_settings
 from mainspring.errors import MainspringError
 from mainspring.ids import CampaignId, campaign_workflow, trainer_queue
-from mainspring.settings import load_settings
 from mainspring.status import CampaignStatus
-from mainspring.step_metrics import CLIP_NAMES, PASS_NAMES, TAKEN_NAMES
+from mainspring.training.step_metrics import CLIP_NAMES, PASS_NAMES, TAKEN_NAMES
 from tests.waiting import until
 
 NAME = CampaignId("train-command")

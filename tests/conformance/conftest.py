@@ -3,7 +3,7 @@
 import pytest
 from sandbox_backend import build_image, cleared, make_backend, make_spec
 
-from mainspring.sandbox_choice import DOCKER
+from mainspring.tasks.sandbox_choice import DOCKER
 
 
 @pytest.fixture(scope="module", params=["bwrap", pytest.param("docker", marks=pytest.mark.docker)])

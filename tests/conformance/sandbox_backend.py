@@ -23,7 +23,7 @@ from infra.sandbox.protocol import (
 )
 from mainspring.environments.protocol import CommandResult
 from mainspring.ids import SandboxId
-from mainspring.sandbox_choice import BWRAP
+from mainspring.tasks.sandbox_choice import BWRAP
 from tests.docker_image import base_image
 
 FILES = {

@@ -7,8 +7,8 @@ from sandbox_backend import FILES, IMAGE, WORKDIR, Reset, make_spec, output
 
 from infra.environments.grader import judge
 from mainspring.ids import TaskId
-from mainspring.sandbox_choice import DOCKER
 from mainspring.status import Verdict
+from mainspring.tasks.sandbox_choice import DOCKER
 from mainspring.tasks.swe_task import SweTask
 
 TREE = (

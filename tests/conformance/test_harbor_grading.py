@@ -13,9 +13,9 @@ from infra.environments.grader import Judged, for_grading, for_solving, judge, s
 from infra.sandbox.protocol import SandboxRefused
 from infra.sources.harbor import HarborSource
 from infra.sources.protocol import ImportOptions
-from mainspring.sandbox_choice import DOCKER
 from mainspring.status import Verdict
 from mainspring.tasks.reward_file import parse_reward
+from mainspring.tasks.sandbox_choice import DOCKER
 from mainspring.tasks.swe_task import SweTask
 
 ADDS = "python3 -c 'from pkg.calc import add; assert add(2, 3) == 5'"

@@ -20,10 +20,10 @@ from sandbox_backend import IMAGE, build_image, cleared, make_backend
 from infra.environments.grader import Judged, for_grading, judge
 from infra.sandbox.protocol import Limits, SandboxBackend, SandboxSpec
 from mainspring.ids import SandboxId, TaskId
-from mainspring.sandbox_choice import DOCKER
 from mainspring.status import Verdict
 from mainspring.tasks.criterion import ExitCode, Judge, TestLog
 from mainspring.tasks.patches import is_test
+from mainspring.tasks.sandbox_choice import DOCKER
 from mainspring.tasks.swe_task import SweTask
 
 LIBRARY = "/tests/lib"

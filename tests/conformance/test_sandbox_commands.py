@@ -15,7 +15,7 @@ from sandbox_backend import (
 from infra.sandbox.protocol import (
     Limits,
 )
-from mainspring.sandbox_choice import BWRAP
+from mainspring.tasks.sandbox_choice import BWRAP
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from sandbox_backend import Limits, make_spec, output
 
 from infra.sandbox.session import PATCH_BYTES
-from mainspring.sandbox_choice import DOCKER
+from mainspring.tasks.sandbox_choice import DOCKER
 
 FIX = "sed -i 's/a - b/a + b/' pkg/calc.py"
 FIXED = b"+    return a + b"

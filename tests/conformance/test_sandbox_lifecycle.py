@@ -29,7 +29,7 @@ from infra.sandbox.protocol import (
 from mainspring.environments.protocol import CommandResult
 from mainspring.errors import SandboxError
 from mainspring.ids import SandboxId
-from mainspring.sandbox_choice import BWRAP, DOCKER
+from mainspring.tasks.sandbox_choice import BWRAP, DOCKER
 
 OPENER = """
 import asyncio, os, pathlib, signal, sys

@@ -7,7 +7,7 @@ from sandbox_backend import make_spec, output
 
 from infra.sandbox.protocol import SandboxRefused
 from infra.sandbox.session import PatchRefused
-from mainspring.sandbox_choice import BWRAP, DOCKER
+from mainspring.tasks.sandbox_choice import BWRAP, DOCKER
 
 
 async def test_a_patch_carries_every_kind_of_change(backend, fresh):

@@ -11,7 +11,7 @@ from sandbox_backend import IMAGE, WORKDIR, make_backend, make_spec, output, run
 from test_sandbox_lifecycle import DIE, owner_of_a_sandbox
 
 from infra.sandbox.protocol import Sandbox, SnapshotUnfit
-from mainspring.sandbox_choice import DOCKER
+from mainspring.tasks.sandbox_choice import DOCKER
 
 ROOM = 4 << 20
 CHANGES = r"""

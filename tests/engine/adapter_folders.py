@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from mainspring.adapter_files import CONFIG, DIRECTORY, WEIGHTS
+from mainspring.artifacts.adapter_files import CONFIG, DIRECTORY, WEIGHTS
 
 RANK, ALPHA = 4, 8.0
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from safetensors.torch import load_file, save_file
 
-from mainspring.adapter_files import CONFIG, DIRECTORY, WEIGHTS
+from mainspring.artifacts.adapter_files import CONFIG, DIRECTORY, WEIGHTS
 from tests.engine.adapter_folders import save_version
 from tests.infra.policy.engines import Reference, running, serving, until
 from tests.infra.policy.tiny_model import save_tiny_model

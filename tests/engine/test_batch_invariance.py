@@ -16,7 +16,7 @@ from torch.nn.functional import linear
 from engine import padding, sampling, self_test
 from engine.sequences import SamplingOptions, Sequence
 from engine.served_model import PolicyModel
-from mainspring.batch_invariance import MKL_VARIABLE, environment
+from mainspring.artifacts.batch_invariance import MKL_VARIABLE, environment
 from mainspring.errors import EngineError
 from tests.engine.company import Noting, alone, checked_model, digest, play
 from tests.infra.policy.engines import serving

@@ -16,9 +16,9 @@ from gateway.app import make_app
 from gateway.edge.dialling import Dialling, edge_at
 from gateway.protocol import Session
 from infra.log_setup import set_up
+from mainspring.config.settings import LogFormat
 from mainspring.programs.reply import Answer, Reply
 from mainspring.programs.request import ModelRequest
-from mainspring.settings import LogFormat
 
 log = structlog.get_logger()
 

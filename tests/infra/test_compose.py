@@ -194,7 +194,7 @@ def test_secrets_have_no_default_and_are_in_the_example() -> None:
 
 
 def test_environment_names_settings() -> None:
-    from mainspring.settings import Settings
+    from mainspring.config.settings import Settings
 
     known = {f"MAINSPRING_{field.upper()}" for field in Settings.model_fields}
     for name in ours():

@@ -16,7 +16,7 @@ import typer.main
 import yaml
 
 from cli.operations.machine.embedded_stack import StackInfo
-from mainspring.settings import Settings
+from mainspring.config.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "infra" / "deploy"

@@ -21,7 +21,7 @@ from temporalio import activity, workflow
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from infra.log_setup import set_up
 from infra.temporal.connection import connect
-from mainspring.settings import load_settings
+from mainspring.config.settings import load_settings
 
 class Ask(BaseModel):
     rollout: str = "c/g000000/001"

@@ -20,7 +20,7 @@ from mainspring.algorithms.equal_rewards import is_flat
 from mainspring.config.algorithm import Std
 from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import ConfigError
-from mainspring.training_faults import AlgorithmBroken
+from mainspring.training.training_faults import AlgorithmBroken
 
 UNHURRIED = settings(deadline=None)
 """The machine may be busy with other tests."""

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.causes import (
+from mainspring.words.causes import (
     cause_of,
     is_of_a_peer,
     is_out_of_memory,
     memory_kills,
     shortened,
 )
-from mainspring.plain_text import plain
+from mainspring.words.plain_text import plain
 
 
 class Wrapped(Exception):
@@ -116,7 +116,7 @@ def test_the_kernel_tells_whom_it_ended_for_lack_of_memory() -> None:
 
 
 def test_a_process_knows_the_file_that_it_logs_to(tmp_path: Path) -> None:
-    program = "from mainspring.causes import own_log; print(own_log())"
+    program = "from mainspring.words.causes import own_log; print(own_log())"
     log = tmp_path / "worker.log"
     with log.open("wb") as file:
         told = subprocess.run([sys.executable, "-c", program], stdout=-1, stderr=file, check=True)

@@ -13,7 +13,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.curricula.choice import CURRICULA, check_curriculum, next_task
 from mainspring.curricula.protocol import TaskHistory
 from mainspring.errors import ConfigError
-from mainspring.training_faults import AlgorithmBroken
+from mainspring.training.training_faults import AlgorithmBroken
 
 NUM_DRAWS = 2000
 

@@ -15,8 +15,8 @@ import node
 from infra.policy.replies.endpoint_errors import EndpointBusy
 from infra.temporal.faults import NodeFull, failure, kind_of
 from mainspring.errors import DatabaseError, MainspringError
-from mainspring.fates import OUTAGE_S, RULES, Fate
 from mainspring.status import FaultKind
+from mainspring.status.fates import OUTAGE_S, RULES, Fate
 
 BUGS = {
     *("MainspringError", "ServiceError", "WorkFailed", "UnknownId", "StepOutOfOrder"),

@@ -1,6 +1,11 @@
 """Two campaigns are compared: the first thing in which they differ is named."""
 
-from mainspring.reproducibility import CampaignFingerprint, Cause, Deviation, StepFingerprint
+from mainspring.artifacts.reproducibility import (
+    CampaignFingerprint,
+    Cause,
+    Deviation,
+    StepFingerprint,
+)
 
 
 def step(number: int, **changed: object) -> StepFingerprint:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.retention import StoredVersion, kept_versions
+from mainspring.artifacts.retention import StoredVersion, kept_versions
 
 
 def stored(rates: dict[int, float], num: int = 9, every: int = 1) -> list[StoredVersion]:

@@ -3,7 +3,7 @@
 import pytest
 
 from mainspring.errors import UsageError
-from mainspring.rollout_filter import Condition, Field, Op, parse
+from mainspring.trajectories.rollout_filter import Condition, Field, Op, parse
 
 
 def test_conditions() -> None:

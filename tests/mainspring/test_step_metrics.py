@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mainspring.planning.gpu_peaks import peak_tflops
-from mainspring.step_metrics import StepClock, StepMetrics, of_all_ranks
+from mainspring.training.step_metrics import StepClock, StepMetrics, of_all_ranks
 
 METRICS = StepMetrics(
     loss=0.5,

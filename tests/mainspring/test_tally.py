@@ -3,7 +3,7 @@
 import pytest
 
 from mainspring.status import StopReason
-from mainspring.tally import Tally, TurnLimits
+from mainspring.trajectories.tally import Tally, TurnLimits
 
 
 def tally(

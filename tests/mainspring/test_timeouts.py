@@ -3,7 +3,7 @@
 import pytest
 
 from infra.db.nodes.sandboxes import GONE_AFTER
-from mainspring import timeouts as t
+from mainspring.protocol import timeouts as t
 from mainspring.protocol.activities import (
     CLOSE_SANDBOX,
     COLLECT_PATCH,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mainspring.status import CampaignKind, CampaignStatus, NodeStatus, Refusal
-from mainspring.waits import (
+from mainspring.words.waits import (
     Failure,
     Host,
     Pending,

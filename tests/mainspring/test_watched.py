@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.step_metrics import CLIP_NAMES, PASS_NAMES, TAKEN_NAMES
-from mainspring.watched import WATCHED, warnings
+from mainspring.training.step_metrics import CLIP_NAMES, PASS_NAMES, TAKEN_NAMES
+from mainspring.training.watched import WATCHED, warnings
 
 ORDINARY = {
     "num_tokens": 1000.0,

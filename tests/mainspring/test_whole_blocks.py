@@ -2,15 +2,15 @@
 
 import pytest
 
-from mainspring.batch_invariance import (
+from mainspring.artifacts.batch_invariance import (
     KEY_BLOCK,
     MKL_VARIABLE,
     environment,
     mkl_branch,
     whole_blocks,
 )
-from mainspring.cpu import AVX512_FLAGS, Cpu, this_cpu
-from mainspring.stamp import Stamp, machine_stamp
+from mainspring.artifacts.cpu import AVX512_FLAGS, Cpu, this_cpu
+from mainspring.artifacts.stamp import Stamp, machine_stamp
 
 WIDE = Cpu("GenuineIntel", AVX512_FLAGS | {"avx2", "fma"})
 NARROW = Cpu("AuthenticAMD", frozenset({"avx2", "fma", "avx512f"}))

@@ -40,10 +40,10 @@ from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
+from mainspring.config.settings import load_settings
 from mainspring.config.sft import SftConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.ids import CampaignId, NodeId, RolloutId
-from mainspring.settings import load_settings
 from mainspring.status import CampaignStatus
 from mainspring.trajectories.imitation import to_imitate
 from mainspring.trajectories.samples import NOT_SAMPLED, Sample

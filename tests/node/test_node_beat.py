@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 from infra.db.database import Database
 from infra.sandbox.backends import BACKENDS, Backends
 from infra.sandbox.protocol import BackendUnavailable
+from mainspring.config.settings import Settings
 from mainspring.ids import NodeId
-from mainspring.settings import Settings
 from node import beat as node_beat
 from node.beat import NodeBeat
 from node.capacity import Admission

@@ -7,7 +7,7 @@ from pathlib import Path
 from report_data import report_data
 
 from mainspring.algorithms.choice import LOSSES
-from mainspring.step_metrics import CLIP_NAMES, NLL, PASS_NAMES, TAKEN_NAMES
+from mainspring.training.step_metrics import CLIP_NAMES, NLL, PASS_NAMES, TAKEN_NAMES
 from reports.figure_plots import ELSEWHERE, PANELS
 from reports.metrics import lines
 from reports.page import render

@@ -30,8 +30,8 @@ from mainspring.ids import (
     rollout_id,
 )
 from mainspring.status import CampaignStatus, GroupKind, Sampling, StopReason, Suspicion, Verdict
-from mainspring.step_metrics import TAKEN_NAMES
 from mainspring.tasks.swe_task import SweTask
+from mainspring.training.step_metrics import TAKEN_NAMES
 from mainspring.trajectories.turns import Call, Execution, VersionSpan
 from migrations import upgrade
 from reports import page

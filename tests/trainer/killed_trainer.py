@@ -25,7 +25,7 @@ from infra.db.training import policies, steps, trainers
 from mainspring.config.any_run import training as training_config
 from mainspring.ids import CampaignId
 from mainspring.protocol.campaign import CampaignRef, StepInput
-from mainspring.training_faults import TrainerLost
+from mainspring.training.training_faults import TrainerLost
 from tests.trainer.deadly_engine import ARMED_AT, deadly, meet, met
 from trainer.engines import checkpoint
 from trainer.process import driver

@@ -14,7 +14,7 @@ from ray.cluster_utils import Cluster
 from ray.util import placement_group_table
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.training_faults import DeviceMissing, TrainerLost
+from mainspring.training.training_faults import DeviceMissing, TrainerLost
 from trainer.process.driver import TrainerDriver
 
 

@@ -12,8 +12,8 @@ from infra.policy.engines.client import SGLangClient
 from infra.policy.engines.collective import updating
 from infra.policy.weight_label import WeightLabel
 from mainspring.config.campaign import CampaignConfig
-from mainspring.sending import Bucket, Meeting
-from mainspring.step_metrics import TrainerJob
+from mainspring.training.sending import Bucket, Meeting
+from mainspring.training.step_metrics import TrainerJob
 from trainer.process.rank import TrainerRank
 
 SMALL_BYTES = 8 << 10

@@ -12,10 +12,10 @@ from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.training import policies
 from infra.policy.model.weight_files import weights_digest
-from mainspring import layout
+from mainspring.artifacts import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId
-from mainspring.step_metrics import Origin
+from mainspring.training.step_metrics import Origin
 from tests.trainer import rank_jobs
 from tests.trainer.conftest import MakeModel
 from tests.trainer.deadly_background import POINTS, WRITERS

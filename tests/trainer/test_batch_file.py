@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mainspring.fates import rule_of
-from mainspring.training_faults import BatchFileDamaged
+from mainspring.status.fates import rule_of
+from mainspring.training.training_faults import BatchFileDamaged
 from mainspring.trajectories.samples import Sample, digest
 from trainer.process.batch_file import BatchFile, batch_file
 

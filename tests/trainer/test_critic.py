@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 
 from mainspring.algorithms.gae import gae, whitened
 from mainspring.errors import ModelError
-from mainspring.step_metrics import CRITIC_NAMES
-from mainspring.training_faults import LogprobGapTooLarge, NonFiniteStep
+from mainspring.training.step_metrics import CRITIC_NAMES
+from mainspring.training.training_faults import LogprobGapTooLarge, NonFiniteStep
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import WeightedSequence
 from tests.trainer import rank_jobs, ranks

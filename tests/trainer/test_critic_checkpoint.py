@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.step_metrics import Origin
-from mainspring.training_faults import CheckpointUnusable, TrainerFenced
+from mainspring.training.step_metrics import Origin
+from mainspring.training.training_faults import CheckpointUnusable, TrainerFenced
 from mainspring.trajectories.samples import Sample
 from tests.trainer.conftest import MakeModel
 from tests.trainer.test_trainer_checkpoint import MANIFEST, ORIGIN, write

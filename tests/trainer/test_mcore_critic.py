@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mainspring.step_metrics import CRITIC_NAMES, StepMetrics
-from mainspring.training_faults import CheckpointUnusable, TrainerFenced
+from mainspring.training.step_metrics import CRITIC_NAMES, StepMetrics
+from mainspring.training.training_faults import CheckpointUnusable, TrainerFenced
 from mainspring.trajectories.samples import Sample
 from tests.trainer import rank_jobs
 from tests.trainer.conftest import MakeModel

@@ -9,7 +9,7 @@ import torch
 
 from mainspring.algorithms.choice import check_algorithms
 from mainspring.config.reading import load_campaign
-from mainspring.training_faults import AlgorithmBroken
+from mainspring.training.training_faults import AlgorithmBroken
 from trainer.losses.clip import clip
 from trainer.losses.protocol import LossOutput
 from trainer.process.rank import TrainerRank

@@ -9,8 +9,8 @@ import pytest
 
 from mainspring.algorithms.choice import LOSSES
 from mainspring.config.algorithm import Aggregation
-from mainspring.step_metrics import PASS_NAMES
-from mainspring.training_faults import AlgorithmBroken, LogprobGapTooLarge
+from mainspring.training.step_metrics import PASS_NAMES
+from mainspring.training.training_faults import AlgorithmBroken, LogprobGapTooLarge
 from mainspring.trajectories.samples import Sample
 from tests.trainer.conftest import largest_gap, weights_of
 from trainer.corrections.protocol import Corrected

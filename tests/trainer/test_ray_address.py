@@ -3,7 +3,7 @@
 import pytest
 import ray
 
-from mainspring.training_faults import DeviceMissing, TrainerLost
+from mainspring.training.training_faults import DeviceMissing, TrainerLost
 from trainer.process import ray_cluster
 from trainer.process.ray_cluster import RayCluster
 

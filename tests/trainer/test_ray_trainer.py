@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mainspring import layout
+from mainspring.artifacts import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import campaign_id
-from mainspring.step_metrics import Origin, SupervisedMetrics, TrainerJob
-from mainspring.training_faults import TrainerLost
+from mainspring.training.step_metrics import Origin, SupervisedMetrics, TrainerJob
+from mainspring.training.training_faults import TrainerLost
 from mainspring.trajectories.imitation import to_imitate
 from mainspring.trajectories.samples import Sample
 from tests.trainer.conftest import MakeModel

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from mainspring.batch_invariance import environment
+from mainspring.artifacts.batch_invariance import environment
 from mainspring.config.campaign import CampaignConfig
 from mainspring.trajectories.samples import NOT_SAMPLED, Sample
 from tests.infra.policy.engines import serving

@@ -23,7 +23,7 @@ from infra.policy.model.weight_files import weights_digest
 from infra.policy.protocol import SamplingParams, WeightsDiffer
 from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError
-from mainspring.training_faults import SendingFailed
+from mainspring.training.training_faults import SendingFailed
 from tests.infra.policy.engine_stub import engine_stub
 from tests.infra.policy.engines import serving, serving_process
 from tests.infra.policy.tiny_model import save_tiny_model

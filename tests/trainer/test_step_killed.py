@@ -24,12 +24,12 @@ from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.db.training import policies, steps
 from infra.policy.model.weight_files import weights_digest
-from mainspring import layout
+from mainspring.artifacts import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId, TaskId, group_id, rollout_id
 from mainspring.status import GroupKind, StepStatus, StopReason, Verdict
-from mainspring.step_metrics import MACHINE_NAMES
 from mainspring.tasks.swe_task import SweTask
+from mainspring.training.step_metrics import MACHINE_NAMES
 from mainspring.trajectories.turns import Call, VersionSpan
 from tests.trainer.conftest import VOCAB_SIZE, MakeModel
 from tests.trainer.deadly_engine import ARMED_AT, DRIVER_POINTS, RANK_POINTS

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.step_metrics import Origin
-from mainspring.training_faults import CheckpointUnusable, TrainerFenced
+from mainspring.training.step_metrics import Origin
+from mainspring.training.training_faults import CheckpointUnusable, TrainerFenced
 from trainer.engines import checkpoint
 from trainer.engines.checkpoint import Identity, Manifest
 

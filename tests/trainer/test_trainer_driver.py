@@ -18,11 +18,11 @@ import ray
 import torch
 
 from infra.temporal.faults import failure
-from mainspring.batch_invariance import MKL_VARIABLE, environment
+from mainspring.artifacts.batch_invariance import MKL_VARIABLE, environment
 from mainspring.config.campaign import CampaignConfig
 from mainspring.status import FaultKind
-from mainspring.step_metrics import Origin
-from mainspring.training_faults import (
+from mainspring.training.step_metrics import Origin
+from mainspring.training.training_faults import (
     BatchFileDamaged,
     CheckpointUnusable,
     DeviceMissing,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mainspring.algorithms.gap import DEFAULT_BOUNDS, Dtype, GapBounds, measure
-from mainspring.training_faults import LogprobGapTooLarge
+from mainspring.training.training_faults import LogprobGapTooLarge
 from trainer.process.rank import TrainerRank
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from mainspring.training_faults import LogprobGapTooLarge, NonFiniteStep
+from mainspring.training.training_faults import LogprobGapTooLarge, NonFiniteStep
 from mainspring.trajectories.sequences import WeightedSequence
 from mainspring.trajectories.turns import BrokenTrajectory
 from tests.trainer.conftest import largest_gap, weights_of

@@ -18,7 +18,7 @@ from cli.operations.machine.embedded_stack import StackInfo
 from infra.db import store
 from infra.db.database import Database
 from infra.temporal.connection import OWNER_KEY, ForeignNamespace, OtherNamespace, connect
-from mainspring.settings import Settings
+from mainspring.config.settings import Settings
 from migrations import upgrade
 from tests.polling import pollers, rollout_worker
 from tests.waiting import until

@@ -11,7 +11,7 @@ from infra.db.runs import campaigns
 from infra.db.training import trainers
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId, campaign_id
-from mainspring.training_faults import TrainerLost
+from mainspring.training.training_faults import TrainerLost
 from tests.waiting import until
 from workers import standby, trainer_lease
 from workers.standby import Standby, wait_for_lease

@@ -17,8 +17,8 @@ from cli.operations.machine.embedded_stack import StackInfo
 from infra.temporal import sticky_queues
 from infra.temporal.connection import connect
 from infra.temporal.sticky_queues import free_workflows
+from mainspring.config.settings import load_settings
 from mainspring.ids import ROLLOUT_QUEUE
-from mainspring.settings import load_settings
 from tests.polling import rollout_worker
 from tests.waiting import until
 

@@ -18,7 +18,7 @@ from temporalio.client import (
 from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.database import Database
 from infra.temporal.connection import connect
-from mainspring.settings import load_settings
+from mainspring.config.settings import load_settings
 from tests.waiting import until
 from workers.sweeping import OLD_SCHEDULE, Sweeping
 

@@ -11,7 +11,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from cli.operations.machine.embedded_stack import StackInfo
 from infra.temporal.connection import connect
 from infra.temporal.takeover import end_attempts, worker_identity
-from mainspring.settings import load_settings
+from mainspring.config.settings import load_settings
 
 NAME = "trainer/takeover"
 WORKFLOW = "rollout/takeover/0/0"

@@ -18,11 +18,11 @@ from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.db.training import policies, steps
 from infra.db.training.step_clock import step_clock
-from mainspring import layout
+from mainspring.artifacts import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus
-from mainspring.tracking import STEPS, Point, PointId
+from mainspring.training.tracking import STEPS, Point, PointId
 from tests.waiting import until
 from workers import tracking
 

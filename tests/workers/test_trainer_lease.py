@@ -15,7 +15,7 @@ from infra.db.runs import campaigns
 from infra.db.training import trainers
 from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import CampaignId, campaign_id
-from mainspring.training_faults import TrainerFenced
+from mainspring.training.training_faults import TrainerFenced
 from workers import trainer_lease
 
 HOLDER = """

@@ -38,6 +38,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.rollout import RolloutConfig
 from mainspring.config.sandbox import SandboxConfig
+from mainspring.config.settings import load_settings
 from mainspring.ids import (
     ROLLOUT_QUEUE,
     CampaignId,
@@ -53,10 +54,9 @@ from mainspring.ids import (
 from mainspring.protocol.campaign import CampaignPlan, CampaignState
 from mainspring.protocol.names import Workflow
 from mainspring.protocol.rollout import RolloutInput, RolloutResult
-from mainspring.sandbox_choice import BWRAP
-from mainspring.settings import load_settings
 from mainspring.status import GroupKind
 from mainspring.tasks.any_task import AnyTask
+from mainspring.tasks.sandbox_choice import BWRAP
 from mainspring.tasks.swe_task import SweTask
 from node import beat as node_beat
 from node.held_sandboxes import HeldSandboxes

@@ -14,8 +14,8 @@ from infra.db.rollouts import turns
 from infra.db.training.batches import load_groups
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.ids import RolloutId, SandboxId, rollout_workflow
-from mainspring.sandbox_choice import BWRAP
 from mainspring.status import SandboxStatus
+from mainspring.tasks.sandbox_choice import BWRAP
 from mainspring.trajectories.samples import samples_of
 from reports import one_rollout
 from reports.program_view import ProgramView

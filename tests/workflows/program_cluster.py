@@ -26,8 +26,8 @@ from infra.policy.model.tokenizer import ChatTokenizer
 from infra.policy.protocol import ANY, Completion, Keep, NoEngineAnswered, SamplingParams, Versions
 from infra.policy.serving import Served, in_tokens
 from infra.policy.weight_label import WeightLabel
+from mainspring.config.settings import load_settings
 from mainspring.ids import CampaignId, NodeId
-from mainspring.settings import load_settings
 from mainspring.trajectories.turns import PartialCall, VersionSpan
 from tests.infra.policy.chat_templates import tokenizer_of
 

@@ -15,7 +15,7 @@ from infra.db.runs import campaigns
 from infra.db.training import discards, policies, steps
 from infra.sandbox.protocol import SandboxLost, SandboxRefused
 from infra.temporal.lost_campaigns import settle_campaign
-from mainspring import layout
+from mainspring.artifacts import layout
 from mainspring.errors import EngineError, UsageError
 from mainspring.ids import CampaignId, group_id
 from mainspring.status import CampaignStatus, GroupKind, GroupStatus, RolloutPhase

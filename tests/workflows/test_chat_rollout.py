@@ -13,9 +13,8 @@ from scripted import SUBMIT, bash
 from infra.db.rollouts import turns
 from infra.policy.replies.endpoint_errors import EndpointRefusing
 from infra.policy.serving import serve_over_http
-from mainspring import fates
 from mainspring.config.policy import PolicyConfig
-from mainspring.status import FaultKind, PolicyApi, StopReason, Verdict
+from mainspring.status import FaultKind, PolicyApi, StopReason, Verdict, fates
 from mainspring.trajectories.samples import samples_of
 from mainspring.trajectories.tree import check_tree
 from mainspring.trajectories.turns import BrokenTrajectory

@@ -24,6 +24,7 @@ from infra.stack.temporal_server import Temporal
 from infra.temporal.connection import connect
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
+from mainspring.config.settings import load_settings
 from mainspring.config.tasks import TasksConfig
 from mainspring.config.trainer import TrainerConfig
 from mainspring.ids import (
@@ -41,7 +42,6 @@ from mainspring.protocol.campaign import GroupInput
 from mainspring.protocol.names import Workflow
 from mainspring.protocol.rollout import OpenInput, SandboxRef
 from mainspring.protocol.run import PolicyEvaluation, RunState
-from mainspring.settings import load_settings
 from mainspring.status import FaultKind
 from mainspring.tasks.swe_task import SweTask
 from tests.waiting import until

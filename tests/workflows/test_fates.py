@@ -14,15 +14,14 @@ from cli.operations.runs import campaign_launch as launch
 from infra.db.rollouts import rollouts
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
-from mainspring import fates
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.errors import DatabaseError, MainspringError
-from mainspring.fates import RULES, Fate
 from mainspring.ids import RolloutId, TaskId
 from mainspring.protocol.rollout import RolloutResult
-from mainspring.status import CampaignStatus, FaultKind, StopReason, Unverified
+from mainspring.status import CampaignStatus, FaultKind, StopReason, Unverified, fates
+from mainspring.status.fates import RULES, Fate
 from mainspring.tasks.swe_task import SweTask
 from workflows.rollout import MAX_EPOCHS
 

@@ -21,8 +21,8 @@ from mainspring.config.agent import AgentConfig
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig
-from mainspring.sandbox_choice import IN_PROCESS
 from mainspring.status import FaultKind, StopReason, Verdict
+from mainspring.tasks.sandbox_choice import IN_PROCESS
 
 
 @pytest.fixture(autouse=True)

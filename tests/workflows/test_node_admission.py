@@ -19,8 +19,8 @@ from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import Sandbox, SandboxSpec
 from mainspring.ids import NodeId, RolloutId, rollout_workflow
 from mainspring.protocol.rollout import RolloutResult
-from mainspring.sandbox_choice import DOCKER
 from mainspring.status import NodeStatus, Refusal, RolloutPhase
+from mainspring.tasks.sandbox_choice import DOCKER
 from tests.waiting import until
 from workflows import activity_calls
 

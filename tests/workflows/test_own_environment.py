@@ -32,10 +32,10 @@ from mainspring.environments.choice import check_environments
 from mainspring.environments.protocol import Judged, Place
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, group_id
-from mainspring.sandbox_choice import BWRAP, IN_PROCESS
 from mainspring.status import StopReason, Verdict
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.own_task import OwnTask
+from mainspring.tasks.sandbox_choice import BWRAP, IN_PROCESS
 from mainspring.tasks.swe_task import SweTask
 from node.held_sandboxes import HeldSandboxes
 from node.reaper import Reaper

@@ -10,7 +10,7 @@ from cli.operations.machine.embedded_stack import StackInfo
 from infra.sandbox.protocol import ImageUnreachable
 from infra.temporal.connection import connect
 from infra.temporal.faults import Faults
-from mainspring.settings import load_settings
+from mainspring.config.settings import load_settings
 from tests.waiting import until
 
 REASON = "image registry.example/task:1 cannot be pulled now: dial tcp: no such host"

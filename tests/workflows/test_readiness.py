@@ -10,11 +10,11 @@ from infra.db.tasks import tasks
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.pool import WarmPool
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.settings import Settings
 from mainspring.config.tasks import TasksConfig
 from mainspring.ids import CampaignId, NodeId, TaskId
-from mainspring.sandbox_choice import BWRAP
-from mainspring.settings import Settings
 from mainspring.status import CampaignStatus
+from mainspring.tasks.sandbox_choice import BWRAP
 from mainspring.tasks.swe_task import SweTask
 from node.capacity import Admission
 from node.prewarm import Readiness

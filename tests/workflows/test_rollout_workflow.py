@@ -15,8 +15,8 @@ from infra.db.rollouts import rollouts, turns
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.ids import SandboxId, rollout_workflow
 from mainspring.protocol.rollout import BeginInput, GenerateInput
-from mainspring.sandbox_choice import BWRAP
 from mainspring.status import RolloutPhase, SandboxStatus, StopReason, Verdict
+from mainspring.tasks.sandbox_choice import BWRAP
 from mainspring.trajectories.samples import samples_of
 from mainspring.trajectories.tree import check_tree
 from tests.sandboxed import SANDBOXED

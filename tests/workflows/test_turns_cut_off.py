@@ -22,9 +22,9 @@ from infra.db.rollouts import rollouts, turns
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.ids import RolloutId, SandboxId
 from mainspring.protocol.rollout import OpenInput, PlayInput
-from mainspring.sandbox_choice import BWRAP
 from mainspring.status import StopReason
-from mainspring.tally import Tally, TurnLimits
+from mainspring.tasks.sandbox_choice import BWRAP
+from mainspring.trajectories.tally import Tally, TurnLimits
 from tests.waiting import until
 
 FIX = "sed -i 's/a - b/a + b/' calc.py"

@@ -28,10 +28,10 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from mainspring.file_digest import altered, sha256_of
-from mainspring.layout import HF_DIRECTORY, MANIFEST
-from mainspring.step_metrics import Origin
-from mainspring.training_faults import CheckpointUnusable, TrainerFenced
+from mainspring.artifacts.file_digest import altered, sha256_of
+from mainspring.artifacts.layout import HF_DIRECTORY, MANIFEST
+from mainspring.training.step_metrics import Origin
+from mainspring.training.training_faults import CheckpointUnusable, TrainerFenced
 
 SHARDS = "shards"
 CRITIC = "critic"

@@ -16,7 +16,7 @@ from torch import Tensor
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.optimizer import OptimizerConfig
 from mainspring.errors import ModelError
-from mainspring.training_faults import AlgorithmBroken
+from mainspring.training.training_faults import AlgorithmBroken
 from mainspring.trajectories.sequences import MaskedSequence
 from trainer.engines.mcore_module import McoreModule
 from trainer.engines.mcore_optimizer import McoreOptimizer

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from mainspring.adapter_files import CONFIG, WEIGHTS
+from mainspring.artifacts.adapter_files import CONFIG, WEIGHTS
 from mainspring.config.lora import LoraConfig
 from trainer.model.convert import to_hf
 from trainer.model.hf_directory import save_weights

@@ -18,7 +18,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from mainspring.batch_invariance import KEY_BLOCK, whole_blocks
+from mainspring.artifacts.batch_invariance import KEY_BLOCK, whole_blocks
 
 
 @dataclass
@@ -28,7 +28,7 @@ class PackedSequences(PackedSeqParams):
     lengths_N: tuple[int, ...] = ()
     """Tokens of each sequence, on all ranks of a context-parallel group together."""
     as_served: bool = False
-    """Whether sums have the order of the CPU engine's (`mainspring.batch_invariance`)."""
+    """Whether sums have the order of the CPU engine's (`mainspring.artifacts.batch_invariance`)."""
 
 
 def packed_sequences(

@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig, PretrainedConfig
 
+from mainspring.artifacts.layout import BASE_IDENTITY
 from mainspring.errors import ModelError
-from mainspring.layout import BASE_IDENTITY
 from mainspring.model_folder.config_file import read_config
 from mainspring.model_folder.folder import check_folder, export_dtype
 from mainspring.model_folder.refusals import Use

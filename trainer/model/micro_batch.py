@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from mainspring.batch_invariance import ROW_BLOCK, whole_blocks
+from mainspring.artifacts.batch_invariance import ROW_BLOCK, whole_blocks
 from mainspring.config.parallel import ParallelConfig
 from mainspring.trajectories.sequences import MaskedSequence
 from mainspring.trajectories.turns import BrokenTrajectory

@@ -22,7 +22,7 @@ from torch.distributed import (
 )
 
 from mainspring.config.parallel import Device, ParallelConfig
-from mainspring.training_faults import DeviceMissing
+from mainspring.training.training_faults import DeviceMissing
 
 T = TypeVar("T")
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from mainspring.batch_invariance import ROW_BLOCK, whole_blocks
+from mainspring.artifacts.batch_invariance import ROW_BLOCK, whole_blocks
 from mainspring.planning.activations import CHUNK_BYTES, KEPT_BYTES
 from trainer.model.logprobs import logprob_entropy
 

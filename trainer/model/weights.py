@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from mainspring import adapter_files
+from mainspring.artifacts import adapter_files
 from mainspring.config.lora import LoraConfig
 from mainspring.errors import ModelError
 from trainer.model.adapters import in_hf_names, write

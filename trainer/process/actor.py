@@ -16,7 +16,7 @@ import ray
 from mainspring.algorithms.choice import find_engine, find_loss
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import MainspringError
-from mainspring.sending import Meeting
+from mainspring.training.sending import Meeting
 from mainspring.trajectories.samples import Sample
 from trainer.process.batch_file import BatchFile
 from trainer.process.rank_log import bound, redirect

@@ -14,15 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bundled.base_check import check_base
-from mainspring import layout
 from mainspring.algorithms.gap import LogprobGap
+from mainspring.artifacts import layout
+from mainspring.artifacts.stamp import Stamp
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import BUNDLED
 from mainspring.ids import campaign_id
-from mainspring.sending import Bucket, Meeting
-from mainspring.stamp import Stamp
-from mainspring.step_metrics import StepMetrics, SupervisedMetrics, TrainerJob
-from mainspring.training_faults import TrainerLost
+from mainspring.training.sending import Bucket, Meeting
+from mainspring.training.step_metrics import StepMetrics, SupervisedMetrics, TrainerJob
+from mainspring.training.training_faults import TrainerLost
 from mainspring.trajectories.samples import Sample
 from trainer.engines.checkpoint import Identity
 from trainer.process.batch_file import BatchFile, batch_file

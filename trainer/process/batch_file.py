@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mainspring.training_faults import BatchFileDamaged
+from mainspring.training.training_faults import BatchFileDamaged
 from mainspring.trajectories.samples import Sample
 
 _ARRAYS = {

@@ -18,19 +18,19 @@ from numpy.typing import NDArray
 from ray.exceptions import GetTimeoutError, RayError
 
 from mainspring.algorithms.gap import LogprobGap, measure
-from mainspring.causes import memory_kills
+from mainspring.artifacts.stamp import Stamp
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import MainspringError
-from mainspring.sending import Meeting
-from mainspring.stamp import Stamp
-from mainspring.step_metrics import Origin, StepMetrics, SupervisedMetrics, of_all_ranks
-from mainspring.training_faults import (
+from mainspring.training.sending import Meeting
+from mainspring.training.step_metrics import Origin, StepMetrics, SupervisedMetrics, of_all_ranks
+from mainspring.training.training_faults import (
     CheckpointUnusable,
     TrainerFenced,
     TrainerLost,
 )
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import WeightedSequence
+from mainspring.words.causes import memory_kills
 from trainer.engines import checkpoint
 from trainer.engines.checkpoint import Identity, Manifest, Sharding
 from trainer.process import rank_ends, rank_pulse

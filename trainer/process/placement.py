@@ -14,7 +14,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from mainspring.config.parallel import Device, ParallelConfig
-from mainspring.training_faults import DeviceMissing
+from mainspring.training.training_faults import DeviceMissing
 
 
 class Placement:

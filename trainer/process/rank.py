@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from mainspring.algorithms.choice import find_engine, find_loss
 from mainspring.algorithms.schedule import Schedule
+from mainspring.artifacts.stamp import Stamp, machine_stamp
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import ConfigError, ModelError
-from mainspring.stamp import Stamp, machine_stamp
-from mainspring.step_metrics import StepMetrics, SupervisedMetrics
+from mainspring.training.step_metrics import StepMetrics, SupervisedMetrics
 from mainspring.trajectories.imitation import weighted
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import WeightedSequence

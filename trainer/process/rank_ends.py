@@ -20,7 +20,9 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from mainspring.causes import (
+from mainspring.errors import MainspringError
+from mainspring.training.training_faults import RankFailed, RankOutOfMemory, TrainerLost
+from mainspring.words.causes import (
     cause_of,
     innermost,
     is_of_a_peer,
@@ -28,9 +30,7 @@ from mainspring.causes import (
     memory_kills,
     shortened,
 )
-from mainspring.errors import MainspringError
-from mainspring.plain_text import plain
-from mainspring.training_faults import RankFailed, RankOutOfMemory, TrainerLost
+from mainspring.words.plain_text import plain
 from trainer.process.rank_log import last_words, rank_log
 
 WORDS_CHARS = 300

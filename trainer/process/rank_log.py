@@ -5,7 +5,7 @@ outlives the rank. Of each rank the current life and the one before are kept, ea
 import os
 from pathlib import Path
 
-from mainspring.plain_text import plain
+from mainspring.words.plain_text import plain
 
 MAX_BYTES = 4 << 20
 TAIL_LINES = 4

@@ -10,11 +10,11 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from mainspring import batch_invariance
 from mainspring.algorithms.schedule import Schedule
+from mainspring.artifacts import batch_invariance
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import Device
-from mainspring.training_faults import DeviceMissing
+from mainspring.training.training_faults import DeviceMissing
 from trainer.process.actor import PULSE_GROUP, RankActor
 from trainer.process.placement import Placement
 from trainer.process.ray_cluster import LOCAL, RayCluster

@@ -24,7 +24,7 @@ import ray
 import structlog
 from ray.exceptions import RayError
 
-from mainspring.training_faults import DeviceMissing, TrainerLost
+from mainspring.training.training_faults import DeviceMissing, TrainerLost
 
 LOCAL = "local"
 """Ray's word for a cluster of its own inside this process tree."""

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from mainspring.sending import Bucket, Meeting
-from mainspring.training_faults import SendingFailed
+from mainspring.training.sending import Bucket, Meeting
+from mainspring.training.training_faults import SendingFailed
 from trainer.model.convert import StateDict
 from trainer.model.processes import Processes, open_store
 from trainer.model.weights import Weights

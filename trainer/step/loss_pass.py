@@ -18,8 +18,8 @@ from torch import Tensor
 from mainspring.algorithms.choice import LOSSES
 from mainspring.config.kl import KlPlace
 from mainspring.config.trainer import TrainerConfig
-from mainspring.step_metrics import PASS_NAMES, TAKEN_NAMES
-from mainspring.training_faults import AlgorithmBroken, algorithm_broken, raise_broken
+from mainspring.training.step_metrics import PASS_NAMES, TAKEN_NAMES
+from mainspring.training.training_faults import AlgorithmBroken, algorithm_broken, raise_broken
 from trainer.corrections.protocol import Corrected, Correction
 from trainer.losses.aggregation import token_weights
 from trainer.losses.kl import kl_of, to_come

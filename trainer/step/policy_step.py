@@ -16,8 +16,8 @@ from mainspring.algorithms.choice import find_correction
 from mainspring.algorithms.gap import GapMode, LogprobGap, measure
 from mainspring.config.algorithm import Proximal
 from mainspring.config.campaign import CampaignConfig
-from mainspring.step_metrics import StepMetrics
-from mainspring.training_faults import AlgorithmBroken, gap_too_large
+from mainspring.training.step_metrics import StepMetrics
+from mainspring.training.training_faults import AlgorithmBroken, gap_too_large
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import MaskedSequence
 from trainer.engines.protocol import StepEngine, StepOptimizer

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mainspring.step_metrics import SupervisedMetrics
-from mainspring.training_faults import NonFiniteStep
+from mainspring.training.step_metrics import SupervisedMetrics
+from mainspring.training.training_faults import NonFiniteStep
 from mainspring.trajectories.sequences import WeightedSequence
 from trainer.engines.protocol import StepEngine, StepOptimizer
 from trainer.model.packed import packed

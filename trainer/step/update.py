@@ -3,7 +3,7 @@ by `trainer.step.policy_step`."""
 
 import math
 
-from mainspring.training_faults import NonFiniteStep
+from mainspring.training.training_faults import NonFiniteStep
 from trainer.engines.protocol import StepOptimizer
 
 

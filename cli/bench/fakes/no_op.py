@@ -19,7 +19,7 @@ from infra.sandbox.model_port import Gateways
 from infra.sandbox.protocol import Sandbox, SandboxSpec
 from mainspring.environments.protocol import CommandResult
 from mainspring.ids import CampaignId, SandboxId
-from mainspring.sandbox_choice import BWRAP
+from mainspring.tasks.sandbox_choice import BWRAP
 from mainspring.trajectories.turns import VersionSpan
 
 REPLY_TOKENS = 40

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cli.bench.fakes.no_op import NoBackend, serve_nothing
 from infra.sandbox.backends import Backends
-from mainspring.sandbox_choice import BWRAP
+from mainspring.tasks.sandbox_choice import BWRAP
 from workers import rollout, sandbox
 
 

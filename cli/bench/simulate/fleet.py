@@ -52,7 +52,7 @@ from mainspring.protocol.rollout import (
     SandboxRef,
 )
 from mainspring.status import FaultKind, StopReason, Verdict
-from mainspring.tally import Tally
+from mainspring.trajectories.tally import Tally
 
 NODE = NodeId("simulated")
 

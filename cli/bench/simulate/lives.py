@@ -13,7 +13,7 @@ from cli.bench.simulate.setting import NO_DEADLINE_S, OnLoss, Setting
 from cli.bench.simulate.trace import Turn
 from mainspring.ids import RolloutId, SandboxId
 from mainspring.protocol.rollout import PlayInput
-from mainspring.tally import Tally
+from mainspring.trajectories.tally import Tally
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.config.trainer import TrainerConfig
+from mainspring.protocol.timeouts import DEAD_NODE_TIMEOUT_S, HEARTBEAT_TIMEOUT_S
 from mainspring.status import Unverified
-from mainspring.timeouts import DEAD_NODE_TIMEOUT_S, HEARTBEAT_TIMEOUT_S
 
 OPEN_S = 10.0
 """A sandbox opens, with its image on the node."""

@@ -33,6 +33,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.pairs import warnings
 from mainspring.config.parallel import Device
 from mainspring.config.section import BUNDLED
+from mainspring.config.settings import Settings
 from mainspring.errors import EngineError, ServiceError, UsageError
 from mainspring.ids import (
     GRADE_QUEUE,
@@ -43,9 +44,8 @@ from mainspring.ids import (
     waiting_trainer_queue,
 )
 from mainspring.programs.profiles.choice import check_context, context_warning
-from mainspring.sandbox_choice import backend_name
-from mainspring.settings import Settings
 from mainspring.status import PolicyApi, Unverified, Verification
+from mainspring.tasks.sandbox_choice import backend_name
 
 SPARE_BYTES = 2 << 30
 """Postgres, Temporal, logs and reports of a campaign of some hours."""

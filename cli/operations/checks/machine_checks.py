@@ -18,8 +18,8 @@ from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.connection import check_owner, connect, settled
 from infra.verdicts import swebench
+from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import MainspringError
-from mainspring.settings import Settings, load_settings
 
 _DELEGATE = "give the worker's service a group of its own (Delegate=yes, DelegateSubgroup=worker)"
 MIN_FREE_GB = 2.0

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from mainspring.errors import UsageError
-from mainspring.training_faults import DeviceMissing
+from mainspring.training.training_faults import DeviceMissing
 
 
 def convert_model(

@@ -10,7 +10,7 @@ from pathlib import Path
 from cli.operations.checks.checklist_item import Item, State
 from infra.policy.model.model_files import check_model_directory, read_facts
 from infra.policy.model.weight_files import check_same_weights
-from mainspring import layout
+from mainspring.artifacts import layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import BUNDLED
 from mainspring.errors import ModelError

@@ -19,7 +19,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.run import RunConfig
 from mainspring.ids import TaskId
-from mainspring.sandbox_choice import BWRAP, DOCKER, backend_name
+from mainspring.tasks.sandbox_choice import BWRAP, DOCKER, backend_name
 from mainspring.tasks.swe_task import SWE
 
 _TITLES = {DOCKER: "Docker", BWRAP: "bubblewrap"}

@@ -18,7 +18,7 @@ from mainspring.programs.profiles.choice import (
     is_program,
     remote_profile,
 )
-from mainspring.sandbox_choice import BWRAP
+from mainspring.tasks.sandbox_choice import BWRAP
 from mainspring.tasks.swe_task import SWE
 
 

@@ -12,11 +12,11 @@ from infra.bundles.build import add
 from infra.bundles.store import Bundle, BundleStore, digest
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import Limits, SandboxSpec
+from mainspring.config.settings import load_settings
 from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import SandboxId
 from mainspring.programs.profile import BUNDLES
 from mainspring.programs.recipes import Recipe, recipe_of, recipes
-from mainspring.settings import load_settings
 
 CHECK_TIMEOUT_S = 300.0
 LIMITS = Limits(memory_mb=8192, max_pids=512)

@@ -22,8 +22,8 @@ from infra.stack.ports import Forced
 from infra.stack.postgres_server import Postgres
 from infra.stack.temporal_server import Temporal, answers
 from infra.temporal.connection import settled
+from mainspring.config.settings import USUAL_NAMESPACE, Settings, configured_settings, load_settings
 from mainspring.errors import MainspringError, ServiceError
-from mainspring.settings import USUAL_NAMESPACE, Settings, configured_settings, load_settings
 from migrations.upgrade import upgrade
 
 P = ParamSpec("P")

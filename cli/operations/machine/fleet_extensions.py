@@ -34,8 +34,8 @@ from mainspring.ids import (
 )
 from mainspring.protocol.extensions import ExtensionsInput, ExtensionsResult
 from mainspring.protocol.names import Workflow
+from mainspring.protocol.timeouts import EXTENSIONS_TIMEOUT_S, POLLER_SILENT_S, SILENT_WORKER_S
 from mainspring.status import NodeStatus
-from mainspring.timeouts import EXTENSIONS_TIMEOUT_S, POLLER_SILENT_S, SILENT_WORKER_S
 
 NUM_EVENTS_UNTAKEN = 2
 """In the history of a workflow that no worker has begun: it is started, its task is scheduled."""

@@ -23,13 +23,13 @@ import psutil
 from cli.operations.machine.fleet import ONE_THREAD, Member
 from infra.policy.engines.engine_check import adapter_arguments
 from infra.policy.model.model_files import read_facts
-from mainspring import batch_invariance, layout
 from mainspring.algorithms.schedule import Schedule
+from mainspring.artifacts import batch_invariance, layout
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import Device
 from mainspring.config.section import BUNDLED
+from mainspring.config.settings import Settings
 from mainspring.ids import campaign_id
-from mainspring.settings import Settings
 
 HERE = ("127.0.0.1", "localhost", "::1")
 ANSWER_TIMEOUT_S = 10.0

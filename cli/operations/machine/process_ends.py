@@ -13,8 +13,8 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from mainspring.causes import memory_kills, shortened
-from mainspring.plain_text import plain
+from mainspring.words.causes import memory_kills, shortened
+from mainspring.words.plain_text import plain
 
 CAUSE_CHARS = 200
 TAIL_BYTES = 64 << 10

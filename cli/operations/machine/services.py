@@ -13,8 +13,8 @@ from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.log_setup import set_up
 from infra.temporal.connection import connect
+from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import TemporalError, UsageError
-from mainspring.settings import Settings, load_settings
 
 T = TypeVar("T")
 

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from infra.db.database import Database
+from mainspring.config.settings import Settings
 from mainspring.errors import DatabaseError
-from mainspring.figures import duration
-from mainspring.settings import Settings
+from mainspring.words.figures import duration
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from typing import IO
 from cli.operations.machine.process_ends import LifeBegun
 from infra.stack import home as homes
 from mainspring.errors import ServiceError, UsageError, WorkFailed
-from mainspring.waits import Wait
+from mainspring.words.waits import Wait
 
 STOP_TIMEOUT_S = 60.0
 """Longer than the processes it stops are given."""

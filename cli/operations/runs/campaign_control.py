@@ -22,7 +22,7 @@ from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
 from infra.db.training import discards
 from infra.temporal.lost_campaigns import settle_campaign
-from mainspring import layout
+from mainspring.artifacts import layout
 from mainspring.config.any_run import training
 from mainspring.errors import UsageError
 from mainspring.ids import ROLLOUT_QUEUE, CampaignId, campaign_workflow, group_workflow

@@ -48,6 +48,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.regrade import RegradeConfig
 from mainspring.config.section import BUNDLED
+from mainspring.config.settings import USUAL_NAMESPACE
 from mainspring.config.sft import SftConfig
 from mainspring.config.verification import VerificationConfig
 from mainspring.errors import UsageError
@@ -62,7 +63,6 @@ from mainspring.protocol.campaign import CampaignPlan, CampaignState
 from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
 from mainspring.protocol.run import RunState
 from mainspring.protocol.sft import SftState
-from mainspring.settings import USUAL_NAMESPACE
 from mainspring.status import CampaignStatus, Exclusion, PolicyApi
 from workflows import search
 

@@ -15,10 +15,10 @@ from infra.db.database import Database
 from infra.db.naming import campaign_named
 from infra.db.runs.campaigns import CampaignRecord
 from infra.temporal.connection import connect, settled
-from mainspring import layout
+from mainspring.artifacts import layout
+from mainspring.config.settings import USUAL_NAMESPACE, Settings
 from mainspring.errors import TemporalError
-from mainspring.settings import USUAL_NAMESPACE, Settings
-from mainspring.waits import ENDED, Wait, doing, waits
+from mainspring.words.waits import ENDED, Wait, doing, waits
 from reports.collect import collect
 from reports.data import ReportData
 from reports.summary import REPORT_FILE

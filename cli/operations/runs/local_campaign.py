@@ -40,13 +40,13 @@ from infra.db.runs import campaigns
 from infra.log_setup import set_up
 from infra.stack import ports
 from infra.temporal.connection import connect, settled
-from mainspring import layout
+from mainspring.artifacts import layout
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.parallel import Device
+from mainspring.config.settings import USUAL_NAMESPACE, Settings, configured_settings, load_settings
 from mainspring.errors import ServiceError
 from mainspring.ids import CampaignId, campaign_id, campaign_workflow
-from mainspring.settings import USUAL_NAMESPACE, Settings, configured_settings, load_settings
 from mainspring.status import CampaignStatus
 from reports.collect import collect
 from reports.summary import summary, write

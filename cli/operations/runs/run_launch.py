@@ -47,11 +47,11 @@ from mainspring.config.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.regrade import RegradeConfig
 from mainspring.config.run import RunConfig
+from mainspring.config.settings import Settings, configured_settings, load_settings
 from mainspring.config.sft import SftConfig
 from mainspring.errors import EngineError, UsageError
 from mainspring.ids import NodeId, campaign_id
 from mainspring.programs.profiles.choice import context_warning
-from mainspring.settings import Settings, configured_settings, load_settings
 from mainspring.status import CampaignStatus, PolicyApi
 from node.lock import NodeLock
 

@@ -18,8 +18,8 @@ from cli.operations.runs.watch import Watch
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
+from mainspring.config.settings import Settings
 from mainspring.ids import CampaignId
-from mainspring.settings import Settings
 
 
 async def run_to_end(

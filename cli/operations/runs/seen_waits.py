@@ -1,7 +1,7 @@
 """What is seen of a campaign's workflows, queues and nodes: Temporal and the store, read only.
 
 Looks at the campaign's own workflow and its few oldest groups and rollouts: what holds those up
-holds up the rest. What it means is said by `mainspring.waits`.
+holds up the rest. What it means is said by `mainspring.words.waits`.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ from infra.db.programs import sessions
 from infra.db.reading import rollout_search
 from infra.db.runs.campaigns import CampaignRecord
 from infra.policy.engines.paused import paused_engines
+from mainspring.config.settings import load_settings
 from mainspring.ids import ROLLOUT_QUEUE, campaign_workflow
 from mainspring.protocol.activities import ASKED_AT
-from mainspring.settings import load_settings
 from mainspring.status import PolicyApi
-from mainspring.waits import (
+from mainspring.words.waits import (
     ENDED,
     GRACE,
     REPLIES,

@@ -7,10 +7,10 @@ from infra.db.database import Database
 from infra.db.naming import campaign_named
 from infra.db.programs import campaign_keys
 from mainspring.config.run import RunConfig
+from mainspring.config.settings import load_settings
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId
 from mainspring.programs.profiles.choice import is_remote
-from mainspring.settings import load_settings
 
 
 async def make(db: Database, name: str) -> tuple[CampaignId, str]:

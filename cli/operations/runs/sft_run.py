@@ -26,9 +26,9 @@ from infra.db.training import policies, sft
 from infra.db.training.sft import SftData
 from infra.policy.model.model_files import check_model_directory
 from mainspring.config.section import BUNDLED
+from mainspring.config.settings import Settings
 from mainspring.config.sft import SftConfig
 from mainspring.ids import CampaignId, campaign_id
-from mainspring.settings import Settings
 from mainspring.status import CampaignStatus
 
 

@@ -16,10 +16,10 @@ from infra.db.connect import with_database
 from infra.db.database import Database
 from infra.db.naming import campaign_named
 from mainspring.config.any_run import AnyRun
+from mainspring.config.settings import configured_settings
 from mainspring.errors import ConfigError, UsageError
-from mainspring.settings import configured_settings
 from mainspring.status import CampaignKind
-from mainspring.waits import RESUMED_BY
+from mainspring.words.waits import RESUMED_BY
 
 RunT = TypeVar("RunT", bound=AnyRun)
 

@@ -42,7 +42,7 @@ from mainspring.config.verification import VerificationConfig
 from mainspring.errors import WorkFailed
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignKind, CampaignStatus
-from mainspring.waits import ENDED, Wait, doing, waits
+from mainspring.words.waits import ENDED, Wait, doing, waits
 
 PLAIN_EVERY_S = 15.0
 LOOK_EVERY_S = 5.0

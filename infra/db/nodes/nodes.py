@@ -16,8 +16,8 @@ from infra.db.database import Database
 from infra.db.tables.models import NodeRow, SandboxRow
 from mainspring.errors import UsageError
 from mainspring.ids import NodeId
+from mainspring.protocol.timeouts import NODE_LOST_AFTER_S
 from mainspring.status import NodeStatus, Refusal, SandboxPurpose, SandboxStatus
-from mainspring.timeouts import NODE_LOST_AFTER_S
 
 FORGOTTEN_AFTER = timedelta(days=7)
 """Machines that come and go would fill the listing."""

@@ -19,8 +19,8 @@ from infra.db.tables.models import NodeRow, RolloutRow, SandboxRow
 from infra.db.tables.rollout_ends import DONE
 from mainspring.errors import SandboxError
 from mainspring.ids import CampaignId, NodeId, RolloutId, SandboxId
+from mainspring.protocol.timeouts import LEASE_GONE_AFTER_S
 from mainspring.status import FaultKind, RolloutPhase, SandboxPurpose, SandboxStatus
-from mainspring.timeouts import LEASE_GONE_AFTER_S
 
 _COLUMNS = (
     SandboxRow.id,

@@ -9,8 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.tables.models import ExecutionRow, GroupRow, RolloutRow
 from mainspring.algorithms.schedule import MAX_REPEATS, Batches
+from mainspring.artifacts.reproducibility import Cause, Deviation
 from mainspring.ids import CampaignId
-from mainspring.reproducibility import Cause, Deviation
 from mainspring.status import GroupKind, GroupStatus, StopReason
 
 _TRAINED = GroupRow.status.in_((GroupStatus.READY, GroupStatus.CONSUMED))

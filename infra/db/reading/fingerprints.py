@@ -4,9 +4,9 @@ from infra.db.database import Database
 from infra.db.reading import call_digests, deviations
 from infra.db.runs.campaigns import CampaignRecord
 from infra.db.training.fingerprints import of_campaign
+from mainspring.artifacts.reproducibility import CampaignFingerprint, StepFingerprint
 from mainspring.config.any_run import training
 from mainspring.errors import UsageError
-from mainspring.reproducibility import CampaignFingerprint, StepFingerprint
 
 
 async def read(

@@ -8,10 +8,10 @@ from infra.db.database import Database
 from infra.db.reading.endings import group_counts, replaced_batches
 from infra.db.reading.evaluations import checked_gaps
 from infra.db.tables.models import GroupRow, RolloutRow, SftDataRow, StepRow
-from mainspring.figures import share_of
 from mainspring.ids import CampaignId
 from mainspring.status import GroupKind, GroupStatus, StepStatus, Verdict
-from mainspring.watched import trained_nothing
+from mainspring.training.watched import trained_nothing
+from mainspring.words.figures import share_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from mainspring.ids import (
     group_workflow,
     rollout_workflow,
 )
-from mainspring.rollout_filter import Condition, Field, Op
 from mainspring.status import (
     GroupKind,
     GroupStatus,
@@ -34,6 +33,7 @@ from mainspring.status import (
     StopReason,
     Verdict,
 )
+from mainspring.trajectories.rollout_filter import Condition, Field, Op
 
 _SPENT_S = func.extract("epoch", RolloutRow.finished_at - RolloutRow.started_at)
 _COLUMNS = (

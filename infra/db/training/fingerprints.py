@@ -11,9 +11,9 @@ from sqlalchemy import select
 
 from infra.db.database import Database
 from infra.db.tables.models import PolicyVersionRow
-from mainspring.fingerprint import Fingerprint
+from mainspring.artifacts.fingerprint import Fingerprint
+from mainspring.artifacts.stamp import Stamp
 from mainspring.ids import CampaignId
-from mainspring.stamp import Stamp
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from infra.db.fence import unknown
 from infra.db.tables.models import PolicyVersionRow
 from infra.db.training.fingerprints import recorded
 from infra.db.training.trainers import refuse_fenced
-from mainspring.fingerprint import Fingerprint
+from mainspring.artifacts.fingerprint import Fingerprint
+from mainspring.artifacts.stamp import Stamp
 from mainspring.ids import CampaignId
-from mainspring.stamp import Stamp
 
 _COLUMNS = (
     PolicyVersionRow.campaign_id,

@@ -1,12 +1,13 @@
-"""Policy versions with what decides how long their files are kept (`mainspring.retention`)."""
+"""Policy versions with what decides how long their files are kept
+(`mainspring.artifacts.retention`)."""
 
 from sqlalchemy import func, select
 
 from infra.db.database import Database
 from infra.db.tables.models import GroupRow, PolicyVersionRow, RolloutRow
 from infra.db.tables.rollout_ends import DONE, RESOLVED, SCORED
+from mainspring.artifacts.retention import StoredVersion
 from mainspring.ids import CampaignId
-from mainspring.retention import StoredVersion
 from mainspring.status import GroupKind
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import text
 from infra.db.database import Database
 from infra.db.training.steps import never_planned
 from mainspring.ids import CampaignId
-from mainspring.step_metrics import StepClock
+from mainspring.training.step_metrics import StepClock
 
 # A rollout that had ended before the window has no request in it: so calls of weeks are not read.
 _CLOCK = text("""

@@ -19,10 +19,10 @@ from infra.db.training import draws
 from infra.db.training.fingerprints import recorded
 from infra.db.training.trainers import refuse_fenced
 from mainspring.algorithms.schedule import Batches
+from mainspring.artifacts.fingerprint import Fingerprint
+from mainspring.artifacts.stamp import Stamp
 from mainspring.errors import MainspringError
-from mainspring.fingerprint import Fingerprint
 from mainspring.ids import CampaignId, GroupId
-from mainspring.stamp import Stamp
 from mainspring.status import GroupKind, GroupStatus, StepStatus
 
 _COLUMNS = (

@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from infra.db.database import Database
 from infra.db.tables.models import TrainerLeaseRow
 from mainspring.ids import CampaignId
-from mainspring.timeouts import TRAINER_SILENT_S
-from mainspring.training_faults import TrainerFenced
+from mainspring.protocol.timeouts import TRAINER_SILENT_S
+from mainspring.training.training_faults import TrainerFenced
 
 
 @dataclass(frozen=True, slots=True)

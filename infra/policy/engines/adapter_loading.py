@@ -16,7 +16,7 @@ from infra.policy.engines.checksums import Checksums
 from infra.policy.engines.loading import load_from_disk
 from infra.policy.engines.wire import OnPiece, Wire
 from infra.policy.weight_label import WeightLabel
-from mainspring.adapter_files import adapter_of
+from mainspring.artifacts.adapter_files import adapter_of
 from mainspring.errors import EngineError
 
 FIRST = WeightLabel(0)

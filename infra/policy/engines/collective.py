@@ -22,7 +22,7 @@ from infra.policy.engines.paused import let_generate
 from infra.policy.protocol import WeightsDiffer
 from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError, EngineUnreachable
-from mainspring.sending import Bucket, Meeting
+from mainspring.training.sending import Bucket, Meeting
 
 _log = structlog.get_logger(__name__)
 

@@ -13,8 +13,8 @@ import httpx
 from pydantic import ValidationError
 
 from infra.policy.model.model_files import ModelFacts, read_facts
+from mainspring.artifacts.stamp import MachineStamp
 from mainspring.errors import EngineError, ModelError
-from mainspring.stamp import MachineStamp
 
 TIMEOUT_S = 10.0
 SGLANG_SPARE_TOKENS = 2

@@ -1,7 +1,7 @@
 """Whether the engines of a reproducible campaign give equal bits, by what they tell of themselves.
 
 Which engine serves a reply depends on time: replies follow from the seed only where all engines are
-reproducible and have one stamp (`mainspring.stamp`). Imported by the engines' client.
+reproducible and have one stamp (`mainspring.artifacts.stamp`). Imported by the engines' client.
 """
 
 from typing import Any

@@ -10,10 +10,10 @@ and where weights are published.
 import json
 from pathlib import Path
 
-from mainspring.file_digest import altered, sha256_of
+from mainspring.artifacts.file_digest import altered, sha256_of
+from mainspring.artifacts.layout import MANIFEST
 from mainspring.ids import CampaignId
-from mainspring.layout import MANIFEST
-from mainspring.training_faults import CheckpointUnusable
+from mainspring.training.training_faults import CheckpointUnusable
 
 WEIGHTS = ".safetensors"
 

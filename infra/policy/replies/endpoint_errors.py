@@ -1,6 +1,6 @@
 """What an OpenAI-compatible endpoint did in the place of a reply, as errors by what may be done.
 
-Each error's `fault` has its bound in `mainspring.fates`. Raised by `openai`; caught by
+Each error's `fault` has its bound in `mainspring.status.fates`. Raised by `openai`; caught by
 `text_policy`, `program_text_policy` and the activities of replies.
 """
 

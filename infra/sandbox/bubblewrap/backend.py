@@ -47,8 +47,8 @@ from infra.sandbox.session import Handle, LiveSandbox
 from infra.sandbox.shell.channel import OWN_PROCESSES, ShellSetup
 from infra.sandbox.variables import exports
 from mainspring.ids import SandboxId
-from mainspring.sandbox_choice import BWRAP
-from mainspring.timeouts import BWRAP_BOOT_TIMEOUT_S
+from mainspring.protocol.timeouts import BWRAP_BOOT_TIMEOUT_S
+from mainspring.tasks.sandbox_choice import BWRAP
 
 _FILTER = (
     "no system calls for namespaces, mounts, keys, bpf, io_uring, modules or clocks, nor any newer "

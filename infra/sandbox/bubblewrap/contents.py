@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from infra.sandbox.bubblewrap.command import PYTHON
-from mainspring.program_files import program
+from mainspring.artifacts.program_files import program
 
 
 @dataclass(frozen=True, slots=True)

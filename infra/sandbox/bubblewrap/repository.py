@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from infra.sandbox.session import check_path
-from mainspring.program_files import program
+from mainspring.artifacts.program_files import program
 
 MAX_ENTRIES = 4096
 """About 50 KB each for small tasks; the least recently used tenth goes when there are more."""

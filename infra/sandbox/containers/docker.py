@@ -42,8 +42,8 @@ from infra.sandbox.session import Handle, LiveSandbox
 from infra.sandbox.shell.channel import OWN_PROCESSES, Shell, ShellSetup
 from infra.sandbox.variables import exports
 from mainspring.ids import SandboxId
-from mainspring.sandbox_choice import DOCKER
-from mainspring.timeouts import DOCKER_BOOT_TIMEOUT_S
+from mainspring.protocol.timeouts import DOCKER_BOOT_TIMEOUT_S
+from mainspring.tasks.sandbox_choice import DOCKER
 
 ENFORCED: tuple[str, ...] = (
     "no network beyond a task's allow_hosts, no capabilities, no new privileges",

@@ -9,7 +9,7 @@ import shlex
 from dataclasses import dataclass
 
 from infra.sandbox.archive import tar_of
-from mainspring.program_files import program
+from mainspring.artifacts.program_files import program
 
 PATCH_FILE = "mainspring-base.patch"
 ALTERED = "image: altered"

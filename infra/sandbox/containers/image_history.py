@@ -28,7 +28,7 @@ from requests.exceptions import RequestException
 from infra.sandbox.containers.image_edit import ALTERED, Alteration
 from infra.sandbox.containers.image_faults import FIT_REMEDY, daemon_lost, start_fault, text_of
 from infra.sandbox.protocol import ImageUnfit, SandboxBroken
-from mainspring.program_files import program
+from mainspring.artifacts.program_files import program
 
 SEALED = "mainspring-sealed"
 OF_ONE_TASK = "mainspring-altered"

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mainspring.timeouts import ORPHAN_S
+from mainspring.protocol.timeouts import ORPHAN_S
 
 PROGRAM = b"".join(
     Path(__file__).with_name(name).read_bytes()

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from infra.sources.fields import Row, from_json, patch, text, text_or
 from infra.sources.protocol import RowError, RowProblem
 from infra.sources.soundness import TESTS_DIR
-from mainspring.program_files import program
+from mainspring.artifacts.program_files import program
 
 _RUN_TESTS = "[[ -e r2e_tests || ! -e /r2e_tests ]] || ln -s /r2e_tests .; bash run_tests.sh"
 _HIDDEN_FILES = ("run_tests.sh", "r2e_tests", "/r2e_tests", "/root/r2e_tests")

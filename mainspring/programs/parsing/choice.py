@@ -5,8 +5,8 @@ Invariant: what a parser of your own raises or returns amiss is a ConfigError th
 
 from collections.abc import Mapping, Sequence
 
+from mainspring.config.named import find
 from mainspring.errors import ConfigError
-from mainspring.named import find
 from mainspring.programs.parsing import hermes, llama_json, no_calls, qwen_xml
 from mainspring.programs.parsing.protocol import Parser
 from mainspring.programs.reply import Reply

@@ -6,8 +6,8 @@ Invariant: a name here is a program's and no agent's, so the kind alone tells wh
 from collections.abc import Callable, Mapping
 
 from mainspring.config.agent import AgentConfig
+from mainspring.config.named import find, make
 from mainspring.config.policy import PolicyConfig
-from mainspring.named import find, make
 from mainspring.programs.context_need import ContextNeed
 from mainspring.programs.functions import FUNCTION
 from mainspring.programs.harbor import HARBOR

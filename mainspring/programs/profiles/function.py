@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mainspring.config.agent import AgentConfig
+from mainspring.config.named import is_path
 from mainspring.errors import ConfigError
-from mainspring.named import is_path
 from mainspring.programs.context_need import ContextNeed
 from mainspring.programs.matching import SILENT, Noise
 from mainspring.programs.profile import Ask

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from mainspring.config.agent import AgentConfig
+from mainspring.config.named import is_path
 from mainspring.errors import ConfigError
-from mainspring.named import is_path
 from mainspring.programs import harbor
 from mainspring.programs.harbor import (
     CLIENTS,

@@ -6,7 +6,7 @@ another.
 
 from typing import ClassVar
 
-from mainspring.program_files import program
+from mainspring.artifacts.program_files import program
 from mainspring.programs.context_need import ContextNeed
 from mainspring.programs.profile import KEY, MODEL_NAME, MODEL_URL, Ask, Launch
 from mainspring.programs.profiles.client import PLACE, TASK, Client

@@ -12,9 +12,9 @@ from infra.db.nodes.nodes import FORGOTTEN_AFTER, NodeBeat, NodeRecord
 from infra.db.tables.models import NodeRow
 from mainspring.errors import UsageError
 from mainspring.ids import NodeId, SandboxId
-from mainspring.sandbox_choice import BWRAP
+from mainspring.protocol.timeouts import NODE_LOST_AFTER_S
 from mainspring.status import NodeStatus, Refusal, SandboxPurpose
-from mainspring.timeouts import NODE_LOST_AFTER_S
+from mainspring.tasks.sandbox_choice import BWRAP
 
 A, B = NodeId("a"), NodeId("b")
 STARTED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -18,8 +18,8 @@ from infra.db.nodes import sandboxes
 from infra.db.rollouts import groups, orphans, rollouts, turns
 from infra.db.rollouts.orphans import Playing
 from mainspring.ids import NodeId, SandboxId
-from mainspring.sandbox_choice import BWRAP
 from mainspring.status import RolloutPhase, SandboxPurpose, StopReason, Verdict
+from mainspring.tasks.sandbox_choice import BWRAP
 
 
 async def test_an_ended_rollout_refuses_its_dead_run(db: Database) -> None:

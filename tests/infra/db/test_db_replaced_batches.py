@@ -31,7 +31,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.ids import GroupId
 from mainspring.protocol.campaign import StepInput, StepResult
 from mainspring.status import GroupStatus, StepStatus, StopReason, Verdict
-from mainspring.training_faults import NothingToTrain, TrainerFenced
+from mainspring.training.training_faults import NothingToTrain, TrainerFenced
 from reports.collect import collect
 
 STEP = StepInput(campaign=CAMPAIGN, step=1, num_groups=1)

@@ -14,8 +14,8 @@ from infra.db.nodes.sandboxes import GONE_AFTER, MAX_WAIT_S, MIN_WAIT_S, Campaig
 from infra.db.rollouts import rollouts
 from infra.db.tables.models import NodeRow
 from mainspring.ids import CampaignId, NodeId, RolloutId, SandboxId
-from mainspring.sandbox_choice import BWRAP
 from mainspring.status import SandboxPurpose, SandboxStatus
+from mainspring.tasks.sandbox_choice import BWRAP
 
 NODE = NodeId("a")
 

@@ -8,8 +8,8 @@ from infra.db.fence import Fenced
 from infra.db.nodes import sandboxes
 from infra.db.rollouts import rollouts
 from mainspring.ids import NodeId, RolloutId, SandboxId
-from mainspring.sandbox_choice import BWRAP
 from mainspring.status import RolloutPhase, SandboxPurpose, SandboxStatus
+from mainspring.tasks.sandbox_choice import BWRAP
 
 SANDBOX = SandboxId("first.g000000.000.e0.s0")
 NODE_A, NODE_B = NodeId("a"), NodeId("b")

@@ -18,7 +18,7 @@ from mainspring.config.sft import SftConfig, SftSource
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus
-from mainspring.training_faults import TrainerFenced
+from mainspring.training.training_faults import TrainerFenced
 from mainspring.trajectories.imitation import to_imitate
 from mainspring.trajectories.samples import Sample, digest, samples_of
 

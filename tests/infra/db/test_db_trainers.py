@@ -12,7 +12,7 @@ from infra.db.runs import campaigns
 from infra.db.training import policies, steps, trainers
 from mainspring.ids import CampaignId
 from mainspring.status import StepStatus
-from mainspring.training_faults import TrainerFenced
+from mainspring.training.training_faults import TrainerFenced
 
 
 async def test_one_of_many_takes_the_lease(db: Database) -> None:

@@ -20,14 +20,14 @@ from infra.db.tasks import tasks
 from infra.db.training import fingerprints, policies, steps, trainers
 from infra.policy.model.weight_files import weights_digest
 from mainspring.algorithms.gap import LogprobGap
+from mainspring.artifacts.fingerprint import Fingerprint
+from mainspring.artifacts.stamp import Stamp
 from mainspring.config.campaign import CampaignConfig
-from mainspring.fingerprint import Fingerprint
 from mainspring.ids import CampaignId
 from mainspring.protocol.campaign import StepInput
-from mainspring.stamp import Stamp
 from mainspring.status import CampaignStatus, StepStatus
-from mainspring.step_metrics import StepMetrics, TrainerJob
-from mainspring.training_faults import StampDiffers, TrainerFenced
+from mainspring.training.step_metrics import StepMetrics, TrainerJob
+from mainspring.training.training_faults import StampDiffers, TrainerFenced
 from mainspring.trajectories.samples import Sample, content_digest, digest
 from tests.waiting import until
 

@@ -11,7 +11,7 @@ from infra.policy.engines.client import SGLangClient
 from infra.policy.engines.partial import UnknownWeights
 from infra.policy.protocol import SamplingParams, Versions
 from infra.policy.weight_label import WeightLabel
-from mainspring.adapter_files import DIRECTORY
+from mainspring.artifacts.adapter_files import DIRECTORY
 from mainspring.errors import EngineError, ModelError
 from mainspring.trajectories.turns import PartialCall
 from tests.engine.adapter_folders import save_version

@@ -17,8 +17,8 @@ from infra.policy.replies.endpoint_errors import (
 )
 from infra.policy.replies.openai import OpenAIClient
 from mainspring.config.policy import PolicyConfig
-from mainspring.fates import OUTAGE_S, rule_of
 from mainspring.status import FaultKind
+from mainspring.status.fates import OUTAGE_S, rule_of
 from tests.chat_endpoint import Endpoint, chat_endpoint
 
 KEY = "sk-very-secret"

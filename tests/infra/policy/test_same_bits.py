@@ -8,7 +8,7 @@ from infra.policy.engines.client import SGLangClient
 from infra.policy.engines.same_bits import SameBits
 from infra.policy.protocol import NotReproducible
 from infra.policy.weight_label import WeightLabel
-from mainspring.fates import Fate, rule_of
+from mainspring.status.fates import Fate, rule_of
 from tests.infra.policy.engines import serving
 from tests.infra.policy.tiny_model import save_tiny_model
 

@@ -14,13 +14,13 @@ from infra.db.tasks import tasks
 from infra.db.training import policies
 from infra.policy.model.written_files import verify_written
 from infra.policy.serving import ServedCampaigns, serve_over_http
+from mainspring.artifacts.layout import MANIFEST
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.ids import CampaignId
-from mainspring.layout import MANIFEST
 from mainspring.protocol.campaign import PolicyRef
-from mainspring.step_metrics import Origin
-from mainspring.training_faults import CheckpointUnusable
+from mainspring.training.step_metrics import Origin
+from mainspring.training.training_faults import CheckpointUnusable
 from migrations import upgrade
 from tests.infra.db import store_records as records
 from tests.infra.policy.engine_stub import engine_stub

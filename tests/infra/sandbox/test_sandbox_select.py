@@ -9,7 +9,7 @@ from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable, SandboxSpec
 from mainspring.errors import ConfigError, UsageError
 from mainspring.ids import SandboxId
-from mainspring.sandbox_choice import BWRAP, DOCKER
+from mainspring.tasks.sandbox_choice import BWRAP, DOCKER
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from infra.stack import home as homes
 from infra.stack import postgres_server as postgres_module
 from infra.stack.ports import LOOPBACK, Forced
 from infra.stack.postgres_server import Postgres
+from mainspring.config.settings import load_settings
 from mainspring.errors import DatabaseError, ServiceError, TemporalError, UsageError
-from mainspring.settings import load_settings
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away and mounts disks")
 

@@ -25,8 +25,8 @@ from infra.stack import postgres_server, temporal_server
 from infra.stack.ports import LOOPBACK
 from infra.stack.postgres_server import Postgres
 from infra.stack.temporal_server import SEARCH_ATTRIBUTES, Temporal
+from mainspring.config.settings import load_settings
 from mainspring.errors import ServiceError
-from mainspring.settings import load_settings
 from migrations import upgrade
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from infra.tracking.protocol import TrackedBy
 from mainspring.config.tracking import TrackingConfig
-from mainspring.tracking import STEPS, Point, PointId, TrackedCampaign, evaluation_series
+from mainspring.training.tracking import STEPS, Point, PointId, TrackedCampaign, evaluation_series
 
 UID = "4f7f1a52-7a3a-4c5c-9f6c-0d9a5b1f2e3d"
 

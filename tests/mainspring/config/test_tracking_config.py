@@ -7,7 +7,7 @@ import pytest
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.reading import check_campaign
 from mainspring.errors import ConfigError
-from mainspring.tracking import chosen, parameters_of
+from mainspring.training.tracking import chosen, parameters_of
 
 FILE: dict[str, Any] = {"name": "tracked", "trainer": {"warm_start": {}, "device": "cpu"}}
 

@@ -9,7 +9,7 @@ import pytest
 from infra.environments.grader import APPLY, APPLY_TESTS, CHECK_TESTS, PATCH_FILE, TEST_PATCH_FILE
 from infra.sandbox.containers.image_edit import ALTERED, Alteration
 from infra.sandbox.containers.image_edit import PATCH_FILE as BASE_PATCH
-from mainspring.program_files import program
+from mainspring.artifacts.program_files import program
 from mainspring.tasks.patches import attributes_last
 
 COMMIT = "git add -A && git -c user.name=a -c user.email=a@b commit -qm c"

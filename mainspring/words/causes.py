@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from mainspring.plain_text import plain
+from mainspring.words.plain_text import plain
 
 CAUSE_CHARS = 600
 """Temporal replaces a pending activity's failure by one sentence of its own above 2 KB."""

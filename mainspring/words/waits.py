@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from mainspring.causes import shortened
-from mainspring.figures import duration
 from mainspring.ids import GRADE_QUEUE, ROLLOUT_QUEUE, SANDBOX_QUEUE
-from mainspring.plain_text import plain
 from mainspring.protocol.activities import ANSWER_CALL, GENERATE
+from mainspring.protocol.timeouts import POLLER_SILENT_S
 from mainspring.status import CampaignKind, CampaignStatus, FaultKind, NodeStatus, Refusal
-from mainspring.timeouts import POLLER_SILENT_S
+from mainspring.words.causes import shortened
+from mainspring.words.figures import duration
+from mainspring.words.plain_text import plain
 
 ENDED = (CampaignStatus.FINISHED, CampaignStatus.CANCELLED, CampaignStatus.FAILED)
 GRACE = timedelta(seconds=15)

@@ -91,7 +91,8 @@ class StepMetrics:
     rank_memory_peak_gib: float | None = field(default=None, compare=False)
     """Of the rank that needed most."""
     gradient: str | None = None
-    """See `mainspring.fingerprint`; None unless the campaign is reproducible. Not a figure."""
+    """See `mainspring.artifacts.fingerprint`; None unless the campaign is reproducible. Not a
+    figure."""
     flops: float | None = None
     """Operations that the model needs for the trained tokens; None: unknown. Not a figure."""
     peak_flops: float | None = None

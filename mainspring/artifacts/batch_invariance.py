@@ -10,7 +10,7 @@ engine, trainer and the commands that start them.
 import os
 from collections.abc import Mapping
 
-from mainspring.cpu import Cpu, this_cpu
+from mainspring.artifacts.cpu import Cpu, this_cpu
 
 KEY_BLOCK = 512
 """Keys that torch's CPU attention takes at once: whole blocks are added in the same order, however

@@ -8,10 +8,10 @@ training live where others need them too: `mainspring.trajectories.turns.BrokenT
 from typing import NoReturn
 
 from mainspring.algorithms.gap import LogprobGap
-from mainspring.causes import cause_of, is_out_of_memory
+from mainspring.artifacts.stamp import Stamp
 from mainspring.errors import ServiceError, WorkFailed
-from mainspring.stamp import Stamp
 from mainspring.status import FaultKind
+from mainspring.words.causes import cause_of, is_out_of_memory
 
 
 class LogprobGapTooLarge(WorkFailed):

@@ -10,8 +10,8 @@ import os
 
 from pydantic import BaseModel, ConfigDict
 
-from mainspring.batch_invariance import MKL_VARIABLE
-from mainspring.cpu import this_cpu
+from mainspring.artifacts.batch_invariance import MKL_VARIABLE
+from mainspring.artifacts.cpu import this_cpu
 
 
 class MachineStamp(BaseModel):

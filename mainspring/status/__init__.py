@@ -1,0 +1,59 @@
+"""Every status, end, verdict and fault there is, one sentence each.
+
+The same strings stand in Postgres, in Temporal's search attributes and on the command line.
+"""
+
+from mainspring.status.fault import FaultKind
+from mainspring.status.node import NodeStatus, Refusal, SandboxPurpose, SandboxStatus
+from mainspring.status.rollout import (
+    CUT_ENDS,
+    MASKED_ENDS,
+    ExecutionState,
+    Player,
+    RolloutPhase,
+    Sampling,
+    StopReason,
+    Suspicion,
+    Verdict,
+    is_masked,
+)
+from mainspring.status.run import (
+    CampaignKind,
+    CampaignStatus,
+    Exclusion,
+    GroupKind,
+    GroupStatus,
+    PolicyApi,
+    Publish,
+    StepStatus,
+    Unverified,
+    Verification,
+)
+
+__all__ = [
+    "CUT_ENDS",
+    "MASKED_ENDS",
+    "CampaignKind",
+    "CampaignStatus",
+    "Exclusion",
+    "ExecutionState",
+    "FaultKind",
+    "GroupKind",
+    "GroupStatus",
+    "NodeStatus",
+    "Player",
+    "PolicyApi",
+    "Publish",
+    "Refusal",
+    "RolloutPhase",
+    "Sampling",
+    "SandboxPurpose",
+    "SandboxStatus",
+    "StepStatus",
+    "StopReason",
+    "Suspicion",
+    "Unverified",
+    "Verdict",
+    "Verification",
+    "is_masked",
+]

@@ -1,0 +1,1 @@
+"""Words for people: numbers, causes, waits, and text from elsewhere."""
