@@ -15,8 +15,8 @@ from mainspring.algorithms.choice import (
     has_turn_advantages,
 )
 from mainspring.algorithms.equal_rewards import is_flat
-from mainspring.config.algorithm import Overlong
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.algorithm import Overlong
 from mainspring.status import CUT_ENDS
 from mainspring.trajectories.samples import Sample, digest, samples_of, without_tokens_before
 from mainspring.trajectories.turn_places import turn_places

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.config.reading import check_evaluation, load_campaign, load_sft
+from mainspring.config.files.reading import check_evaluation, load_campaign, load_sft
 from mainspring.planning.assumptions import Given
 from mainspring.planning.model_shape import read_shape
 from mainspring.planning.plan import plan_of

@@ -14,9 +14,9 @@ from cli.operations.machine.embedded_stack import temporary
 from cli.operations.runs.run_launch import conductor
 from infra.db.runs import runs
 from infra.db.tasks import tasks
+from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig
-from mainspring.config.verification import VerificationConfig
 from mainspring.ids import campaign_id_at
 from mainspring.status import Player
 

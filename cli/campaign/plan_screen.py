@@ -7,7 +7,7 @@ printed.
 from typing import Any
 
 from cli.operations.runs.campaign_plan import Planned
-from mainspring.config.parallel import Device
+from mainspring.config.training.parallel import Device
 from mainspring.planning.memory import Part
 from mainspring.planning.step_time import ROLLOUT_STAGES, Stage
 from mainspring.words.figures import duration, percent

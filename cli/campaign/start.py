@@ -20,7 +20,7 @@ def start_campaign(
     from cli.train.train import print_items, refuse_other_name, require_name
     from infra.db.runs import campaigns
     from mainspring.config.campaign import CampaignConfig
-    from mainspring.config.reading import load_campaign
+    from mainspring.config.files.reading import load_campaign
     from mainspring.ids import campaign_id
 
     given = None

@@ -10,7 +10,7 @@ import typer
 
 from cli.options import Home, Json, Workers
 from cli.terminal_text import echo
-from mainspring.config.presets import Preset
+from mainspring.config.files.presets import Preset
 from mainspring.status import PolicyApi, Unverified
 
 Name = Annotated[
@@ -101,8 +101,8 @@ def register(app: typer.Typer) -> None:
         give its --name; nothing else is needed. Starts local workers unless
         MAINSPRING_TEMPORAL_ADDRESS is set; then existing workers are used.
         """
-        from mainspring.config.model_path import with_model_path
-        from mainspring.config.reading import check_evaluation, read_toml
+        from mainspring.config.files.model_path import with_model_path
+        from mainspring.config.files.reading import check_evaluation, read_toml
 
         raw = with_model_path(read_toml(file), file) if file else {}
         named: dict[str, str] = {}
@@ -164,7 +164,7 @@ def register(app: typer.Typer) -> None:
 
         async def known(run: Any) -> Any:
             from cli.operations.runs.stored_run import stored
-            from mainspring.config.regrade import RegradeConfig
+            from mainspring.config.evaluations.regrade import RegradeConfig
 
             if campaign is None:
                 return await stored(run.db, chosen, RegradeConfig)
@@ -187,7 +187,7 @@ def _stored_run(name: str, raw: dict[str, Any]) -> Callable[[Any], Any]:
     async def known(run: Any) -> Any:
         from cli.operations.runs.stored_run import changed, stored
         from infra.db.runs import campaigns
-        from mainspring.config.evaluation import EvaluationConfig
+        from mainspring.config.evaluations.evaluation import EvaluationConfig
         from mainspring.errors import UsageError
         from mainspring.ids import campaign_id
 

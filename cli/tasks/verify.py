@@ -74,8 +74,8 @@ def register(tasks: typer.Typer) -> None:
 
         from cli.operations.runs import stored_run
         from mainspring.artifacts.layout import report
-        from mainspring.config.reading import check_verification
-        from mainspring.config.verification import VerificationConfig
+        from mainspring.config.evaluations.verification import VerificationConfig
+        from mainspring.config.files.reading import check_verification
         from mainspring.errors import UsageError
         from mainspring.ids import campaign_id_at
         from mainspring.integrity.exploits import EXPLOITS

@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
         from cli.operations.runs.stored_run import stored_here
         from cli.tables import Screen
         from cli.train.train import refuse_other_name, require_name
-        from mainspring.config.reading import load_sft
+        from mainspring.config.files.reading import load_sft
         from mainspring.config.sft import SftConfig
 
         if file is None:

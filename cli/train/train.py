@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
         worker, a sandbox node and the trainer. To resume after an interruption, repeat the command,
         or give --name without the file.
         """
-        from mainspring.config.reading import load_campaign
+        from mainspring.config.files.reading import load_campaign
         from mainspring.config.settings import configured_settings
 
         if file is None:

@@ -34,7 +34,7 @@ from infra.policy.replies.text_policy import TextPolicy
 from infra.policy.replies.token_policy import TokenPolicy
 from infra.policy.weight_label import WeightLabel
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError
 from mainspring.ids import CampaignId

@@ -31,11 +31,11 @@ from mainspring.algorithms.filters.mixed import mixed
 from mainspring.algorithms.filters.none import none
 from mainspring.algorithms.filters.protocol import GroupFilter
 from mainspring.algorithms.filters.solved import solved
-from mainspring.config.algorithm import GAE
-from mainspring.config.correction import NO_CORRECTION
 from mainspring.config.named import find, find_class
-from mainspring.config.parallel import MCORE, PLAIN, Device
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.algorithm import GAE
+from mainspring.config.training.correction import NO_CORRECTION
+from mainspring.config.training.parallel import MCORE, PLAIN, Device
 from mainspring.errors import ConfigError
 from mainspring.training.training_faults import algorithm_broken, raise_broken
 from mainspring.trajectories.turn_places import TurnPlace

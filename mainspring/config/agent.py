@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mainspring.config.presets import Preset
+from mainspring.config.files.presets import Preset
 from mainspring.config.section import MANY, MANY_TOKENS, YEAR_S, Section, Within
 from mainspring.programs.record import BranchKind
 

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvaluationConfig
-from mainspring.config.regrade import RegradeConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
+from mainspring.config.evaluations.regrade import RegradeConfig
+from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.section import STORED
 from mainspring.config.sft import SftConfig
-from mainspring.config.verification import VerificationConfig
 from mainspring.errors import UsageError
 from mainspring.status import CampaignKind
 

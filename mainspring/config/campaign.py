@@ -10,13 +10,13 @@ from pydantic import Field, ValidationInfo, model_validator
 from mainspring.algorithms.gap import GapBounds, bounds
 from mainspring.algorithms.schedule import Batches, Schedule
 from mainspring.config.curriculum import SHUFFLED, CurriculumConfig
-from mainspring.config.eval_schedule import EvalSchedule
-from mainspring.config.pairs import refusals
-from mainspring.config.parallel import PLAIN, Device
+from mainspring.config.evaluations.eval_schedule import EvalSchedule
+from mainspring.config.files.pairs import refusals
 from mainspring.config.run import RunConfig
 from mainspring.config.section import BUNDLED, STORED
 from mainspring.config.tracking import TrackingConfig
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.parallel import PLAIN, Device
 from mainspring.programs.profiles.choice import is_program
 from mainspring.status import CampaignKind, PolicyApi, Publish
 

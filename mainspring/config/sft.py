@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, model_validator
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.method_defaults import SUPERVISED_LORA_LR, filled
-from mainspring.config.optimizer import OptimizerConfig, WarmStartConfig
-from mainspring.config.parallel import ParallelConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.run import NamedConfig, RunConfig
 from mainspring.config.section import BUNDLED, LARGE, MANY, MANY_TOKENS, STORED, Section, Within
 from mainspring.config.tracking import TrackingConfig
+from mainspring.config.training.method_defaults import SUPERVISED_LORA_LR, filled
+from mainspring.config.training.optimizer import OptimizerConfig, WarmStartConfig
+from mainspring.config.training.parallel import ParallelConfig
 from mainspring.status import CampaignKind
 
 

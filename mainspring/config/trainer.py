@@ -5,11 +5,11 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationInfo, model_validator
 
 from mainspring.algorithms.gap import GapConfig
-from mainspring.config.algorithm import AlgorithmConfig
-from mainspring.config.method_defaults import LORA_LR, filled
-from mainspring.config.optimizer import OptimizerConfig, WarmStartConfig
-from mainspring.config.parallel import MCORE, PLAIN, ParallelConfig
 from mainspring.config.section import LARGE, MANY, MANY_TOKENS, YEAR_S, Within
+from mainspring.config.training.algorithm import AlgorithmConfig
+from mainspring.config.training.method_defaults import LORA_LR, filled
+from mainspring.config.training.optimizer import OptimizerConfig, WarmStartConfig
+from mainspring.config.training.parallel import MCORE, PLAIN, ParallelConfig
 
 
 class TrainerConfig(AlgorithmConfig, ParallelConfig):

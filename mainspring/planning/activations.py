@@ -8,7 +8,7 @@ less, so on GPUs with Transformer Engine this is an upper bound.
 
 from dataclasses import dataclass
 
-from mainspring.config.parallel import ParallelConfig, Recompute
+from mainspring.config.training.parallel import ParallelConfig, Recompute
 from mainspring.planning.engine_facts import bytes_per_value, has_scores
 from mainspring.planning.model_shape import ModelShape
 from mainspring.planning.rank_kinds import RankKind

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.parallel import Device
+from mainspring.config.training.parallel import Device
 from mainspring.planning.engine_facts import bytes_per_value
 from mainspring.planning.gpu_peaks import GPU_TFLOPS, known_gpu
 from mainspring.planning.model_shape import ModelShape

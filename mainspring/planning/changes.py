@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.parallel import MCORE, PLAIN, Device, Recompute
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.parallel import MCORE, PLAIN, Device, Recompute
 from mainspring.errors import ModelError
 from mainspring.planning.assumptions import Given
 from mainspring.planning.model_shape import ModelShape

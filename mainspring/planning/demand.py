@@ -7,7 +7,7 @@ averages that are given, and each of those is named among the assumptions.
 from dataclasses import dataclass
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.optimizer import OptimizerName
+from mainspring.config.training.optimizer import OptimizerName
 from mainspring.planning.assumptions import Assumptions
 from mainspring.planning.engine_facts import bytes_per_value, facts_of
 from mainspring.planning.model_shape import ModelShape

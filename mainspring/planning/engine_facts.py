@@ -6,7 +6,7 @@ A change of an engine changes its line here. Engines of your own are planned as 
 from dataclasses import dataclass
 
 from mainspring.algorithms.gap import Dtype
-from mainspring.config.parallel import PLAIN, Device, ParallelConfig
+from mainspring.config.training.parallel import PLAIN, Device, ParallelConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ of one host do each of these at the same time.
 
 from dataclasses import dataclass
 
-from mainspring.config.parallel import Device
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.parallel import Device
 from mainspring.planning.engine_facts import bytes_per_value
 from mainspring.planning.memory import CPU_REST_BYTES, RankMemory, import_bytes, optimizer_bytes
 from mainspring.planning.model_shape import ModelShape

@@ -10,9 +10,9 @@ from enum import StrEnum
 
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.optimizer import OptimizerName
-from mainspring.config.parallel import Device
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.optimizer import OptimizerName
+from mainspring.config.training.parallel import Device
 from mainspring.planning.activations import FLOAT32_BYTES, Tokens, kept_bytes, logits_bytes
 from mainspring.planning.engine_facts import bytes_per_value, facts_of
 from mainspring.planning.model_shape import ModelShape

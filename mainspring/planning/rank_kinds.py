@@ -6,7 +6,7 @@ layer. Owns what parallel sizes must divide. Raises ModelError naming both numbe
 
 from dataclasses import dataclass
 
-from mainspring.config.parallel import PLAIN, ParallelConfig
+from mainspring.config.training.parallel import PLAIN, ParallelConfig
 from mainspring.errors import ModelError
 from mainspring.planning.model_shape import ModelShape
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.parallel import Recompute
+from mainspring.config.training.parallel import Recompute
 from mainspring.planning.assumptions import Assumptions
 from mainspring.planning.demand import Demand
 from mainspring.planning.model_flops import attention_flops, layer_flops, output_flops

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.parallel import Device
+from mainspring.config.training.parallel import Device
 
 Metrics = Mapping[str, float | None]
 

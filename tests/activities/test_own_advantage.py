@@ -8,7 +8,7 @@ from test_step_batch import group, rollout
 
 from activities.step_batch import step_batch
 from mainspring.algorithms.choice import check_algorithms
-from mainspring.config.reading import load_campaign
+from mainspring.config.files.reading import load_campaign
 from mainspring.config.trainer import TrainerConfig
 from mainspring.training.training_faults import AlgorithmBroken
 

@@ -7,8 +7,8 @@ import pytest
 
 from activities.step_batch import step_batch
 from infra.db.training.batches import BatchGroup, BatchRollout
-from mainspring.config.algorithm import Overlong, Std
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.algorithm import Overlong, Std
 from mainspring.ids import GroupId, RolloutId
 from mainspring.status import StopReason
 from mainspring.training.step_metrics import TAKEN_NAMES

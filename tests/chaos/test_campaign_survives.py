@@ -29,14 +29,14 @@ from infra.stack import ports
 from infra.temporal.connection import connect
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.eval_schedule import EvalSchedule
-from mainspring.config.optimizer import OptimizerConfig, OptimizerName, WarmStartConfig
-from mainspring.config.parallel import Device
+from mainspring.config.evaluations.eval_schedule import EvalSchedule
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.rollout import RolloutConfig
 from mainspring.config.settings import load_settings
 from mainspring.config.tasks import TasksConfig
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.optimizer import OptimizerConfig, OptimizerName, WarmStartConfig
+from mainspring.config.training.parallel import Device
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus, ExecutionState, GroupKind, GroupStatus, StepStatus
 from mainspring.trajectories.samples import samples_of

@@ -27,7 +27,7 @@ from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.connection import connect
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.settings import load_settings
 from mainspring.ids import CampaignId, campaign_workflow
 from mainspring.status import CampaignKind

@@ -20,7 +20,7 @@ from infra.db.runs import campaigns
 from infra.db.training import policies, sft, steps
 from infra.policy.model.weight_files import weights_digest
 from infra.temporal.connection import connect
-from mainspring.config.reading import load_sft
+from mainspring.config.files.reading import load_sft
 from mainspring.config.settings import load_settings
 from mainspring.config.sft import SftConfig
 from mainspring.ids import CampaignId

@@ -13,7 +13,7 @@ from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.errors import UsageError

@@ -17,7 +17,7 @@ from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.settings import Settings
 from mainspring.errors import ConfigError
 from mainspring.ids import CampaignId

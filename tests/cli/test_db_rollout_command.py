@@ -20,8 +20,8 @@ from infra.db.tables.models import GroupRow
 from infra.db.tasks import tasks
 from infra.db.training import policies, steps
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.optimizer import WarmStartConfig
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.optimizer import WarmStartConfig
 from mainspring.errors import UsageError
 from mainspring.ids import GroupId, RolloutId, eval_group_id, group_id, rollout_id
 from mainspring.status import (

@@ -27,10 +27,10 @@ from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.temporal.connection import connect
+from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.settings import Settings, load_settings
 from mainspring.config.tasks import TasksConfig
-from mainspring.config.verification import VerificationConfig
 from mainspring.errors import Interrupted, MainspringError
 from mainspring.ids import CampaignId, campaign_workflow
 from mainspring.protocol.run import RunState

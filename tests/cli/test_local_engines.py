@@ -14,7 +14,7 @@ from engine import scheduler
 from engine.slots import KvShape, SlotPool
 from mainspring.artifacts import layout
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.reading import check_campaign
+from mainspring.config.files.reading import check_campaign
 from mainspring.config.settings import Settings
 from mainspring.ids import campaign_id
 from tests.infra.policy.engines import serving

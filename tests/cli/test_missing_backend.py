@@ -13,10 +13,10 @@ from cli.operations.runs.campaign_launch import create
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
-from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
+from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.config.tasks import TasksConfig
-from mainspring.config.verification import VerificationConfig
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import Unverified

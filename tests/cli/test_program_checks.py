@@ -9,10 +9,10 @@ from infra.db.database import Database
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvaluationConfig
-from mainspring.config.parallel import Device
+from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.parallel import Device
 from mainspring.errors import UsageError
 from mainspring.status import PolicyApi
 

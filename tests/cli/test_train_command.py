@@ -23,7 +23,7 @@ from infra.db.training import steps
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.connection import connect
-from mainspring.config.reading import load_campaign
+from mainspring.config.files.reading import load_campaign
 from mainspring.config.settings import load_settings
 from mainspring.errors import MainspringError
 from mainspring.ids import CampaignId, campaign_workflow, trainer_queue

@@ -17,8 +17,8 @@ from mainspring.algorithms.choice import (
     is_usable,
 )
 from mainspring.algorithms.equal_rewards import is_flat
-from mainspring.config.algorithm import Std
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.algorithm import Std
 from mainspring.errors import ConfigError
 from mainspring.training.training_faults import AlgorithmBroken
 

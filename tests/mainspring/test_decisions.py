@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from mainspring.algorithms.admission import num_admissible_groups
 from mainspring.algorithms.choice import advantages_of
-from mainspring.config.algorithm import Std
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.algorithm import Std
 from mainspring.curricula.shuffled import task_position
 from mainspring.trajectories.samples import NOT_SAMPLED, samples_of
 from mainspring.trajectories.turns import BrokenTrajectory, Call, VersionSpan

@@ -14,8 +14,8 @@ from mainspring.algorithms.choice import (
     has_turn_advantages,
 )
 from mainspring.algorithms.equal_rewards import is_flat
-from mainspring.config.algorithm import Std
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.algorithm import Std
 from mainspring.errors import ConfigError
 from mainspring.training.training_faults import AlgorithmBroken
 from mainspring.trajectories.turn_places import TurnPlace, turn_places

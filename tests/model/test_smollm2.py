@@ -38,7 +38,7 @@ from mainspring.agents.protocol import FormatError
 from mainspring.algorithms.choice import advantages_of
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.settings import load_settings
 from mainspring.config.sft import SftConfig

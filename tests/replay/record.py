@@ -23,9 +23,9 @@ from bundled.gold import make_gold_tasks  # noqa: E402
 from cli.operations.machine.embedded_stack import temporary  # noqa: E402
 from cli.operations.runs import campaign_launch as launch  # noqa: E402
 from infra.db.tasks import tasks  # noqa: E402
+from mainspring.config.evaluations.verification import VerificationConfig  # noqa: E402
 from mainspring.config.policy import PolicyConfig  # noqa: E402
 from mainspring.config.tasks import TasksConfig  # noqa: E402
-from mainspring.config.verification import VerificationConfig  # noqa: E402
 from mainspring.errors import EngineError  # noqa: E402
 from mainspring.ids import (  # noqa: E402
     CampaignId,

@@ -16,7 +16,7 @@ from infra.db.rollouts import groups
 from infra.db.rollouts.groups import NewRollout
 from infra.db.runs import campaigns
 from infra.db.tasks import selections, tasks
-from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.errors import WorkFailed
 from mainspring.ids import CampaignId, TaskId, rollout_id, run_group_id
 from mainspring.status import CampaignStatus, GroupKind, Verdict

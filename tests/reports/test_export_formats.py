@@ -16,7 +16,7 @@ from infra.db.rollouts import groups, rollouts, turns
 from infra.db.rollouts.groups import NewRollout
 from infra.db.runs import campaigns
 from infra.db.tasks import selections, tasks
-from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.errors import UsageError

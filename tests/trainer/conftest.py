@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.parallel import Device, ParallelConfig
+from mainspring.config.training.parallel import Device, ParallelConfig
 from mainspring.trajectories.samples import NOT_SAMPLED, Sample
 from trainer.model.hf_directory import load_weights
 from trainer.model.processes import Processes, join

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.lora import LoraConfig
-from mainspring.config.parallel import MCORE
+from mainspring.config.training.lora import LoraConfig
+from mainspring.config.training.parallel import MCORE
 from tests.trainer import rank_jobs
 from tests.trainer.conftest import largest_gap, weights_of
 from tests.trainer.ranks import run

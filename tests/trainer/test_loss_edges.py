@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from mainspring.algorithms.choice import LOSSES, find_correction, find_loss
-from mainspring.config.kl import KlConfig, KlEstimator
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.kl import KlConfig, KlEstimator
 from trainer.losses.kl import kl_of
 from trainer.losses.objective import MAX_LOG_RATIO, bounded, ratio_of
 from trainer.losses.protocol import ActionTokens

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mainspring.algorithms.choice import LOSSES, find_correction, find_loss
-from mainspring.config.algorithm import Aggregation
-from mainspring.config.kl import KlConfig, KlEstimator
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.algorithm import Aggregation
+from mainspring.config.training.kl import KlConfig, KlEstimator
 from trainer.losses.aggregation import token_weights
 from trainer.losses.kl import kl_of
 from trainer.losses.protocol import ActionTokens

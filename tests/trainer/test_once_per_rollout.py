@@ -9,8 +9,8 @@ import pytest
 
 from mainspring.algorithms.advantages.step_wise import step_wise
 from mainspring.algorithms.gae import gae, gae_of_branches
-from mainspring.config.algorithm import Aggregation, Std
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.algorithm import Aggregation, Std
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.turn_places import TurnPlace
 from tests.trainer.conftest import MakeModel, largest_gap, weights_of

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mainspring.algorithms.choice import check_algorithms
-from mainspring.config.reading import load_campaign
+from mainspring.config.files.reading import load_campaign
 from mainspring.training.training_faults import AlgorithmBroken
 from trainer.losses.clip import clip
 from trainer.losses.protocol import LossOutput

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mainspring.algorithms.choice import LOSSES
-from mainspring.config.algorithm import Aggregation
+from mainspring.config.training.algorithm import Aggregation
 from mainspring.training.step_metrics import PASS_NAMES
 from mainspring.training.training_faults import AlgorithmBroken, LogprobGapTooLarge
 from mainspring.trajectories.samples import Sample

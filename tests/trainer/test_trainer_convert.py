@@ -5,7 +5,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from mainspring.config.parallel import Device, ParallelConfig
+from mainspring.config.training.parallel import Device, ParallelConfig
 from mainspring.errors import ModelError
 from mainspring.model_folder.weights import SINGLE
 from mainspring.planning.model_shape import read_shape

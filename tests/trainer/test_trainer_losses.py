@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from mainspring.config.algorithm import Aggregation
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.algorithm import Aggregation
 from trainer.losses.aggregation import token_weights
 from trainer.losses.clip import clip
 from trainer.losses.protocol import ActionTokens

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from mainspring.config.parallel import Device, ParallelConfig
+from mainspring.config.training.parallel import Device, ParallelConfig
 from mainspring.errors import ModelError
 from mainspring.trajectories.sequences import MaskedSequence
 from tests.trainer.shards import hf_to_mcore, load

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from bundled.muon import orthogonalize
-from mainspring.config.optimizer import OptimizerConfig, OptimizerName
-from mainspring.config.parallel import Device, ParallelConfig
+from mainspring.config.training.optimizer import OptimizerConfig, OptimizerName
+from mainspring.config.training.parallel import Device, ParallelConfig
 from tests.trainer.shards import hf_to_mcore, load, mcore_to_hf
 from trainer.engines.optimizer import PolicyOptimizer
 from trainer.model.policy_model import build_model

@@ -14,7 +14,7 @@ from cli.operations.runs import campaign_launch as launch
 from infra.db.rollouts import rollouts
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
-from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.errors import DatabaseError, MainspringError

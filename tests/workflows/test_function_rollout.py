@@ -18,7 +18,7 @@ from infra.sources.importing import import_rows
 from infra.sources.protocol import ImportOptions
 from infra.sources.resolve import open_source
 from mainspring.config.agent import AgentConfig
-from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.status import FaultKind, StopReason, Verdict

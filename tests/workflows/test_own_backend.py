@@ -15,7 +15,7 @@ from infra.db.runs import campaigns
 from infra.environments.hosted import Environments
 from infra.sandbox.backends import Backends, check_backend
 from infra.sandbox.protocol import BackendUnavailable
-from mainspring.config.reading import load_campaign
+from mainspring.config.files.reading import load_campaign
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId

@@ -23,11 +23,11 @@ from infra.sources.importing import import_rows
 from infra.sources.protocol import ImportOptions
 from infra.sources.resolve import open_source
 from mainspring.config.agent import AgentConfig
-from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
+from mainspring.config.evaluations.verification import VerificationConfig
+from mainspring.config.files.reading import load_campaign
 from mainspring.config.policy import PolicyConfig
-from mainspring.config.reading import load_campaign
 from mainspring.config.tasks import TasksConfig
-from mainspring.config.verification import VerificationConfig
 from mainspring.environments.choice import check_environments
 from mainspring.environments.protocol import Judged, Place
 from mainspring.errors import UsageError

@@ -22,12 +22,12 @@ from infra.db.tasks.verifications import faults, verification_of
 from mainspring.config.agent import AgentConfig
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.eval_schedule import EvalSchedule
-from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.evaluations.eval_schedule import EvalSchedule
+from mainspring.config.evaluations.evaluation import EvaluationConfig
+from mainspring.config.evaluations.regrade import RegradeConfig
+from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.policy import PolicyConfig
-from mainspring.config.regrade import RegradeConfig
 from mainspring.config.tasks import TasksConfig
-from mainspring.config.verification import VerificationConfig
 from mainspring.errors import UsageError
 from mainspring.ids import ROLLOUT_QUEUE, CampaignId, TaskId, campaign_workflow
 from mainspring.protocol.names import Workflow

@@ -6,7 +6,7 @@ Source: Ring-1T, arXiv 2510.18855. A token that is cut stays in the loss's denom
 import torch
 from torch import Tensor
 
-from mainspring.config.correction import CorrectionConfig
+from mainspring.config.training.correction import CorrectionConfig
 from trainer.corrections.protocol import Corrected
 from trainer.losses.objective import bounded
 

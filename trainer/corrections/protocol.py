@@ -11,7 +11,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from mainspring.config.correction import CorrectionConfig
+from mainspring.config.training.correction import CorrectionConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ prime-rl mask by it too. A sample that is cut stays in the loss's denominator.
 import torch
 from torch import Tensor
 
-from mainspring.config.correction import CorrectionConfig
+from mainspring.config.training.correction import CorrectionConfig
 from trainer.corrections.protocol import Corrected
 from trainer.losses.objective import bounded
 

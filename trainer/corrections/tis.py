@@ -8,7 +8,7 @@ arXiv 2505.24298.
 
 from torch import Tensor
 
-from mainspring.config.correction import CorrectionConfig
+from mainspring.config.training.correction import CorrectionConfig
 from trainer.corrections.protocol import Corrected
 from trainer.losses.objective import bounded
 

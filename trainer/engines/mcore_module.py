@@ -21,8 +21,8 @@ from megatron.core.transformer.module import Float16Module
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mainspring.config.optimizer import OptimizerConfig
-from mainspring.config.parallel import ParallelConfig
+from mainspring.config.training.optimizer import OptimizerConfig
+from mainspring.config.training.parallel import ParallelConfig
 from mainspring.trajectories.sequences import MaskedSequence
 from trainer.engines.mcore_optimizer import McoreOptimizer
 from trainer.model.micro_batch import MicroBatch, micro_batches, whole

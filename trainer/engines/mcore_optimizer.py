@@ -12,8 +12,8 @@ from megatron.core.optimizer import OptimizerConfig as McoreConfig
 from megatron.core.optimizer import get_megatron_optimizer
 
 from mainspring.algorithms.gap import Dtype
-from mainspring.config.optimizer import OptimizerConfig
-from mainspring.config.parallel import ParallelConfig
+from mainspring.config.training.optimizer import OptimizerConfig
+from mainspring.config.training.parallel import ParallelConfig
 
 
 class McoreOptimizer:

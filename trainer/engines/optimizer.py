@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from bundled.muon import Muon
-from mainspring.config.optimizer import OptimizerConfig, OptimizerName, WarmStartConfig
 from mainspring.config.section import STORED
+from mainspring.config.training.optimizer import OptimizerConfig, OptimizerName, WarmStartConfig
 from trainer.engines.gradients import clip_gradients, reduce_gradients, trained
 from trainer.model.convert import GATE_UP, QKV, qkv_rows
 from trainer.model.processes import Processes

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.optimizer import OptimizerConfig
+from mainspring.config.training.optimizer import OptimizerConfig
 from mainspring.errors import ModelError
 from mainspring.trajectories.sequences import MaskedSequence
 from trainer.engines.optimizer import PolicyOptimizer

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.optimizer import OptimizerConfig
+from mainspring.config.training.optimizer import OptimizerConfig
 from mainspring.trajectories.sequences import MaskedSequence
 from trainer.engines.checkpoint import Sharding
 from trainer.model.processes import Processes

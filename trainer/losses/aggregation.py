@@ -7,7 +7,7 @@ its B branches has the share 1/B of it.
 from collections import Counter
 from collections.abc import Sequence
 
-from mainspring.config.algorithm import Aggregation
+from mainspring.config.training.algorithm import Aggregation
 
 
 def token_weights(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mainspring.config.kl import KlConfig, KlEstimator
+from mainspring.config.training.kl import KlConfig, KlEstimator
 from trainer.losses.objective import bounded
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from mainspring.artifacts.adapter_files import CONFIG, WEIGHTS
-from mainspring.config.lora import LoraConfig
+from mainspring.config.training.lora import LoraConfig
 from trainer.model.convert import to_hf
 from trainer.model.hf_directory import save_weights
 from trainer.model.lora import Adapter

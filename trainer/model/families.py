@@ -6,7 +6,7 @@ Imports no Megatron.
 
 from transformers import PretrainedConfig
 
-from mainspring.config.parallel import ParallelConfig
+from mainspring.config.training.parallel import ParallelConfig
 from mainspring.errors import ModelError
 
 

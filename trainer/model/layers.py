@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from mainspring.algorithms.gap import Dtype
-from mainspring.config.parallel import ParallelConfig, Recompute
+from mainspring.config.training.parallel import ParallelConfig, Recompute
 from trainer.model.attention import SdpaAttention
 from trainer.model.families import has_qk_norm, has_qkv_bias, head_dim, num_experts
 

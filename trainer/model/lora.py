@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from mainspring.config.lora import LoraConfig, LoraTargets
+from mainspring.config.training.lora import LoraConfig, LoraTargets
 
 ATTENTION = ("self_attention.linear_qkv", "self_attention.linear_proj")
 MLP = ("mlp.linear_fc1", "mlp.linear_fc2")

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from mainspring.artifacts.batch_invariance import ROW_BLOCK, whole_blocks
-from mainspring.config.parallel import ParallelConfig
+from mainspring.config.training.parallel import ParallelConfig
 from mainspring.trajectories.sequences import MaskedSequence
 from mainspring.trajectories.turns import BrokenTrajectory
 from trainer.model.attention import PackedSequences, packed_sequences

@@ -19,7 +19,7 @@ from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShard
 from torch.distributed.checkpoint.api import CheckpointException
 
 from mainspring.algorithms.gap import Dtype
-from mainspring.config.parallel import MCORE, Device, ParallelConfig
+from mainspring.config.training.parallel import MCORE, Device, ParallelConfig
 from mainspring.errors import ModelError, UsageError
 from trainer.model import hf_directory
 from trainer.model.policy_model import PolicyModel, build_model

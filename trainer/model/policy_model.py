@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from mainspring.config.parallel import ParallelConfig
+from mainspring.config.training.parallel import ParallelConfig
 from trainer.model.attention import PackedSequences
 from trainer.model.convert import shard_dim
 from trainer.model.families import check_divides, head_dim, padded_vocab_size

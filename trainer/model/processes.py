@@ -21,7 +21,7 @@ from torch.distributed import (
     TCPStore,  # pyright: ignore[reportPrivateImportUsage]
 )
 
-from mainspring.config.parallel import Device, ParallelConfig
+from mainspring.config.training.parallel import Device, ParallelConfig
 from mainspring.training.training_faults import DeviceMissing
 
 T = TypeVar("T")

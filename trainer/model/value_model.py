@@ -12,7 +12,7 @@ from megatron.core import tensor_parallel
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from mainspring.config.parallel import ParallelConfig
+from mainspring.config.training.parallel import ParallelConfig
 from trainer.model import hf_directory
 from trainer.model.attention import PackedSequences
 from trainer.model.policy_model import PolicyModel, build_model

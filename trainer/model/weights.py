@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from mainspring.artifacts import adapter_files
-from mainspring.config.lora import LoraConfig
+from mainspring.config.training.lora import LoraConfig
 from mainspring.errors import ModelError
 from trainer.model.adapters import in_hf_names, write
 from trainer.model.convert import (

@@ -13,7 +13,7 @@ from ray.exceptions import GetTimeoutError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from mainspring.config.parallel import Device, ParallelConfig
+from mainspring.config.training.parallel import Device, ParallelConfig
 from mainspring.training.training_faults import DeviceMissing
 
 

@@ -13,7 +13,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from mainspring.algorithms.schedule import Schedule
 from mainspring.artifacts import batch_invariance
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.parallel import Device
+from mainspring.config.training.parallel import Device
 from mainspring.training.training_faults import DeviceMissing
 from trainer.process.actor import PULSE_GROUP, RankActor
 from trainer.process.placement import Placement

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from bundled.warm_start_data import copy_batch, supervised_batch
 from mainspring.algorithms.schedule import Schedule
-from mainspring.config.optimizer import WarmStartConfig
+from mainspring.config.training.optimizer import WarmStartConfig
 from mainspring.training.step_metrics import TrainerJob
 from mainspring.trajectories.sequences import WeightedSequence
 from trainer.engines.checkpoint import Identity

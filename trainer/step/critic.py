@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from mainspring.algorithms.gae import explained_variance, gae_of_branches, whitened
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.critic import CriticConfig
-from mainspring.config.optimizer import OptimizerConfig
-from mainspring.config.parallel import MCORE, ParallelConfig
 from mainspring.config.section import STORED
+from mainspring.config.training.critic import CriticConfig
+from mainspring.config.training.optimizer import OptimizerConfig
+from mainspring.config.training.parallel import MCORE, ParallelConfig
 from mainspring.errors import ModelError
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import MaskedSequence

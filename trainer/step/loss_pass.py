@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mainspring.algorithms.choice import LOSSES
-from mainspring.config.kl import KlPlace
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.kl import KlPlace
 from mainspring.training.step_metrics import PASS_NAMES, TAKEN_NAMES
 from mainspring.training.training_faults import AlgorithmBroken, algorithm_broken, raise_broken
 from trainer.corrections.protocol import Corrected, Correction

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from mainspring.algorithms.choice import find_correction
 from mainspring.algorithms.gap import GapMode, LogprobGap, measure
-from mainspring.config.algorithm import Proximal
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.training.algorithm import Proximal
 from mainspring.training.step_metrics import StepMetrics
 from mainspring.training.training_faults import AlgorithmBroken, gap_too_large
 from mainspring.trajectories.samples import Sample

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.optimizer import OptimizerConfig
+from mainspring.config.training.optimizer import OptimizerConfig
 from mainspring.trajectories.sequences import MaskedSequence
 from trainer.engines.checkpoint import CRITIC
 from trainer.engines.mcore_module import McoreModule

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.optimizer import OptimizerConfig
+from mainspring.config.training.optimizer import OptimizerConfig
 from mainspring.trajectories.sequences import MaskedSequence
 from trainer.engines.protocol import ShardFiles, StepOptimizer
 from trainer.model.processes import Processes

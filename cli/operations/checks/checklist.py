@@ -30,10 +30,10 @@ from infra.policy.engines.engine_check import check_engine
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.pairs import warnings
-from mainspring.config.parallel import Device
+from mainspring.config.files.pairs import warnings
 from mainspring.config.section import BUNDLED
 from mainspring.config.settings import Settings
+from mainspring.config.training.parallel import Device
 from mainspring.errors import EngineError, ServiceError, UsageError
 from mainspring.ids import (
     GRADE_QUEUE,

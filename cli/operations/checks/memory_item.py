@@ -10,8 +10,8 @@ from pathlib import Path
 from cli.operations.checks.checklist_item import Item, State
 from cli.operations.machine.gpus_here import GpusHere
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.parallel import Device
 from mainspring.config.section import BUNDLED
+from mainspring.config.training.parallel import Device
 from mainspring.planning.assumptions import Given
 from mainspring.planning.model_shape import read_shape
 from mainspring.planning.plan import plan_of

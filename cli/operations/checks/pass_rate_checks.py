@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.errors import UsageError
 from mainspring.ids import campaign_id
 from mainspring.status import Exclusion

@@ -16,7 +16,7 @@ from infra.db.tasks import selections
 from infra.sandbox.backends import BACKENDS, Backends, Found, available_backends
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.run import RunConfig
 from mainspring.ids import TaskId
 from mainspring.tasks.sandbox_choice import BWRAP, DOCKER, backend_name

@@ -26,9 +26,9 @@ from infra.policy.model.model_files import read_facts
 from mainspring.algorithms.schedule import Schedule
 from mainspring.artifacts import batch_invariance, layout
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.parallel import Device
 from mainspring.config.section import BUNDLED
 from mainspring.config.settings import Settings
+from mainspring.config.training.parallel import Device
 from mainspring.ids import campaign_id
 
 HERE = ("127.0.0.1", "localhost", "::1")

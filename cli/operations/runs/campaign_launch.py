@@ -45,12 +45,12 @@ from infra.db.tasks.selections import OverTasks, Selected
 from infra.sandbox.backends import Backends
 from mainspring.config.any_run import Measurement, Playing
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvaluationConfig
-from mainspring.config.regrade import RegradeConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
+from mainspring.config.evaluations.regrade import RegradeConfig
+from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.section import BUNDLED
 from mainspring.config.settings import USUAL_NAMESPACE
 from mainspring.config.sft import SftConfig
-from mainspring.config.verification import VerificationConfig
 from mainspring.errors import UsageError
 from mainspring.ids import (
     ROLLOUT_QUEUE,

@@ -14,11 +14,11 @@ from cli.operations.checks.memory_item import memory_here
 from cli.operations.machine.gpus_here import GpusHere, gpus_here
 from mainspring.algorithms.choice import check_device
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.method_defaults import notes as method_notes
-from mainspring.config.pairs import warnings
-from mainspring.config.parallel import Device
-from mainspring.config.reading import load_campaign
+from mainspring.config.files.pairs import warnings
+from mainspring.config.files.reading import load_campaign
 from mainspring.config.section import BUNDLED
+from mainspring.config.training.method_defaults import notes as method_notes
+from mainspring.config.training.parallel import Device
 from mainspring.errors import ModelError
 from mainspring.model_folder.weights import has_weights
 from mainspring.planning.assumptions import Given

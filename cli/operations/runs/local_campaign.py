@@ -43,8 +43,8 @@ from infra.temporal.connection import connect, settled
 from mainspring.artifacts import layout
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.parallel import Device
 from mainspring.config.settings import USUAL_NAMESPACE, Settings, configured_settings, load_settings
+from mainspring.config.training.parallel import Device
 from mainspring.errors import ServiceError
 from mainspring.ids import CampaignId, campaign_id, campaign_workflow
 from mainspring.status import CampaignStatus

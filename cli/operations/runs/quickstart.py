@@ -5,7 +5,7 @@ from pathlib import Path
 import bundled
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.reading import load_campaign
+from mainspring.config.files.reading import load_campaign
 from mainspring.ids import campaign_id
 
 TEMPLATE = Path(bundled.__file__).parent / "quickstart.toml"

@@ -43,9 +43,9 @@ from infra.policy.replies.openai import OpenAIClient
 from infra.temporal.connection import connect
 from mainspring.config.any_run import Measurement, concurrency_of
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
+from mainspring.config.evaluations.regrade import RegradeConfig
 from mainspring.config.policy import PolicyConfig
-from mainspring.config.regrade import RegradeConfig
 from mainspring.config.run import RunConfig
 from mainspring.config.settings import Settings, configured_settings, load_settings
 from mainspring.config.sft import SftConfig

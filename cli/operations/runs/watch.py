@@ -37,8 +37,8 @@ from infra.db.tasks import verifications
 from infra.db.training import sft
 from mainspring.config.any_run import Measurement
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.sft import SftConfig
-from mainspring.config.verification import VerificationConfig
 from mainspring.errors import WorkFailed
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignKind, CampaignStatus

@@ -18,7 +18,7 @@ from infra.db.tasks import selections
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.curriculum import SHUFFLED
-from mainspring.config.stored import read_stored
+from mainspring.config.files.stored import read_stored
 from mainspring.curricula.shuffled import task_position
 from mainspring.ids import CampaignId, NodeId, TaskId
 from mainspring.status import (

@@ -20,10 +20,10 @@ from infra.db.tasks import selections
 from mainspring.algorithms.schedule import Schedule
 from mainspring.config.any_run import AnyRun, Measurement, training
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvaluationConfig
-from mainspring.config.regrade import RegradeConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
+from mainspring.config.evaluations.regrade import RegradeConfig
+from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.sft import SftConfig
-from mainspring.config.verification import VerificationConfig
 from mainspring.ids import (
     CampaignId,
     GroupId,

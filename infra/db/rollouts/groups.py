@@ -22,7 +22,7 @@ from infra.db.tables.rollout_ends import DONE
 from mainspring.algorithms.closing import closing_status
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.stored import read_stored
+from mainspring.config.files.stored import read_stored
 from mainspring.config.trainer import TrainerConfig
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId

@@ -35,10 +35,10 @@ from infra.db.tables.models import CampaignRow, SelectionRow
 from infra.db.tasks.selections import Selected
 from mainspring.config.any_run import AnyRun, concurrency_of, training, with_concurrency
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.errors import shortened, shown
-from mainspring.config.method_defaults import as_stored
+from mainspring.config.files.errors import shortened, shown
+from mainspring.config.files.stored import RESUMED_ON, lacks_device, read_stored
 from mainspring.config.sft import SftConfig
-from mainspring.config.stored import RESUMED_ON, lacks_device, read_stored
+from mainspring.config.training.method_defaults import as_stored
 from mainspring.errors import ConfigError, UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignKind, CampaignStatus

@@ -33,10 +33,10 @@ from infra.db.tasks import tasks
 from infra.db.tasks.pass_rates import pass_rates
 from infra.db.tasks.verifications import verification_of
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
+from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.run import RunConfig
 from mainspring.config.section import BUNDLED
-from mainspring.config.verification import VerificationConfig
 from mainspring.ids import CampaignId, TaskId
 from mainspring.status import Exclusion, Unverified, Verification
 from mainspring.tasks.swe_task import SWE

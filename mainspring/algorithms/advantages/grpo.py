@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 from mainspring.algorithms.advantages.dr_grpo import dr_grpo
 from mainspring.algorithms.equal_rewards import is_flat
-from mainspring.config.algorithm import Std
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.algorithm import Std
 
 STD_EPS: Mapping[Std, float] = MappingProxyType({Std.POPULATION: 1e-4, Std.UNBIASED: 1e-6})
 

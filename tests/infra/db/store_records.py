@@ -9,8 +9,8 @@ from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.db.training import policies
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.optimizer import WarmStartConfig
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.optimizer import WarmStartConfig
 from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId, group_id, rollout_id
 from mainspring.status import GroupKind, StopReason, Verdict
 from mainspring.tasks.swe_task import SweTask

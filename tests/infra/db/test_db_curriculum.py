@@ -14,7 +14,7 @@ from infra.db.tasks import selections, task_histories, tasks
 from infra.db.tasks.pass_rates import pass_rates
 from infra.db.training import policies
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.curricula.protocol import TaskHistory
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, TaskId, eval_group_id, group_id, rollout_id

@@ -14,9 +14,9 @@ from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tables.models import CampaignRow
 from mainspring.config.any_run import training
-from mainspring.config.parallel import PLAIN, Device
-from mainspring.config.reading import load_campaign
-from mainspring.config.stored import RESUMED_ON, read_stored
+from mainspring.config.files.reading import load_campaign
+from mainspring.config.files.stored import RESUMED_ON, read_stored
+from mainspring.config.training.parallel import PLAIN, Device
 from mainspring.errors import ConfigError, UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import CampaignKind, CampaignStatus

@@ -14,8 +14,8 @@ from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tables.models import CampaignRow
 from mainspring.config.any_run import with_concurrency
-from mainspring.config.evaluation import EvaluationConfig
-from mainspring.config.stored import read_stored
+from mainspring.config.evaluations.evaluation import EvaluationConfig
+from mainspring.config.files.stored import read_stored
 from mainspring.config.tracking import TrackingConfig
 from mainspring.errors import ConfigError, UsageError
 from mainspring.ids import CampaignId

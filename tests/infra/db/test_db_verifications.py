@@ -14,9 +14,9 @@ from infra.db.runs import campaigns, runs
 from infra.db.tasks import selections, tasks
 from infra.db.tasks.verifications import in_words, passes, reasons, references, verification_of
 from mainspring.config.any_run import AnyRun
-from mainspring.config.evaluation import EvaluationConfig
-from mainspring.config.regrade import RegradeConfig
-from mainspring.config.verification import VerificationConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
+from mainspring.config.evaluations.regrade import RegradeConfig
+from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.ids import CampaignId, rollout_id, run_group_id
 from mainspring.status import (
     CampaignKind,

@@ -14,7 +14,7 @@ from infra.db.rollouts import groups, rollouts, turns
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.policy.serving import ServedCampaigns, serve_over_http
-from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.ids import CampaignId, RolloutId, TaskId, rollout_id, run_group_id
 from mainspring.protocol.rollout import GenerateInput

@@ -14,11 +14,11 @@ from pydantic.fields import FieldInfo
 
 from mainspring.algorithms.gap import GapConfig
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation_file import EvaluationFile
-from mainspring.config.regrade import RegradeConfig
+from mainspring.config.evaluations.evaluation_file import EvaluationFile
+from mainspring.config.evaluations.regrade import RegradeConfig
+from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.section import STORED
 from mainspring.config.sft import SftConfig, SftFile
-from mainspring.config.verification import VerificationConfig
 
 FILES: tuple[type[BaseModel], ...] = (
     CampaignConfig,

@@ -9,13 +9,13 @@ from pydantic import ValidationError
 import bundled
 from mainspring.algorithms.choice import advantages_of, check_algorithms
 from mainspring.algorithms.gap import GapBounds, GapConfig
-from mainspring.config.algorithm import Std
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.parallel import Device
-from mainspring.config.reading import check_evaluation, load_campaign, load_sft, read_toml
-from mainspring.config.stored import read_stored
+from mainspring.config.files.reading import check_evaluation, load_campaign, load_sft, read_toml
+from mainspring.config.files.stored import read_stored
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.algorithm import Std
+from mainspring.config.training.parallel import Device
 from mainspring.errors import ConfigError
 from mainspring.status import CampaignKind
 

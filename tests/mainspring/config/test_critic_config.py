@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from mainspring.algorithms.choice import check_algorithms
 from mainspring.algorithms.closing import closing_status
-from mainspring.config.critic import CriticConfig
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.critic import CriticConfig
 from mainspring.status import GroupKind, GroupStatus
 
 GAE: dict[str, Any] = {"advantage": "gae", "filter": "none", "critic": {}, "device": "cpu"}

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.method_defaults import LORA_LR, SUPERVISED_LORA_LR, as_stored, notes
 from mainspring.config.section import STORED
 from mainspring.config.sft import SftFile
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.method_defaults import LORA_LR, SUPERVISED_LORA_LR, as_stored, notes
 
 
 def campaign(context: Any = None, **trainer: Any) -> CampaignConfig:

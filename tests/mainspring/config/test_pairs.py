@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.pairs import REFUSED, WARNED, refusals, warnings
-from mainspring.config.reading import load_campaign
+from mainspring.config.files.pairs import REFUSED, WARNED, refusals, warnings
+from mainspring.config.files.reading import load_campaign
 from mainspring.config.section import STORED
 
 MODEL = {"name": "x", "policy": {"model": "/models/m"}}

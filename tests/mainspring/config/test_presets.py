@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.config.reading import check_campaign, load_campaign
+from mainspring.config.files.reading import check_campaign, load_campaign
 from mainspring.errors import ConfigError
 
 

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 
 from mainspring.config.any_run import AnyRun, read_run
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvaluationConfig
-from mainspring.config.regrade import RegradeConfig
-from mainspring.config.stored import read_stored
-from mainspring.config.verification import VerificationConfig
+from mainspring.config.evaluations.evaluation import EvaluationConfig
+from mainspring.config.evaluations.regrade import RegradeConfig
+from mainspring.config.evaluations.verification import VerificationConfig
+from mainspring.config.files.stored import read_stored
 from mainspring.status import CampaignKind, Player
 
 STORED = sorted((Path(__file__).parent / "stored").glob("*.json"))

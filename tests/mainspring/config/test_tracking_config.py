@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.reading import check_campaign
+from mainspring.config.files.reading import check_campaign
 from mainspring.errors import ConfigError
 from mainspring.training.tracking import chosen, parameters_of
 

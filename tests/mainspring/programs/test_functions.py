@@ -7,10 +7,10 @@ import pytest
 
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.parallel import Device
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.reward import RewardConfig, RewardPart
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.parallel import Device
 from mainspring.errors import ConfigError
 from mainspring.ids import TaskId
 from mainspring.programs import functions

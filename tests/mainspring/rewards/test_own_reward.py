@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring.config.reading import load_campaign
+from mainspring.config.files.reading import load_campaign
 from mainspring.rewards.scoring import Outcome, check_parts, score
 from mainspring.status import StopReason, Verdict
 

@@ -7,10 +7,10 @@ Raises pydantic's ValidationError for what cannot be translated.
 from typing import Any
 
 from mainspring.config.any_run import AnyRun, read_run
-from mainspring.config.parallel import PLAIN, Device
-from mainspring.config.renamed import renamed
+from mainspring.config.files.renamed import renamed
 from mainspring.config.section import BUNDLED
 from mainspring.config.task_slice import TaskSlice
+from mainspring.config.training.parallel import PLAIN, Device
 from mainspring.status import CampaignKind
 
 RESUMED_ON = "resumed_on"

@@ -11,9 +11,9 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from mainspring.algorithms.gap import Dtype
-from mainspring.config.lora import LoraConfig
-from mainspring.config.optimizer import OptimizerConfig, OptimizerName
 from mainspring.config.section import MANY_TOKENS, YEAR_S, Section, Within
+from mainspring.config.training.lora import LoraConfig
+from mainspring.config.training.optimizer import OptimizerConfig, OptimizerName
 
 PLAIN, MCORE = "plain", "mcore"
 

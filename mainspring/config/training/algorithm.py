@@ -8,10 +8,10 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from mainspring.config.correction import NO_CORRECTION, CorrectionConfig
-from mainspring.config.critic import CriticConfig
-from mainspring.config.kl import KlConfig, KlPlace
 from mainspring.config.section import LARGE, MANY, MANY_TOKENS, Section, Within
+from mainspring.config.training.correction import NO_CORRECTION, CorrectionConfig
+from mainspring.config.training.critic import CriticConfig
+from mainspring.config.training.kl import KlConfig, KlPlace
 
 GAE = "gae"
 """Name of the advantage that needs a critic."""

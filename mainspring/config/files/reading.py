@@ -12,16 +12,16 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from mainspring.config import errors
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluation import EvaluationConfig
-from mainspring.config.evaluation_file import EvaluationFile
-from mainspring.config.model_path import with_model_path
-from mainspring.config.presets import expanded
-from mainspring.config.renamed import renamed
+from mainspring.config.evaluations.evaluation import EvaluationConfig
+from mainspring.config.evaluations.evaluation_file import EvaluationFile
+from mainspring.config.evaluations.verification import VerificationConfig
+from mainspring.config.files import errors
+from mainspring.config.files.model_path import with_model_path
+from mainspring.config.files.presets import expanded
+from mainspring.config.files.renamed import renamed
 from mainspring.config.run import NamedConfig
 from mainspring.config.sft import SftConfig, SftFile
-from mainspring.config.verification import VerificationConfig
 from mainspring.errors import ConfigError
 
 ConfigT = TypeVar("ConfigT", bound=NamedConfig)

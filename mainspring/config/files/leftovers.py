@@ -11,17 +11,17 @@ from typing import Protocol
 from pydantic import BaseModel
 
 from mainspring.config.agent import AgentConfig
-from mainspring.config.algorithm import Aggregation
-from mainspring.config.correction import NO_CORRECTION
 from mainspring.config.curriculum import CurriculumConfig
-from mainspring.config.eval_schedule import EvalSchedule
-from mainspring.config.optimizer import OptimizerName
+from mainspring.config.evaluations.eval_schedule import EvalSchedule
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.reward import RewardConfig
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.config.section import BUNDLED
 from mainspring.config.tasks import TasksConfig
 from mainspring.config.trainer import TrainerConfig
+from mainspring.config.training.algorithm import Aggregation
+from mainspring.config.training.correction import NO_CORRECTION
+from mainspring.config.training.optimizer import OptimizerName
 from mainspring.programs.profiles.choice import is_program
 
 

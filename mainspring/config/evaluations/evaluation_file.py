@@ -4,8 +4,8 @@ Invariant: the sections that only training uses are checked, so that a mistake i
 are no part of the evaluation. Imported by `reading`.
 """
 
-from mainspring.config.eval_schedule import EvalSchedule
-from mainspring.config.evaluation import EvaluationConfig
+from mainspring.config.evaluations.eval_schedule import EvalSchedule
+from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.run import RunConfig
 from mainspring.config.task_slice import TaskSlice
 from mainspring.config.trainer import TrainerConfig

@@ -7,7 +7,7 @@ field given under both names keeps the new one. Pure; read by files of people an
 from collections.abc import Callable
 from typing import Any
 
-from mainspring.config.algorithm import Std
+from mainspring.config.training.algorithm import Std
 
 
 def renamed(

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mainspring.config.algorithm import Aggregation, Overlong
-from mainspring.config.correction import DEFAULT_BOUNDS, NO_CORRECTION
-from mainspring.config.kl import KlEstimator, KlPlace
-from mainspring.config.leftovers import RATIO_LOSSES, Together, leftovers
-from mainspring.config.method_defaults import LORA_LR
+from mainspring.config.files.leftovers import RATIO_LOSSES, Together, leftovers
 from mainspring.config.section import BUNDLED
+from mainspring.config.training.algorithm import Aggregation, Overlong
+from mainspring.config.training.correction import DEFAULT_BOUNDS, NO_CORRECTION
+from mainspring.config.training.kl import KlEstimator, KlPlace
+from mainspring.config.training.method_defaults import LORA_LR
 from mainspring.programs.profiles.choice import is_program
 
 GROUP_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "reinforce_plus_plus_baseline", "step_wise")

@@ -1,0 +1,1 @@
+"""Runs that train nothing: evaluations, verifications, regrades."""

@@ -1,0 +1,1 @@
+"""Campaign files: read, completed, checked, refused by name, and read again as stored."""

@@ -1,0 +1,1 @@
+"""Sections below `[trainer]`: method, correction, critic, optimizer, adapters, ranks."""
