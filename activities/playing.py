@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from temporalio import activity
 
 from activities.implements import implements
-from activities.replies import Reply, ReplyActivities
+from activities.replies.replies import Reply, ReplyActivities
 from activities.sandbox import SandboxActivities
 from infra.db.cache import Known
 from infra.db.rollouts.trajectories import Trajectory

@@ -21,8 +21,8 @@ from gateway.exchange import KEEP_ALIVE_S, Exchange
 from gateway.keys import key_of
 from gateway.protocol import Answers, Session
 from gateway.refusals import problem_of, refuse, unknown_key
-from gateway.session_desk import SessionDesk
-from gateway.sessions import SessionRoutes
+from gateway.sessions.session_desk import SessionDesk
+from gateway.sessions.sessions import SessionRoutes
 from gateway.wires import CHAT, GEMINI, GEMINI_METHODS, MESSAGES, RESPONSES, wire_of
 
 

@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from activities.training import Progress
+from activities.training.training import Progress
 from mainspring.algorithms.gap import LogprobGap
 from mainspring.artifacts.stamp import Stamp
 from mainspring.training.step_metrics import StepMetrics, SupervisedMetrics, TrainerJob

@@ -18,7 +18,7 @@ from gateway.durable import DurableAnswers
 from gateway.edge.dialling import Dialling, Edge, edge_at
 from gateway.edge.secret import edge_secret
 from gateway.server import Tls, serve
-from gateway.session_desk import SessionDesk
+from gateway.sessions.session_desk import SessionDesk
 from infra.db.cache import Known
 from infra.db.connect import open_database
 from infra.db.listening import Notices

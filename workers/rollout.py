@@ -7,15 +7,15 @@ from pathlib import Path
 
 from temporalio.worker import Worker
 
-from activities.answers import AnswerActivities
 from activities.campaigns import CampaignActivities
 from activities.extensions import ExtensionActivities
-from activities.publishing import PublishingActivities
-from activities.replies import ReplyActivities
+from activities.programs.sessions import SessionActivities
+from activities.replies.answers import AnswerActivities
+from activities.replies.replies import ReplyActivities
 from activities.rollouts import RolloutActivities
 from activities.runs import RunActivities
-from activities.sessions import SessionActivities
-from activities.sft import SftActivities
+from activities.training.publishing import PublishingActivities
+from activities.training.sft import SftActivities
 from infra.db.cache import Known
 from infra.db.connect import open_database
 from infra.log_setup import set_up

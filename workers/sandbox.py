@@ -18,11 +18,11 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities.extensions import ExtensionActivities
-from activities.function_lives import FunctionLives
 from activities.grading import GradingActivities
 from activities.playing import PlayingActivities
-from activities.programs import ProgramActivities
-from activities.replies import ReplyActivities
+from activities.programs.function_lives import FunctionLives
+from activities.programs.programs import ProgramActivities
+from activities.replies.replies import ReplyActivities
 from activities.sandbox import SandboxActivities
 from infra import gateway_addresses
 from infra.db.cache import Known

@@ -14,8 +14,8 @@ from pathlib import Path
 from temporalio.worker import Worker
 
 from activities.extensions import ExtensionActivities
-from activities.sending import SendingActivities
-from activities.sft_training import SftTrainingActivities
+from activities.training.sending import SendingActivities
+from activities.training.sft_training import SftTrainingActivities
 from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.db.runs import campaigns

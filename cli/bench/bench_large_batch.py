@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import ray
 
-from activities.step_batch import StepBatch, step_batch
+from activities.training.step_batch import StepBatch, step_batch
 from cli.bench.fakes.no_op_campaign import TASK, put_rollouts
 from cli.operations.machine.embedded_stack import temporary
 from infra.db.connect import open_database

@@ -22,7 +22,7 @@ from temporalio.worker import Worker
 
 from activities.grading import GradingActivities
 from activities.playing import PlayingActivities
-from activities.replies import ReplyActivities
+from activities.replies.replies import ReplyActivities
 from activities.rollouts import RolloutActivities
 from activities.sandbox import SandboxActivities
 from cli.bench.fakes.no_op import NoBackend, serve_nothing

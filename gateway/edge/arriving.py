@@ -15,8 +15,8 @@ import structlog
 from gateway.edge.lines import Lines
 from gateway.edge.secret import is_same
 from gateway.edge.wire import GATEWAY_HEADER, LINE, MAX_LINES, ROUTE
+from gateway.sessions.wrong_keys import WrongKeys
 from gateway.timed_connection import TimedConnection
-from gateway.wrong_keys import WrongKeys
 from infra.tcp import keep_alive
 
 MAX_CONNECTIONS = 4096

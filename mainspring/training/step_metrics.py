@@ -202,7 +202,8 @@ TAKEN_NAMES = frozenset(
     | {"all_one_groups", "masked_rollouts", "turns_mean", "sampled_tokens_mean"}
     | {"suspicious_share"}
 )
-"""Of a step's other figures (`activities.step_batch`, `reports.metrics`): no loss may use them."""
+"""Of a step's other figures (`activities.training.step_batch`, `reports.metrics`): no loss may use
+them."""
 CLIP_NAMES = ("clip_fraction", "clip_fraction_low", "clip_fraction_high", "clip_fraction_dual")
 NLL = "nll"
 """What Mainspring's losses name."""

@@ -1,8 +1,8 @@
 """Where the turns of a rollout stand: how many come before and after each on its branch. Pure.
 
 Invariant: a turn that several branches share has one place, in the branch that it is trained in
-(`samples.samples_of`): the first. Imported by `activities.step_batch` and by the estimators that
-give each turn an advantage of its own.
+(`samples.samples_of`): the first. Imported by `activities.training.step_batch` and by the
+estimators that give each turn an advantage of its own.
 """
 
 from collections.abc import Container, Sequence

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from test_step_batch import group, rollout
 
-from activities.step_batch import step_batch
+from activities.training.step_batch import step_batch
 from mainspring.algorithms.choice import check_algorithms
 from mainspring.config.files.reading import load_campaign
 from mainspring.config.trainer import TrainerConfig

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from activities import partial_replies
-from activities.partial_replies import PartialReplies
+from activities.replies import partial_replies
+from activities.replies.partial_replies import PartialReplies
 from infra.db.database import Database
 from infra.db.rollouts import partial_calls
 from infra.db.rollouts.partial_calls import Kept

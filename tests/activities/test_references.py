@@ -6,24 +6,10 @@ from types import ModuleType
 
 from temporalio import activity
 
-from activities import (
-    answers,
-    campaigns,
-    extensions,
-    grading,
-    playing,
-    programs,
-    publishing,
-    replies,
-    rollouts,
-    runs,
-    sandbox,
-    sending,
-    sessions,
-    sft,
-    sft_training,
-    training,
-)
+from activities import campaigns, extensions, grading, playing, rollouts, runs, sandbox
+from activities.programs import programs, sessions
+from activities.replies import answers, replies
+from activities.training import publishing, sending, sft, sft_training, training
 from mainspring.protocol import activities
 from mainspring.protocol.activities import ActivityRef
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities.sft import SftActivities
-from activities.sft_training import SftTrainingActivities
+from activities.training.sft import SftActivities
+from activities.training.sft_training import SftTrainingActivities
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.training import policies, sft, trainers

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from activities.step_batch import step_batch
+from activities.training.step_batch import step_batch
 from infra.db.training.batches import BatchGroup, BatchRollout
 from mainspring.config.trainer import TrainerConfig
 from mainspring.config.training.algorithm import Overlong, Std

@@ -25,7 +25,7 @@ from gateway.edge.line import Forwarded, Head, Line
 from gateway.edge.secret import is_loopback, refuse_open
 from gateway.edge.wire import GATEWAY_HEADER, LINE, ROUTE, end_to_end
 from gateway.server import Bounds, Tls
-from gateway.wrong_keys import MAX_WRONG
+from gateway.sessions.wrong_keys import MAX_WRONG
 from mainspring.errors import UsageError
 from tests.edge_process import SECRET, edge_process
 from tests.waiting import until

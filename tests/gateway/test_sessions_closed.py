@@ -10,8 +10,8 @@ from scripted_answers import KEY, Script
 from gateway.app import make_app
 from gateway.connection import preamble
 from gateway.server import serve
-from gateway.session_desk import SessionDesk
-from gateway.wrong_keys import MAX_WRONG, WrongKeys
+from gateway.sessions.session_desk import SessionDesk
+from gateway.sessions.wrong_keys import MAX_WRONG, WrongKeys
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.programs import campaign_keys, program_lives, session_offers, sessions

@@ -17,8 +17,8 @@ import psutil
 import ray
 from temporalio.testing import ActivityEnvironment
 
-from activities import training
-from activities.training import TrainingActivities
+from activities.training import training
+from activities.training.training import TrainingActivities
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.training import policies, steps, trainers

@@ -22,7 +22,7 @@ from typing import Any
 import httpx
 import torch
 
-from activities.sending import through_group
+from activities.training.sending import through_group
 from infra.policy.engines.client import SGLangClient
 from infra.policy.engines.collective import updating
 from infra.policy.weight_label import WeightLabel

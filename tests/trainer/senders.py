@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from activities.sending import through_group
+from activities.training.sending import through_group
 from infra.policy.engines.client import SGLangClient
 from infra.policy.engines.collective import updating
 from infra.policy.weight_label import WeightLabel

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from activities import sending
+from activities.training import sending
 from engine import update_routes
 from infra.policy.engines.client import SGLangClient
 from infra.policy.model.weight_files import weights_digest

@@ -13,14 +13,14 @@ from scripted import ByteText, ScriptedPolicy
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
-from activities.answers import AnswerActivities
 from activities.campaigns import CampaignActivities
-from activities.publishing import PublishingActivities
-from activities.replies import ReplyActivities
+from activities.programs.sessions import SessionActivities
+from activities.replies.answers import AnswerActivities
+from activities.replies.replies import ReplyActivities
 from activities.rollouts import RolloutActivities
 from activities.runs import RunActivities
-from activities.sessions import SessionActivities
-from activities.sft import SftActivities
+from activities.training.publishing import PublishingActivities
+from activities.training.sft import SftActivities
 from cli.operations.machine.embedded_stack import StackInfo
 from infra.db.cache import Known
 from infra.db.database import Database

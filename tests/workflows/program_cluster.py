@@ -15,7 +15,7 @@ from cli.operations.machine.embedded_stack import StackInfo
 from gateway.app import make_app
 from gateway.durable import DurableAnswers
 from gateway.server import Bounds, serve
-from gateway.session_desk import SessionDesk
+from gateway.sessions.session_desk import SessionDesk
 from infra import gateway_addresses
 from infra.db.cache import Known
 from infra.db.database import Database

@@ -28,7 +28,7 @@ from program_cluster import ProgramCluster
 from temporalio.client import WorkflowFailureError
 from test_function_rollout import walks
 
-from activities.function_lives import FunctionLives
+from activities.programs.function_lives import FunctionLives
 from infra.db.nodes import sandboxes
 from infra.db.programs import program_lives
 from mainspring.environments.protocol import WorldLost

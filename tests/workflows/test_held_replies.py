@@ -3,7 +3,7 @@
 import pytest
 from scripted import SUBMIT, bash
 
-from activities import held_replies
+from activities.replies import held_replies
 from infra.db.rollouts import turns
 from mainspring.errors import DatabaseError
 from mainspring.status import StopReason

@@ -10,7 +10,7 @@ from program_checks import THREE, check_answered_once
 from program_cluster import ProgramCluster, gateway_of
 
 from cli.operations.machine.embedded_stack import StackInfo
-from gateway.session_desk import SessionDesk
+from gateway.sessions.session_desk import SessionDesk
 from infra.db.programs import campaign_keys, session_ends, sessions
 from mainspring.programs.session import SessionEnd
 from mainspring.status import StopReason

@@ -10,7 +10,7 @@ from program_checks import THREE, check_answered_once, replays
 from program_cluster import ProgramCluster
 from temporalio.client import WorkflowFailureError
 
-from gateway.session_desk import SessionDesk
+from gateway.sessions.session_desk import SessionDesk
 from infra.db.programs import sessions
 from mainspring.programs.session import SessionEnd
 from mainspring.status import StopReason

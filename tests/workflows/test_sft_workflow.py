@@ -13,7 +13,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer, Worker
 
-from activities.sft_training import SftTrainingActivities
+from activities.training.sft_training import SftTrainingActivities
 from cli.operations.runs import campaign_control, campaign_launch
 from infra.db.runs import campaigns
 from infra.db.training import policies, sft, trainers

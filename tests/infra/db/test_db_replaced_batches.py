@@ -18,7 +18,7 @@ from store_records import (
 from temporalio.testing import ActivityEnvironment
 from test_db_training_activities import Backend
 
-from activities.training import TrainingActivities
+from activities.training.training import TrainingActivities
 from infra.db.database import Database
 from infra.db.plans import standing
 from infra.db.reading import progress

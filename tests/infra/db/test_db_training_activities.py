@@ -11,9 +11,9 @@ from safetensors.numpy import save_file
 from store_records import CAMPAIGN, add_ready_group, begin_campaign, config, task
 from temporalio.testing import ActivityEnvironment
 
-from activities import training
-from activities.trainer_backend import Progress
-from activities.training import HF_DIRECTORY, TrainingActivities
+from activities.training import training
+from activities.training.trainer_backend import Progress
+from activities.training.training import HF_DIRECTORY, TrainingActivities
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks

@@ -9,8 +9,8 @@ import httpx
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities.publishing import PublishingActivities
-from activities.replies import ReplyActivities
+from activities.replies.replies import ReplyActivities
+from activities.training.publishing import PublishingActivities
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.rollouts import groups, rollouts, turns

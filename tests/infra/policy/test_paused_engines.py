@@ -13,7 +13,7 @@ from faulty_line import FakeEngine, Fault, Line, fake_engine, line_to
 from temporalio.testing import ActivityEnvironment
 from tiny_model import save_tiny_model
 
-from activities.publishing import PublishingActivities
+from activities.training.publishing import PublishingActivities
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks

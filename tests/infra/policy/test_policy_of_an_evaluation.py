@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities.replies import ReplyActivities
+from activities.replies.replies import ReplyActivities
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.rollouts import groups, rollouts, turns

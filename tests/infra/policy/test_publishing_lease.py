@@ -9,7 +9,7 @@ from sqlalchemy import text
 from temporalio.testing import ActivityEnvironment
 from tiny_model import save_tiny_model
 
-from activities.publishing import PublishingActivities
+from activities.training.publishing import PublishingActivities
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks

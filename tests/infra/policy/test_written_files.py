@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities.publishing import PublishingActivities
+from activities.training.publishing import PublishingActivities
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks

@@ -11,9 +11,9 @@ import time
 import structlog
 from temporalio import activity
 
-from activities.function_lives import FunctionLives
 from activities.implements import implements
-from activities.program_start import ask_of, note_bundle
+from activities.programs.function_lives import FunctionLives
+from activities.programs.program_start import ask_of, note_bundle
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.programs import answer_receipts, model_requests, program_lives

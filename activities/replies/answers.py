@@ -6,9 +6,9 @@ may ask is the workflow's to decide, which calls this once for each request.
 
 from temporalio import activity
 
-from activities import held_replies
 from activities.implements import implements
-from activities.partial_replies import PartialReplies
+from activities.replies import held_replies
+from activities.replies.partial_replies import PartialReplies
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.programs import model_requests

@@ -15,8 +15,8 @@ from typing import TypeVar
 
 import structlog
 
-from activities.step_batch import step_batch
-from activities.trainer_backend import Progress, TrainerBackend
+from activities.training.step_batch import step_batch
+from activities.training.trainer_backend import Progress, TrainerBackend
 from infra.db.database import Database
 from infra.db.training import batches, fingerprints, policies, steps
 from mainspring.training.step_metrics import StepMetrics, TrainerJob

@@ -18,9 +18,9 @@ from gateway.channel import BodyTooLarge, BodyTooSlow, Channel, ClientGone
 from gateway.dialects.json_value import BadRequest, JsonValue, decoded
 from gateway.keys import BOUND, key_of
 from gateway.refusals import problem_of, unknown_key
-from gateway.session_desk import Claim, SessionDesk, SessionRefused, Taken
-from gateway.session_views import told_session, told_taken
-from gateway.wrong_keys import WrongKeys
+from gateway.sessions.session_desk import Claim, SessionDesk, SessionRefused, Taken
+from gateway.sessions.session_views import told_session, told_taken
+from gateway.sessions.wrong_keys import WrongKeys
 from infra.db.programs.session_ends import HandedIn
 from infra.db.programs.sessions import SessionRecord
 from mainspring.errors import ServiceError

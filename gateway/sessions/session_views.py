@@ -6,7 +6,7 @@ Invariant: of a task only what is named here: never its tests, its true fix, or 
 
 from typing import Any
 
-from gateway.session_desk import Taken
+from gateway.sessions.session_desk import Taken
 from infra.db.programs.sessions import SessionRecord
 from mainspring.programs.profile import MODEL_NAME
 from mainspring.programs.session import MAX_PATCH_BYTES

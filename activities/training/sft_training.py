@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from activities.implements import implements
-from activities.trainer_backend import TrainerBackend
-from activities.training import HF_DIRECTORY, TrainingActivities
+from activities.training.trainer_backend import TrainerBackend
+from activities.training.training import HF_DIRECTORY, TrainingActivities
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.training import policies, sft, trainers

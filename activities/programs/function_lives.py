@@ -15,7 +15,7 @@ from pathlib import Path
 
 from temporalio import activity
 
-from activities.program_start import ask_of, note_bundle
+from activities.programs.program_start import ask_of, note_bundle
 from infra.db.database import Database
 from infra.db.programs import model_requests, program_lives
 from infra.db.programs.program_lives import ProgramLife

@@ -1,8 +1,8 @@
 """Sending a policy version from the trainer's ranks into the engines: faster than its files.
 
 The files are on disk before and stay the truth: what was not sent, for whatever reason, is loaded
-from them by `activities.publishing`, which follows. Runs in the process that holds the trainer's
-lease, and under the publishing lease. Safe to run twice.
+from them by `activities.training.publishing`, which follows. Runs in the process that holds the
+trainer's lease, and under the publishing lease. Safe to run twice.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from typing import Protocol, TypeVar
 
 from temporalio import activity
 
-from activities.held_version import HeldVersion
 from activities.implements import implements
-from activities.trainer_backend import WeightSource
+from activities.training.held_version import HeldVersion
+from activities.training.trainer_backend import WeightSource
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.training import policies

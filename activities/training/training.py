@@ -2,10 +2,10 @@
 
 Invariant 8: the batch is read from the plan in Postgres; checkpoint and weights are on disk under
 their final name before `commit_step` makes them visible together with the consumed groups; after a
-crash anywhere the same step runs again from the version before it (`activities.held_version`). A
-checkpoint that is written in the background becomes visible later, whole; until then its version is
-one with weights alone. A batch of which masks left nothing to train is not trained: its plan is
-taken back and its groups are replaced, with a bound.
+crash anywhere the same step runs again from the version before it
+(`activities.training.held_version`). A checkpoint that is written in the background becomes visible
+later, whole; until then its version is one with weights alone. A batch of which masks left nothing
+to train is not trained: its plan is taken back and its groups are replaced, with a bound.
 Every write is fenced by the epoch of the trainer's lease, which this process holds. `trainer` is
 met only through the TrainerBackend protocol; `workers.trainer` passes the Ray driver in.
 """
@@ -19,10 +19,10 @@ from pathlib import Path
 
 import structlog
 
-from activities.held_version import HeldVersion
 from activities.implements import implements
-from activities.step_batch import step_batch
-from activities.trainer_backend import Progress, TrainerBackend
+from activities.training.held_version import HeldVersion
+from activities.training.step_batch import step_batch
+from activities.training.trainer_backend import Progress, TrainerBackend
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.training import batches, discards, policies, retention, steps, trainers

@@ -1,0 +1,1 @@
+"""Programs, functions and agents outside that play rollouts."""

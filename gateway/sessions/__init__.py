@@ -1,0 +1,1 @@
+"""Sessions of agents outside: their routes, their store, and wrong keys."""
