@@ -198,3 +198,89 @@ def _imported_modules(path: Path) -> set[str]:
 def _is_module(name: str) -> bool:
     path = ROOT / name.replace(".", "/")
     return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+
+ROOMS: dict[str, tuple[set[str], ...]] = {
+    "trainer": ({"process"}, {"step"}, {"values"}, {"corrections", "engines"}, {"losses", "model"}),
+    "infra/db": (
+        {"plans", "reading"},
+        {"cache", "naming", "training"},
+        {"programs", "runs"},
+        {"connect", "nodes", "rollouts", "tasks"},
+        {"fence", "listening", "store"},
+        {"database"},
+        {"revision", "tables"},
+    ),
+    "infra/policy": (
+        {"serving"},
+        {"replies"},
+        {"engines"},
+        {"model", "program_protocol"},
+        {"protocol"},
+        {"weight_label"},
+    ),
+    "cli": (
+        {"fork_server"},
+        {"main"},
+        {"campaign"},
+        {"agents", "bench", "eval", "machine", "model", "rollout", "tasks", "train"},
+        {"options"},
+        {"operations", "progress"},
+        {"tables"},
+        {"terminal_text"},
+    ),
+    "cli/operations": ({"runs"}, {"checks"}, {"machine"}),
+}
+"""The order inside a large folder: its files and folders import what stands in a later row of it.
+Those of one row are strangers."""
+
+MAX_NAMES = 20
+"""In the listing of a folder: more are rooms of their own."""
+MORE_NAMES: dict[str, int] = {}
+"""Folders that list more, and how many. This list only gets shorter."""
+NUMBERED = {"migrations/versions"}
+"""Their names are numbers, found by counting."""
+
+
+def listing(folder: Path) -> set[str]:
+    """Names as a reader meets them. A folder that only holds compiled files is none."""
+    return {
+        path.name.removesuffix(".py")
+        for path in folder.iterdir()
+        if path.name not in ("__init__.py", "__main__.py", "__pycache__")
+        and (path.is_file() or any(each.suffix not in ("", ".pyc") for each in path.rglob("*")))
+    }
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_only_what_lies_below(room: str) -> None:
+    rows = {name: row for row, names in enumerate(ROOMS[room]) for name in names}
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in sources(room)
+        if (name := _name_in(room, _module(path)))
+        for module in sorted(_imported_modules(path))
+        if (other := _name_in(room, module)) and other != name and rows[other] <= rows[name]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_name_of_a_room_has_its_row(room: str) -> None:
+    named = [name for names in ROOMS[room] for name in names]
+    modules = {path.name.removesuffix(".py") for path in (ROOT / room).glob("*.py")}
+    folders = {name for name in listing(ROOT / room) if (ROOT / room / name).is_dir()}
+    assert sorted(named) == sorted((modules | folders) - {"__init__"})
+
+
+def test_no_folder_lists_more_than_one_reads_at_once() -> None:
+    folders = {path.parent for path in sources(*PACKAGES)}
+    lengths = {str(each.relative_to(ROOT)): len(listing(each)) for each in folders}
+    long = {name: length for name, length in lengths.items() if length > MAX_NAMES}
+    assert {name: long[name] for name in long if name not in NUMBERED} == MORE_NAMES
+
+
+def _name_in(room: str, module: str) -> str:
+    """The file or folder of `room` that has `module`; empty where it is elsewhere."""
+    start = f"{room.replace('/', '.')}."
+    return module[len(start) :].partition(".")[0] if module.startswith(start) else ""
