@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -57,8 +58,14 @@ def sources(*folders: str) -> list[Path]:
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
 
 
-def imports(path: Path) -> Iterator[Import]:
-    yield from _walk(path, ast.parse(path.read_text()), lazy=False)
+@cache
+def imports(path: Path) -> tuple[Import, ...]:
+    return tuple(_walk(path, tree(path), lazy=False))
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def _walk(path: Path, node: ast.AST, *, lazy: bool) -> Iterator[Import]:
@@ -182,10 +189,11 @@ def _module(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+@cache
 def _imported_modules(path: Path) -> set[str]:
     """Modules of this project, whether named themselves or by something in them."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
