@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from temporalio import activity
 
 from activities.implements import implements
-from activities.replies.replies import Reply, ReplyActivities
+from activities.replies.replies import ReplyActivities, TurnBegin
 from activities.sandbox import SandboxActivities
 from infra.db.cache import Known
-from infra.db.rollouts.trajectories import Trajectory
+from infra.db.rollouts.call_cache import PlayedCalls
 from infra.policy.protocol import NoEngineAnswered
 from infra.temporal.faults import kind_of, wait_before_retry_s
 from infra.temporal.heartbeat import Beat
@@ -51,7 +51,7 @@ class Play:
     """One attempt under way."""
 
     ask: PlayInput
-    past: Trajectory
+    past: PlayedCalls
     beat: Beat
     result: PlayResult
     """Of the turns that are over."""
@@ -88,7 +88,7 @@ class PlayingActivities:
     @implements(PLAY_TURNS)
     async def play_turns(self, ask: PlayInput) -> PlayResult:
         async with self._held.working("beginning", ask.rollout, ask.sandbox) as beat:
-            past = await self._replies.trajectories.read(ask.rollout, ask.epoch)
+            past = await self._replies.calls.played(ask.rollout, ask.epoch)
             play = Play(ask, past, beat, PlayResult(tally=ask.tally))
             try:
                 await self._play(play)
@@ -107,9 +107,9 @@ class PlayingActivities:
                 if isinstance(error, NoEngineAnswered):
                     play.result.num_closed = error.num_closed
             if play.result.tally.stop is not None:
-                self._replies.trajectories.forget(ask.rollout, ask.epoch)
+                self._replies.calls.forget(ask.rollout, ask.epoch)
             else:
-                self._replies.trajectories.keep(ask.rollout, ask.epoch, past)
+                self._replies.calls.keep(ask.rollout, ask.epoch, past)
             return play.result
 
     async def _play(self, play: Play) -> None:
@@ -148,7 +148,7 @@ class PlayingActivities:
         tally.replied(reply.result.spent_s, in_format=bool(reply.commands))
         agent = await self._known.agent(ask.rollout)
         play.beat.note = f"turn {turn + 1}: {reply.result.summary}"
-        num_stored = len(play.past.of(turn))
+        num_stored = len(play.past.record.ran(turn))
         for index in range(len(reply.commands)):
             is_stored = index < num_stored
             if not is_stored and not play.may_begin(command_s(ask.command_timeout_s)):
@@ -163,7 +163,7 @@ class PlayingActivities:
         tally.end_turn()
         return True
 
-    async def _reply(self, play: Play, turn: int) -> Reply:
+    async def _reply(self, play: Play, turn: int) -> TurnBegin:
         ask = play.ask
         play.beat.note = f"turn {turn + 1}: reply"
         play.beat.keep(ASKED_AT, time.time())
@@ -213,7 +213,7 @@ class PlayingActivities:
                 f"rollout {ask.rollout}, turn {turn + 1}: its command did not end within "
                 f"{limit_s:g} s, though its own timeout is shorter"
             ) from None
-        if done not in play.past.of(turn):
+        if done not in play.past.record.ran(turn):
             play.past.add_execution(done)
         return done, submitted
 

@@ -19,6 +19,7 @@ from infra.db.rollouts import rollouts, snapshots, turns
 from infra.environments.hosted import HostedWorld
 from infra.sandbox.protocol import SandboxBroken, SandboxLost, SandboxRefused
 from infra.temporal.faults import SandboxDiverged
+from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Agent, Command, FormatError
 from mainspring.environments.protocol import WorldLost
 from mainspring.errors import MainspringError, SandboxError
@@ -241,7 +242,7 @@ class SandboxActivities:
         """All of the call's."""
         call = await turns.get_call(self._db, ask.rollout, ask.epoch, ask.turn)
         assert call is not None, f"{ask.rollout}, turn {ask.turn}: nothing was generated"
-        asked = agent.parse(call.text)
+        asked = asked_by(agent, call.text, call.parts)
         told = f"{ask.rollout}, turn {ask.turn}: no command {ask.index}"
         assert not isinstance(asked, FormatError) and ask.index < len(asked), told
         return asked

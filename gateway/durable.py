@@ -22,15 +22,14 @@ from infra.db.fence import Fenced
 from infra.db.listening import Notices
 from infra.db.programs import answer_receipts, model_requests, program_lives, sessions
 from infra.db.programs.model_requests import Asked
-from infra.db.programs.program_calls import ProgramCalls
-from infra.policy.program_protocol import StoredCall
+from infra.db.rollouts.call_cache import CallCache
 from infra.policy.serving import ServedCampaigns
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import DatabaseError, TemporalError
 from mainspring.ids import rollout_workflow, session_id
 from mainspring.programs.estimate import tokens_of_reply, tokens_of_request
 from mainspring.programs.kinds import kind_of, setting_of
-from mainspring.programs.matching import key_of
+from mainspring.programs.matching import StoredCall, key_of
 from mainspring.programs.parsing.choice import parser_of
 from mainspring.programs.parsing.stored import reply_of
 from mainspring.programs.profiles.choice import is_remote, profile_for
@@ -64,7 +63,7 @@ class DurableAnswers:
         self._known = known
         self._notices = notices
         self._served = served
-        self._calls_of = ProgramCalls(db)
+        self._calls = CallCache(db)
 
     async def session(self, key: str) -> Session | None:
         held = await self._lasting(lambda: program_lives.holder(self._db, key))
@@ -119,13 +118,12 @@ class DurableAnswers:
         )
 
     async def count_tokens(self, session: Session, request: ModelRequest) -> int:
-        """See ProgramReplies.count: it may differ from what the reply's usage tells."""
+        """See protocol.Policy.count: it may differ from what the reply's usage tells."""
         facts = await self._lasting(lambda: self._known.rollout(session.rollout))
         served = await self._lasting(lambda: self._served.of(facts.campaign))
 
         async def stored() -> list[StoredCall]:
-            calls = self._calls_of.read(session.rollout, session.epoch)
-            return [StoredCall(each.call, each.history) for each in await calls]
+            return await self._calls.settled(session.rollout, session.epoch)
 
         policy = served.program_policy()
         return await policy.count(request, lambda: self._lasting(stored))

@@ -12,8 +12,11 @@ from infra.db.rollouts import groups, rollouts, turns
 from infra.db.rollouts.rollouts import RolloutRecord
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
+from mainspring.agents.asking import next_request
 from mainspring.agents.choice import agent_for
+from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Agent, FormatError
+from mainspring.agents.record import Record
 from mainspring.config.agent import AgentConfig
 from mainspring.ids import RolloutId
 from mainspring.tasks.criterion import GradeReport
@@ -131,11 +134,19 @@ def _turns(
     if not replies:
         return []
     agent = agent_for(config, task)
-    ran = by_call(commands)
-    return [_turn(agent, reply, ran[reply.number], told) for reply in replies]
+    record, ran = Record(replies, commands), by_call(commands)
+    views: list[TurnView] = []
+    for place, reply in enumerate(replies):
+        done = ran[reply.number]
+        is_open = not done and reply.number not in told
+        why_not = _why_not(agent, task, record.before(place + 1)) if is_open else None
+        views.append(_turn(reply, done, told, why_not))
+    return views
 
 
-def _turn(agent: Agent, reply: Call, ran: list[Execution], told: dict[int, Told]) -> TurnView:
+def _turn(
+    reply: Call, ran: list[Execution], told: dict[int, Told], why_not: str | None
+) -> TurnView:
     asked = told.get(reply.number)
     before = None if reply.parent is None else told.get(reply.parent)
     return TurnView(
@@ -147,7 +158,7 @@ def _turn(agent: Agent, reply: Call, ran: list[Execution], told: dict[int, Told]
         policy_versions=reply.versions,
         reply_s=reply.latency_s,
         finish_reason=reply.finish_reason,
-        not_run=None if ran or asked else _why_not(agent, reply),
+        not_run=why_not,
         branch=None if asked is None else asked.kind,
         told="" if asked is None else program_view.as_text(asked.since(before)),
         commands=[
@@ -164,10 +175,12 @@ def _turn(agent: Agent, reply: Call, ran: list[Execution], told: dict[int, Told]
     )
 
 
-def _why_not(agent: Agent, reply: Call) -> str:
-    if not isinstance(agent.parse(reply.text), FormatError):
+def _why_not(agent: Agent, task: Task, record: Record) -> str:
+    """Nothing was run of the record's last reply."""
+    reply = record.calls[-1]
+    if not isinstance(asked_by(agent, reply.text, reply.parts), FormatError):
         return "its command has no result: the rollout ended, or the command still runs"
-    told = agent.after(reply, ()).splitlines()[0]
+    told = next_request(agent, task, record).request.messages[-1].text.splitlines()[0]
     cut = reply.finish_reason == "length"
     return f"the reply was cut at its token limit. {told}" if cut else told
 

@@ -223,7 +223,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"serving"},
         {"replies"},
         {"engines"},
-        {"model", "program_protocol"},
+        {"model"},
         {"protocol"},
         {"weight_label"},
     ),

@@ -1,39 +1,39 @@
-"""Replies of the policy: ask for the next one and store it as it was served.
+"""Replies to agents: ask for the next one and store it as it was served.
 
 Safe to run twice: the first stored reply stands, and both attempts answer from it. The activity of
 several turns asks through `ReplyActivities.reply` as well.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from temporalio import activity
 
 from activities.implements import implements
-from activities.replies import held_replies
-from activities.replies.partial_replies import PartialReplies
+from activities.replies.asking import Asking, Question
 from infra.db.cache import Known
 from infra.db.database import Database
 from infra.db.rollouts import turns
-from infra.db.rollouts.partial_calls import Kept
-from infra.db.rollouts.trajectories import Trajectories, Trajectory
-from infra.policy.protocol import ContextFull, NoEngineAnswered, ReplyRequest, Versions
+from infra.db.rollouts.call_cache import CallCache, PlayedCalls
+from infra.policy.protocol import ContextFull, MadeReply, RequestRefused
+from infra.policy.replies.endpoint_errors import FirstPromptTooLong, PromptNotTaken
 from infra.policy.serving import ServedCampaigns
 from infra.temporal.heartbeat import Beat, heartbeating
-from mainspring.agents.conversation import Conversation
+from mainspring.agents.asking import next_request
+from mainspring.agents.program import asked_by
 from mainspring.agents.protocol import Agent, Command, FormatError
+from mainspring.errors import MainspringError
 from mainspring.protocol.activities import GENERATE
 from mainspring.protocol.rollout import GenerateInput, GenerateResult, ReplyKind
-from mainspring.trajectories.seeds import call_seed
 from mainspring.trajectories.tree import path_to
-from mainspring.trajectories.turns import Call, PartialCall
+from mainspring.trajectories.turns import Call
 
 SUMMARY_CHARS = 60
 """Commands are cut to this for Temporal's UI (its limit is about 200 bytes)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class TurnBegin:
     """What a turn begins with."""
 
     result: GenerateResult
@@ -45,86 +45,84 @@ class ReplyActivities:
     def __init__(self, db: Database, known: Known, served: ServedCampaigns) -> None:
         self._db = db
         self._known = known
-        self._served = served
-        self._partials = PartialReplies(db)
-        self.trajectories = Trajectories(db)
+        self._asking = Asking(db, known, served)
+        self.calls = CallCache(db)
 
     @implements(GENERATE)
     async def generate(self, ask: GenerateInput) -> GenerateResult:
         async with heartbeating() as beat:
-            past = await self.trajectories.read(ask.rollout, ask.epoch)
+            past = await self.calls.played(ask.rollout, ask.epoch)
             # It has the turn to itself: only its own attempts before can have begun the reply.
             reply = await self.reply(ask, past, beat, is_first=False)
-            self.trajectories.keep(ask.rollout, ask.epoch, past)
+            self.calls.keep(ask.rollout, ask.epoch, past)
             return reply.result
 
     async def reply(
         self,
         ask: GenerateInput,
-        past: Trajectory,
+        past: PlayedCalls,
         beat: Beat,
         *,
         is_first: bool,
         num_closed: int = 0,
-    ) -> Reply:
+    ) -> TurnBegin:
         """The reply of a turn: what `past` has of it, or a new one, which is stored and added.
         `is_first`: an activity before this one may have begun it; `num_closed`: what is known of
         its request already."""
         agent = await self._known.agent(ask.rollout)
         if ask.turn < len(past.calls):
-            return _reply(agent, path_to(past.calls, ask.turn))
-        about = await self._known.rollout(ask.rollout)
-        served = await self._served.of(about.campaign)
-        task = await self._known.task(about.task)
-        closed = beat.earlier(_closed(ask.turn))
-        # Each call extends the one before: the rollout is one branch.
-        path = path_to(past.calls, ask.turn - 1 if ask.turn else None)
-        begun = None
-        if is_first or activity.info().attempt > 1:
-            begun = await self._partials.get(ask.rollout, ask.epoch, ask.turn)
+            return _begin(agent, path_to(past.calls, ask.turn))
+        facts = await self._known.rollout(ask.rollout)
+        task = await self._known.task(facts.task)
+        asked = next_request(agent, task, past.record, past.asked)
+        past.add_asked(asked)
+        offers_tools = bool(asked.request.tools)
 
-        def keep(partial: PartialCall) -> None:
-            self._partials.keep(Kept(ask.rollout, ask.epoch, ask.turn, partial))
+        async def put(made: MadeReply) -> Call:
+            call = replace(made.call, parts=made.reply) if offers_tools else made.call
+            return await turns.put_call(self._db, ask.rollout, ask.epoch, call)
 
-        request = ReplyRequest(
-            number=ask.turn,
-            rollout=ask.rollout,
-            request_id=f"{ask.rollout}.e{ask.epoch}.t{ask.turn}.{activity.info().attempt}",
-            conversation=Conversation(agent, task, path, past.executions),
-            temperature=about.temperature,
-            versions=Versions(ask.min_policy_version, only=served.is_reproducible),
-            seed=None if about.seed is None else call_seed(about.seed, ask.turn),
-            begun=begun,
-            keep=keep,
-            num_closed=closed if isinstance(closed, int) else num_closed,
+        question = Question(
+            key=(ask.rollout, ask.epoch, ask.turn),
+            name=f"turn {ask.turn + 1}",
+            request=asked.request,
+            stored=asked.stored,
+            min_version=ask.min_policy_version,
+            put=put,
+            digests=asked.digests,
+            apart=offers_tools,
+            may_have_begun=is_first,
+            num_closed=num_closed,
         )
         try:
-            reply = await served.policy.complete(request)
+            stored = await self._asking.sample_and_store(question, beat)
         except ContextFull as full:
+            if not past.calls and isinstance(full.__cause__, PromptNotTaken):
+                raise _too_long_at_once(ask, full.__cause__) from full
             activity.logger.info("%s, turn %d: %s", ask.rollout, ask.turn, full)
-            return Reply(GenerateResult(kind=ReplyKind.CONTEXT_FULL))
-        except NoEngineAnswered as away:
-            beat.tell(_closed(ask.turn), away.num_closed)
+            return TurnBegin(GenerateResult(kind=ReplyKind.CONTEXT_FULL))
+        except RequestRefused as refused:
+            # A program would ask in another way. An agent has no other: what was wrong counts.
+            if isinstance(refused.__cause__, MainspringError):
+                raise refused.__cause__ from None
             raise
-        self._partials.forget(ask.rollout, ask.epoch, ask.turn)
-        stored = await held_replies.stored(
-            lambda: turns.put_call(self._db, ask.rollout, ask.epoch, reply),
-            f"turn {ask.turn + 1}",
-            beat,
-        )
         past.add_call(stored)
-        return _reply(agent, (*path, stored))
+        return _begin(agent, path_to(past.calls, stored.number))
 
 
-def _closed(turn: int) -> str:
-    """What a heartbeat tells the next attempt, wherever it runs: see ReplyRequest.num_closed."""
-    return f"closed {turn}"
+def _too_long_at_once(ask: GenerateInput, refused: PromptNotTaken) -> FirstPromptTooLong:
+    return FirstPromptTooLong(
+        f"rollout {ask.rollout}: its first prompt, with the task's issue, does not fit: "
+        f"{refused.message}",
+        remedy="take a model with a longer context, lower policy.max_new_tokens, or leave the task "
+        "out",
+    )
 
 
-def _reply(agent: Agent, path: Sequence[Call]) -> Reply:
+def _begin(agent: Agent, path: Sequence[Call]) -> TurnBegin:
     """Of the last call of `path`; its tokens are counted with those before it on its branch."""
     call = path[-1]
-    asked = agent.parse(call.text)
+    asked = asked_by(agent, call.text, call.parts)
     commands = () if isinstance(asked, FormatError) else asked
     in_tokens = bool(call.completion_ids)
     result = GenerateResult(
@@ -139,7 +137,7 @@ def _reply(agent: Agent, path: Sequence[Call]) -> Reply:
         if in_tokens
         else call.num_completion_tokens,
     )
-    return Reply(result, commands)
+    return TurnBegin(result, commands)
 
 
 def _cut(text: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.protocol import Command, FormatError, Message
+from mainspring.programs.reply import Reply
 from mainspring.tasks.task import Task
 from mainspring.trajectories.turns import Call, Execution
 
@@ -22,14 +23,14 @@ class JsonAgent(BashAgent):
         about = f"Fix this issue in the repository that your commands run in:\n\n{task.issue}"
         return {"role": "system", "content": SYSTEM}, {"role": "user", "content": about}
 
-    def parse(self, reply: str) -> tuple[Command, ...] | FormatError:
+    def parse(self, reply: Reply) -> tuple[Command, ...] | FormatError:
         try:
-            command = json.loads(reply)["command"]
+            command = json.loads(reply.text)["command"]
         except (ValueError, KeyError, TypeError):
             return FormatError(num_commands=0)
         return (Command(command),) if isinstance(command, str) else FormatError(num_commands=0)
 
     def after(self, reply: Call, executions: Sequence[Execution]) -> str:
-        if isinstance(self.parse(reply.text), FormatError):
+        if isinstance(self.parse(reply.reply), FormatError):
             return WRONG_FORM
         return super().after(reply, executions)

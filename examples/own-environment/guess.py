@@ -5,9 +5,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from mainspring.agents.conversation import ConversationAgent
 from mainspring.agents.protocol import Command, FormatError, Message
 from mainspring.config.agent import AgentConfig
 from mainspring.environments.protocol import CommandResult, Finished, Judged, Place
+from mainspring.programs.reply import Reply
 from mainspring.status import Verdict
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.own_task import OwnTask
@@ -54,7 +56,7 @@ class GuessEnvironment:
         return Judged(Verdict.RESOLVED, report=GradeReport(score=1.0 / len(guesses)))
 
 
-class GuessAgent:
+class GuessAgent(ConversationAgent):
     """Each reply is one whole number."""
 
     def __init__(self, config: AgentConfig) -> None:
@@ -64,8 +66,8 @@ class GuessAgent:
         rules = "Guess the number. Every reply is one whole number and nothing else."
         return {"role": "system", "content": rules}, {"role": "user", "content": task.issue}
 
-    def parse(self, reply: str) -> tuple[Command, ...] | FormatError:
-        guess = reply.strip()
+    def parse(self, reply: Reply) -> tuple[Command, ...] | FormatError:
+        guess = reply.text.strip()
         return (Command(guess),) if NUMBER.fullmatch(guess) else FormatError(num_commands=0)
 
     def after(self, reply: Call, executions: Sequence[Execution]) -> str:

@@ -1,21 +1,26 @@
-"""The seam between rollouts and whatever serves the policy.
+"""The seam between what is asked of the policy and whatever serves it.
 
-- `Policy` gives the next reply of a rollout: in tokens (`token_policy`) or in text (`text_policy`).
+- `Policy` replies to a request, of an agent or of a program: in tokens (`token_policy`) or in text
+  (`text_policy`). A reply and what it continues follow from the request and the stored calls
+  alone, so that each attempt asks for the same.
 - `Engines` are what a policy in tokens asks: servers that speak SGLang's native HTTP API.
 - `Publisher` loads policy versions into engines. Each version has its identity: `weight_label`.
 
-Imported by the activities of replies and publishing, and by the implementations beside it.
+Imported by the activities of replies and publishing, by the gateway, and by the implementations
+beside it.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from infra.policy.weight_label import WeightLabel
-from mainspring.agents.conversation import Conversation
 from mainspring.errors import EngineError, EngineUnreachable
 from mainspring.ids import RolloutId
+from mainspring.programs.matching import StoredCall, continued
+from mainspring.programs.reply import Reply
+from mainspring.programs.request import ChatMessage, ModelRequest, ToolSpec
 from mainspring.status import FaultKind
 from mainspring.trajectories.turns import Call, PartialCall, VersionSpan
 
@@ -62,7 +67,8 @@ class PromptTooLong(ContextFull):
 
 
 class RequestRefused(EngineError):
-    """The chat template takes no such messages: a program that sends others may do better."""
+    """The chat template or the endpoint takes no such request: a program that sends another one may
+    do better."""
 
 
 class NoEngineAnswered(EngineUnreachable):
@@ -131,15 +137,19 @@ Keep = Callable[[PartialCall], None]
 
 @dataclass(frozen=True, slots=True)
 class ReplyRequest:
-    """The next reply of one rollout."""
+    """The reply to one request of a rollout."""
 
     number: int
-    """Of the call that is asked for, among those of its epoch."""
+    """Of the call that is asked for, among those of its epoch; it continues only calls of lower
+    numbers."""
+    request: ModelRequest
+    stored: Sequence[StoredCall]
+    """The epoch's calls by number: those that were stored when this one was asked. `begun` was
+    sampled after the prompt that follows from them, so they are the same in each attempt."""
     rollout: RolloutId
     """Requests of one rollout prefer the same engine, for its cache."""
     request_id: str
     """Of this attempt."""
-    conversation: Conversation
     temperature: float
     versions: Versions
     """Engines that serve another policy version are given the right one before they are asked."""
@@ -152,15 +162,53 @@ class ReplyRequest:
     num_closed: int = 0
     """What NoEngineAnswered told of an earlier attempt, so that a request that kills engines is not
     handed to all of them."""
+    digests: Sequence[str] | None = None
+    """`matching.chain` of the request, where it is at hand."""
+    apart: bool = True
+    """Whether text, reasoning and tool calls are told apart. Else the reply is one text, as the
+    policy wrote it: an agent that offers no tools reads that itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadeReply:
+    call: Call
+    """Not stored yet."""
+    reply: Reply
+    """What who asked is told."""
+    chain_end: str
+    """The digest of the whole request."""
+
+    @property
+    def history(self) -> str:
+        """The digest of the request and the reply: what a request that continues them begins
+        with."""
+        return continued(self.chain_end, self.reply)
 
 
 class Policy(Protocol):
     """Gives a campaign's replies, in tokens or in text. One per process and campaign, safe for
     concurrent calls on one event loop."""
 
-    async def complete(self, ask: ReplyRequest) -> Call:
-        """The reply, not stored yet. Raises ContextFull; EngineError when the request is refused
-        for good; EngineUnreachable, EngineBusy or EngineFailing when asking again may help."""
+    @property
+    def resumes(self) -> bool:
+        """Whether a reply that was lost under way is continued from its first tokens. Else it is
+        asked for again, and an endpoint may have charged for both."""
+        ...
+
+    async def complete(self, ask: ReplyRequest) -> MadeReply:
+        """Raises PromptTooLong; RequestRefused when another request may be taken; EngineError when
+        nothing helps; EngineUnreachable, EngineBusy or EngineFailing when asking again may."""
+        ...
+
+    def reply_of(self, call: Call, request: ModelRequest) -> Reply:
+        """What a program is told of a stored call: the same each time."""
+        ...
+
+    async def count(
+        self, request: ModelRequest, stored: Callable[[], Awaitable[Sequence[StoredCall]]]
+    ) -> int:
+        """Tokens of the prompt; nothing is asked. `stored` reads the epoch's calls. Raises
+        RequestRefused."""
         ...
 
     async def aclose(self) -> None: ...
@@ -206,13 +254,24 @@ class Engines(Publisher, Protocol):
 
 
 class ChatText(Protocol):
-    """A chat template as token arithmetic: `infra.policy.model.tokenizer.ChatTokenizer`."""
+    """A chat template as token arithmetic: `infra.policy.model.request_text.RequestText`."""
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]: ...
 
-    def prompt_ids(self, system: str, user: str) -> list[int]: ...
+    def first_ids(
+        self, messages: Sequence[ChatMessage], tools: Sequence[ToolSpec]
+    ) -> Sequence[int]:
+        """The whole prompt, up to where the reply begins. Raises RequestRefused."""
+        ...
 
-    def next_prompt_ids(self, user_text: str, *, closed: bool) -> list[int]: ...
+    def next_ids(self, messages: Sequence[ChatMessage], *, closed: bool) -> Sequence[int]:
+        """Only the tokens to append after a served reply: `messages`, which may be none, and the
+        next reply's beginning. `closed`: the reply ended with its end token; else that comes
+        first. Raises RequestRefused."""
+        ...
 
-    def decode(self, ids: list[int] | tuple[int, ...]) -> str: ...
+    def decode(self, ids: Sequence[int], *, apart: bool = True) -> str:
+        """Text of a reply for people and for parsers. `apart`: with the tags that tell reasoning
+        and tool calls from text."""
+        ...

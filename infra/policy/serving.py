@@ -25,11 +25,8 @@ from infra.policy.model.model_files import read_facts
 from infra.policy.model.request_text import RequestText
 from infra.policy.model.tokenizer import ChatTokenizer
 from infra.policy.model.written_files import verify_written
-from infra.policy.program_protocol import ProgramReplies
 from infra.policy.protocol import ChatText, Engines, Policy, Publisher
 from infra.policy.replies.openai import OpenAIClient
-from infra.policy.replies.program_policy import ProgramPolicy
-from infra.policy.replies.program_text_policy import ProgramTextPolicy
 from infra.policy.replies.text_policy import TextPolicy
 from infra.policy.replies.token_policy import TokenPolicy
 from infra.policy.weight_label import WeightLabel
@@ -38,6 +35,7 @@ from mainspring.config.evaluations.evaluation import EvaluationConfig
 from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError
 from mainspring.ids import CampaignId
+from mainspring.programs.matching import SILENT, Noise
 from mainspring.programs.parsing.choice import parser_of
 from mainspring.programs.profiles.choice import is_program, profile_for
 from mainspring.status import PolicyApi, Publish
@@ -51,18 +49,16 @@ class Served:
     policy: Policy
     publisher: Publisher | None
     """None: an endpoint whose weights are not ours."""
-    program: ProgramReplies | None = None
-    """Where a program plays."""
 
-    def program_policy(self) -> ProgramReplies:
-        """Raises ConfigError where no program plays."""
-        if self.program is None:
+    def program_policy(self) -> Policy:
+        """The same, for a program that asks. Raises ConfigError where no program plays."""
+        if not is_program(self.config.agent):
             raise ConfigError(
                 f"{self.config.name}: a program asks, and agent.kind = {self.config.agent.kind!r} "
                 "is none",
                 remedy="name the program in agent.kind: see docs/agents.md",
             )
-        return self.program
+        return self.policy
 
     @property
     def is_reproducible(self) -> bool:
@@ -97,30 +93,33 @@ def needs_same_bits(config: RunConfig) -> bool:
 
 
 def in_tokens(
-    db: Database, campaign: CampaignId, config: RunConfig, engines: Engines, text: ChatText
+    db: Database,
+    campaign: CampaignId,
+    config: RunConfig,
+    engines: Engines,
+    text: ChatTokenizer | ChatText,
 ) -> Served:
     """From engines, whose weights are brought up to date from the store."""
-    weights_of = partial(_weights, db, campaign)
-    policy = TokenPolicy(config.policy, engines, text, weights_of)
-    program = None
-    if is_program(config.agent) and isinstance(text, ChatTokenizer):
-        program = ProgramPolicy(
-            config.policy,
-            engines,
-            RequestText(text),
-            parser_of(config.agent.tool_parser),
-            weights_of,
-            profile_for(config.agent).noise,
-        )
-    return Served(config, policy, engines, program)
+    if isinstance(text, ChatTokenizer):
+        text = RequestText(text, plain=not is_program(config.agent))
+    policy = TokenPolicy(
+        config.policy,
+        engines,
+        text,
+        parser_of(config.agent.tool_parser),
+        partial(_weights, db, campaign),
+        _noise(config),
+    )
+    return Served(config, policy, engines)
 
 
 def in_text(config: RunConfig, client: OpenAIClient) -> Served:
     """From an endpoint whose weights are not ours."""
-    program = None
-    if is_program(config.agent):
-        program = ProgramTextPolicy(config.policy, client, profile_for(config.agent).noise)
-    return Served(config, TextPolicy(config.policy, client), None, program)
+    return Served(config, TextPolicy(config.policy, client, _noise(config)), None)
+
+
+def _noise(config: RunConfig) -> Noise:
+    return profile_for(config.agent).noise if is_program(config.agent) else SILENT
 
 
 def label_of(policy: PolicyRecord) -> WeightLabel:

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 
 from mainspring.agents.bash_block import SUBMIT_SENTINEL, parse_bash_block
 from mainspring.agents.bash_prompts import SYSTEM, TASK
+from mainspring.agents.conversation import ConversationAgent
 from mainspring.agents.observation import render_format_error, render_observation
 from mainspring.agents.protocol import Command, FormatError, Message
 from mainspring.agents.templates import render
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import ConfigError
+from mainspring.programs.reply import Reply
 from mainspring.tasks.swe_task import SweTask
 from mainspring.tasks.task import Task
 from mainspring.trajectories.turns import Call, Execution
@@ -17,9 +19,7 @@ CUT_OFF = frozenset({"length", "max_tokens"})
 """Finish reasons of a reply that reached its longest length: SGLang's and OpenAI's, and others'."""
 
 
-class BashAgent:
-    """Implements `protocol.Agent`."""
-
+class BashAgent(ConversationAgent):
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
 
@@ -32,12 +32,12 @@ class BashAgent:
         about = render(TASK, issue=task.issue, workdir=task.workdir)
         return {"role": "system", "content": render(SYSTEM)}, {"role": "user", "content": about}
 
-    def parse(self, reply: str) -> tuple[Command, ...] | FormatError:
-        found = parse_bash_block(reply)
+    def parse(self, reply: Reply) -> tuple[Command, ...] | FormatError:
+        found = parse_bash_block(reply.text)
         return (found,) if isinstance(found, Command) else found
 
     def after(self, reply: Call, executions: Sequence[Execution]) -> str:
-        action = self.parse(reply.text)
+        action = self.parse(reply.reply)
         if isinstance(action, FormatError):
             cut_off = reply.finish_reason in CUT_OFF
             return render_format_error(action.num_commands, cut_off=cut_off, reason=action.reason)

@@ -22,7 +22,7 @@ from mainspring.programs.profiles.function import FunctionProfile
 from mainspring.tasks.task import Task
 
 AGENTS: dict[str, Callable[[AgentConfig], Agent]] = {"bash": BashAgent, "bundled": BundledAgent}
-METHODS = ("opening", "parse", "after", "is_done")
+METHODS = ("request", "parse", "is_done")
 
 
 def agent_for(config: AgentConfig, task: Task) -> Agent:
@@ -54,7 +54,15 @@ def check_agent(config: AgentConfig) -> None:
         parser_of(config.tool_parser)
         return
     find_class("agent", config.kind, {**AGENTS, **KINDS}, METHODS, "config")
-    _made(config, config.kind)
+    agent = _made(config, config.kind)
+    missing = [name for name in ("appends", "tools") if not hasattr(agent, name)]
+    if missing:
+        raise ConfigError(
+            f"agent {config.kind!r} lacks {', '.join(missing)}",
+            remedy="its class tells whether its requests append and which tools they offer: add "
+            "both, or extend ConversationAgent: see docs/extending.md",
+        )
+    parser_of(config.tool_parser)
 
 
 def _made(config: AgentConfig, name: str) -> Agent:

@@ -1,41 +1,81 @@
-"""A rollout as chat messages, made from its recorded turns. Pure and deterministic.
+"""The simplest way to ask: an opening, then each reply and what came of it.
 
-The same turns give the same messages, so an endpoint that takes text is asked the same again after
-a crash, and an exported trajectory has what the policy was told. Imported by policies and exports.
+Pure and deterministic. The same calls give the same messages, so an endpoint that takes text is
+asked the same again after a crash, and an exported trajectory has what the policy was told.
+Extended by the agents beside this file and by agents of your own.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from mainspring.agents.protocol import Agent, Message
+from mainspring.agents.protocol import Command, FormatError, Message, commands_in
+from mainspring.agents.record import Record
+from mainspring.programs.reply import Reply
+from mainspring.programs.request import ChatMessage, ModelRequest, Role, ToolSpec
 from mainspring.tasks.task import Task
-from mainspring.trajectories.turns import Call, Execution, by_call
+from mainspring.trajectories.turns import Call, Execution
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    """What was said in one branch up to the reply that is asked for."""
+class ConversationAgent(ABC):
+    """Implements `protocol.Agent`, from four methods that tell less."""
 
-    agent: Agent
-    task: Task
-    replies: Sequence[Call]
-    """Those before it on its branch, in order."""
-    executions: Sequence[Execution]
-    """Of their commands, in order; those of other branches are not looked at."""
+    appends = True
+    tools: Sequence[ToolSpec] = ()
 
-    def opening(self) -> tuple[Message, Message]:
-        return self.agent.opening(self.task)
+    @abstractmethod
+    def opening(self, task: Task) -> Sequence[Message]:
+        """What every rollout of a task begins with: the system's message and the user's."""
 
-    def newest(self) -> str:
-        """The user's message after the last reply, which there must be."""
-        last = self.replies[-1]
-        return self.agent.after(last, [ran for ran in self.executions if ran.call == last.number])
+    @abstractmethod
+    def after(self, reply: Call, executions: Sequence[Execution]) -> str:
+        """The user's message after `reply`: what its commands did, in their order, or how to form a
+        reply. Without `executions` nothing was run. After a reply that called tools it is asked
+        for the result of each call."""
 
-    def messages(self) -> list[Message]:
-        ran = by_call(self.executions)
-        messages = list(self.opening())
-        for reply in self.replies:
-            messages.append({"role": "assistant", "content": reply.text})
-            told = self.agent.after(reply, ran[reply.number])
-            messages.append({"role": "user", "content": told})
+    @abstractmethod
+    def parse(self, reply: Reply) -> tuple[Command, ...] | FormatError:
+        """See protocol.Agent."""
+
+    @abstractmethod
+    def is_done(self, execution: Execution) -> bool:
+        """See protocol.Agent."""
+
+    def request(self, task: Task, record: Record) -> ModelRequest:
+        """See protocol.Agent."""
+        request, new = record.last_request, record.calls[-1:]
+        if request is None or not new:
+            opening = map(_message, self.opening(task))
+            request, new = (
+                ModelRequest(messages=tuple(opening), tools=tuple(self.tools)),
+                record.calls,
+            )
+        messages = list(request.messages)
+        for call in new:
+            messages += self._turn(call, record.ran(call.number))
+        return request.model_copy(update={"messages": tuple(messages)})
+
+    def _turn(self, call: Call, executions: Sequence[Execution]) -> list[ChatMessage]:
+        if call.parts is None or not call.parts.tool_calls:
+            text = call.text if call.parts is None else call.parts.text
+            told = self.after(call, executions)
+            return [
+                ChatMessage(role=Role.ASSISTANT, text=text),
+                ChatMessage(role=Role.USER, text=told),
+            ]
+        said = call.reply.as_message()
+        asked = commands_in(self, call.reply)
+        messages = [said.model_copy(update={"tool_calls": ()})]
+        for place, tool_call in enumerate(said.tool_calls):
+            ident = f"call_{call.number}_{place}"
+            tool_calls = (*messages[0].tool_calls, tool_call.model_copy(update={"id": ident}))
+            messages[0] = messages[0].model_copy(update={"tool_calls": tool_calls})
+            if isinstance(asked, FormatError) and asked.reason:
+                told = f"Nothing was run: {asked.reason}."
+            else:
+                told = self.after(call, executions[place : place + 1])
+            messages.append(ChatMessage(role=Role.TOOL, text=told, call_id=ident))
         return messages
+
+
+def _message(message: Message) -> ChatMessage:
+    return ChatMessage(role=Role(message["role"]), text=message["content"])

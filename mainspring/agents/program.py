@@ -7,7 +7,8 @@ Invariant: it plays nothing; what it was told is in its stored requests. Made by
 import json
 from collections.abc import Sequence
 
-from mainspring.agents.protocol import Agent, Command, FormatError, Message
+from mainspring.agents.conversation import ConversationAgent
+from mainspring.agents.protocol import Agent, Command, FormatError, Message, commands_in
 from mainspring.config.agent import AgentConfig
 from mainspring.programs.parsing.choice import parser_of
 from mainspring.programs.reply import Reply
@@ -23,7 +24,7 @@ _COMMAND = ("command", "cmd", "script", "code")
 """Names that clients give to what a shell runs."""
 
 
-class ProgramAgent:
+class ProgramAgent(ConversationAgent):
     def __init__(self, config: AgentConfig) -> None:
         self._parse = parser_of(config.tool_parser)
 
@@ -32,9 +33,9 @@ class ProgramAgent:
         told = instruction(task.issue, workdir)
         return {"role": "system", "content": ""}, {"role": "user", "content": told}
 
-    def parse(self, reply: str) -> tuple[Command, ...] | FormatError:
+    def parse(self, reply: Reply) -> tuple[Command, ...] | FormatError:
         """None where the reply calls no tool: that ends a program's work, and breaks no rule."""
-        return commands_of(self._parse(reply, _SOME_TOOL, False))
+        return commands_of(self._parse(reply.text, _SOME_TOOL, False))
 
     def after(self, reply: Call, executions: Sequence[Execution]) -> str:
         return ""
@@ -45,7 +46,9 @@ class ProgramAgent:
 
 def asked_by(agent: Agent, text: str, parts: Reply | None) -> tuple[Command, ...] | FormatError:
     """What a stored reply asks for: `parts`, which an endpoint gave a program, need no parser."""
-    return agent.parse(text) if parts is None else commands_of(parts)
+    if parts is not None and isinstance(agent, ProgramAgent):
+        return commands_of(parts)
+    return commands_in(agent, parts or Reply(text=text))
 
 
 def commands_of(reply: Reply) -> tuple[Command, ...]:

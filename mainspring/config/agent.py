@@ -42,7 +42,8 @@ class AgentConfig(Section):
     for the kind "function"; for "harbor" and "remote" those of docs/agents.md."""
     tool_parser: str = "hermes"
     """How a reply writes tool calls: "hermes", "qwen_xml", "llama_json", "none", or a function of
-    your own as "package.module:function". An endpoint gives its tool calls apart: it needs none."""
+    your own as "package.module:function". It counts for an agent that offers tools, too. An
+    endpoint gives its tool calls apart: it needs none."""
     train: tuple[BranchKind, ...] = Field(default=(BranchKind.MAIN, BranchKind.AGENT), min_length=1)
     """Branches of a program's calls that are trained: "main", "agent" (sub-agents), "side" (titles
     and summaries)."""

@@ -3,7 +3,8 @@
 Invariants: equal keys for two requests that differ only in call ids, key order or white space of
 arguments, white space around a message, or the client's declared noise; never for requests that
 show the model another thing. `chain` has one digest for each message, of everything up to it, so
-the longest stored history that a request begins with is found by looking its digests up. Pure.
+the longest stored history that a request begins with is found by looking its digests up. A chain
+that grows is not digested again from its beginning. Pure.
 """
 
 import hashlib
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 
 from mainspring.programs.reply import Reply
 from mainspring.programs.request import ChatMessage, ModelRequest, Role
+from mainspring.trajectories.turns import Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +34,58 @@ class Noise:
 SILENT = Noise()
 
 
-def chain(request: ModelRequest, noise: Noise = SILENT) -> list[str]:
-    """[num_messages] the digest of tools and messages up to and including each message."""
-    digests: list[str] = []
-    before = _digest("tools", _canonical_tools(request))
-    places = _places(request.messages)
-    for message in request.messages:
+@dataclass(frozen=True, slots=True)
+class StoredCall:
+    """A stored reply that a request may continue."""
+
+    call: Call
+    history: str
+    """The digest of its request and itself: see `continued`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chained:
+    """A request with its chain."""
+
+    request: ModelRequest
+    digests: Sequence[str]
+    """[num_messages] of tools and messages up to and including each message."""
+
+
+def chain(
+    request: ModelRequest, noise: Noise = SILENT, *, after: Chained | None = None
+) -> list[str]:
+    """[num_messages] the digest of tools and messages up to and including each message. Messages
+    that `after`, a chain with the same noise, begins with as well are not digested again."""
+    messages = request.messages
+    digests = [] if after is None else list(after.digests[: _num_shared(request, after.request)])
+    before = digests[-1] if digests else _digest("tools", _canonical_tools(request))
+    new = messages[len(digests) :]
+    places = _places(messages) if any(each.role is Role.TOOL for each in new) else {}
+    for message in new:
         before = _digest(before, _canonical(message, places, noise))
         digests.append(before)
     return digests
+
+
+def continued_call(
+    request: ModelRequest, digests: Sequence[str], stored: Sequence[StoredCall], below: int
+) -> tuple[int, Call] | None:
+    """The longest stored history that the request begins with: the place of its last message, and
+    its last call, of a number `below` that. `digests`: `chain` of the request."""
+    last = len(digests) - 1
+    while last >= 0 and request.messages[last].role is not Role.ASSISTANT:
+        last -= 1
+    newest = stored[-1] if stored and stored[-1].call.number < below else None
+    if newest is not None and last >= 0 and newest.history == digests[last]:
+        return last, newest.call  # as most requests do
+    # Of calls with the same history the newest: a program that asked again uses that answer.
+    served = {each.history: each.call for each in stored if each.call.number < below}
+    for place in range(last, -1, -1):
+        call = served.get(digests[place])
+        if call is not None and request.messages[place].role is Role.ASSISTANT:
+            return place, call
+    return None
 
 
 def key_of(request: ModelRequest, noise: Noise = SILENT) -> str:
@@ -52,6 +97,18 @@ def continued(chain_end: str, reply: Reply) -> str:
     """The digest after `reply` to a request whose last digest is `chain_end`: what the chain of a
     request that continues it holds at the assistant's message."""
     return _digest(chain_end, _canonical(reply.as_message(), {}, SILENT))
+
+
+def _num_shared(request: ModelRequest, other: ModelRequest) -> int:
+    """Number of messages that both begin with; none under other tools."""
+    if request.tools != other.tools:
+        return 0
+    most = min(len(request.messages), len(other.messages))
+    # Most often they are the same objects, which costs no comparison.
+    if request.messages[:most] == other.messages[:most]:
+        return most
+    pairs = zip(request.messages, other.messages, strict=False)
+    return next(place for place, (one, two) in enumerate(pairs) if one != two)
 
 
 def _canonical_tools(request: ModelRequest) -> str:

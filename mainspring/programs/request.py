@@ -1,8 +1,9 @@
-"""What a program asks of the policy, in one form for all dialects.
+"""What the policy is asked: by a program, in one form for all dialects, or by an agent of ours.
 
 Invariants: it holds all that the model is shown, in order, and nothing that differs between two
 runs of the same program but what the program itself shows the model; text is as the client sent it.
-Made by the gateway's dialects, stored as JSON, rendered into tokens by `infra.policy`. Pure.
+A program's is made by the gateway's dialects and stored as JSON; an agent's follows from the record
+of its rollout. Rendered into tokens by `infra.policy`. Pure.
 """
 
 from enum import StrEnum
@@ -66,8 +67,9 @@ class ToolSpec(Frozen):
 
 
 class ModelRequest(Frozen):
-    dialect: Dialect
-    model: str
+    dialect: Dialect = Dialect.CHAT
+    """Without meaning in an agent's request."""
+    model: str = ""
     """As the client names it."""
     messages: tuple[ChatMessage, ...]
     """At least one; the system's come where the client put them."""

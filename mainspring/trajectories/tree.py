@@ -26,8 +26,12 @@ def path_to(calls: Sequence[C], number: int | None) -> tuple[C, ...]:
     number. Raises BrokenTrajectory when one of them is missing."""
     path: list[C] = []
     while number is not None:
-        path.append(_call(calls, number))
-        number = path[-1].parent
+        # Without gaps a call stands at its number.
+        call = calls[number] if 0 <= number < len(calls) else None
+        if call is None or call.number != number:
+            call = _call(calls, number)
+        path.append(call)
+        number = call.parent
     return tuple(reversed(path))
 
 
@@ -41,10 +45,7 @@ def with_parents(calls: Sequence[C], chosen: Set[int]) -> list[C]:
 
 
 def _call(calls: Sequence[C], number: int) -> C:
-    """Without gaps a call stands at its number."""
-    place = number if 0 <= number < len(calls) and calls[number].number == number else None
-    if place is None:
-        place = bisect_left(calls, number, key=lambda call: call.number)
+    place = bisect_left(calls, number, key=lambda call: call.number)
     if place == len(calls) or calls[place].number != number:
         raise BrokenTrajectory(f"call {number} is not there, but another one extends it")
     return calls[place]

@@ -57,8 +57,13 @@ class Call:
     num_completion_tokens: int | None = None
     """Of the reply, likewise."""
     parts: Reply | None = None
-    """Text, reasoning and tool calls apart, as an endpoint gave them to a program; None: they are
-    read from `text`."""
+    """Text, reasoning and tool calls apart, as an endpoint gave them to a program, or as the agent
+    reads them that offered tools; None: they are read from `text`."""
+
+    @property
+    def reply(self) -> Reply:
+        """As an agent reads it: in parts where it has them, else as one text."""
+        return self.parts or Reply(text=self.text)
 
     @property
     def end(self) -> int:

@@ -74,7 +74,7 @@ def _step(trajectory: Trajectory, reply: Call) -> dict[str, Any]:
     step: dict[str, Any] = {"source": "agent", "message": reply.text, "metrics": metrics}
     asked = asked_by(trajectory.agent, reply.text, reply.parts)
     if isinstance(asked, FormatError):
-        told = trajectory.agent.after(reply, ())
+        told = trajectory.told_after(reply)
         step["observation"] = {"results": [{"content": told}]}
         return step
     step["tool_calls"] = [

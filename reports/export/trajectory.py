@@ -20,12 +20,13 @@ from infra.db.rollouts.rollouts import RolloutRecord
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.db.training.batches import calls_of, trained_of
+from mainspring.agents.asking import next_request
 from mainspring.agents.choice import agent_for
-from mainspring.agents.conversation import Conversation
 from mainspring.agents.protocol import Agent, Message
+from mainspring.agents.record import Record
 from mainspring.config.run import RunConfig
 from mainspring.ids import CampaignId
-from mainspring.programs.request import ChatMessage, Role
+from mainspring.programs.request import ChatMessage, ModelRequest, Role
 from mainspring.status import Player, RolloutPhase, Verdict, is_masked
 from mainspring.tasks.criterion import GradeReport
 from mainspring.tasks.task import Task
@@ -120,11 +121,21 @@ class Trajectory:
         """What the policy was told and replied in this branch; empty when nothing was played."""
         if not branch:
             return []
-        *before, last = branch
+        last = branch[-1]
         if last.number in self.told:
-            return [*map(_message, self.told[last.number].request.messages), _reply(last)]
-        asked = Conversation(self.agent, self.task, before, self.executions).messages()
-        return [*asked, _reply(last)]
+            request = self.told[last.number].request
+        else:
+            request = self._asked(self.replies.index(last))
+        return [*map(_message, request.messages), _reply(last)]
+
+    def told_after(self, reply: Call) -> str:
+        """What the agent told the policy next."""
+        return self._asked(self.replies.index(reply) + 1).messages[-1].text
+
+    def _asked(self, num_calls: int) -> ModelRequest:
+        """What the policy was asked after the first `num_calls` calls."""
+        record = Record(self.replies, self.executions).before(num_calls)
+        return next_request(self.agent, self.task, record).request
 
     @cached_property
     def samples(self) -> list[Sample] | None:

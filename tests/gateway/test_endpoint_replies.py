@@ -11,11 +11,10 @@ from store_records import add_claimed_rollout
 from infra.db.database import Database
 from infra.db.programs import answer_receipts, model_requests
 from infra.db.rollouts import turns
-from infra.policy.program_protocol import ProgramRequest
-from infra.policy.protocol import ANY
+from infra.policy.protocol import ANY, ReplyRequest
 from infra.policy.replies import chat_reply
 from infra.policy.replies.openai import OpenAIClient
-from infra.policy.replies.program_text_policy import ProgramTextPolicy
+from infra.policy.replies.text_policy import TextPolicy
 from mainspring.config.policy import PolicyConfig
 from mainspring.programs.matching import key_of
 from mainspring.programs.parsing.choice import parser_of
@@ -94,9 +93,9 @@ async def test_any_reply_is_told_as_it_was_given(db: Database) -> None:
             setting="",
             is_retry=False,
         )
-        made = await ProgramTextPolicy(
-            policy, Given(policy, json.loads(json.dumps(body)))
-        ).complete(ProgramRequest(asked.number, ASKED, (), rollout, "r", 1.0, ANY))
+        made = await TextPolicy(policy, Given(policy, json.loads(json.dumps(body)))).complete(
+            ReplyRequest(asked.number, ASKED, (), rollout, "r", 1.0, ANY)
+        )
         stored = await model_requests.put_reply(db, rollout, 0, made.call, made.history)
         assert stored.parts == made.reply == reply_of(stored, (), parser_of("none"))
         await answer_receipts.delivered(db, rollout, 0, asked.number, 0)

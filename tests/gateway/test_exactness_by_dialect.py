@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gateway.dialects import json_value
 from gateway.dialects.protocol import Asked, Envelope
-from infra.policy.program_protocol import ProgramReply
+from infra.policy.protocol import MadeReply
 from mainspring.programs.reply import Answer
 from mainspring.programs.request import ChatMessage, ModelRequest, ToolSpec
 from tests.gateway.dialect_writers import WRITERS, Body, Writer, as_sent
@@ -41,7 +41,7 @@ class SpokenHistory(History):
         self.asked = self._parsed(self.writer.body(request))
         return self.asked.request
 
-    def _echo(self, made: ProgramReply) -> ChatMessage:
+    def _echo(self, made: MadeReply) -> ChatMessage:
         assert self.asked is not None
         answer = Answer(
             number=made.call.number,

@@ -44,6 +44,7 @@ from mainspring.config.settings import load_settings
 from mainspring.config.sft import SftConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.ids import CampaignId, NodeId, RolloutId
+from mainspring.programs.reply import Reply
 from mainspring.status import CampaignStatus
 from mainspring.trajectories.imitation import to_imitate
 from mainspring.trajectories.samples import NOT_SAMPLED, Sample
@@ -292,9 +293,9 @@ async def first_replies(model: Path, split: str) -> list[tuple[list[int], Sample
                 answer = (await http.post("/generate", json=body)).json()
                 output = answer["output_ids"]
                 served = [each for each, _, _ in answer["meta_info"]["output_token_logprobs"]]
-                is_well_formed = not isinstance(agent.parse(text.decode(output)), FormatError)
+                asked = agent.parse(Reply(text=text.decode(output)))
                 sample = sampled(instance.task.id, prompt, output, served)
-                return prompt, sample, is_well_formed
+                return prompt, sample, not isinstance(asked, FormatError)
 
             found = await asyncio.gather(*(reply(each) for each in instances(split)[:24]))
     return list(found)

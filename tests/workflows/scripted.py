@@ -4,11 +4,12 @@ Tokens are the bytes of the text, so that decoding gives the reply back exactly.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from infra.policy.protocol import ANY, Completion, Keep, NoEngineAnswered, SamplingParams, Versions
 from infra.policy.weight_label import WeightLabel
+from mainspring.programs.request import ChatMessage, ToolSpec
 from mainspring.trajectories.turns import PartialCall, VersionSpan
 
 END = 256
@@ -88,11 +89,12 @@ class ScriptedPolicy:
 class ByteText:
     stop_token_ids = (END,)
 
-    def prompt_ids(self, system: str, user: str) -> list[int]:
-        return list(f"{system}\n{user}\n".encode())
+    def first_ids(self, messages: Sequence[ChatMessage], tools: Sequence[ToolSpec]) -> bytes:
+        offered = "".join(f"<{tool.name}>\n" for tool in tools)
+        return (offered + "".join(f"{message.text}\n" for message in messages)).encode()
 
-    def next_prompt_ids(self, user_text: str, *, closed: bool) -> list[int]:
-        return list(user_text.encode())
+    def next_ids(self, messages: Sequence[ChatMessage], *, closed: bool) -> bytes:
+        return "\n".join(message.text for message in messages).encode()
 
-    def decode(self, ids: list[int] | tuple[int, ...]) -> str:
+    def decode(self, ids: Sequence[int], *, apart: bool = True) -> str:
         return bytes(i for i in ids if i != END).decode()

@@ -3,7 +3,7 @@
 import pytest
 from scripted import SUBMIT, bash
 
-from activities.replies import held_replies
+from activities.replies import asking
 from infra.db.rollouts import turns
 from mainspring.errors import DatabaseError
 from mainspring.status import StopReason
@@ -24,7 +24,7 @@ async def test_an_outage_of_the_store_costs_no_reply(
         return await store(*arguments)
 
     monkeypatch.setattr(turns, "put_call", away_twice)
-    monkeypatch.setattr(held_replies, "HOLD_WAIT_S", 0.05)
+    monkeypatch.setattr(asking, "HOLD_WAIT_S", 0.05)
     said = (bash(FIX), SUBMIT)
     cluster.policy.say = lambda rollout, turn: said[turn]
     campaign, group, [rollout] = await cluster.make_rollouts(turns_per_activity=turns_per_activity)
@@ -47,8 +47,8 @@ async def test_an_outage_that_lasts_is_left_to_the_next_attempt(
         return await store(*arguments)
 
     monkeypatch.setattr(turns, "put_call", away_at_first)
-    monkeypatch.setattr(held_replies, "HOLD_S", 0.1)
-    monkeypatch.setattr(held_replies, "HOLD_WAIT_S", 0.05)
+    monkeypatch.setattr(asking, "HOLD_S", 0.1)
+    monkeypatch.setattr(asking, "HOLD_WAIT_S", 0.05)
     cluster.policy.say = lambda rollout, turn: SUBMIT
     campaign, group, [rollout] = await cluster.make_rollouts()
     result = await (await cluster.start(rollout, campaign, group)).result()

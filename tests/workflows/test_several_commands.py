@@ -9,6 +9,7 @@ from mainspring.agents.bash import BashAgent
 from mainspring.agents.protocol import Command, FormatError
 from mainspring.config.sandbox import SandboxConfig
 from mainspring.ids import SandboxId
+from mainspring.programs.reply import Reply
 from mainspring.status import StopReason
 from mainspring.trajectories.turns import Call, Execution
 
@@ -16,8 +17,8 @@ from mainspring.trajectories.turns import Call, Execution
 class LinesAgent(BashAgent):
     """Each line of a reply is a command; what they printed is told in one message."""
 
-    def parse(self, reply: str) -> tuple[Command, ...] | FormatError:
-        return tuple(map(Command, reply.splitlines())) or FormatError(0)
+    def parse(self, reply: Reply) -> tuple[Command, ...] | FormatError:
+        return tuple(map(Command, reply.text.splitlines())) or FormatError(0)
 
     def after(self, reply: Call, executions: list[Execution]) -> str:
         return " | ".join(each.output.decode().strip() for each in executions)

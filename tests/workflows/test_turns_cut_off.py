@@ -273,7 +273,7 @@ async def test_two_attempts_at_once_play_the_turns_once(cluster) -> None:
         assert [call.number for call in calls] == list(range(TOGETHER))
         assert ran[NUM_MARKS].output.decode().split() == [f"turn{n}" for n in range(NUM_MARKS)]
         # What is known of the rollout is what stands.
-        past = await cluster.replies.trajectories.read(ask.rollout, 0)
+        past = await cluster.replies.calls.played(ask.rollout, 0)
         assert (past.calls, past.executions) == (calls, ran)
 
 

@@ -6,7 +6,7 @@ are the real ones. Imported by the benches of turns and of scale.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,13 +55,13 @@ class NoPolicy:
 class NoTokenizer:
     stop_token_ids = (REPLY_TOKENS - 1,)
 
-    def prompt_ids(self, system: str, user: str) -> list[int]:
-        return list(range(PROMPT_TOKENS))
+    def first_ids(self, messages: object, tools: object) -> Sequence[int]:
+        return range(PROMPT_TOKENS)
 
-    def next_prompt_ids(self, user_text: str, *, closed: bool) -> list[int]:
-        return list(range(REPLY_TOKENS))
+    def next_ids(self, messages: object, *, closed: bool) -> Sequence[int]:
+        return range(REPLY_TOKENS)
 
-    def decode(self, ids: list[int] | tuple[int, ...]) -> str:
+    def decode(self, ids: Sequence[int], *, apart: bool = True) -> str:
         return "THOUGHT: nothing.\n\n```bash\ntrue\n```"
 
 

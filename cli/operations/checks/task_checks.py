@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from infra.db.database import Database
 from infra.db.tasks import selections, tasks
+from mainspring.agents.asking import check_asking
 from mainspring.agents.choice import AGENTS, agent_for, allowed
+from mainspring.config.named import is_path
 from mainspring.config.run import RunConfig
 from mainspring.environments.choice import environment_of, is_world
 from mainspring.errors import UsageError
@@ -31,16 +33,16 @@ async def check_tasks(db: Database, config: RunConfig, used: Sequence[TaskId]) -
         return
     for kind, found in (await selections.kinds(db, used)).items():
         environment_of(config, kind)
-        if kind != SWE:
-            if is_program(config.agent) and not is_world(config, kind):
-                raise UsageError(
-                    f"run {config.name}: {found.num_tasks} tasks are of the kind {kind!r}, the "
-                    f"first is {found.example}; the program {config.agent.kind!r} needs a sandbox",
-                    remedy=f"choose tasks of the kind {SWE!r}, or an agent",
-                )
-            # The agent must know what to tell the policy about such a task.
+        if kind != SWE and is_program(config.agent) and not is_world(config, kind):
+            raise UsageError(
+                f"run {config.name}: {found.num_tasks} tasks are of the kind {kind!r}, the first "
+                f"is {found.example}; the program {config.agent.kind!r} needs a sandbox",
+                remedy=f"choose tasks of the kind {SWE!r}, or an agent",
+            )
+        if kind != SWE or is_path(config.agent.kind):
+            # The agent must know what to ask the policy about such a task.
             example = await tasks.get_task(db, found.example)
-            agent_for(config.agent, example).opening(example)
+            check_asking(agent_for(config.agent, example), example)
 
 
 async def check_agents(db: Database, config: RunConfig, used: Sequence[TaskId]) -> None:

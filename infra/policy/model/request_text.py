@@ -1,8 +1,10 @@
-"""Requests of programs as token arithmetic: the first prompt whole, then only what is new.
+"""Requests as token arithmetic: the first prompt whole, then only what is new.
 
 Invariants: tokens of earlier calls are never rendered again; no text of a program (messages, tools,
-schemas, arguments) becomes a special token, alone or beside another; the template's own do. Safe
-for several threads. Used by `program_policy`.
+schemas, arguments) becomes a special token, alone or beside another; the template's own do. What an
+agent of ours asks in the plainest form (instructions and a task, then one message of the user at a
+time) is rendered as `ChatTokenizer` renders it: its instructions are Mainspring's own, and the
+template needs to show no more than these. Safe for several threads. Implements `protocol.ChatText`.
 """
 
 import hashlib
@@ -12,40 +14,53 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 from infra.policy.model.request_messages import first_messages, later_messages, template_tools
 from infra.policy.model.special_marks import Guard, SpecialTexts
-from infra.policy.model.template_facts import Message, find_facts
+from infra.policy.model.template_facts import Message, TemplateFacts, find_facts
 from infra.policy.model.tokenizer import BASE, REPLY, ChatTokenizer
 from infra.policy.protocol import RequestRefused
 from mainspring.errors import ModelError
-from mainspring.programs.request import ChatMessage, ToolSpec
+from mainspring.programs.request import ChatMessage, Role, ToolSpec
 
 TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<|python_tag|>")
 """What parsers look for. Some tokenizers call these special tokens, others do not."""
 NUM_KEPT = 64
 """First prompts that are kept: those of a group's rollouts are the same, and take up to 200 ms."""
 
+_OPENINGS = ([Role.SYSTEM, Role.USER], [Role.USER])
+"""Roles of the first messages of a rollout, in their plainest form."""
+
 
 class RequestText:
-    def __init__(self, chat: ChatTokenizer) -> None:
-        """Raises ModelError when the template drops what was said."""
+    def __init__(self, chat: ChatTokenizer, *, plain: bool = False) -> None:
+        """`plain`: for an agent of ours. Raises ModelError when the template drops what was said;
+        a plain one does where an agent asks in a richer form."""
         self._chat = chat
+        self._plain = plain
         self._special = SpecialTexts(chat.special_texts)
-        self.facts = find_facts(chat.render, chat.directory)
         special = set(chat.special_texts)
         self._tags = {chat.vocabulary[tag]: tag for tag in TAGS if tag in special}
         self._first: OrderedDict[bytes, array[int]] = OrderedDict()
         self._keeping = threading.Lock()
+        if not plain:
+            _ = self.facts
+
+    @cached_property
+    def facts(self) -> TemplateFacts:
+        return find_facts(self._chat.render, self._chat.directory)
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
         return self._chat.stop_token_ids
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of a reply for people and for the parser, without special tokens but TAGS. It begins
-        with what the template wrote of it: the tag of its reasoning."""
+    def decode(self, ids: Sequence[int], *, apart: bool = True) -> str:
+        """Text of a reply for people and for parsers, without special tokens. `apart`: but TAGS,
+        and it begins with what the template wrote of it: the tag of its reasoning."""
+        if not apart:
+            return self._chat.decode(tuple(ids))
         pieces, plain = [self.facts.opening], list[int]()
         for token in ids:
             if token in self._tags:
@@ -58,7 +73,11 @@ class RequestText:
     def first_ids(
         self, messages: Sequence[ChatMessage], tools: Sequence[ToolSpec]
     ) -> tuple[int, ...]:
-        """The whole prompt, up to where the reply begins. Raises RequestRefused."""
+        """See protocol.ChatText."""
+        roles = [message.role for message in messages]
+        if self._plain and not tools and roles in _OPENINGS:
+            system = messages[0].text if len(messages) > 1 else ""
+            return tuple(self._chat.prompt_ids(system, messages[-1].text))
         made = first_messages(self.facts, messages, tools)
         described = template_tools(self.facts, tools)
         key = hashlib.sha256(json.dumps([made, described]).encode()).digest()
@@ -74,9 +93,9 @@ class RequestText:
         return ids
 
     def next_ids(self, messages: Sequence[ChatMessage], *, closed: bool) -> tuple[int, ...]:
-        """Only the tokens to append after a served reply: `messages`, which may be none, and the
-        next reply's beginning. `closed`: the reply ended with its end token; else that comes
-        first. Raises RequestRefused."""
+        """See protocol.ChatText."""
+        if self._plain and [message.role for message in messages] == [Role.USER]:
+            return tuple(self._chat.next_prompt_ids(messages[0].text, closed=closed))
         ids = self._encoded(
             later_messages(self.facts, messages),
             lambda shown: self._render([*BASE, *shown], []).partition(REPLY)[2],

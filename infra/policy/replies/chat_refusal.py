@@ -3,7 +3,7 @@
 Pure. Each server has its own words, and new ones come each month, so a full context is found by a
 rule: words about length where the endpoint had taken an earlier request of the same shape. What a
 wording can also mean (rates, credits, parameters, pictures) is looked for first. Used by `openai`
-and `program_text_policy`.
+and `text_policy`.
 """
 
 import json

@@ -4,7 +4,7 @@ Invariants: the same request gives the same messages in each life of its program
 endpoint's cache of prompts holds: ids of tool calls are by place, as clients make theirs up (nine
 letters and digits: some servers take no others). Arguments in the history are JSON objects, which
 servers with chat templates read: others are wrapped, as clients of Anthropic's and Gemini's APIs
-see them. Used by `program_text_policy`.
+see them. Used by `text_policy`.
 """
 
 import json

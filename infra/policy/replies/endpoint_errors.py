@@ -1,7 +1,7 @@
 """What an OpenAI-compatible endpoint did in the place of a reply, as errors by what may be done.
 
 Each error's `fault` has its bound in `mainspring.status.fates`. Raised by `openai`; caught by
-`text_policy`, `program_text_policy` and the activities of replies.
+`text_policy` and the activities of replies.
 """
 
 from infra.policy.protocol import ContextFull

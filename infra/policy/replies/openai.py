@@ -3,8 +3,8 @@
 For evaluations: such endpoints give neither tokens nor weight versions, so nothing of theirs can be
 trained on. One call asks each endpoint at most once, and none after a reply, whatever its shape:
 replies are paid for. Waiting and asking again is the caller's, who does it durably and with a
-bound. Invariant: the API key stands in no error. Used by `text_policy` and `program_text_policy`,
-and to check an endpoint before a run.
+bound. Invariant: the API key stands in no error. Used by `text_policy`, and to check an endpoint
+before a run.
 """
 
 import time

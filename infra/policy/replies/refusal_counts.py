@@ -1,7 +1,7 @@
 """The numbers in an endpoint's refusal of a prompt: how long it is, and how long it may be.
 
 Pure. A number that the words do not label is not known: a wrong one would make a program compact
-its history at the wrong place. Used by `chat_refusal` and `program_text_policy`.
+its history at the wrong place. Used by `chat_refusal` and `text_policy`.
 """
 
 import re

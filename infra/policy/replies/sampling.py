@@ -1,18 +1,15 @@
 """Sampling one reply in tokens, under a policy version that was asked for.
 
 Invariant: tokens that an earlier attempt had are continued, never sampled again, unless a version
-that is asked for alone did not make them. Used by the policies in tokens.
+that is asked for alone did not make them. Used by `token_policy`.
 """
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Protocol
 
 from infra.policy.engines.partial import UnknownWeights
-from infra.policy.protocol import Completion, Engines, Keep, SamplingParams, Versions
+from infra.policy.protocol import Completion, Engines, ReplyRequest, SamplingParams
 from infra.policy.weight_label import WeightLabel
-from mainspring.ids import RolloutId
-from mainspring.trajectories.turns import PartialCall
 
 MIN_REPLY_TOKENS = 8
 """Less room than this for a reply ends the rollout: no command fits."""
@@ -21,31 +18,10 @@ WeightsOf = Callable[[int | None], Awaitable[tuple[Path, WeightLabel]]]
 """A policy version of the campaign; the newest for None."""
 
 
-class Sampling(Protocol):
-    """How a reply is sampled, and what is known of it: fields of `protocol.ReplyRequest`."""
-
-    @property
-    def rollout(self) -> RolloutId: ...
-    @property
-    def request_id(self) -> str: ...
-    @property
-    def temperature(self) -> float: ...
-    @property
-    def versions(self) -> Versions: ...
-    @property
-    def seed(self) -> int | None: ...
-    @property
-    def begun(self) -> PartialCall | None: ...
-    @property
-    def keep(self) -> Keep | None: ...
-    @property
-    def num_closed(self) -> int: ...
-
-
 async def sample(
     engines: Engines,
     weights_of: WeightsOf,
-    ask: Sampling,
+    ask: ReplyRequest,
     input_ids: list[int],
     *,
     max_new_tokens: int,

@@ -1,63 +1,165 @@
 """Replies in tokens: what an engine sampled, with log-probs and policy versions.
 
-Invariant 4: a prompt is what was stored for the turns before plus the tokens of the one new
-message; nothing sampled is ever tokenised again. Implements `protocol.Policy`.
+Invariant 4: a prompt is the tokens of the branch that the request continues, as they were served,
+plus the tokens of what is new in it. A request continues the longest stored history that it begins
+with; one that continues none is a branch of its own. What a program changed of its history since
+(reasoning left out, arguments written anew) changes no token. Implements `protocol.Policy`.
 """
 
-from infra.policy.protocol import ChatText, Engines, PromptTooLong, ReplyRequest
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from infra.policy.protocol import (
+    ChatText,
+    Engines,
+    MadeReply,
+    PromptTooLong,
+    ReplyRequest,
+    RequestRefused,
+)
 from infra.policy.replies.sampling import MIN_REPLY_TOKENS, WeightsOf, sample
-from mainspring.agents.conversation import Conversation
 from mainspring.config.policy import PolicyConfig
+from mainspring.programs.matching import (
+    SILENT,
+    Noise,
+    StoredCall,
+    chain,
+    continued_call,
+)
+from mainspring.programs.parsing.protocol import Parser
+from mainspring.programs.parsing.stored import reply_of
+from mainspring.programs.reply import Reply
+from mainspring.programs.request import ChatMessage, ModelRequest
+from mainspring.trajectories.tree import path_to
 from mainspring.trajectories.turns import Call
+
+INLINE_CHARS = 20_000
+"""Of messages: fewer are rendered in a millisecond, which a thread costs as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    path: tuple[Call, ...]
+    """The calls that the request continues, from the root of their branch."""
+    new_ids: tuple[int, ...]
+    chain_end: str
+    """The digest of the whole request."""
+
+    @property
+    def start(self) -> int:
+        return self.path[-1].end if self.path else 0
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the whole prompt."""
+        return self.start + len(self.new_ids)
+
+    @property
+    def ids(self) -> list[int]:
+        served = [i for call in self.path for i in (*call.prompt_ids, *call.completion_ids)]
+        return [*served, *self.new_ids]
 
 
 class TokenPolicy:
+    """See protocol.Policy."""
+
+    resumes = True
+
     def __init__(
-        self, config: PolicyConfig, engines: Engines, tokenizer: ChatText, weights_of: WeightsOf
+        self,
+        config: PolicyConfig,
+        engines: Engines,
+        text: ChatText,
+        parser: Parser,
+        weights_of: WeightsOf,
+        noise: Noise = SILENT,
     ) -> None:
         self._config = config
         self._engines = engines
-        self._tokenizer = tokenizer
+        self._text = text
+        self._parser = parser
         self._weights_of = weights_of
+        self._noise = noise
 
     async def aclose(self) -> None:
         await self._engines.aclose()
 
-    async def complete(self, ask: ReplyRequest) -> Call:
-        """See protocol.Policy."""
-        replies = ask.conversation.replies
-        new_ids = self._new_ids(ask.conversation)
-        start = replies[-1].end if replies else 0
-        room = self._config.max_context - start - len(new_ids)
+    async def complete(self, ask: ReplyRequest) -> MadeReply:
+        prompt = await self._prompt(ask.request, ask.digests, ask.stored, below=ask.number)
+        room = self._config.max_context - prompt.num_tokens
         if room < MIN_REPLY_TOKENS:
-            raise PromptTooLong(start + len(new_ids), self._config.max_context)
-        context = [i for reply in replies for i in (*reply.prompt_ids, *reply.completion_ids)]
+            raise PromptTooLong(prompt.num_tokens, self._config.max_context)
+        bounds = [room, self._config.max_new_tokens]
+        if ask.request.max_tokens is not None:
+            bounds.append(max(1, ask.request.max_tokens))
         completion = await sample(
             self._engines,
             self._weights_of,
             ask,
-            context + new_ids,
-            max_new_tokens=min(room, self._config.max_new_tokens),
-            stop_token_ids=self._tokenizer.stop_token_ids,
+            prompt.ids,
+            max_new_tokens=min(bounds),
+            stop_token_ids=self._text.stop_token_ids,
         )
-        return Call(
+        call = Call(
             number=ask.number,
-            parent=replies[-1].number if replies else None,
-            prompt_start=start,
-            prompt_ids=tuple(new_ids),
+            parent=prompt.path[-1].number if prompt.path else None,
+            prompt_start=prompt.start,
+            prompt_ids=prompt.new_ids,
             completion_ids=completion.output_ids,
             logprobs=completion.logprobs,
             spans=completion.spans,
-            text=self._tokenizer.decode(completion.output_ids),
+            text=self._text.decode(completion.output_ids, apart=ask.apart),
             finish_reason=completion.finish_reason,
             latency_s=completion.latency_s,
         )
+        reply = self.reply_of(call, ask.request) if ask.apart else call.reply
+        return MadeReply(call, reply, prompt.chain_end)
 
-    def _new_ids(self, conversation: Conversation) -> list[int]:
-        """Tokens of the one message that is new since the last reply."""
-        if not conversation.replies:
-            system, user = conversation.opening()
-            return self._tokenizer.prompt_ids(system["content"], user["content"])
-        last = conversation.replies[-1].completion_ids[-1]
-        closed = last in self._tokenizer.stop_token_ids
-        return self._tokenizer.next_prompt_ids(conversation.newest(), closed=closed)
+    def reply_of(self, call: Call, request: ModelRequest) -> Reply:
+        return reply_of(call, request.tools, self._parser)
+
+    async def count(
+        self, request: ModelRequest, stored: Callable[[], Awaitable[Sequence[StoredCall]]]
+    ) -> int:
+        """Of the request rendered whole; of one that continues a stored history it may differ from
+        what its reply's usage tells, as tokens that were served stand."""
+        return (await self._prompt(request, None, (), below=0)).num_tokens
+
+    async def _prompt(
+        self,
+        request: ModelRequest,
+        digests: Sequence[str] | None,
+        stored: Sequence[StoredCall],
+        *,
+        below: int,
+    ) -> Prompt:
+        """What is asked with; nothing is sampled. Raises RequestRefused."""
+        try:
+            digests = digests or chain(request, self._noise)
+            found = continued_call(request, digests, stored, below)
+            if found is None:
+                first = partial(self._text.first_ids, request.messages, request.tools)
+                return Prompt((), await _rendered(first, request.messages), digests[-1])
+            place, parent = found
+            last = parent.completion_ids[-1:]
+            closed = bool(last) and last[0] in self._text.stop_token_ids
+            new = request.messages[place + 1 :]
+            new_ids = await _rendered(partial(self._text.next_ids, new, closed=closed), new)
+        except RecursionError as error:
+            raise RequestRefused(
+                "the request's schemas or arguments are nested too deeply",
+                remedy="offer tools whose schemas have fewer levels",
+            ) from error
+        path = path_to([each.call for each in stored], parent.number)
+        return Prompt(path, new_ids, digests[-1])
+
+
+async def _rendered(
+    render: Callable[[], Sequence[int]], messages: Sequence[ChatMessage]
+) -> tuple[int, ...]:
+    """What takes long in a thread: heartbeats share this loop."""
+    if sum(len(message.text) for message in messages) < INLINE_CHARS:
+        return tuple(render())
+    return tuple(await asyncio.to_thread(render))

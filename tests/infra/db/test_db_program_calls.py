@@ -5,9 +5,9 @@ from store_records import add_claimed_rollout
 
 from infra.db.database import Database
 from infra.db.programs import model_requests
-from infra.db.programs.program_calls import ProgramCalls, SettledCall
+from infra.db.rollouts.call_cache import CallCache
 from mainspring.ids import RolloutId
-from mainspring.programs.matching import key_of
+from mainspring.programs.matching import StoredCall, key_of
 from mainspring.programs.record import BranchKind
 from mainspring.programs.request import ChatMessage, Dialect, ModelRequest, Role
 from mainspring.trajectories.turns import Call, VersionSpan
@@ -23,60 +23,60 @@ async def _ask(db: Database, rollout: RolloutId, num_requests: int) -> None:
         )
 
 
-async def _reply(db: Database, rollout: RolloutId, number: int) -> SettledCall:
+async def _reply(db: Database, rollout: RolloutId, number: int) -> StoredCall:
     span = VersionSpan(0, 0, 2)
     call = Call(number, None, 0, (1, number), (3, 4), (-0.5, -0.5), (span,), "hello", "stop")
     await model_requests.put_reply(db, rollout, 0, call, f"h{number}")
-    return SettledCall(call, f"h{number}")
+    return StoredCall(call, f"h{number}")
 
 
 async def test_replies_are_read_in_whatever_order_they_were_stored(db: Database) -> None:
     rollout = await add_claimed_rollout(db)
     await _ask(db, rollout, 5)
-    kept = ProgramCalls(db)
-    assert await kept.read(rollout, 0) == []
+    kept = CallCache(db)
+    assert await kept.settled(rollout, 0) == []
     third = await _reply(db, rollout, 2)
-    assert await kept.read(rollout, 0) == [third]
+    assert await kept.settled(rollout, 0) == [third]
     first = await _reply(db, rollout, 0)
-    assert await kept.read(rollout, 0) == [first, third]
+    assert await kept.settled(rollout, 0) == [first, third]
     await model_requests.refuse(db, rollout, 0, 1, {"kind": "unusable"})
     last = await _reply(db, rollout, 4)
-    for reader in (kept, kept, ProgramCalls(db)):
-        assert await reader.read(rollout, 0) == [first, third, last]
+    for reader in (kept, kept, CallCache(db)):
+        assert await reader.settled(rollout, 0) == [first, third, last]
     fourth = await _reply(db, rollout, 3)
-    assert await kept.read(rollout, 0) == [first, third, fourth, last]
-    assert await kept.read(rollout, 1) == []
+    assert await kept.settled(rollout, 0) == [first, third, fourth, last]
+    assert await kept.settled(rollout, 1) == []
 
 
 async def test_what_is_known_is_not_read_again(db: Database) -> None:
     rollout = await add_claimed_rollout(db)
     await _ask(db, rollout, 3)
-    kept = ProgramCalls(db)
+    kept = CallCache(db)
     first, second = [await _reply(db, rollout, number) for number in range(2)]
-    assert await kept.read(rollout, 0) == [first, second]
+    assert await kept.settled(rollout, 0) == [first, second]
     # It is only read as long as it is not known: nothing changes what stands but this test.
     async with db.transaction() as connection:
         await connection.execute(text("UPDATE calls SET text = 'other' WHERE number = 0"))
     third = await _reply(db, rollout, 2)
-    assert await kept.read(rollout, 0) == [first, second, third]
+    assert await kept.settled(rollout, 0) == [first, second, third]
 
 
 async def test_another_store_than_the_known_one_is_read_whole(db: Database) -> None:
     rollout = await add_claimed_rollout(db)
     await _ask(db, rollout, 2)
-    kept = ProgramCalls(db)
+    kept = CallCache(db)
     for number in range(2):
         await _reply(db, rollout, number)
-    await kept.read(rollout, 0)
+    await kept.settled(rollout, 0)
     async with db.transaction() as connection:
         await connection.execute(text("UPDATE calls SET text = 'other'"))
-    assert [each.call.text for each in await kept.read(rollout, 0)] == ["other", "other"]
+    assert [each.call.text for each in await kept.settled(rollout, 0)] == ["other", "other"]
 
 
 async def test_the_epoch_used_longest_ago_leaves_first(db: Database) -> None:
     rollout = await add_claimed_rollout(db)
     await _ask(db, rollout, 1)
-    kept = ProgramCalls(db, max_bytes=1)
+    kept = CallCache(db, max_bytes=1)
     first = await _reply(db, rollout, 0)
     for epoch in (0, 1, 0):
-        assert await kept.read(rollout, epoch) == ([first] if epoch == 0 else [])
+        assert await kept.settled(rollout, epoch) == ([first] if epoch == 0 else [])

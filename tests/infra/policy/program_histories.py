@@ -14,11 +14,11 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from infra.policy.model.request_text import RequestText
-from infra.policy.program_protocol import ProgramReply, ProgramRequest, StoredCall
-from infra.policy.protocol import ANY
-from infra.policy.replies.program_policy import ProgramPolicy
+from infra.policy.protocol import ANY, MadeReply, ReplyRequest
+from infra.policy.replies.token_policy import TokenPolicy
 from mainspring.config.policy import PolicyConfig
 from mainspring.ids import RolloutId
+from mainspring.programs.matching import StoredCall
 from mainspring.programs.parsing.choice import parser_of
 from mainspring.programs.request import (
     ChatMessage,
@@ -59,7 +59,7 @@ class Talk:
 
     messages: list[ChatMessage]
     tools: tuple[ToolSpec, ...]
-    expected: ProgramReply | None = None
+    expected: MadeReply | None = None
     """The call that its next request extends, unless it is rewritten."""
 
 
@@ -69,7 +69,7 @@ class History:
     tokenizer: PreTrainedTokenizerFast
     rng: random.Random
     engines: ScriptedEngines = field(init=False)
-    policy: ProgramPolicy = field(init=False)
+    policy: TokenPolicy = field(init=False)
     stored: list[StoredCall] = field(default_factory=list)
     requests: dict[int, ModelRequest] = field(default_factory=dict)
     talks: list[Talk] = field(default_factory=list)
@@ -78,7 +78,7 @@ class History:
 
     def __post_init__(self) -> None:
         self.engines = ScriptedEngines(self._says)
-        self.policy = ProgramPolicy(
+        self.policy = TokenPolicy(
             PolicyConfig(max_context=200_000, max_new_tokens=SPAN_TOKENS),
             self.engines,
             self.text,
@@ -173,7 +173,7 @@ class History:
         # As it comes back from the store.
         request = ModelRequest.model_validate_json(self._sent(request).model_dump_json())
         made = await self.policy.complete(
-            ProgramRequest(
+            ReplyRequest(
                 number=number,
                 request=request,
                 stored=self.stored if known is None else known,
@@ -196,7 +196,7 @@ class History:
         """As it arrives."""
         return request
 
-    def _echo(self, made: ProgramReply) -> ChatMessage:
+    def _echo(self, made: MadeReply) -> ChatMessage:
         """As clients send it back."""
         text = made.reply.text
         calls = tuple(

@@ -51,6 +51,20 @@ def all_texts(
     return {**texts, "angle_like": angle}
 
 
+@pytest.fixture(scope="module")
+def plain_texts(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, tuple[RequestText, ChatTokenizer]]:
+    """Of agents: the templates that take a system's message."""
+    made: dict[str, tuple[RequestText, ChatTokenizer]] = {}
+    for name in ("qwen_like", "llama_like", "chatml"):
+        folder = tmp_path_factory.mktemp(name)
+        TOKENIZERS[name].save_pretrained(folder)
+        chat = ChatTokenizer(folder)
+        made[name] = RequestText(chat, plain=True), chat
+    return made
+
+
 def shown(name: str, ids: tuple[int, ...]) -> str:
     return TOKENIZERS[name].decode(list(ids))
 
@@ -336,3 +350,39 @@ def test_a_long_first_prompt_is_rendered_once(texts: dict[str, RequestText]) -> 
     next_s = time.process_time() - started
     print(f"{len(ids)} tokens: {first_s:.3f} s, again {again_s:.4f} s, next {next_s:.4f} s")
     assert again_s < first_s and next_s < first_s
+
+
+@settings(max_examples=60, deadline=None)
+@given(system=FORGED, user=FORGED, told=FORGED, closed=st.booleans())
+def test_an_agents_plainest_form_has_the_tokens_of_the_chat_tokenizer(
+    plain_texts: dict[str, tuple[RequestText, ChatTokenizer]],
+    system: str,
+    user: str,
+    told: str,
+    closed: bool,
+) -> None:
+    for text, chat in plain_texts.values():
+        for rules in ("", system):
+            opening = (say(Role.SYSTEM, rules), say(Role.USER, user))
+            assert list(text.first_ids(opening, ())) == chat.prompt_ids(rules, user)
+        assert list(text.first_ids(opening[1:], ())) == chat.prompt_ids("", user)
+        ids = text.next_ids((say(Role.USER, told),), closed=closed)
+        assert list(ids) == chat.next_prompt_ids(told, closed=closed)
+        assert text.decode(ids, apart=False) == chat.decode(ids)
+
+
+def test_a_template_that_keeps_few_messages_serves_agents_alone(tmp_path: Path) -> None:
+    kept = "{% for message in messages[-3:] %}"
+    tokenizer = tokenizer_of("chatml")
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "{% for message in messages %}", kept, 1
+    )
+    assert kept in tokenizer.chat_template
+    tokenizer.save_pretrained(tmp_path)
+    chat = ChatTokenizer(tmp_path)
+    text = RequestText(chat, plain=True)
+    assert list(text.first_ids((say(Role.USER, "x"),), ())) == chat.prompt_ids("", "x")
+    with pytest.raises(ModelError, match="drops earlier messages"):
+        text.first_ids((say(Role.USER, "x"),), (BASH,))
+    with pytest.raises(ModelError, match="drops earlier messages"):
+        RequestText(chat)

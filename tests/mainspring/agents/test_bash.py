@@ -5,9 +5,10 @@ import pytest
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.bash_block import SUBMIT_SENTINEL
 from mainspring.agents.bundled import BundledAgent
-from mainspring.agents.protocol import Command
+from mainspring.agents.protocol import Command, commands_in
 from mainspring.config.agent import AgentConfig
 from mainspring.ids import TaskId
+from mainspring.programs.reply import Reply
 from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.turns import Call, Execution
 
@@ -41,13 +42,13 @@ def block(command: str) -> str:
 
 def test_the_example_in_the_system_prompt_is_a_valid_reply() -> None:
     system, _ = AGENT.opening(task("It is broken."))
-    [command] = AGENT.parse(system["content"])
+    [command] = commands_in(AGENT, Reply(text=system["content"]))
     assert isinstance(command, Command)
 
 
 def test_the_task_prompt_shows_a_submission_the_parser_accepts() -> None:
     _, user = AGENT.opening(task("It is broken."))
-    assert AGENT.parse(user["content"]) == (Command(f"echo {SUBMIT_SENTINEL}"),)
+    assert commands_in(AGENT, Reply(text=user["content"])) == (Command(f"echo {SUBMIT_SENTINEL}"),)
 
 
 def test_the_task_prompt_states_issue_place_and_rules() -> None:

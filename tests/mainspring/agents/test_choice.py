@@ -59,7 +59,7 @@ def test_a_task_never_names_a_path() -> None:
         (f"{HERE}:Absent", "cannot be imported: AttributeError"),
         (f"{HERE}:not_a_class", "is a int, expected a class"),
         (f"{HERE}:Broken", "cannot be made: TypeError"),
-        (f"{HERE}:Silent", "lacks after, is_done"),
+        (f"{HERE}:Silent", "lacks request, is_done"),
     ],
 )
 def test_what_is_no_agent_is_refused(kind: str, message: str) -> None:

@@ -7,7 +7,7 @@ from store_records import add_claimed_rollout, call, execution, put_two_turns
 
 from infra.db.database import Database
 from infra.db.rollouts import rollouts, turns
-from infra.db.rollouts.trajectories import Trajectories
+from infra.db.rollouts.call_cache import CallCache
 from mainspring.ids import RolloutId
 
 
@@ -30,17 +30,17 @@ async def test_a_read_asks_for_the_newest_known_call_and_what_came_after(
     db: Database, reads: list[tuple[int, int]]
 ) -> None:
     rollout = await add_claimed_rollout(db)
-    known = Trajectories(db)
-    assert (await known.read(rollout, 0)).calls == []
+    known = CallCache(db)
+    assert (await known.played(rollout, 0)).calls == []
     start = 0
     for number in range(30):
         stored = await turns.put_call(db, rollout, 0, call(number, start))
         await turns.put_intent(db, rollout, 0, number, 0, "ls")
         # Read between a reply and its command, as a second command of the reply would be.
-        assert (await known.read(rollout, 0)).calls[-1] == stored
+        assert (await known.played(rollout, 0)).calls[-1] == stored
         await turns.put_execution(db, rollout, 0, execution(number))
         start = stored.end
-    past = await known.read(rollout, 0)
+    past = await known.played(rollout, 0)
     assert max(num_calls for _, num_calls in reads) == 2
     assert (past.calls, past.executions) == await turns.history(db, rollout, 0)
 
@@ -48,12 +48,12 @@ async def test_a_read_asks_for_the_newest_known_call_and_what_came_after(
 async def test_what_a_caller_adds_is_its_own_until_it_is_kept(db: Database) -> None:
     rollout = await add_claimed_rollout(db)
     await put_two_turns(db, rollout, 0, "x")
-    known = Trajectories(db)
-    mine, other = await known.read(rollout, 0), await known.read(rollout, 0)
+    known = CallCache(db)
+    mine, other = await known.played(rollout, 0), await known.played(rollout, 0)
     mine.add_call(await turns.put_call(db, rollout, 0, call(2, mine.calls[-1].end, "x")))
     assert len(other.calls) == 2
     known.keep(rollout, 0, mine)
-    assert (await known.read(rollout, 0)).calls == mine.calls
+    assert (await known.played(rollout, 0)).calls == mine.calls
 
 
 async def test_another_call_in_the_store_is_believed_and_another_epoch_is_another(
@@ -61,15 +61,15 @@ async def test_another_call_in_the_store_is_believed_and_another_epoch_is_anothe
 ) -> None:
     rollout = await add_claimed_rollout(db)
     await put_two_turns(db, rollout, 0, "x")
-    known = Trajectories(db)
-    wrong = await known.read(rollout, 0)
+    known = CallCache(db)
+    wrong = await known.played(rollout, 0)
     wrong.calls[-1] = replace(wrong.calls[-1], text="never stored")
     known.keep(rollout, 0, wrong)
-    right = await known.read(rollout, 0)
+    right = await known.played(rollout, 0)
     assert (right.calls, right.executions) == await turns.history(db, rollout, 0)
     assert reads[:3] == [(0, 2), (1, 1), (0, 2)]
     await rollouts.claim(db, rollout, "run-b")
-    assert (await known.read(rollout, 1)).calls == []
+    assert (await known.played(rollout, 1)).calls == []
 
 
 async def test_memory_is_bounded_and_what_left_it_is_read_again(
@@ -79,11 +79,11 @@ async def test_memory_is_bounded_and_what_left_it_is_read_again(
     await put_two_turns(db, rollout, 0, "x")
     await rollouts.claim(db, rollout, "run-b")
     await put_two_turns(db, rollout, 1, "x")
-    num_bytes = (await Trajectories(db).read(rollout, 0)).num_bytes
-    known = Trajectories(db, max_bytes=num_bytes * 3 // 2)
+    num_bytes = (await CallCache(db).played(rollout, 0)).num_bytes
+    known = CallCache(db, max_bytes=num_bytes * 3 // 2)
     reads.clear()
     for epoch in (0, 1, 1, 0):
-        past = await known.read(rollout, epoch)
+        past = await known.played(rollout, epoch)
         assert (len(past.calls), past.num_bytes) == (2, num_bytes)
     assert reads == [(0, 2), (0, 2), (1, 1), (0, 2)]
 
@@ -93,10 +93,10 @@ async def test_what_is_forgotten_takes_no_room_and_is_read_again_whole(
 ) -> None:
     rollout = await add_claimed_rollout(db)
     await put_two_turns(db, rollout, 0, "x")
-    known = Trajectories(db)
-    before = await known.read(rollout, 0)
+    known = CallCache(db)
+    before = await known.played(rollout, 0)
     known.forget(rollout, 0)
     known.forget(rollout, 0)
     assert known._num_bytes == 0
-    assert (await known.read(rollout, 0)).calls == before.calls
+    assert (await known.played(rollout, 0)).calls == before.calls
     assert reads == [(0, 2), (0, 2)]

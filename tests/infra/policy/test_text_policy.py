@@ -7,14 +7,21 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from infra.policy.program_protocol import ProgramReply, ProgramRequest, StoredCall
-from infra.policy.protocol import ANY, MalformedReply, PromptTooLong, RequestRefused
+from infra.policy.protocol import (
+    ANY,
+    MadeReply,
+    MalformedReply,
+    PromptTooLong,
+    ReplyRequest,
+    RequestRefused,
+)
 from infra.policy.replies.endpoint_errors import EndpointBusy, EndpointFailing, PolicyRefused
 from infra.policy.replies.openai import OpenAIClient
-from infra.policy.replies.program_text_policy import ProgramTextPolicy
+from infra.policy.replies.text_policy import TextPolicy
 from mainspring.config.policy import PolicyConfig
 from mainspring.ids import RolloutId
 from mainspring.programs.estimate import tokens_of_messages, tokens_of_request
+from mainspring.programs.matching import StoredCall
 from mainspring.programs.reply import Finish
 from mainspring.programs.request import ChatMessage, Dialect, ModelRequest, Role, ToolCall, ToolSpec
 from tests.chat_endpoint import CONTEXT_FULL, Endpoint, calling, chat_endpoint, completion
@@ -30,14 +37,14 @@ class Program:
     def __init__(self, endpoint: Endpoint, **config: Any) -> None:
         config = {"max_context": 4000, "max_new_tokens": 500, "model": "m1", **config}
         self.client = OpenAIClient(PolicyConfig(engines=(endpoint.url,), **config), SecretStr(KEY))
-        self.policy = ProgramTextPolicy(PolicyConfig(**config), self.client)
+        self.policy = TextPolicy(PolicyConfig(**config), self.client)
         self.stored: list[StoredCall] = []
 
     async def ask(
         self, *messages: ChatMessage, max_tokens: int | None = None, seed: int | None = None
-    ) -> ProgramReply:
+    ) -> MadeReply:
         made = await self.policy.complete(
-            ProgramRequest(
+            ReplyRequest(
                 number=len(self.stored),
                 request=request(*messages, max_tokens=max_tokens),
                 stored=self.stored,
@@ -64,7 +71,7 @@ def request(*messages: ChatMessage, max_tokens: int | None = None) -> ModelReque
     )
 
 
-def echo(made: ProgramReply, *ids: str) -> ChatMessage:
+def echo(made: MadeReply, *ids: str) -> ChatMessage:
     """With ids of the client's own."""
     calls = zip(made.reply.tool_calls, ids, strict=True)
     return ChatMessage(

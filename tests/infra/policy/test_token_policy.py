@@ -7,13 +7,19 @@ import pytest
 
 from infra.policy.engines.partial import UnknownWeights
 from infra.policy.model.request_text import RequestText
-from infra.policy.program_protocol import ProgramReply, ProgramRequest, StoredCall
-from infra.policy.protocol import ANY, PromptTooLong, RequestRefused, Versions
-from infra.policy.replies.program_policy import ProgramPolicy
+from infra.policy.protocol import (
+    ANY,
+    MadeReply,
+    PromptTooLong,
+    ReplyRequest,
+    RequestRefused,
+    Versions,
+)
+from infra.policy.replies.token_policy import TokenPolicy
 from infra.policy.weight_label import WeightLabel
 from mainspring.config.policy import PolicyConfig
 from mainspring.ids import RolloutId
-from mainspring.programs.matching import Noise
+from mainspring.programs.matching import Noise, StoredCall
 from mainspring.programs.parsing.choice import parser_of
 from mainspring.programs.reply import Finish
 from mainspring.programs.request import ChatMessage, Dialect, ModelRequest, Role, ToolCall, ToolSpec
@@ -39,7 +45,7 @@ class Rollout:
         self.replies = ["hello"]
         self.engines = ScriptedEngines(self._says)
         self.stored: list[StoredCall] = []
-        self.policy = ProgramPolicy(
+        self.policy = TokenPolicy(
             PolicyConfig(**{"max_context": 4000, "max_new_tokens": 500, **config}),
             self.engines,
             text,
@@ -60,10 +66,10 @@ class Rollout:
         number: int | None = None,
         versions: Versions = ANY,
         begun: PartialCall | None = None,
-    ) -> ProgramReply:
+    ) -> MadeReply:
         number = len(self.stored) if number is None else number
         made = await self.policy.complete(
-            ProgramRequest(
+            ReplyRequest(
                 number=number,
                 request=ModelRequest(
                     dialect=Dialect.CHAT,
@@ -93,7 +99,7 @@ def result(text: str, call_id: str) -> ChatMessage:
     return ChatMessage(role=Role.TOOL, text=text, call_id=call_id)
 
 
-def echoed(made: ProgramReply, id: str) -> ChatMessage:
+def echoed(made: MadeReply, id: str) -> ChatMessage:
     """As clients send it back: ids of their own, arguments written anew, no reasoning."""
     calls = tuple(
         call.model_copy(
@@ -177,9 +183,8 @@ async def test_bounds_of_a_reply(text: RequestText) -> None:
         await rollout.ask(user("word " * 100), tools=())
     assert full.value.max_tokens == 64 and full.value.num_tokens > 64
     assert "0 of 64 tokens are left" in str(full.value)
-    prompt = await rollout.policy.prompt(
-        9, ModelRequest(dialect=Dialect.CHAT, model="", messages=(user("x"),)), []
-    )
+    request = ModelRequest(dialect=Dialect.CHAT, model="", messages=(user("x"),))
+    prompt = await rollout.policy._prompt(request, None, [], below=9)
     assert prompt.num_tokens == len(prompt.ids) == len(cut.call.prompt_ids)
 
 
@@ -211,7 +216,7 @@ async def test_an_engine_with_other_weights_is_given_the_right_ones(text: Reques
 
     rollout = Rollout(text)
     stale = Stale(rollout.engines.says)
-    rollout.policy = ProgramPolicy(PolicyConfig(), stale, text, parser_of("hermes"), newest)
+    rollout.policy = TokenPolicy(PolicyConfig(), stale, text, parser_of("hermes"), newest)
     assert (await rollout.ask(user("x"))).reply.text == "hello"
     assert given == [("http://one", WeightLabel(5, "uid"))]
 

@@ -1,0 +1,212 @@
+"""What this process knows of the calls of the rollouts it plays, so that a reply reads only what is
+new: of an agent's calls with what their commands did, of a program's with its requests.
+
+Invariants: the store is the truth. What stands there is never changed, so what is known of earlier
+calls stays right; every read asks for the newest that is known here, and when the store has another
+one there, everything is read again. What is read belongs to its caller. Bounded by memory: the
+epoch used longest ago leaves first, and is read again when it is needed. Imported by the activities
+of replies and by the gateway.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sqlalchemy import ARRAY, Integer, and_, any_, bindparam, not_, select
+
+from infra.db.database import Database
+from infra.db.rollouts import turns
+from infra.db.tables.models import CallRow
+from infra.db.tables.program_rows import ModelRequestRow
+from mainspring.agents.asking import NextRequest
+from mainspring.agents.record import Record
+from mainspring.ids import RolloutId
+from mainspring.programs.matching import StoredCall
+from mainspring.programs.record import RequestState
+from mainspring.trajectories.turns import Call, Execution
+
+MAX_BYTES = 256 << 20
+"""Of one process: some hundreds of long rollouts, each a megabyte of tokens as Python has them."""
+TOKEN_BYTES = 36
+"""A number and its place in a tuple."""
+ROW_BYTES = 500
+"""A call or an execution without tokens, text and output."""
+_ROW = ModelRequestRow
+_NOT_FOUND = object()
+_SETTLED = (
+    select(_ROW.number, _ROW.history, *turns.CALL)
+    .outerjoin(
+        CallRow,
+        and_(
+            CallRow.rollout_id == _ROW.rollout_id,
+            CallRow.epoch == _ROW.epoch,
+            CallRow.number == _ROW.number,
+        ),
+    )
+    .where(
+        _ROW.rollout_id == bindparam("rollout"),
+        _ROW.epoch == bindparam("epoch"),
+        _ROW.number >= bindparam("first"),
+        not_(_ROW.number == any_(bindparam("known", type_=ARRAY(Integer)))),
+        _ROW.state != RequestState.ASKED,
+    )
+    .order_by(_ROW.number)
+)
+
+
+@dataclass(slots=True)
+class PlayedCalls:
+    """The calls of one epoch of an agent's rollout and what their commands did, in order."""
+
+    calls: list[Call] = field(default_factory=list)
+    executions: list[Execution] = field(default_factory=list)
+    asked: NextRequest | None = None
+    """What was asked last, after some of these calls."""
+    num_bytes: int = 0
+    """About what it takes in memory."""
+
+    @property
+    def record(self) -> Record:
+        return Record(self.calls, self.executions)
+
+    def add_call(self, call: Call) -> None:
+        self.calls.append(call)
+        self.num_bytes += _num_bytes(call)
+
+    def add_execution(self, execution: Execution) -> None:
+        self.executions.append(execution)
+        self.num_bytes += ROW_BYTES + len(execution.output) + len(execution.command)
+
+    def add_asked(self, asked: NextRequest) -> None:
+        first = 0 if self.asked is None else len(self.asked.request.messages)
+        new = asked.request.messages[first:]
+        self.num_bytes += sum(ROW_BYTES + len(message.text) for message in new)
+        self.asked = asked
+
+
+@dataclass(slots=True)
+class SettledRequests:
+    """Requests of one epoch of a program's rollout that are settled: answered or refused, which
+    they stay. They are settled in any order."""
+
+    calls: dict[int, StoredCall | None] = field(default_factory=dict)
+    """By number; None: refused."""
+    first_open: int = 0
+    """All requests of lower numbers are settled."""
+    num_bytes: int = ROW_BYTES
+
+    def add(self, number: int, stored: StoredCall | None) -> None:
+        self.calls[number] = stored
+        while self.first_open in self.calls:
+            self.first_open += 1
+        self.num_bytes += ROW_BYTES if stored is None else _num_bytes(stored.call)
+
+
+class _Sized(Protocol):
+    num_bytes: int
+
+
+class CallCache:
+    def __init__(self, db: Database, max_bytes: int = MAX_BYTES) -> None:
+        self._db = db
+        self._max_bytes = max_bytes
+        self._known: OrderedDict[tuple[RolloutId, int], tuple[_Sized, int]] = OrderedDict()
+        """With the bytes that were counted for it."""
+        self._num_bytes = 0
+
+    async def played(self, rollout: RolloutId, epoch: int) -> PlayedCalls:
+        """All that is stored of an agent's epoch."""
+        known, _ = self._known.get((rollout, epoch), (None, 0))
+        if isinstance(known, PlayedCalls) and known.calls:
+            newest = known.calls[-1]
+            calls, executions = await turns.history(self._db, rollout, epoch, newest.number)
+            if calls and calls[0] == newest:
+                whole = _added(_before(known, newest.number), calls, executions)
+                self.keep(rollout, epoch, whole)
+                return whole
+        calls, executions = await turns.history(self._db, rollout, epoch)
+        whole = _added(PlayedCalls(), calls, executions)
+        self.keep(rollout, epoch, whole)
+        return whole
+
+    def keep(self, rollout: RolloutId, epoch: int, known: PlayedCalls) -> None:
+        """What the caller has read, with what it stored since then."""
+        # A copy: two attempts of an activity may add to what they read.
+        own = PlayedCalls([*known.calls], [*known.executions], known.asked, known.num_bytes)
+        self._keep(rollout, epoch, own)
+
+    def forget(self, rollout: RolloutId, epoch: int) -> None:
+        """An epoch whose last turn is played: should it be read again, the store has it."""
+        _, counted = self._known.pop((rollout, epoch), (None, 0))
+        self._num_bytes -= counted
+
+    async def settled(self, rollout: RolloutId, epoch: int) -> list[StoredCall]:
+        """All stored replies of a program's epoch by number."""
+        known, _ = self._known.get((rollout, epoch), (None, 0))
+        if not isinstance(known, SettledRequests):
+            known = SettledRequests()
+        newest = max(known.calls, default=None)
+        found = await self._settled(rollout, epoch, known, newest)
+        if newest is not None and found.pop(newest, _NOT_FOUND) != known.calls[newest]:
+            known = SettledRequests()
+            found = await self._settled(rollout, epoch, known, None)
+        # Two attempts may read at once: what both found is added once.
+        for number, stored in found.items():
+            if number not in known.calls:
+                known.add(number, stored)
+        self._keep(rollout, epoch, known)
+        calls = [known.calls[number] for number in sorted(known.calls)]
+        return [each for each in calls if each is not None]
+
+    async def _settled(
+        self, rollout: RolloutId, epoch: int, known: SettledRequests, newest: int | None
+    ) -> dict[int, StoredCall | None]:
+        first = known.first_open if newest is None else min(known.first_open, newest)
+        which = {
+            "rollout": rollout,
+            "epoch": epoch,
+            "first": first,
+            "known": [each for each in known.calls if each >= first and each != newest],
+        }
+        async with self._db.statement() as connection:
+            rows = (await connection.execute(_SETTLED, which)).all()
+        return {
+            number: None if history is None else StoredCall(Call(*call), history)
+            for number, history, *call in rows
+        }
+
+    def _keep(self, rollout: RolloutId, epoch: int, known: _Sized) -> None:
+        self.forget(rollout, epoch)
+        self._known[rollout, epoch] = known, known.num_bytes
+        self._num_bytes += known.num_bytes
+        while self._num_bytes > self._max_bytes:
+            _, (_, counted) = self._known.popitem(last=False)
+            self._num_bytes -= counted
+
+
+def _num_bytes(call: Call) -> int:
+    num_tokens = len(call.prompt_ids) + 2 * len(call.completion_ids)
+    return ROW_BYTES + TOKEN_BYTES * num_tokens + len(call.text)
+
+
+def _before(known: PlayedCalls, number: int) -> PlayedCalls:
+    """Without call `number`, the newest, and its executions."""
+    newest = known.calls[-1]
+    last = PlayedCalls()
+    last.add_call(newest)
+    executions = known.executions
+    end = len(executions)
+    while end and executions[end - 1].call == number:
+        end -= 1
+        last.add_execution(executions[end])
+    return PlayedCalls(
+        known.calls[:-1], executions[:end], known.asked, known.num_bytes - last.num_bytes
+    )
+
+
+def _added(to: PlayedCalls, calls: list[Call], executions: list[Execution]) -> PlayedCalls:
+    for call in calls:
+        to.add_call(call)
+    for execution in executions:
+        to.add_execution(execution)
+    return to

@@ -1,0 +1,106 @@
+"""What the policy is asked next in a rollout that an agent plays, and what it may continue.
+
+Invariants: pure; the same record gives the same request, so every attempt asks the same. What an
+agent asks is checked here: a request that cannot be one is AgentBroken, which ends the campaign
+with one sentence. A turn costs what is new in it: the request of the turn before is continued, and
+all are followed from the first call on only where it is not at hand.
+"""
+
+from dataclasses import dataclass
+
+from mainspring.agents.protocol import Agent, FormatError, commands_in
+from mainspring.agents.record import Record
+from mainspring.errors import ConfigError, MainspringError
+from mainspring.programs.matching import Chained, StoredCall, chain, continued
+from mainspring.programs.request import ModelRequest
+from mainspring.tasks.task import Task
+from mainspring.trajectories.turns import Call, Execution
+
+
+class AgentBroken(ConfigError):
+    """An agent of one's own asks what no policy can be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextRequest(Chained):
+    """What the policy is asked after the calls of a record."""
+
+    stored: tuple[StoredCall, ...] = ()
+    """These calls, which it may continue."""
+
+
+def next_request(
+    agent: Agent, task: Task, record: Record, known: NextRequest | None = None
+) -> NextRequest:
+    """What follows the record. `known`: what followed an earlier one of the same rollout. Raises
+    AgentBroken."""
+    if known is None:
+        first = _checked(agent, task, record.before(0))
+        known = NextRequest(first, chain(first))
+    while len(known.stored) < len(record.calls):
+        call = record.calls[len(known.stored)]
+        history = continued(known.digests[-1], call.reply)
+        stored = (*known.stored, StoredCall(call, history))
+        request = _checked(agent, task, record.before(len(stored), known.request))
+        digests = chain(request, after=known)
+        place = len(known.request.messages)
+        if agent.appends and (len(digests) <= place or digests[place] != history):
+            raise AgentBroken(
+                f"{_place(agent, task, len(stored))} does not begin with the request before it and "
+                "its reply, and the agent declares that it appends",
+                remedy="set `appends = False` in its class if it rewrites what was said: see "
+                "docs/extending.md",
+            )
+        known = NextRequest(request, digests, stored)
+    return known
+
+
+def check_asking(agent: Agent, task: Task) -> None:
+    """Ask as in the first two turns of a rollout, with an empty reply between them. Raises
+    AgentBroken, and ConfigError for a task that the agent cannot play."""
+    call = Call(0, None, 0, (), (), (), (), text="", finish_reason="stop")
+    try:
+        asked = commands_in(agent, call.reply)
+        commands = () if isinstance(asked, FormatError) else asked
+        ran = [
+            Execution(0, index, each.command, 0, b"", False, False, 0.0)
+            for index, each in enumerate(commands)
+        ]
+        next_request(agent, task, Record((call,), ran))
+    except MainspringError:
+        raise
+    except Exception as error:
+        raise AgentBroken(
+            f"agent {type(agent).__name__}, task {task.id}: {type(error).__name__}: {error}",
+            remedy="it was asked for its first two requests, with an empty reply between them: see "
+            "docs/extending.md",
+        ) from error
+
+
+def _checked(agent: Agent, task: Task, record: Record) -> ModelRequest:
+    """Raises AgentBroken for what no policy can be asked."""
+    request = agent.request(task, record)
+    if isinstance(request, ModelRequest) and request.messages and not request.tools:
+        return request
+    where, remedy = _place(agent, task, len(record.calls)), "see docs/extending.md"
+    if not isinstance(request, ModelRequest):
+        raise AgentBroken(
+            f"{where} is a {type(request).__name__}, expected a ModelRequest", remedy=remedy
+        )
+    if not request.messages:
+        raise AgentBroken(f"{where} has no messages", remedy=remedy)
+    names = [tool.name for tool in request.tools]
+    if len({*names}) < len(names):
+        told = ", ".join(names)
+        raise AgentBroken(f"{where} offers two tools of one name: {told}", remedy=remedy)
+    if unknown := {*names} - {tool.name for tool in agent.tools}:
+        raise AgentBroken(
+            f"{where} offers the tool {min(unknown)!r}, which is not among the agent's tools",
+            remedy="name every tool that its requests may offer in `tools` of its class: "
+            "see docs/extending.md",
+        )
+    return request
+
+
+def _place(agent: Agent, task: Task, num_calls: int) -> str:
+    return f"agent {type(agent).__name__}, task {task.id}: its request after {num_calls} calls"

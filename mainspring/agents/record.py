@@ -1,0 +1,36 @@
+"""What a rollout did so far, as its agent sees it.
+
+Invariant: pure; it holds what is stored and no more, so it is the same for every attempt, on
+whatever machine. Made from the store by the activities of replies, and by exports.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mainspring.programs.request import ModelRequest
+from mainspring.trajectories.turns import Call, Execution
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    calls: Sequence[Call]
+    """Of the rollout's epoch, in their order; one whose parent is None began a branch."""
+    executions: Sequence[Execution]
+    """Of their commands, in their order."""
+    last_request: ModelRequest | None = None
+    """What the last call replied to: what the agent gave for the record without it."""
+
+    def ran(self, call: int) -> Sequence[Execution]:
+        """What the commands of call number `call` did, in their order."""
+        first = bisect_left(self.executions, call, key=lambda each: each.call)
+        return self.executions[
+            first : bisect_right(self.executions, call, first, key=lambda each: each.call)
+        ]
+
+    def before(self, num_calls: int, last_request: ModelRequest | None = None) -> "Record":
+        """As it was after the first `num_calls` calls."""
+        if num_calls == len(self.calls):
+            return Record(self.calls, self.executions, last_request)
+        end = bisect_left(self.executions, self.calls[num_calls].number, key=lambda each: each.call)
+        return Record(self.calls[:num_calls], self.executions[:end], last_request)
