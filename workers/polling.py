@@ -26,7 +26,7 @@ HEARTBEAT_THROTTLE = timedelta(seconds=HEARTBEAT_THROTTLE_S)
 
 def workflow_runner() -> WorkflowRunner:
     """Without the SDK's sandbox, a third of a workflow's CPU time: it looks for code that would not
-    replay, and the tests run every workflow inside it (tests/workflows)."""
+    replay, and the tests replay every kind of workflow inside it (tests/replay)."""
     return UnsandboxedWorkflowRunner()
 
 
