@@ -189,7 +189,7 @@ def test_every_door_is_on_the_page_and_open() -> None:
     ("old", "new", "fault"),
     [
         ("`create`, `start`", "`creates`", "campaign_launch.py has no function creates"),
-        ("`infra/policy/replies/sampling.py`: `sample`", "", "stop 6: none of "),
+        ("`complete`, `_sample`", "`complete`", "stop 6: none of "),
         (
             "`infra/db/rollouts/turns.py`: `put_call`",
             "`infra/db/turn.py`: `put_call`",

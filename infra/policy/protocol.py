@@ -24,6 +24,9 @@ from mainspring.programs.request import ChatMessage, ModelRequest, ToolSpec
 from mainspring.status import FaultKind
 from mainspring.trajectories.turns import Call, PartialCall, VersionSpan
 
+MIN_REPLY_TOKENS = 8
+"""Less room than this for a reply is none: no command fits."""
+
 
 class MalformedReply(EngineError):
     """An answer of another shape than the API has: cut on its way, or from something else."""

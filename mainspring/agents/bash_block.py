@@ -7,6 +7,7 @@ the end is not clear nothing is run. Imported by agents that write bash blocks.
 
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from mainspring.agents.protocol import Command, FormatError
 from mainspring.agents.shell_lines import ShellLines
@@ -36,6 +37,8 @@ class _Block:
     """Why its end is not clear."""
 
 
+# A reply is read when it came, when its command runs, and when the policy is told what that did.
+@lru_cache(maxsize=1024)
 def parse_bash_block(text: str) -> Command | FormatError:
     # bash cannot be handed a NUL, and a model may sample one; some end their lines with CR LF.
     text = text.replace("\0", "").replace("\r\n", "\n")

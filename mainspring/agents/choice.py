@@ -62,7 +62,19 @@ def check_agent(config: AgentConfig) -> None:
             remedy="its class tells whether its requests append and which tools they offer: add "
             "both, or extend ConversationAgent: see docs/extending.md",
         )
+    # It would find no command in any reply, and every rollout would end by format errors.
+    if _first_annotation(type(agent).parse) in (str, "str"):
+        raise ConfigError(
+            f"agent {config.kind!r}: its `parse` takes a str, expected a Reply",
+            remedy="write `def parse(self, reply: Reply)` and read `reply.text`: see "
+            "docs/extending.md",
+        )
     parser_of(config.tool_parser)
+
+
+def _first_annotation(method: Callable[..., object]) -> object:
+    """Of its first argument; None where it has none."""
+    return next(iter(getattr(method, "__annotations__", {}).values()), None)
 
 
 def _made(config: AgentConfig, name: str) -> Agent:

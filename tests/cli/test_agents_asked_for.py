@@ -11,6 +11,8 @@ from cli.operations.runs import campaign_launch as launch
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
+from mainspring.agents.bash import BashAgent
+from mainspring.agents.record import Record
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvaluationConfig
@@ -18,8 +20,10 @@ from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, TaskId
+from mainspring.programs.request import ChatMessage, ModelRequest, Role
 from mainspring.status import Unverified
 from mainspring.tasks.swe_task import SweTask
+from mainspring.tasks.task import Task
 
 COMMAND = {"kind": "command", "options": {"command": "true"}}
 OUTSIDE = {"kind": "remote"}
@@ -114,3 +118,37 @@ async def test_another_agent_is_refused_before_anything_is_stored(
         )
         [found] = [each for each in await of_the_tasks(campaign, db) if each.state is State.MISSING]
         assert found.what == "agent" and message in found.found
+
+
+class Rewriting(BashAgent):
+    """Declares that it appends."""
+
+    def request(self, task: Task, record: Record) -> ModelRequest:
+        told = f"{task.issue} {len(record.calls)}"
+        return ModelRequest(messages=(ChatMessage(role=Role.USER, text=told),))
+
+
+class Silent(BashAgent):
+    def request(self, task: Task, record: Record) -> ModelRequest:
+        return ModelRequest(messages=())
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [("Rewriting", "does not begin with the request before it"), ("Silent", "has no messages")],
+)
+async def test_an_agent_that_asks_what_it_may_not_is_refused_before_the_run_is_stored(
+    stack: StackInfo, kind: str, message: str
+) -> None:
+    name = f"agent-{uuid.uuid4().hex[:8]}"
+    policy = PolicyConfig(model="scripted")
+    agent: dict[str, object] = {"kind": f"{__name__}:{kind}"}
+    config = EvaluationConfig.model_validate(
+        {**fields(name, agent), "policy": policy, "split": "train"}
+    )
+    async with Database.open(stack.database_url) as db:
+        await tasks.put_tasks(db, [task_of(name, None)])
+        with pytest.raises(UsageError, match=f"agent {kind}, task {name}.*{message}") as refused:
+            await launch.create(db, config)
+        assert refused.value.remedy
+        assert await campaigns.find(db, CampaignId(name)) is None

@@ -233,7 +233,7 @@ class CallRow(Base):
     num_prompt_tokens: Mapped[int | None]
     num_completion_tokens: Mapped[int | None]
     parts: Mapped[Reply | None]
-    """Of an endpoint's reply to a program."""
+    """Of an endpoint's reply to a program, or of a reply to an agent that offered tools."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 

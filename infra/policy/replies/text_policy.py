@@ -9,14 +9,19 @@ when its process died is asked for again. Implements `protocol.Policy`.
 from collections.abc import Awaitable, Callable, Sequence
 
 from infra.policy.model.request_messages import call_as_text
-from infra.policy.protocol import MadeReply, PromptTooLong, ReplyRequest, RequestRefused
+from infra.policy.protocol import (
+    MIN_REPLY_TOKENS,
+    MadeReply,
+    PromptTooLong,
+    ReplyRequest,
+    RequestRefused,
+)
 from infra.policy.replies.chat_refusal import tells_that_it_passes
 from infra.policy.replies.chat_reply import ChatReply
 from infra.policy.replies.chat_request import messages_of, tools_of
 from infra.policy.replies.endpoint_errors import PromptNotTaken, RequestNotTaken, StrayRefusal
 from infra.policy.replies.openai import OpenAIClient
 from infra.policy.replies.refusal_counts import token_counts
-from infra.policy.replies.sampling import MIN_REPLY_TOKENS
 from mainspring.config.policy import PolicyConfig
 from mainspring.programs import estimate
 from mainspring.programs.matching import (

@@ -3,23 +3,30 @@
 Invariant 4: a prompt is the tokens of the branch that the request continues, as they were served,
 plus the tokens of what is new in it. A request continues the longest stored history that it begins
 with; one that continues none is a branch of its own. What a program changed of its history since
-(reasoning left out, arguments written anew) changes no token. Implements `protocol.Policy`.
+(reasoning left out, arguments written anew) changes no token. Tokens that an earlier attempt had
+are continued, never sampled again, unless a version that is asked for alone did not make them.
+Implements `protocol.Policy`.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
+from infra.policy.engines.partial import UnknownWeights
 from infra.policy.protocol import (
+    MIN_REPLY_TOKENS,
     ChatText,
+    Completion,
     Engines,
     MadeReply,
     PromptTooLong,
     ReplyRequest,
     RequestRefused,
+    SamplingParams,
 )
-from infra.policy.replies.sampling import MIN_REPLY_TOKENS, WeightsOf, sample
+from infra.policy.weight_label import WeightLabel
 from mainspring.config.policy import PolicyConfig
 from mainspring.programs.matching import (
     SILENT,
@@ -31,12 +38,15 @@ from mainspring.programs.matching import (
 from mainspring.programs.parsing.protocol import Parser
 from mainspring.programs.parsing.stored import reply_of
 from mainspring.programs.reply import Reply
-from mainspring.programs.request import ChatMessage, ModelRequest
+from mainspring.programs.request import ChatMessage, ModelRequest, ToolSpec
 from mainspring.trajectories.tree import path_to
 from mainspring.trajectories.turns import Call
 
+WeightsOf = Callable[[int | None], Awaitable[tuple[Path, WeightLabel]]]
+"""A policy version of the campaign; the newest for None."""
 INLINE_CHARS = 20_000
-"""Of messages: fewer are rendered in a millisecond, which a thread costs as well."""
+"""Of messages without tools: fewer are rendered in a millisecond or two, and a thread would cost a
+part of that beside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +68,12 @@ class Prompt:
 
     @property
     def ids(self) -> list[int]:
-        served = [i for call in self.path for i in (*call.prompt_ids, *call.completion_ids)]
-        return [*served, *self.new_ids]
+        ids: list[int] = []
+        for call in self.path:  # each by one copy: a long rollout has tens of thousands
+            ids += call.prompt_ids
+            ids += call.completion_ids
+        ids += self.new_ids
+        return ids
 
 
 class TokenPolicy:
@@ -94,7 +108,7 @@ class TokenPolicy:
         bounds = [room, self._config.max_new_tokens]
         if ask.request.max_tokens is not None:
             bounds.append(max(1, ask.request.max_tokens))
-        completion = await sample(
+        completion = await _sample(
             self._engines,
             self._weights_of,
             ask,
@@ -141,7 +155,9 @@ class TokenPolicy:
             found = continued_call(request, digests, stored, below)
             if found is None:
                 first = partial(self._text.first_ids, request.messages, request.tools)
-                return Prompt((), await _rendered(first, request.messages), digests[-1])
+                return Prompt(
+                    (), await _rendered(first, request.messages, request.tools), digests[-1]
+                )
             place, parent = found
             last = parent.completion_ids[-1:]
             closed = bool(last) and last[0] in self._text.stop_token_ids
@@ -157,9 +173,50 @@ class TokenPolicy:
 
 
 async def _rendered(
-    render: Callable[[], Sequence[int]], messages: Sequence[ChatMessage]
+    render: Callable[[], Sequence[int]],
+    messages: Sequence[ChatMessage],
+    tools: Sequence[ToolSpec] = (),
 ) -> tuple[int, ...]:
     """What takes long in a thread: heartbeats share this loop."""
-    if sum(len(message.text) for message in messages) < INLINE_CHARS:
+    is_plain = not tools and not any(message.tool_calls for message in messages)
+    if is_plain and sum(len(message.text) for message in messages) < INLINE_CHARS:
         return tuple(render())
     return tuple(await asyncio.to_thread(render))
+
+
+async def _sample(
+    engines: Engines,
+    weights_of: WeightsOf,
+    ask: ReplyRequest,
+    input_ids: list[int],
+    *,
+    max_new_tokens: int,
+    stop_token_ids: tuple[int, ...],
+) -> Completion:
+    """One completion under a version that was asked for; other engines are given one first."""
+    params = SamplingParams(
+        max_new_tokens=max_new_tokens,
+        temperature=ask.temperature,
+        stop_token_ids=stop_token_ids,
+        seed=ask.seed,
+    )
+    begun, num_closed = ask.begun, ask.num_closed
+    fit = ask.versions.of_earlier_tokens
+    if begun is not None and not all(fit.admit(span.version) for span in begun.spans):
+        begun = None
+    while True:
+        try:
+            return await engines.generate(
+                input_ids,
+                params,
+                request_id=ask.request_id,
+                sticky=ask.rollout,
+                versions=ask.versions,
+                begun=begun,
+                keep=ask.keep,
+                num_closed=num_closed,
+            )
+        except UnknownWeights as stale:
+            begun, num_closed = stale.begun or begun, max(num_closed, stale.num_closed)
+            weights, label = await weights_of(ask.versions.at_least if ask.versions.only else None)
+            await engines.reconcile(stale.engine, weights, label)

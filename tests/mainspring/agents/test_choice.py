@@ -5,6 +5,8 @@ import pytest
 from mainspring.agents.bash import BashAgent
 from mainspring.agents.bundled import BundledAgent
 from mainspring.agents.choice import agent_for, check_agent
+from mainspring.agents.conversation import ConversationAgent
+from mainspring.agents.protocol import FormatError
 from mainspring.config.agent import AgentConfig
 from mainspring.errors import ConfigError
 from mainspring.ids import TaskId
@@ -24,6 +26,25 @@ class Silent:
     def opening(self, task: SweTask) -> None: ...
 
     def parse(self, reply: str) -> None: ...
+
+
+class TakesText(BashAgent):
+    def parse(self, reply: str) -> FormatError:  # type: ignore[override]
+        return FormatError(len(reply))
+
+
+class Undeclared:
+    def __init__(self, config: AgentConfig) -> None: ...
+
+    def request(self, task: object, record: object) -> None: ...
+
+    def parse(self, reply: object) -> None: ...
+
+    def is_done(self, execution: object) -> None: ...
+
+
+class HalfConversation(ConversationAgent):
+    def __init__(self, config: AgentConfig) -> None: ...
 
 
 class Broken(BashAgent):
@@ -59,6 +80,9 @@ def test_a_task_never_names_a_path() -> None:
         (f"{HERE}:Absent", "cannot be imported: AttributeError"),
         (f"{HERE}:not_a_class", "is a int, expected a class"),
         (f"{HERE}:Broken", "cannot be made: TypeError"),
+        (f"{HERE}:TakesText", "its `parse` takes a str, expected a Reply"),
+        (f"{HERE}:Undeclared", "lacks appends, tools"),
+        (f"{HERE}:HalfConversation", "cannot be made: TypeError.*abstract"),
         (f"{HERE}:Silent", "lacks request, is_done"),
     ],
 )
