@@ -51,10 +51,11 @@ class ConversationAgent(ABC):
             )
         messages = list(request.messages)
         for call in new:
-            messages += self._turn(call, record.ran(call.number))
+            messages += self.turn(call, record.ran(call.number))
         return request.model_copy(update={"messages": tuple(messages)})
 
-    def _turn(self, call: Call, executions: Sequence[Execution]) -> list[ChatMessage]:
+    def turn(self, call: Call, executions: Sequence[Execution]) -> list[ChatMessage]:
+        """The messages of a turn: the reply, and what came of it. For a `request` of your own."""
         if call.parts is None or not call.parts.tool_calls:
             text = call.text if call.parts is None else call.parts.text
             told = self.after(call, executions)
