@@ -11,7 +11,7 @@ def test_ranks_wait_for_a_host_that_holds_them_and_are_placed_again(make_model) 
     command = [sys.executable, "-W", "ignore", "-m", "tests.trainer.placed_ranks", str(directory)]
     # Ray's sockets have long paths.
     environment = {name: value for name, value in os.environ.items() if name != "TMPDIR"}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
     assert ended.returncode == 0, ended.stderr[-2000:]
     # Ray prints what a lost host's log has, before it and after.
     [line] = [each for each in ended.stdout.splitlines() if each.startswith('{"refusal"')]
