@@ -5,7 +5,7 @@ Invariant: asked again, each gives what stands: a group that was admitted is adm
 
 from activities.implements import implements
 from activities.rollouts import make_group
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.plans import standing
 from infra.db.plans.standing import Standing
@@ -32,7 +32,7 @@ _CUT = (StopReason.CANCELLED, StopReason.TERMINATED)
 
 
 class CampaignActivities:
-    def __init__(self, db: Database, known: Known) -> None:
+    def __init__(self, db: Database, known: FactCache) -> None:
         self._db = db
         self._known = known
 

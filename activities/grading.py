@@ -14,7 +14,7 @@ from typing import TypeVar
 from temporalio import activity
 
 from activities.implements import implements
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.nodes import sandboxes
 from infra.db.rollouts import rollouts
@@ -46,7 +46,7 @@ class GradingActivities:
     def __init__(
         self,
         db: Database,
-        known: Known,
+        known: FactCache,
         node: NodeId,
         environments: Environments,
     ) -> None:

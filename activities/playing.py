@@ -18,7 +18,7 @@ from temporalio import activity
 from activities.implements import implements
 from activities.replies.replies import ReplyActivities, TurnBegin
 from activities.sandbox import SandboxActivities
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.rollouts.call_cache import PlayedCalls
 from infra.policy.protocol import NoEngineAnswered
 from infra.temporal.faults import kind_of, wait_before_retry_s
@@ -73,7 +73,7 @@ class Play:
 class PlayingActivities:
     def __init__(
         self,
-        known: Known,
+        known: FactCache,
         node: NodeId,
         held: HeldSandboxes,
         replies: ReplyActivities,

@@ -2,7 +2,7 @@
 
 from activities.implements import implements
 from activities.scoring import score_rollout
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.nodes import nodes
 from infra.db.rollouts import groups, rollouts
@@ -61,7 +61,7 @@ async def _task_of(db: Database, config: CampaignConfig, draw: int, ids: list[Ta
     return ids[next_task(histories, draw, config)]
 
 
-async def make_group(db: Database, known: Known, ask: GroupInput) -> GroupRecord:
+async def make_group(db: Database, known: FactCache, ask: GroupInput) -> GroupRecord:
     """Store a training group with its rollouts; the one that is there already."""
     config = training(await known.config(ask.campaign))
     ids = await selections.task_ids(db, config, "train")
@@ -92,7 +92,7 @@ async def make_group(db: Database, known: Known, ask: GroupInput) -> GroupRecord
 
 
 class RolloutActivities:
-    def __init__(self, db: Database, known: Known) -> None:
+    def __init__(self, db: Database, known: FactCache) -> None:
         self._db = db
         self._known = known
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from temporalio import activity
 
 from activities.implements import implements
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.fence import Fenced
 from infra.db.rollouts import rollouts, snapshots, turns
@@ -56,7 +56,7 @@ class SandboxActivities:
     def __init__(
         self,
         db: Database,
-        known: Known,
+        known: FactCache,
         node: NodeId,
         held: HeldSandboxes,
         admission: Admission,

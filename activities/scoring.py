@@ -7,7 +7,7 @@ are about policies and exploits only, and no reward depends on them.
 
 import asyncio
 
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.rollouts.outcomes import Played, played
 from mainspring.agents.program import asked_by
@@ -25,7 +25,7 @@ FUNCTION_TIMEOUT_S = 10.0
 
 async def score_rollout(
     db: Database,
-    known: Known,
+    known: FactCache,
     rollout: RolloutId,
     epoch: int,
     *,
@@ -70,7 +70,7 @@ async def score_rollout(
 
 
 async def _actions(
-    known: Known, rollout: RolloutId, did: Played
+    known: FactCache, rollout: RolloutId, did: Played
 ) -> list[tuple[Command, ...] | FormatError]:
     agent = await known.agent(rollout)
     return [
@@ -95,7 +95,7 @@ async def _score(config: RunConfig, outcome: Outcome) -> Scored:
 
 
 async def _suspicions(
-    known: Known, did: Played, commands: list[str], verdict: Verdict | None
+    known: FactCache, did: Played, commands: list[str], verdict: Verdict | None
 ) -> tuple[Suspicion, ...]:
     if did.player not in (Player.POLICY, Player.EXPLOIT):
         return ()

@@ -29,7 +29,7 @@ NUM_DECODING = (0, 1, 2)
 LENGTH = 9
 
 
-class Served(Protocol):
+class ForwardModel(Protocol):
     vocab_size: int
 
     def kv_shape(self, max_length: int | None = None) -> KvShape: ...
@@ -38,7 +38,7 @@ class Served(Protocol):
 
 
 @torch.inference_mode()
-def problem(served: Served, model: Any) -> str | None:
+def problem(served: ForwardModel, model: Any) -> str | None:
     """One sentence about what differs, or None. `model`: the one of transformers in `served`."""
     source = torch.Generator().manual_seed(0)
     ids = torch.randint(served.vocab_size, (2, LENGTH), generator=source)

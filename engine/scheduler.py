@@ -18,7 +18,7 @@ from torch import Tensor
 
 from engine.sampling import sample
 from engine.sequences import Sequence
-from engine.served_model import PolicyModel
+from engine.served_model import ServedModel
 from engine.slots import SLOTS_PER_RUNNING, SlotPool
 from mainspring.errors import ModelError
 
@@ -46,7 +46,7 @@ class _Update:
 
 
 class Scheduler:
-    def __init__(self, model: PolicyModel, *, weight_version: str, max_batch: int) -> None:
+    def __init__(self, model: ServedModel, *, weight_version: str, max_batch: int) -> None:
         self.model = model
         self.weight_version = weight_version
         self.max_batch = max_batch

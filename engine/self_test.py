@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from engine.padding import Padding, padded
-from engine.served_model import PolicyModel
+from engine.served_model import ServedModel
 from engine.slots import KvShape, SlotPool
 from mainspring.artifacts.batch_invariance import MKL_VARIABLE, ROW_BLOCK, mkl_branch
 from mainspring.artifacts.cpu import this_cpu
@@ -38,7 +38,7 @@ Product = Callable[[Tensor, Tensor], Tensor]
 
 
 @torch.inference_mode()
-def check(model: PolicyModel) -> None:
+def check(model: ServedModel) -> None:
     """Find the padding that is enough for `model`, and use it. Raises EngineError."""
     weights, shape = model.linear_weights(), model.kv_shape()
     problems: list[str] = []
@@ -62,7 +62,7 @@ def check(model: PolicyModel) -> None:
         raise _depends(model, problems)
 
 
-def _depends(model: PolicyModel, problems: Sequence[str]) -> EngineError:
+def _depends(model: ServedModel, problems: Sequence[str]) -> EngineError:
     stamp = model.stamp
     return EngineError(
         f"model directory {model.directory}: results on this machine depend on what is computed "
@@ -130,7 +130,7 @@ def lengths_that_differ(shape: KvShape, num_heads: int, padding: Padding) -> Ite
                 break
 
 
-def requests_that_differ(model: PolicyModel) -> Iterator[str]:
+def requests_that_differ(model: ServedModel) -> Iterator[str]:
     """One sentence for each pass of a request whose logits are others than in company."""
     source = _source()
     ids = [
@@ -147,7 +147,7 @@ def requests_that_differ(model: PolicyModel) -> Iterator[str]:
         yield f"a request of {PROMPTS[0]} tokens, computed again from its tokens"
 
 
-def _logits(model: PolicyModel, ids: Sequence[list[int]]) -> list[Tensor]:
+def _logits(model: ServedModel, ids: Sequence[list[int]]) -> list[Tensor]:
     """[R, V] after the prompts, and after each of the NUM_DECODED tokens behind them."""
     pool = SlotPool(len(ids), model.kv_shape())
     found = [model.forward(pool, [each[:-NUM_DECODED] for each in ids], 0)]

@@ -25,18 +25,18 @@ from infra.policy.model.model_files import check_servable
 from mainspring.artifacts.stamp import machine_stamp
 from mainspring.errors import ModelError
 from mainspring.model_folder.config_file import where
-from mainspring.model_folder.refusals import SGLANG, Use, check_served
+from mainspring.model_folder.refusals import SGLANG, FolderUse, check_served
 from mainspring.model_folder.weights import read_weights
 
 _log = structlog.get_logger()
 
 
-class PolicyModel:
+class ServedModel:
     def __init__(
         self, directory: Path, context_length: int | None = None, *, is_reproducible: bool = False
     ) -> None:
         """Raises ModelError when the directory cannot be served."""
-        check_servable(directory, Use.SERVED)
+        check_servable(directory, FolderUse.SERVED)
         transformers_logging.disable_progress_bar()
         try:
             config = AutoConfig.from_pretrained(directory, local_files_only=True)

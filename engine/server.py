@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from engine import self_test
 from engine.app import make_app
 from engine.scheduler import Scheduler
-from engine.served_model import PolicyModel
+from engine.served_model import ServedModel
 from engine.slots import fitting_batch
 from engine.thread import EngineThread
 from infra.listener import listen
@@ -47,7 +47,7 @@ class EngineServer:
     """Raises ModelError or ServiceError when made; serves until `should_exit`."""
 
     def __init__(self, options: EngineOptions) -> None:
-        model = PolicyModel(
+        model = ServedModel(
             options.model, options.context_length, is_reproducible=options.reproducible
         )
         if options.reproducible:

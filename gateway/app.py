@@ -15,7 +15,7 @@ from gateway import models
 from gateway.bodies import Bodies
 from gateway.channel import Channel
 from gateway.dialects import gemini, messages
-from gateway.dialects.protocol import Envelope, Problem, ProblemKind, Wire
+from gateway.dialects.protocol import DialectWire, Envelope, Problem, ProblemKind
 from gateway.endpoint import Endpoint, Handler
 from gateway.exchange import KEEP_ALIVE_S, Exchange
 from gateway.keys import key_of
@@ -72,7 +72,7 @@ class _Gateway:
         message = "this gateway has no such route: see docs/gateway.md for those that it has"
         await refuse(channel, _wire_of(channel), Problem(ProblemKind.UNKNOWN_ROUTE, message))
 
-    def asking(self, wire: Wire) -> Handler:
+    def asking(self, wire: DialectWire) -> Handler:
         async def ask(channel: Channel) -> None:
             await self._ask(channel, wire, Envelope(headers=channel.headers))
 
@@ -108,7 +108,7 @@ class _Gateway:
             await channel.respond(200, told(name, session.max_context))
 
     async def _ask(
-        self, channel: Channel, wire: Wire, envelope: Envelope, *, is_array: bool = False
+        self, channel: Channel, wire: DialectWire, envelope: Envelope, *, is_array: bool = False
     ) -> None:
         if not (session := await self._admitted(channel, wire, "POST")):
             return
@@ -121,7 +121,7 @@ class _Gateway:
     async def _count(
         self,
         channel: Channel,
-        wire: Wire,
+        wire: DialectWire,
         envelope: Envelope,
         told: Callable[[int], dict[str, Any]],
     ) -> None:
@@ -136,7 +136,7 @@ class _Gateway:
         elif asked is not None:
             await channel.respond(200, told(asked))
 
-    async def _admitted(self, channel: Channel, wire: Wire, method: str) -> Session | None:
+    async def _admitted(self, channel: Channel, wire: DialectWire, method: str) -> Session | None:
         """Whose request it is. None: the client was told why not, or is gone."""
         if channel.method != method:
             await channel.discard_body()
@@ -162,5 +162,5 @@ async def _guarded(work: Awaitable[Session | None]) -> Session | Problem | None:
         return problem_of(error)
 
 
-def _wire_of(channel: Channel) -> Wire:
+def _wire_of(channel: Channel) -> DialectWire:
     return wire_of(channel.scope["path"], channel.headers)

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from gateway.channel import Channel, ClientGone
 from gateway.dialects.json_value import BadRequest, JsonValue, decoded
-from gateway.dialects.protocol import Asked, Envelope, Problem, Wire
+from gateway.dialects.protocol import DialectWire, Envelope, ParsedRequest, Problem
 from gateway.protocol import Session
 from gateway.refusals import problem_of
 
@@ -25,8 +25,8 @@ class Bodies:
         self._large = asyncio.Lock()
 
     async def read(
-        self, channel: Channel, session: Session, wire: Wire, envelope: Envelope
-    ) -> Asked | Problem:
+        self, channel: Channel, session: Session, wire: DialectWire, envelope: Envelope
+    ) -> ParsedRequest | Problem:
         """Raises ClientGone."""
         turns = self._turns.setdefault(session, asyncio.Semaphore(MAX_AT_ONCE))
         try:

@@ -15,13 +15,13 @@ from typing import TypeVar
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from gateway.protocol import PromptTooLong, RequestRefused, Session, SessionOver
-from infra.db.cache import Known
+from gateway.protocol import ProgramPromptTooLong, Session, SessionOver, UnrenderableRequest
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.fence import Fenced
 from infra.db.listening import Notices
 from infra.db.programs import answer_receipts, model_requests, program_lives, sessions
-from infra.db.programs.model_requests import Asked
+from infra.db.programs.model_requests import RequestStanding
 from infra.db.rollouts.call_cache import CallCache
 from infra.policy.serving import ServedCampaigns
 from mainspring.config.agent import AgentConfig
@@ -54,7 +54,7 @@ class DurableAnswers:
         self,
         db: Database,
         client: Client,
-        known: Known,
+        known: FactCache,
         notices: Notices,
         served: ServedCampaigns,
     ) -> None:
@@ -89,7 +89,7 @@ class DurableAnswers:
         key = key_of(request, profile.noise)
         kind = kind_of(request, offers_tools=profile.offers_tools)
 
-        async def stored() -> Asked:
+        async def stored() -> RequestStanding:
             return await model_requests.ask(
                 self._db,
                 session.rollout,
@@ -128,7 +128,7 @@ class DurableAnswers:
         policy = served.program_policy()
         return await policy.count(request, lambda: self._lasting(stored))
 
-    async def _told(self, session: Session, asked: Asked) -> Asked:
+    async def _told(self, session: Session, asked: RequestStanding) -> RequestStanding:
         """Once the request is answered or refused; its workflow is told unless it is, and of each
         time that the same life asks it again."""
         told = f"{session.rollout} {session.epoch} {asked.number}"
@@ -213,7 +213,7 @@ def _over(session: Session) -> SessionOver:
     return SessionOver(f"rollout {session.rollout}: life {session.life} of its program is over")
 
 
-def _refusal(refusal: Refusal) -> PromptTooLong | RequestRefused:
+def _refusal(refusal: Refusal) -> ProgramPromptTooLong | UnrenderableRequest:
     if refusal.kind is RefusalKind.PROMPT_TOO_LONG:
-        return PromptTooLong(refusal.num_tokens, refusal.max_tokens)
-    return RequestRefused(refusal.message)
+        return ProgramPromptTooLong(refusal.num_tokens, refusal.max_tokens)
+    return UnrenderableRequest(refusal.message)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from gateway.channel import Channel
 from gateway.dialects import gemini
-from gateway.dialects.protocol import Asked, Problem, Wire
+from gateway.dialects.protocol import DialectWire, ParsedRequest, Problem
 from gateway.protocol import Answers, Session
 from gateway.refusals import problem_of, refuse
 from gateway.settling import Settling
@@ -39,8 +39,8 @@ class Exchange:
         self,
         channel: Channel,
         session: Session,
-        wire: Wire,
-        asked: Asked,
+        wire: DialectWire,
+        asked: ParsedRequest,
         *,
         is_array: bool = False,
     ) -> None:
@@ -66,7 +66,7 @@ class Exchange:
         finally:
             task.cancel()
 
-    async def _ask(self, channel: Channel, session: Session, asked: Asked) -> Answer:
+    async def _ask(self, channel: Channel, session: Session, asked: ParsedRequest) -> Answer:
         await self._settling.wait(session)
         is_retry = channel.headers.get("x-stainless-retry-count", "0") not in ("", "0")
         return await self._answers.ask(session, asked.request, is_retry=is_retry)
@@ -75,8 +75,8 @@ class Exchange:
         self,
         channel: Channel,
         session: Session,
-        wire: Wire,
-        asked: Asked,
+        wire: DialectWire,
+        asked: ParsedRequest,
         asking: asyncio.Task[Answer],
         *,
         is_array: bool,
@@ -96,8 +96,8 @@ class Exchange:
         self,
         channel: Channel,
         session: Session,
-        wire: Wire,
-        asked: Asked,
+        wire: DialectWire,
+        asked: ParsedRequest,
         asking: asyncio.Task[Answer],
     ) -> None:
         has_begun = False

@@ -34,7 +34,7 @@ class SessionOver(MainspringError):
     fault = FaultKind.FENCED
 
 
-class PromptTooLong(MainspringError):
+class ProgramPromptTooLong(MainspringError):
     """The prompt leaves no room for a reply; the program may shorten it and ask again."""
 
     fault = FaultKind.POLICY_REFUSED
@@ -45,7 +45,7 @@ class PromptTooLong(MainspringError):
         self.max_tokens = max_tokens
 
 
-class RequestRefused(MainspringError):
+class UnrenderableRequest(MainspringError):
     """The request cannot be rendered for this model; asking again gives the same."""
 
     fault = FaultKind.POLICY_REFUSED

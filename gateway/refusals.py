@@ -12,8 +12,8 @@ import structlog
 
 from gateway.channel import BodyTooLarge, BodyTooSlow, Channel
 from gateway.dialects.json_value import BadRequest
-from gateway.dialects.protocol import Problem, ProblemKind, Wire
-from gateway.protocol import PromptTooLong, RequestRefused, Session, SessionOver
+from gateway.dialects.protocol import DialectWire, Problem, ProblemKind
+from gateway.protocol import ProgramPromptTooLong, Session, SessionOver, UnrenderableRequest
 from mainspring.errors import MainspringError, ServiceError
 
 log = structlog.get_logger()
@@ -31,15 +31,16 @@ _REMEDIES: dict[type[Exception], str] = {
     BodyTooLarge: "let the program compact its history sooner",
     BodyTooSlow: "look at what holds the program up",
     SessionOver: "none is needed: the rollout has ended, or another life of its program has begun",
-    PromptTooLong: "raise policy.max_context, or let the program compact its history sooner",
-    RequestRefused: "correct what the program sends, or choose a model whose template takes it",
+    ProgramPromptTooLong: "raise policy.max_context, or let the program compact its history sooner",
+    UnrenderableRequest: "correct what the program sends, or choose a model whose template takes "
+    "it",
 }
 """Where the error itself has none."""
 _INTERNAL = Problem(ProblemKind.INTERNAL, "the gateway failed at this request: ask again")
 _num_logged: OrderedDict[Session | None, int] = OrderedDict()
 
 
-async def refuse(channel: Channel, wire: Wire, problem: Problem) -> None:
+async def refuse(channel: Channel, wire: DialectWire, problem: Problem) -> None:
     status, body = wire.error(problem)
     headers = []
     if problem.kind is ProblemKind.SESSION_OVER:
@@ -66,10 +67,10 @@ def problem_of(error: Exception, session: Session | None = None) -> Problem:
         return Problem(ProblemKind.BAD_REQUEST, error.message, error.field)
     if isinstance(error, SessionOver):
         return Problem(ProblemKind.SESSION_OVER, "this session is over: no request is answered")
-    if isinstance(error, PromptTooLong):
+    if isinstance(error, ProgramPromptTooLong):
         kind = ProblemKind.PROMPT_TOO_LONG
         return Problem(kind, error.message, max_context=error.max_tokens)
-    if isinstance(error, RequestRefused):
+    if isinstance(error, UnrenderableRequest):
         return Problem(ProblemKind.BAD_REQUEST, error.message)
     if isinstance(error, ServiceError):
         message = "a service behind the model is down for the moment: ask again"

@@ -20,8 +20,8 @@ class Settling:
         self._open: dict[Session, set[asyncio.Future[None]]] = {}
 
     @contextmanager
-    def answer(self, session: Session) -> Iterator["Ending"]:
-        ending = Ending(self._open, session)
+    def answer(self, session: Session) -> Iterator["SessionSettling"]:
+        ending = SessionSettling(self._open, session)
         try:
             yield ending
         finally:
@@ -32,7 +32,7 @@ class Settling:
             await asyncio.wait(ending, timeout=MAX_WAIT_S)
 
 
-class Ending:
+class SessionSettling:
     def __init__(self, open: dict[Session, set[asyncio.Future[None]]], session: Session) -> None:
         self._open, self._session = open, session
         self._future: asyncio.Future[None] | None = None

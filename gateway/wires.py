@@ -8,14 +8,14 @@ from starlette.datastructures import Headers
 from gateway.dialects.chat import Chat
 from gateway.dialects.gemini import Gemini
 from gateway.dialects.messages import Messages
-from gateway.dialects.protocol import Wire
+from gateway.dialects.protocol import DialectWire
 from gateway.dialects.responses import Responses
 
 CHAT, RESPONSES, MESSAGES, GEMINI = Chat(), Responses(), Messages(), Gemini()
 GEMINI_METHODS = ("generateContent", "streamGenerateContent", "countTokens")
 
 
-def wire_of(path: str, headers: Headers) -> Wire:
+def wire_of(path: str, headers: Headers) -> DialectWire:
     """The dialect that a client of this path reads errors in."""
     if "/v1beta" in path or path.rpartition(":")[2] in GEMINI_METHODS:
         return GEMINI

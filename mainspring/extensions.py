@@ -21,7 +21,7 @@ from mainspring.training.tracking import TRACKERS, chosen
 HARBOR_AGENT = "Harbor agent"
 
 
-class Role(StrEnum):
+class ProcessRole(StrEnum):
     ROLLOUT_WORKER = "rollout worker"
     """Chooses tasks, plays the agent's side of a rollout, filters groups and computes rewards."""
     NODE = "node"
@@ -37,7 +37,7 @@ class Extension(BaseModel):
     """As "package.module:attribute"; of an agent of Harbor also its name there."""
 
 
-def extensions_of(config: AnyRun, role: Role) -> list[Extension]:
+def extensions_of(config: AnyRun, role: ProcessRole) -> list[Extension]:
     """What a process of `role` imports for a run; what Mainspring brings is left out.
 
     Harbor's own agents are listed: they need a package that is an extra."""
@@ -48,33 +48,33 @@ def extensions_of(config: AnyRun, role: Role) -> list[Extension]:
     ]
 
 
-def _named(config: AnyRun) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
+def _named(config: AnyRun) -> Iterator[tuple[str, str, tuple[ProcessRole, ...]]]:
     if isinstance(config, SftConfig):
-        yield "engine", config.trainer.engine_name, (Role.TRAINER,)
+        yield "engine", config.trainer.engine_name, (ProcessRole.TRAINER,)
         yield from _trackers(config.tracking)
         return
-    yield "agent", config.agent.kind, (Role.ROLLOUT_WORKER, Role.NODE)
+    yield "agent", config.agent.kind, (ProcessRole.ROLLOUT_WORKER, ProcessRole.NODE)
     if config.agent.kind == FUNCTION:
-        yield FUNCTION, str(config.agent.options.get("function")), (Role.NODE,)
+        yield FUNCTION, str(config.agent.options.get("function")), (ProcessRole.NODE,)
     if config.agent.kind == HARBOR:
-        yield HARBOR_AGENT, str(config.agent.options.get("agent")), (Role.NODE,)
+        yield HARBOR_AGENT, str(config.agent.options.get("agent")), (ProcessRole.NODE,)
     for part in config.reward.parts:
-        yield "reward", part.name, (Role.ROLLOUT_WORKER,)
+        yield "reward", part.name, (ProcessRole.ROLLOUT_WORKER,)
     for path in config.environments.values():
-        yield "environment", path, (Role.NODE,)
+        yield "environment", path, (ProcessRole.NODE,)
     if config.sandbox.backend is not None:
-        yield "sandbox backend", config.sandbox.backend, (Role.NODE,)
+        yield "sandbox backend", config.sandbox.backend, (ProcessRole.NODE,)
     if isinstance(config, CampaignConfig):
         trainer = config.trainer
-        yield "curriculum", config.curriculum.kind, (Role.ROLLOUT_WORKER,)
-        yield "filter", trainer.filter, (Role.ROLLOUT_WORKER,)
-        yield "advantage", trainer.advantage, (Role.TRAINER,)
-        yield "loss", trainer.loss, (Role.TRAINER,)
-        yield "correction", trainer.correction.kind, (Role.TRAINER,)
-        yield "engine", trainer.engine_name, (Role.TRAINER,)
+        yield "curriculum", config.curriculum.kind, (ProcessRole.ROLLOUT_WORKER,)
+        yield "filter", trainer.filter, (ProcessRole.ROLLOUT_WORKER,)
+        yield "advantage", trainer.advantage, (ProcessRole.TRAINER,)
+        yield "loss", trainer.loss, (ProcessRole.TRAINER,)
+        yield "correction", trainer.correction.kind, (ProcessRole.TRAINER,)
+        yield "engine", trainer.engine_name, (ProcessRole.TRAINER,)
         yield from _trackers(config.tracking)
 
 
-def _trackers(tracking: TrackingConfig) -> Iterator[tuple[str, str, tuple[Role, ...]]]:
+def _trackers(tracking: TrackingConfig) -> Iterator[tuple[str, str, tuple[ProcessRole, ...]]]:
     for name in chosen(tracking):
-        yield f"tracker {name}", TRACKERS[name], (Role.TRAINER,)
+        yield f"tracker {name}", TRACKERS[name], (ProcessRole.TRAINER,)

@@ -28,7 +28,7 @@ IMAGES_EVERY_S = 30.0
 log = structlog.get_logger()
 
 
-class NodeBeat:
+class NodePulse:
     def __init__(
         self,
         db: Database,

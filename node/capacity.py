@@ -28,7 +28,7 @@ from temporalio.worker import (
 from infra.temporal.faults import NodeFull
 from mainspring.config.settings import Settings
 from mainspring.ids import SANDBOX_QUEUE, NodeId
-from mainspring.status import Refusal
+from mainspring.status import NodeRefusal
 
 ASK_AGAIN_S = 0.05
 """A full node looks this often whether it has room: what a waiting open loses at most."""
@@ -45,16 +45,16 @@ class Free:
 
 def room(
     *, num_taken: int, capacity: int, draining: bool, free: Free, at_least: Free
-) -> Refusal | None:
+) -> NodeRefusal | None:
     """Why a node in this state takes no new sandbox; None: it does."""
     if draining:
-        return Refusal.DRAINING
+        return NodeRefusal.DRAINING
     if num_taken >= capacity:
-        return Refusal.FULL
+        return NodeRefusal.FULL
     if free.memory_mb < at_least.memory_mb:
-        return Refusal.LOW_MEMORY
+        return NodeRefusal.LOW_MEMORY
     if free.disk_mb < at_least.disk_mb:
-        return Refusal.LOW_DISK
+        return NodeRefusal.LOW_DISK
     return None
 
 
@@ -86,7 +86,7 @@ class Admission:
             disk_mb=shutil.disk_usage(self._state_dir).free // MIB,
         )
 
-    def refusal(self, num_reserved: int = 0) -> Refusal | None:
+    def refusal(self, num_reserved: int = 0) -> NodeRefusal | None:
         """Why nothing new is taken, `num_reserved` sandboxes that may yet come counted in."""
         return room(
             num_taken=self.num_open + num_reserved,

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.nodes import sandboxes
 from infra.environments.hosted import Environments, Hosted, HostedWorld
@@ -33,7 +33,7 @@ class HeldSandboxes:
     def __init__(
         self,
         db: Database,
-        known: Known,
+        known: FactCache,
         node: NodeId,
         environments: Environments,
     ) -> None:

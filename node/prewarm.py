@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import structlog
 
 from infra.bundles.store import BundleMissing, mounts_for
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.plans.forecast import upcoming
 from infra.environments.swe import sandbox_spec
@@ -38,7 +38,7 @@ class Readiness:
     def __init__(
         self,
         db: Database,
-        known: Known,
+        known: FactCache,
         admission: Admission,
         pools: Mapping[str, WarmPool],
         images: ImageStore | None,

@@ -10,7 +10,7 @@ from datetime import datetime
 from infra.db.reading.evaluations import CheckedGap, Evaluation
 from infra.db.reading.timings import PhaseTiming
 from infra.db.reading.trained_steps import Composition, Lengths, Step
-from infra.db.training.sft import SftData
+from infra.db.training.sft import StoredSftData
 from mainspring.artifacts.reproducibility import CampaignFingerprint
 from mainspring.status import CampaignStatus, Sampling, StopReason, Verdict
 from mainspring.training.step_metrics import CLIP_NAMES, TAKEN_NAMES
@@ -27,14 +27,14 @@ class RanCommand:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ShownTurn:
     reply: str
     commands: tuple[RanCommand, ...] = ()
     """Those that ran, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trajectory:
+class ShownTrajectory:
     rollout: str
     task: str
     issue: str
@@ -42,7 +42,7 @@ class Trajectory:
     reward: float | None
     verdict: Verdict | None
     stop_reason: StopReason | None
-    turns: tuple[Turn, ...]
+    turns: tuple[ShownTurn, ...]
     reward_parts: dict[str, float | None] = field(default_factory=dict)
     suspicions: tuple[str, ...] = ()
 
@@ -69,7 +69,7 @@ class Totals:
 class Supervised:
     """What a supervised run is trained on, and what it made."""
 
-    data: SftData
+    data: StoredSftData
     num_steps: int
     """Of the whole run."""
     model: str | None
@@ -104,7 +104,7 @@ class ReportData:
     """Rollouts by kind; one rollout may be of several."""
     bundles: dict[str, int] = field(default_factory=dict)
     """Rollouts by the SHA-256 of the bundle that their program ran from."""
-    trajectories: tuple[Trajectory, ...] = ()
+    trajectories: tuple[ShownTrajectory, ...] = ()
     fingerprint: CampaignFingerprint | None = None
     """Of a reproducible campaign."""
     supervised: Supervised | None = None
@@ -113,7 +113,7 @@ class ReportData:
     """What the figures of its steps warn of."""
 
     @property
-    def suspects(self) -> list[Trajectory]:
+    def suspects(self) -> list[ShownTrajectory]:
         """Of the trajectories shown."""
         return [each for each in self.trajectories if each.suspicions]
 

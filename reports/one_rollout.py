@@ -24,7 +24,7 @@ from mainspring.tasks.task import Task
 from mainspring.trajectories.turns import Call, Execution, by_call
 from reports import program_view
 from reports.export.trajectory import num_completion_tokens, num_prompt_tokens
-from reports.program_view import ProgramView, Told
+from reports.program_view import ProgramView, ShownRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _turns(
     task: Task,
     replies: list[Call],
     commands: list[Execution],
-    told: dict[int, Told],
+    told: dict[int, ShownRequest],
 ) -> list[TurnView]:
     if not replies:
         return []
@@ -145,7 +145,7 @@ def _turns(
 
 
 def _turn(
-    reply: Call, ran: list[Execution], told: dict[int, Told], why_not: str | None
+    reply: Call, ran: list[Execution], told: dict[int, ShownRequest], why_not: str | None
 ) -> TurnView:
     asked = told.get(reply.number)
     before = None if reply.parent is None else told.get(reply.parent)

@@ -20,9 +20,9 @@ from reports import plots
 from reports.data import (
     HELDOUT_TEMPLATES,
     ReportData,
+    ShownTrajectory,
+    ShownTurn,
     Supervised,
-    Trajectory,
-    Turn,
 )
 
 OUTPUT_CHARS = 4000
@@ -157,7 +157,7 @@ def _shown(text: str) -> str:
     return f"{text[:half]}\n[... {len(text) - OUTPUT_CHARS:,} characters ...]\n{text[-half:]}"
 
 
-def _prose(turn: Turn) -> str:
+def _prose(turn: ShownTurn) -> str:
     """The reply without the fenced blocks of its commands, which are shown as commands."""
     reply = turn.reply
     for ran in turn.commands:
@@ -166,7 +166,7 @@ def _prose(turn: Turn) -> str:
     return reply
 
 
-def _tone(trajectory: Trajectory) -> str:
+def _tone(trajectory: ShownTrajectory) -> str:
     if trajectory.reward is None:
         return "masked"
     return "good" if trajectory.verdict is Verdict.RESOLVED else "bad"

@@ -50,13 +50,13 @@ class ProgramView:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ShownRequest:
     """One request."""
 
     kind: str
     request: ModelRequest
 
-    def since(self, before: "Told | None") -> tuple[ChatMessage, ...]:
+    def since(self, before: "ShownRequest | None") -> tuple[ChatMessage, ...]:
         """What is new since the request that it continues, without the reply to that."""
         messages = self.request.messages
         if before is None:
@@ -98,10 +98,10 @@ def _life(number: int, life: ProgramLife, session: SessionRecord | None) -> Life
     )
 
 
-async def told(database: Database, rollout: RolloutId, epoch: int) -> dict[int, Told]:
+async def told(database: Database, rollout: RolloutId, epoch: int) -> dict[int, ShownRequest]:
     """Each request by the number of its call; empty where no program plays."""
     bodies = await model_requests.bodies(database, rollout, epoch)
-    return {number: Told(kind.value, request) for number, (kind, request) in bodies.items()}
+    return {number: ShownRequest(kind.value, request) for number, (kind, request) in bodies.items()}
 
 
 def as_text(messages: tuple[ChatMessage, ...]) -> str:

@@ -8,7 +8,7 @@ from infra.db.rollouts import rollouts, turns
 from infra.db.tasks import tasks
 from mainspring.ids import RolloutId
 from mainspring.trajectories.turns import by_call
-from reports.data import RanCommand, Trajectory, Turn
+from reports.data import RanCommand, ShownTrajectory, ShownTurn
 
 
 def worth_reading(found: Sequence[EvaluatedRollout]) -> list[tuple[RolloutId, int]]:
@@ -37,13 +37,13 @@ def worth_reading(found: Sequence[EvaluatedRollout]) -> list[tuple[RolloutId, in
     return [(each.id, each.policy_version) for each in chosen]
 
 
-async def trajectory(database: Database, rollout: RolloutId, version: int) -> Trajectory:
+async def trajectory(database: Database, rollout: RolloutId, version: int) -> ShownTrajectory:
     record = await rollouts.get(database, rollout)
     task = await tasks.get_task(database, record.task)
     replies, results = await turns.history(database, rollout, record.epoch)
     results_of = by_call(results)
     played = [
-        Turn(
+        ShownTurn(
             reply=reply.text,
             commands=tuple(
                 RanCommand(ran.command, ran.returncode, ran.output.decode("utf-8", "replace"))
@@ -52,7 +52,7 @@ async def trajectory(database: Database, rollout: RolloutId, version: int) -> Tr
         )
         for reply in replies
     ]
-    return Trajectory(
+    return ShownTrajectory(
         rollout=rollout,
         task=record.task,
         issue=task.issue,

@@ -13,7 +13,7 @@ from mainspring.planning.model_shape import read_shape
 from mainspring.planning.plan import plan_of
 from mainspring.tasks.any_task import read_task
 from mainspring.tasks.own_task import OwnTask
-from mainspring.trajectories.imported import Chat, read_line
+from mainspring.trajectories.imported import ImportedChat, read_line
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MODELS = Path(__file__).parent / "data" / "models"
@@ -91,7 +91,7 @@ def test_the_supervised_run_loads_with_its_chats() -> None:
     [source] = config.data.sources
     assert source.file is not None
     chats = Path(source.file).read_text().splitlines()
-    assert all(isinstance(read_line(line, "chats.jsonl"), Chat) for line in chats)
+    assert all(isinstance(read_line(line, "chats.jsonl"), ImportedChat) for line in chats)
     assert config.trainer.steps_of(len(chats)) == 8
 
 

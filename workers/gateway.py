@@ -19,7 +19,7 @@ from gateway.edge.dialling import Dialling, Edge, edge_at
 from gateway.edge.secret import edge_secret
 from gateway.server import Tls, serve
 from gateway.sessions.session_desk import SessionDesk
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.connect import open_database
 from infra.db.listening import Notices
 from infra.db.programs.model_requests import CHANNEL
@@ -57,7 +57,7 @@ async def _run(
         over_http = partial(serve_over_http, api_key=settings.policy_api_key)
         served = ServedCampaigns(db, over_http)
         notices = Notices(settings.database_url, CHANNEL)
-        known = Known(db)
+        known = FactCache(db)
         app = make_app(
             DurableAnswers(db, link.client, known, notices, served),
             SessionDesk(db, link.client, known),

@@ -16,7 +16,7 @@ from activities.rollouts import RolloutActivities
 from activities.runs import RunActivities
 from activities.training.publishing import PublishingActivities
 from activities.training.sft import SftActivities
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.connect import open_database
 from infra.log_setup import set_up
 from infra.policy.serving import Serve, ServedCampaigns, serve_over_http
@@ -60,7 +60,7 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
     async with open_database(settings) as db:
         link = await ServiceLink.open(settings, db)
         client = link.client
-        known = Known(db)
+        known = FactCache(db)
         over_http = partial(serve_over_http, api_key=settings.policy_api_key)
         served = ServedCampaigns(db, serve or over_http)
         bookkeeping = RolloutActivities(db, known)

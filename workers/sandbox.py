@@ -25,7 +25,7 @@ from activities.programs.programs import ProgramActivities
 from activities.replies.replies import ReplyActivities
 from activities.sandbox import SandboxActivities
 from infra import gateway_addresses
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.db.nodes import nodes
@@ -46,7 +46,7 @@ from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError, ServiceError
 from mainspring.ids import GRADE_QUEUE, SANDBOX_QUEUE, NodeId, node_queue, rollout_workflow
 from mainspring.tasks.sandbox_choice import DOCKER
-from node.beat import NodeBeat
+from node.beat import NodePulse
 from node.capacity import Admission, SandboxSlots
 from node.held_sandboxes import HeldSandboxes
 from node.lock import NodeLock
@@ -99,7 +99,7 @@ class SandboxNode:
 
     own: Worker
     """Of the node's own queue. Those of the shared queues belong to the beat."""
-    beat: NodeBeat
+    beat: NodePulse
     reaper: Reaper
     held: HeldSandboxes
     admission: Admission
@@ -130,7 +130,7 @@ def make_node(
         if num_warm
     }
     backends = backends.with_backends(pools)
-    known = Known(db)
+    known = FactCache(db)
     environments = Environments(backends)
     held = HeldSandboxes(db, known, node, environments)
     admission = Admission(node, capacity, lambda: len(held), settings)
@@ -181,7 +181,7 @@ def make_node(
     )
     return SandboxNode(
         own,
-        NodeBeat(
+        NodePulse(
             db,
             admission,
             backends,

@@ -23,7 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows import activity_calls, search
 
 
-class Admission:
+class GroupAdmission:
     """Runs beside the steps; closed until `open` is called."""
 
     def __init__(self, state: CampaignState) -> None:

@@ -48,7 +48,7 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.protocol.names import Workflow
     from mainspring.status import CampaignStatus, Publish
     from workflows import activity_calls
-    from workflows.admitting import Admission
+    from workflows.admitting import GroupAdmission
     from workflows.measuring import measure
     from workflows.pausing import Pausing
     from workflows.playing import cancel_elsewhere
@@ -69,7 +69,7 @@ class CampaignWorkflow:
         self._state = state
         self._seen = Survey(version=None)
         self._waits = Waits()
-        self._admission = Admission(state)
+        self._admission = GroupAdmission(state)
         self._changed = False
         self._dropped: set[int] = set()
         self._steps_in_run = 0

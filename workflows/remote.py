@@ -43,7 +43,7 @@ HAND_IN_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class HandedIn:
+class SessionResult:
     stop_reason: StopReason
     verdict: Verdict | None
     """Of a reward; None: a patch is to be graded."""
@@ -62,7 +62,7 @@ class RemotePlay:
 
     async def play(
         self, begin: BeginResult, program: ProgramLimits, limits: RemoteLimits, epoch: int
-    ) -> HandedIn:
+    ) -> SessionResult:
         """Until a result is stored. Raises ActivityError, and SessionAbandoned when agents left
         the session or told that they failed."""
         self._asked.begin(begin, program, epoch)
@@ -73,7 +73,7 @@ class RemotePlay:
 
     async def _live(
         self, begin: BeginResult, program: ProgramLimits, limits: RemoteLimits, epoch: int
-    ) -> HandedIn:
+    ) -> SessionResult:
         life = lives_then = calls_then = 0
         while True:
             ref = SessionRef(rollout=self._start.rollout, epoch=epoch, life=life)
@@ -81,7 +81,7 @@ class RemotePlay:
             if ended.ending is SessionEnd.ERROR:
                 raise self._abandoned(f"its agent told: {ended.note or 'nothing'}")
             if ended.ending not in AGAIN:
-                return HandedIn(self._stop_reason(ended.ending), ended.verdict)
+                return SessionResult(self._stop_reason(ended.ending), ended.verdict)
             if self._asked.num_calls > calls_then:
                 calls_then, lives_then = self._asked.num_calls, life
             life += 1

@@ -12,7 +12,7 @@ from temporalio import workflow
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WorkflowWait:
     what: str
     since: float
     """In unix seconds."""
@@ -24,10 +24,10 @@ class Wait:
 
 class Waits:
     def __init__(self) -> None:
-        self._open: list[Wait] = []
+        self._open: list[WorkflowWait] = []
 
     @property
-    def newest(self) -> Wait | None:
+    def newest(self) -> WorkflowWait | None:
         return self._open[-1] if self._open else None
 
     @contextmanager
@@ -36,7 +36,7 @@ class Waits:
     ) -> Iterator[None]:
         """Wait for `what` in this block; `far` is how far the workflow is."""
         now = workflow.time()
-        wait = Wait(what, now, queue, None if timeout_s is None else now + timeout_s)
+        wait = WorkflowWait(what, now, queue, None if timeout_s is None else now + timeout_s)
         self._open.append(wait)
         workflow.set_current_details(f"**{what}**{', ' if far else ''}{far}")
         try:

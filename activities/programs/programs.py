@@ -14,7 +14,7 @@ from temporalio import activity
 from activities.implements import implements
 from activities.programs.function_lives import FunctionLives
 from activities.programs.program_start import ask_of, note_bundle
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.programs import answer_receipts, model_requests, program_lives
 from infra.environments.swe import SweWorld
@@ -57,7 +57,7 @@ class ProgramActivities:
     def __init__(
         self,
         db: Database,
-        known: Known,
+        known: FactCache,
         held: HeldSandboxes,
         gateways: Gateways,
         functions: FunctionLives,

@@ -4,7 +4,7 @@ Safe to run twice: an offer is one row, and the first end stands, from wherever 
 """
 
 from activities.implements import implements
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.programs import model_requests, session_ends, session_offers, sessions
 from infra.db.programs.sessions import SessionRecord
@@ -39,7 +39,7 @@ class AgentSilent(MainspringError):
 
 
 class SessionActivities:
-    def __init__(self, db: Database, known: Known) -> None:
+    def __init__(self, db: Database, known: FactCache) -> None:
         self._db = db
         self._known = known
 

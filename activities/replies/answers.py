@@ -8,7 +8,7 @@ from functools import partial
 
 from activities.implements import implements
 from activities.replies.asking import Asking, Question
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.programs import model_requests
 from infra.db.rollouts.call_cache import CallCache
@@ -27,7 +27,7 @@ SUMMARY_CHARS = 60
 
 
 class AnswerActivities:
-    def __init__(self, db: Database, known: Known, served: ServedCampaigns) -> None:
+    def __init__(self, db: Database, known: FactCache, served: ServedCampaigns) -> None:
         self._db = db
         self._known = known
         self._served = served

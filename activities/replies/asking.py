@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from temporalio import activity
 
 from activities.replies.partial_replies import PartialReplies
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.rollouts.partial_calls import CallKey, Kept
 from infra.policy.protocol import MadeReply, NoEngineAnswered, Policy, ReplyRequest, Versions
@@ -59,7 +59,7 @@ class Question:
 
 
 class Asking:
-    def __init__(self, db: Database, known: Known, served: ServedCampaigns) -> None:
+    def __init__(self, db: Database, known: FactCache, served: ServedCampaigns) -> None:
         self._known = known
         self._served = served
         self._partials = PartialReplies(db)

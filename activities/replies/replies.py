@@ -11,7 +11,7 @@ from temporalio import activity
 
 from activities.implements import implements
 from activities.replies.asking import Asking, Question
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.rollouts import turns
 from infra.db.rollouts.call_cache import CallCache, PlayedCalls
@@ -42,7 +42,7 @@ class TurnBegin:
 
 
 class ReplyActivities:
-    def __init__(self, db: Database, known: Known, served: ServedCampaigns) -> None:
+    def __init__(self, db: Database, known: FactCache, served: ServedCampaigns) -> None:
         self._db = db
         self._known = known
         self._asking = Asking(db, known, served)

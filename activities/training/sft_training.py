@@ -128,7 +128,7 @@ class _Run:
     """What the steps of a supervised run follow from."""
 
     def __init__(
-        self, db: Database, campaign: CampaignId, config: SftConfig, data: sft.SftData
+        self, db: Database, campaign: CampaignId, config: SftConfig, data: sft.StoredSftData
     ) -> None:
         self._db = db
         self._campaign = campaign

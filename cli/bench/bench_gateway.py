@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import numpy as np
 from temporalio.client import Client
 
-from cli.bench.fakes.asking_sandbox import AskingBackend, Load
+from cli.bench.fakes.asking_sandbox import AskingBackend, SessionLoad
 from cli.bench.fakes.at_once_worker import AtOnce
 from cli.bench.fakes.no_op_campaign import TASK, put_rollouts
 from cli.bench.footprint import Footprint
@@ -114,7 +114,7 @@ class _GatewayStack:
     _num_groups: int = field(default=0, init=False)
 
     async def played(self, num_sessions: int, num_calls: int, prompt_tokens: int) -> Figures:
-        load = Load(num_sessions, num_calls, _text(self.tokenizer, prompt_tokens))
+        load = SessionLoad(num_sessions, num_calls, _text(self.tokenizer, prompt_tokens))
         self.backend.load = load
         memory_mib, cpu_s = self.footprint.memory_mib(), self.footprint.cpu_s()
         group, ids = await put_rollouts(self.db, CAMPAIGN, self._num_groups, num_sessions)
@@ -147,7 +147,7 @@ class _GatewayStack:
         }
         return row
 
-    async def _until_asked(self, load: Load, ends: "asyncio.Future[Any]") -> None:
+    async def _until_asked(self, load: SessionLoad, ends: "asyncio.Future[Any]") -> None:
         """Raises WorkFailed when a session ended before its last call, or all take too long."""
         until = time.monotonic() + LIMIT_S
         while not load.is_over:
@@ -184,7 +184,7 @@ def _grown(before: dict[str, float], after: dict[str, float]) -> dict[str, float
     return {name: after[name] - before[name] for name in after}
 
 
-def _row(load: Load, engine_s: float) -> Figures:
+def _row(load: SessionLoad, engine_s: float) -> Figures:
     latencies_s = np.array(load.latencies_s)
     overheads_ms = 1000 * (latencies_s - engine_s)
     edge = min(EDGE, load.num_calls)

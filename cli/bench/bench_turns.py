@@ -28,7 +28,7 @@ from activities.sandbox import SandboxActivities
 from cli.bench.fakes.no_op import NoBackend, serve_nothing
 from cli.bench.fakes.no_op_campaign import TASK, no_op_config, put_rollouts
 from cli.operations.machine.embedded_stack import temporary
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.db.reading import timings
@@ -101,7 +101,7 @@ async def _measure(settings: Settings, turns_per_activity: int) -> dict[str, dic
     async with open_database(settings, pool_size=POOL_SIZE) as db:
         client = await connect(settings)
         await tasks.put_tasks(db, [TASK])
-        known = Known(db)
+        known = FactCache(db)
         environments = Environments(Backends({BWRAP: NoBackend()}))
         held = HeldSandboxes(db, known, NODE, environments)
         admission = Admission(NODE, max(PLAN), lambda: len(held), settings)

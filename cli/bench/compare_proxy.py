@@ -24,7 +24,7 @@ import numpy as np
 import psutil
 
 from cli.bench.bench_gateway import MIN_CALLS, TOTAL_CALLS, WORDS, read_numbers
-from cli.bench.fakes.asking_sandbox import Load
+from cli.bench.fakes.asking_sandbox import SessionLoad
 from infra.stack import ports
 
 REPLY = "I look at the file first."
@@ -82,7 +82,7 @@ async def endpoint(port: int) -> None:
 
 
 async def played(port: int, num_sessions: int, num_calls: int, num_tokens: int) -> dict[str, Any]:
-    load = Load(num_sessions, num_calls, WORDS * round(num_tokens / WORD_TOKENS / 15))
+    load = SessionLoad(num_sessions, num_calls, WORDS * round(num_tokens / WORD_TOKENS / 15))
 
     async def play() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -58,7 +58,7 @@ QWEN2 = (
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class MeasuredCase:
     model: dict[str, Any]
     length: int
     """Tokens of each sample."""
@@ -83,19 +83,19 @@ class Case:
 
 
 CASES = {
-    "tiny": Case(TINY, length=64, num_samples=4, micro_batch_tokens=128),
-    "small": Case(SMALL, length=256, num_samples=4, micro_batch_tokens=512),
-    "many-tokens": Case(QWEN3, length=256, num_samples=8, micro_batch_tokens=1024),
-    "many-weights": Case(LLAMA, length=128, num_samples=8, micro_batch_tokens=384),
-    "one-long-sequence": Case(WIDE, length=1536, num_samples=2, micro_batch_tokens=1024),
-    "untied-biases": Case(QWEN2, length=200, num_samples=12, micro_batch_tokens=800),
-    "data-parallel": Case(
+    "tiny": MeasuredCase(TINY, length=64, num_samples=4, micro_batch_tokens=128),
+    "small": MeasuredCase(SMALL, length=256, num_samples=4, micro_batch_tokens=512),
+    "many-tokens": MeasuredCase(QWEN3, length=256, num_samples=8, micro_batch_tokens=1024),
+    "many-weights": MeasuredCase(LLAMA, length=128, num_samples=8, micro_batch_tokens=384),
+    "one-long-sequence": MeasuredCase(WIDE, length=1536, num_samples=2, micro_batch_tokens=1024),
+    "untied-biases": MeasuredCase(QWEN2, length=200, num_samples=12, micro_batch_tokens=800),
+    "data-parallel": MeasuredCase(
         LLAMA, length=64, num_samples=12, micro_batch_tokens=192, trainer={"data_parallel": 2}
     ),
-    "tensor-parallel": Case(
+    "tensor-parallel": MeasuredCase(
         QWEN3, length=256, num_samples=6, micro_batch_tokens=768, trainer={"tensor_parallel": 2}
     ),
-    "tensor-and-data-parallel": Case(
+    "tensor-and-data-parallel": MeasuredCase(
         WIDE,
         length=300,
         num_samples=8,
@@ -201,7 +201,7 @@ def run_rank(name: str, folder: Path, rank: int) -> None:
     os._exit(0)  # gloo would wait for ranks that have ended
 
 
-def _samples(case: Case) -> list[Any]:
+def _samples(case: MeasuredCase) -> list[Any]:
     import numpy as np
 
     from mainspring.trajectories.samples import NOT_SAMPLED, Sample

@@ -8,21 +8,21 @@ from typing import Any
 
 from cli.operations.runs.campaign_plan import Planned
 from mainspring.config.training.parallel import Device
-from mainspring.planning.memory import Part
+from mainspring.planning.memory import MemoryPart
 from mainspring.planning.step_time import ROLLOUT_STAGES, Stage
 from mainspring.words.figures import duration, percent
 
 PARTS = {
-    Part.WEIGHTS: "weights",
-    Part.GRADIENTS: "gradients",
-    Part.OPTIMIZER: "optimizer state",
-    Part.CRITIC: "critic",
-    Part.COMMUNICATION: "communication buffers",
-    Part.ACTIVATIONS: "activations",
-    Part.ATTENTION: "attention",
-    Part.LOGITS: "logits",
-    Part.ALLOCATOR: "gaps between tensors",
-    Part.REST: "libraries and context",
+    MemoryPart.WEIGHTS: "weights",
+    MemoryPart.GRADIENTS: "gradients",
+    MemoryPart.OPTIMIZER: "optimizer state",
+    MemoryPart.CRITIC: "critic",
+    MemoryPart.COMMUNICATION: "communication buffers",
+    MemoryPart.ACTIVATIONS: "activations",
+    MemoryPart.ATTENTION: "attention",
+    MemoryPart.LOGITS: "logits",
+    MemoryPart.ALLOCATOR: "gaps between tensors",
+    MemoryPart.REST: "libraries and context",
 }
 STAGES = {
     Stage.GENERATE: "generate tokens",

@@ -114,10 +114,10 @@ def register(app: typer.Typer) -> None:
         from infra.log_setup import set_up
         from infra.policy.model.model_files import check_servable
         from mainspring.config.settings import configured_settings
-        from mainspring.model_folder.refusals import Use
+        from mainspring.model_folder.refusals import FolderUse
 
         set_up(configured_settings().log_format)
-        check_servable(model, Use.SERVED)  # before torch is imported, which takes seconds
+        check_servable(model, FolderUse.SERVED)  # before torch is imported, which takes seconds
         # Idle OpenMP threads must not spin: the machine is shared with sandboxes and a trainer.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         os.environ.setdefault("OMP_NUM_THREADS", str(threads))

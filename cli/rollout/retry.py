@@ -72,7 +72,9 @@ def register(rollout: typer.Typer) -> None:
                 chosen = list(dict.fromkeys(named))  # one that is named twice begins again once
             else:
                 name = (await campaign_named(db, campaign)).id
-                wanted = rollout_search.Wanted(failed=failed, masked=masked, conditions=conditions)
+                wanted = rollout_search.RolloutQuery(
+                    failed=failed, masked=masked, conditions=conditions
+                )
                 chosen = [each.id for each in (await rollout_search.find(db, name, wanted))[0]]
             done = await retrying.retry(
                 services.client, db, chosen, skip_final=campaign is not None

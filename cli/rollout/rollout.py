@@ -74,10 +74,10 @@ def register(app: typer.Typer) -> None:
         as_json: Json = False,
     ) -> None:
         """List rollouts of a campaign, newest group first."""
-        from infra.db.reading.rollout_search import Order, Wanted
+        from infra.db.reading.rollout_search import Order, RolloutQuery
 
         fewest, most = _turn_bounds(turns)
-        wanted = Wanted(
+        wanted = RolloutQuery(
             failed=failed,
             masked=masked,
             suspicious=suspicious,

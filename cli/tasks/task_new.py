@@ -68,11 +68,11 @@ def register(tasks: typer.Typer) -> None:
         A row without an image holds text. Binary files, links and submodules are left out and
         named, unless the fix or the tests need them.
         """
-        from infra.sources.from_repository import Wanted, make_row
+        from infra.sources.from_repository import RepositoryTask, make_row
 
         made = make_row(
             repository,
-            Wanted(
+            RepositoryTask(
                 tests=tuple(tests),
                 test_command=test_command,
                 gold=None if gold is None else _read(gold),

@@ -10,7 +10,7 @@ from gateway.dialects import openai_errors, sse
 from gateway.dialects.conversation import Conversation, Text, Toolbox
 from gateway.dialects.json_value import BadRequest, JsonValue
 from gateway.dialects.openai_text import text_of
-from gateway.dialects.protocol import Asked, Envelope, Problem, ProblemKind
+from gateway.dialects.protocol import Envelope, ParsedRequest, Problem, ProblemKind
 from mainspring.programs.reply import Answer, Reply
 from mainspring.programs.request import Dialect, ModelRequest, ToolCall
 
@@ -43,7 +43,7 @@ _HIDDEN = ("image_url", "input_audio", "file", "video_url")
 class Chat:
     waiting = sse.COMMENT
 
-    def parse(self, body: JsonValue, envelope: Envelope) -> Asked:
+    def parse(self, body: JsonValue, envelope: Envelope) -> ParsedRequest:
         if (body.member("n").count() or 1) > 1:
             raise BadRequest("n must be 1: one reply is sampled for a request", field="n")
         for name in ("functions", "function_call"):
@@ -70,13 +70,13 @@ class Chat:
             ignored=conversation.ignored,
         )
         options = body.member("stream_options")
-        return Asked(
+        return ParsedRequest(
             request,
             streams=body.member("stream").truth(),
             includes_usage=options.is_there and options.member("include_usage").truth(),
         )
 
-    def body(self, asked: Asked, answer: Answer) -> dict[str, Any]:
+    def body(self, asked: ParsedRequest, answer: Answer) -> dict[str, Any]:
         choice = {
             "index": 0,
             "message": {"role": "assistant", "content": _content(answer.reply), "refusal": None}
@@ -88,7 +88,7 @@ class Chat:
         head = _head(asked, answer, "chat.completion")
         return head | {"choices": [choice], "usage": _usage(answer)}
 
-    def events(self, asked: Asked, answer: Answer) -> list[str]:
+    def events(self, asked: ParsedRequest, answer: Answer) -> list[str]:
         head = _head(asked, answer, "chat.completion.chunk")
 
         def chunk(delta: dict[str, Any], finish: str | None = None) -> str:
@@ -155,7 +155,7 @@ def _call(call: JsonValue) -> ToolCall:
     )
 
 
-def _head(asked: Asked, answer: Answer, kind: str) -> dict[str, Any]:
+def _head(asked: ParsedRequest, answer: Answer, kind: str) -> dict[str, Any]:
     return {
         "id": f"chatcmpl-{answer.number}",
         "object": kind,

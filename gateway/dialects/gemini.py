@@ -11,7 +11,7 @@ from gateway.dialects import sse
 from gateway.dialects.arguments import from_object, to_object
 from gateway.dialects.conversation import Conversation, Text, Toolbox, as_json
 from gateway.dialects.json_value import BadRequest, JsonValue
-from gateway.dialects.protocol import STATUSES, Asked, Envelope, Problem, ProblemKind
+from gateway.dialects.protocol import STATUSES, Envelope, ParsedRequest, Problem, ProblemKind
 from mainspring.programs.reply import Answer
 from mainspring.programs.request import Dialect, ModelRequest, ToolCall
 
@@ -54,7 +54,7 @@ class Gemini:
     # The SDK for JavaScript takes a comment for half an event, and ends the run.
     waiting = "\n"
 
-    def parse(self, body: JsonValue, envelope: Envelope) -> Asked:
+    def parse(self, body: JsonValue, envelope: Envelope) -> ParsedRequest:
         conversation = _Contents()
         config = body.first_member("generationConfig", "generation_config")
         if config.is_there:
@@ -86,12 +86,12 @@ class Gemini:
             max_tokens=config.member("maxOutputTokens").count() if config.is_there else None,
             ignored=conversation.ignored,
         )
-        return Asked(request, streams=envelope.streams)
+        return ParsedRequest(request, streams=envelope.streams)
 
-    def body(self, asked: Asked, answer: Answer) -> dict[str, Any]:
+    def body(self, asked: ParsedRequest, answer: Answer) -> dict[str, Any]:
         return _response(asked, answer, _parts(answer), is_last=True)
 
-    def events(self, asked: Asked, answer: Answer) -> list[str]:
+    def events(self, asked: ParsedRequest, answer: Answer) -> list[str]:
         parts = [piece for part in _parts(answer) for piece in _pieces(part)]
         last = len(parts) - 1
         return [
@@ -232,7 +232,7 @@ def _pieces(part: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _response(
-    asked: Asked, answer: Answer, parts: list[dict[str, Any]], *, is_last: bool
+    asked: ParsedRequest, answer: Answer, parts: list[dict[str, Any]], *, is_last: bool
 ) -> dict[str, Any]:
     candidate: dict[str, Any] = {"index": 0, "content": {"role": "model", "parts": parts}}
     if is_last:

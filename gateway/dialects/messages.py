@@ -11,7 +11,7 @@ from gateway.dialects import sse
 from gateway.dialects.arguments import from_object, to_object
 from gateway.dialects.conversation import Conversation, Text, Toolbox, as_json, without_billing
 from gateway.dialects.json_value import JsonValue
-from gateway.dialects.protocol import STATUSES, Asked, Envelope, Problem, ProblemKind
+from gateway.dialects.protocol import STATUSES, Envelope, ParsedRequest, Problem, ProblemKind
 from mainspring.programs.reply import Answer, Finish
 from mainspring.programs.request import Dialect, ModelRequest, ToolCall
 
@@ -50,7 +50,7 @@ _THOUGHTS = ("thinking", "redacted_thinking")
 class Messages:
     waiting = sse.COMMENT
 
-    def parse(self, body: JsonValue, envelope: Envelope) -> Asked:
+    def parse(self, body: JsonValue, envelope: Envelope) -> ParsedRequest:
         conversation = Conversation()
         conversation.ignore_set(body, _WITHOUT_EFFECT)
         system = body.member("system")
@@ -75,16 +75,16 @@ class Messages:
             is_subagent=is_subagent or bool(envelope.headers.get("x-claude-code-agent-id")),
             ignored=conversation.ignored,
         )
-        return Asked(request, streams=body.member("stream").truth())
+        return ParsedRequest(request, streams=body.member("stream").truth())
 
-    def body(self, asked: Asked, answer: Answer) -> dict[str, Any]:
+    def body(self, asked: ParsedRequest, answer: Answer) -> dict[str, Any]:
         return _message(asked, answer) | {
             "content": _content(answer),
             "stop_reason": _FINISHES[answer.reply.finish],
             "usage": _usage(answer.num_prompt_tokens, answer.num_completion_tokens),
         }
 
-    def events(self, asked: Asked, answer: Answer) -> list[str]:
+    def events(self, asked: ParsedRequest, answer: Answer) -> list[str]:
         opening = _message(asked, answer) | {"usage": _usage(answer.num_prompt_tokens, 1)}
         events = [_event("message_start", message=opening)]
         for index, block in enumerate(_content(answer)):
@@ -188,7 +188,7 @@ def _add_block(text: Text, block: JsonValue) -> None:
         block.member("type").refuse("text, tool_result or image")
 
 
-def _message(asked: Asked, answer: Answer) -> dict[str, Any]:
+def _message(asked: ParsedRequest, answer: Answer) -> dict[str, Any]:
     return {
         "id": f"msg_{answer.number}",
         "type": "message",

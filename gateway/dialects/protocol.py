@@ -78,7 +78,7 @@ class Envelope:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ParsedRequest:
     """A parsed request, with what only the writing of its answer needs."""
 
     request: ModelRequest
@@ -89,19 +89,19 @@ class Asked:
     """Responses: names of tools that take text in place of JSON."""
 
 
-class Wire(Protocol):
+class DialectWire(Protocol):
     @property
     def waiting(self) -> str:
         """What a stream may hold before its first event."""
         ...
 
-    def parse(self, body: JsonValue, envelope: Envelope) -> Asked:
+    def parse(self, body: JsonValue, envelope: Envelope) -> ParsedRequest:
         """Raises BadRequest."""
         ...
 
-    def body(self, asked: Asked, answer: Answer) -> dict[str, Any]: ...
+    def body(self, asked: ParsedRequest, answer: Answer) -> dict[str, Any]: ...
 
-    def events(self, asked: Asked, answer: Answer) -> list[str]:
+    def events(self, asked: ParsedRequest, answer: Answer) -> list[str]:
         """Whole server-sent events, at least one."""
         ...
 

@@ -14,7 +14,7 @@ from gateway.dialects.arguments import FREEFORM_SCHEMA, from_freeform, to_freefo
 from gateway.dialects.conversation import Conversation, Text, Toolbox, as_json
 from gateway.dialects.json_value import BadRequest, JsonValue
 from gateway.dialects.openai_text import text_of
-from gateway.dialects.protocol import Asked, Envelope, Problem, ProblemKind
+from gateway.dialects.protocol import Envelope, ParsedRequest, Problem, ProblemKind
 from mainspring.programs.reply import Answer
 from mainspring.programs.request import Dialect, ModelRequest, ToolCall
 
@@ -44,7 +44,7 @@ _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 class Responses:
     waiting = sse.COMMENT
 
-    def parse(self, body: JsonValue, envelope: Envelope) -> Asked:
+    def parse(self, body: JsonValue, envelope: Envelope) -> ParsedRequest:
         for name, reason in _REFUSED.items():
             if body.member(name).is_there:
                 raise BadRequest(f"{name}: {reason}", field=name)
@@ -80,16 +80,16 @@ class Responses:
             ignored=conversation.ignored,
         )
         streams = body.member("stream").truth()
-        return Asked(request, streams=streams, freeform=frozenset(freeform))
+        return ParsedRequest(request, streams=streams, freeform=frozenset(freeform))
 
-    def body(self, asked: Asked, answer: Answer) -> dict[str, Any]:
+    def body(self, asked: ParsedRequest, answer: Answer) -> dict[str, Any]:
         return _response(asked, answer) | {
             "status": "completed",
             "output": _items(asked, answer),
             "usage": _usage(answer),
         }
 
-    def events(self, asked: Asked, answer: Answer) -> list[str]:
+    def events(self, asked: ParsedRequest, answer: Answer) -> list[str]:
         return responses_stream.events(_response(asked, answer), self.body(asked, answer))
 
     def error(self, problem: Problem) -> tuple[int, dict[str, Any]]:
@@ -152,7 +152,7 @@ def _call(kind: str, item: JsonValue) -> ToolCall:
     return ToolCall(name=item.member("name").text(), arguments=arguments, id=call_id)
 
 
-def _response(asked: Asked, answer: Answer) -> dict[str, Any]:
+def _response(asked: ParsedRequest, answer: Answer) -> dict[str, Any]:
     """What it is before anything is known of the reply."""
     return {
         "id": f"resp_{answer.number}",
@@ -177,7 +177,7 @@ def _response(asked: Asked, answer: Answer) -> dict[str, Any]:
     }
 
 
-def _items(asked: Asked, answer: Answer) -> list[dict[str, Any]]:
+def _items(asked: ParsedRequest, answer: Answer) -> list[dict[str, Any]]:
     reply, number, items = answer.reply, answer.number, []
     if reply.reasoning:
         thought = {"type": "reasoning_text", "text": reply.reasoning}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.fence import Fenced
 from infra.db.programs import campaign_keys, session_ends, session_offers, sessions
@@ -59,7 +59,7 @@ class SessionRefused(MainspringError):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class SessionClaim:
     """One wish for a session."""
 
     key: str
@@ -81,7 +81,7 @@ class Taken:
 
 
 class SessionDesk:
-    def __init__(self, db: Database, client: Client, known: Known) -> None:
+    def __init__(self, db: Database, client: Client, known: FactCache) -> None:
         self._db = db
         self._client = client
         self._known = known
@@ -98,7 +98,7 @@ class SessionDesk:
     async def task_of(self, session: SessionRecord) -> AnyTask:
         return await self._known.task(session.task)
 
-    async def take(self, campaign: CampaignId, claim: Claim) -> Taken:
+    async def take(self, campaign: CampaignId, claim: SessionClaim) -> Taken:
         """Raises SessionRefused."""
         record = await campaigns.get(self._db, campaign)
         config, profile = _profile(record.config, campaign)
@@ -136,7 +136,7 @@ class SessionDesk:
             raise over(session)
 
     async def _next(
-        self, campaign: CampaignId, claim: Claim, config: RunConfig
+        self, campaign: CampaignId, claim: SessionClaim, config: RunConfig
     ) -> SessionRecord | None:
         while True:
             try:
@@ -178,7 +178,7 @@ class SessionDesk:
             await asyncio.sleep(TELL_WAIT_S)
 
 
-def session_key(claim: Claim, ident: str) -> str:
+def session_key(claim: SessionClaim, ident: str) -> str:
     """256 bits that only who has the campaign's key can make."""
     made = hmac.digest(
         claim.key.encode(), f"session {ident} {claim.token}".encode(), hashlib.sha256

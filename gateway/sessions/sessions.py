@@ -18,7 +18,7 @@ from gateway.channel import BodyTooLarge, BodyTooSlow, Channel, ClientGone
 from gateway.dialects.json_value import BadRequest, JsonValue, decoded
 from gateway.keys import BOUND, key_of
 from gateway.refusals import problem_of, unknown_key
-from gateway.sessions.session_desk import Claim, SessionDesk, SessionRefused, Taken
+from gateway.sessions.session_desk import SessionClaim, SessionDesk, SessionRefused, Taken
 from gateway.sessions.session_views import told_session, told_taken
 from gateway.sessions.wrong_keys import WrongKeys
 from infra.db.programs.session_ends import HandedIn
@@ -91,7 +91,7 @@ class SessionRoutes:
             )
         host = _host(channel)
         body = await self._body(channel)
-        claim = Claim(key, token, _name(body), _kinds(body))
+        claim = SessionClaim(key, token, _name(body), _kinds(body))
         taken: Taken = await self._desk.take(campaign, claim)
         await channel.respond(200, told_taken(taken, host))
 

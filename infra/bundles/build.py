@@ -19,7 +19,7 @@ from pathlib import Path
 
 from infra.bundles import interpreter
 from infra.bundles.locks import CPUS, QUIET_NPM, npm_lock, packages, pip_lock
-from infra.bundles.store import MANIFEST, Bundle, BundleMissing, BundleStore, Manifest, digest
+from infra.bundles.store import MANIFEST, Bundle, BundleManifest, BundleMissing, BundleStore, digest
 from mainspring.errors import ConfigError, ServiceError
 from mainspring.programs.recipes import Recipe
 
@@ -111,7 +111,7 @@ def _fill(folder: Path, recipe: Recipe) -> None:
             told = {**values, "PROGRAM": str(program)}
             _write_starter(folder / "bin" / name, "run_file.sh", told)
     _let_all_read(folder)
-    manifest = Manifest(
+    manifest = BundleManifest(
         name=recipe.name,
         version=recipe.version,
         packages=(*npm, *pip),

@@ -33,7 +33,7 @@ class BundleMissing(ConfigError):
     """This machine has no such bundle, or not a whole one."""
 
 
-class Manifest(BaseModel):
+class BundleManifest(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     name: str
@@ -57,7 +57,7 @@ class Manifest(BaseModel):
 @dataclass(frozen=True, slots=True)
 class Bundle:
     folder: Path
-    manifest: Manifest
+    manifest: BundleManifest
 
     @property
     def name(self) -> str:
@@ -72,7 +72,7 @@ class BundleStore:
         """Raises BundleMissing."""
         folder = self.folder / name
         try:
-            manifest = Manifest.model_validate_json((folder / MANIFEST).read_bytes())
+            manifest = BundleManifest.model_validate_json((folder / MANIFEST).read_bytes())
         except FileNotFoundError:
             raise BundleMissing(
                 f"bundle {name} is not on this machine (no {folder})",

@@ -33,7 +33,7 @@ class RolloutFacts:
     seed: int | None
 
 
-class Known:
+class FactCache:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._configs = _Bounded[CampaignId, AnyRun](self._load_config)

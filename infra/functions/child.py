@@ -34,7 +34,7 @@ OOM_SCORE = 500
 CHECK = "check"
 
 
-class Channel:
+class NodeChannel:
     """To the node: messages out, and the answers to commands."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -70,7 +70,7 @@ class Channel:
 class ChannelSandbox:
     """Implements `FunctionSandbox`; in any thread and any event loop."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: NodeChannel) -> None:
         self._channel = channel
 
     async def run(self, command: str, *, timeout_s: float | None = None) -> Ran:
@@ -84,20 +84,20 @@ def main() -> None:
     _end_with(int(sys.argv[2]))
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.set_inheritable(False)  # what the function starts must not keep the node waiting
-    channel = Channel(connection)
+    channel = NodeChannel(connection)
     start = channel.first()
     threading.Thread(target=channel.listen, daemon=True).start()
     _limit(start.memory_mb)
     asyncio.run(_play(start, channel))
 
 
-async def _play(start: Start, channel: Channel) -> NoReturn:
+async def _play(start: Start, channel: NodeChannel) -> NoReturn:
     end = await _end_of(start, channel)
     # Here, as the end of the loop waits for what the function left running.
     _leave(channel, end)
 
 
-async def _end_of(start: Start, channel: Channel) -> dict[str, Any]:
+async def _end_of(start: Start, channel: NodeChannel) -> dict[str, Any]:
     values = {
         "task": read_task(start.task),
         "model_url": start.model_url,
@@ -147,7 +147,7 @@ def _place(error: BaseException) -> str:
     return f" (at {own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
-def _leave(channel: Channel, end: dict[str, Any]) -> NoReturn:
+def _leave(channel: NodeChannel, end: dict[str, Any]) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -42,7 +42,7 @@ from mainspring.status import PolicyApi, Publish
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class CampaignPolicy:
     """What a campaign's rollouts share in this process."""
 
     config: RunConfig
@@ -66,16 +66,16 @@ class Served:
         return needs_same_bits(self.config)
 
 
-Serve = Callable[[Database, CampaignId], Coroutine[Any, Any, Served]]
+Serve = Callable[[Database, CampaignId], Coroutine[Any, Any, CampaignPolicy]]
 
 
 class ServedCampaigns:
     def __init__(self, db: Database, serve: Serve) -> None:
         self._db = db
         self._serve = serve
-        self._served: dict[CampaignId, asyncio.Task[Served]] = {}
+        self._served: dict[CampaignId, asyncio.Task[CampaignPolicy]] = {}
 
-    async def of(self, campaign: CampaignId) -> Served:
+    async def of(self, campaign: CampaignId) -> CampaignPolicy:
         serving = self._served.get(campaign)
         if serving is None or (serving.done() and serving.exception() is not None):
             serving = asyncio.create_task(self._serve(self._db, campaign))
@@ -98,7 +98,7 @@ def in_tokens(
     config: RunConfig,
     engines: Engines,
     text: ChatTokenizer | ChatText,
-) -> Served:
+) -> CampaignPolicy:
     """From engines, whose weights are brought up to date from the store."""
     if isinstance(text, ChatTokenizer):
         text = RequestText(text, plain=not is_program(config.agent))
@@ -110,12 +110,12 @@ def in_tokens(
         partial(_weights, db, campaign),
         _noise(config),
     )
-    return Served(config, policy, engines)
+    return CampaignPolicy(config, policy, engines)
 
 
-def in_text(config: RunConfig, client: OpenAIClient) -> Served:
+def in_text(config: RunConfig, client: OpenAIClient) -> CampaignPolicy:
     """From an endpoint whose weights are not ours."""
-    return Served(config, TextPolicy(config.policy, client, _noise(config)), None)
+    return CampaignPolicy(config, TextPolicy(config.policy, client, _noise(config)), None)
 
 
 def _noise(config: RunConfig) -> Noise:
@@ -128,7 +128,7 @@ def label_of(policy: PolicyRecord) -> WeightLabel:
 
 async def serve_over_http(
     db: Database, campaign: CampaignId, api_key: SecretStr | None = None
-) -> Served:
+) -> CampaignPolicy:
     """The campaign's engines, and the tokenizer that lies beside its first policy. An evaluation
     has no policy of its own: its model directory has the tokenizer, and its engines' weights are
     taken as they are."""

@@ -30,7 +30,7 @@ from infra.sandbox.protocol import (
 )
 from infra.sandbox.shell.channel import (
     CHANNEL_BYTES,
-    Answer,
+    CommandAnswer,
     Shell,
     ShellGone,
     ShellSetup,
@@ -351,7 +351,7 @@ class LiveSandbox:
 
     async def _call(
         self, function: str, *arguments: str | bytes, payload: bytes = b"", timeout_s: float
-    ) -> Answer:
+    ) -> CommandAnswer:
         if self._gone:
             raise self._lost(self._gone)
         return await self._talk(

@@ -34,7 +34,7 @@ _NEEDS_IMAGE = "build an image with the repository in it, and give it with --ima
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RepositoryTask:
     """What the person gives of the task."""
 
     tests: tuple[str, ...]
@@ -65,7 +65,7 @@ class NewRow:
     """Files that the row does without, and why each; those that the person named come last."""
 
 
-def make_row(repository: Path, wanted: Wanted) -> NewRow:
+def make_row(repository: Path, wanted: RepositoryTask) -> NewRow:
     """Raises UsageError."""
     top = Path(_git(repository, "rev-parse", "--show-toplevel").decode().rstrip("\n"))
     if bool(wanted.gold) == bool(wanted.fix):

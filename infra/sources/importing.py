@@ -12,7 +12,7 @@ from itertools import islice
 
 from infra.db.database import Database
 from infra.db.tasks import task_removal
-from infra.db.tasks.tasks import UNSTORABLE, Fate, import_tasks
+from infra.db.tasks.tasks import UNSTORABLE, ImportFate, import_tasks
 from infra.sources.protocol import Place, RowError, RowProblem, SourceRow
 from mainspring.tasks.any_task import AnyTask
 from mainspring.tasks.swe_task import SweTask
@@ -20,18 +20,18 @@ from mainspring.tasks.swe_task import SweTask
 ROWS_AT_ONCE = 64
 """Stored in one transaction; few enough for the progress to be seen."""
 _FAILED = {
-    Fate.OTHER_CONTENT: RowError(
+    ImportFate.OTHER_CONTENT: RowError(
         RowProblem.OTHER_CONTENT,
         "its id is stored with other content",
         remedy="an unused task is replaced with --replace; else, or for one of "
         "another source or split, choose another id: --id-prefix",
     ),
-    Fate.IN_USE: RowError(
+    ImportFate.IN_USE: RowError(
         RowProblem.OTHER_CONTENT,
         "its id is stored with other content, and a campaign has used it",
         remedy="a used task cannot change: choose another id with --id-prefix",
     ),
-    Fate.NOT_STORABLE: RowError(
+    ImportFate.NOT_STORABLE: RowError(
         RowProblem.NOT_STORABLE,
         f"it {UNSTORABLE}",
         remedy="leave binary files out of `files` and `tests`, or use an image",
@@ -90,9 +90,9 @@ async def import_rows(
             elif (fate := next(fates)) in _FAILED:
                 report.failed.append(FailedRow(row.place, row.id, _FAILED[fate]))
             else:
-                report.num_new += fate is Fate.NEW
-                report.num_same += fate is Fate.SAME
-                report.num_replaced += fate is Fate.REPLACED
+                report.num_new += fate is ImportFate.NEW
+                report.num_same += fate is ImportFate.SAME
+                report.num_replaced += fate is ImportFate.REPLACED
                 report.splits[row.result.source, row.result.split] += 1
                 if isinstance(row.result, SweTask):
                     report.with_tests.add((row.result.source, row.result.split))
@@ -118,18 +118,18 @@ def _once(row: SourceRow, first: dict[str, tuple[Place, str]]) -> SourceRow:
 
 
 async def _replaced(
-    database: Database, tasks: Sequence[AnyTask], fates: Sequence[Fate]
-) -> list[Fate]:
+    database: Database, tasks: Sequence[AnyTask], fates: Sequence[ImportFate]
+) -> list[ImportFate]:
     """The fates after those with other content were replaced. Source and split are a task's place:
     a row of another one does not replace it."""
-    changed = [t for t, fate in zip(tasks, fates, strict=True) if fate is Fate.OTHER_CONTENT]
+    changed = [t for t, fate in zip(tasks, fates, strict=True) if fate is ImportFate.OTHER_CONTENT]
     replaced, used = await task_removal.replace(database, changed)
-    found: list[Fate] = []
+    found: list[ImportFate] = []
     for task, fate in zip(tasks, fates, strict=True):
-        if fate is Fate.OTHER_CONTENT and task.id in used:
-            fate = Fate.IN_USE
-        elif fate is Fate.OTHER_CONTENT and task.id in replaced:
-            fate = Fate.REPLACED
+        if fate is ImportFate.OTHER_CONTENT and task.id in used:
+            fate = ImportFate.IN_USE
+        elif fate is ImportFate.OTHER_CONTENT and task.id in replaced:
+            fate = ImportFate.REPLACED
         found.append(fate)
     return found
 

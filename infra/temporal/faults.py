@@ -18,7 +18,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, Fa
 from temporalio.service import RPCError
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.nodes.sandboxes import CampaignFull
 from mainspring.errors import MainspringError, SandboxError
 from mainspring.ids import NodeId, RolloutId, SandboxId
@@ -138,7 +138,7 @@ def _of_unknown(error: Exception, kind: FaultKind) -> str:
 
 @asynccontextmanager
 async def naming(
-    known: Known, node: NodeId, rollout: RolloutId, sandbox: SandboxId
+    known: FactCache, node: NodeId, rollout: RolloutId, sandbox: SandboxId
 ) -> AsyncIterator[None]:
     """Add to every error about the sandbox which it was, on which node, for which task."""
     try:

@@ -21,7 +21,7 @@ from mainspring.config.training.parallel import ParallelConfig
 from mainspring.status import CampaignKind
 
 
-class Overlong(StrEnum):
+class OverlongSample(StrEnum):
     REFUSE = "refuse"
     """The run is refused, with their number."""
     SKIP = "skip"
@@ -67,7 +67,7 @@ class SftSource(Section):
 class SftData(Section):
     sources: Annotated[tuple[SftSource, ...], Field(min_length=1)]
     """What is trained on; sources are put one after the other, and then shuffled."""
-    overlong: Overlong = Overlong.REFUSE
+    overlong: OverlongSample = OverlongSample.REFUSE
     """What becomes of samples that are longer than `trainer.max_tokens`."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from mainspring.errors import ModelError
 from mainspring.model_folder.config_file import facts_of, read_config, where
 from mainspring.model_folder.families import FAMILIES
-from mainspring.model_folder.refusals import Use, check_config
+from mainspring.model_folder.refusals import FolderUse, check_config
 from mainspring.model_folder.sizes import Sizes, sizes_of
 from mainspring.model_folder.tensors import check_weights
 from mainspring.model_folder.vocabulary import check_vocabulary
@@ -20,7 +20,7 @@ from mainspring.model_folder.weights import Weight, has_weights, read_weights
 TORCH_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
-def check_folder(directory: Path, use: Use, *, needs_weights: bool = True) -> dict[str, Any]:
+def check_folder(directory: Path, use: FolderUse, *, needs_weights: bool = True) -> dict[str, Any]:
     """The config.json of a folder that can be used so. `needs_weights`: a plan needs none; weights
     that are there are judged in any case. Raises ModelError."""
     config = read_config(directory)
@@ -31,7 +31,7 @@ def check_folder(directory: Path, use: Use, *, needs_weights: bool = True) -> di
             check_weights(directory, sizes, found)
     is_family = config.get("model_type") in FAMILIES
     size = facts_of(config, where(directory)).vocab_size
-    if size is not None and use >= Use.SERVED:
+    if size is not None and use >= FolderUse.SERVED:
         check_vocabulary(directory, size, is_trained=is_family)
     return config
 
@@ -41,7 +41,7 @@ def known_sizes(config: dict[str, Any]) -> Sizes | None:
     if config.get("model_type") not in FAMILIES:
         return None
     try:
-        check_config(config, "", Use.TRAINED)
+        check_config(config, "", FolderUse.TRAINED)
     except ModelError:
         return None
     return Sizes(**sizes_of(config))

@@ -24,7 +24,7 @@ SGLANG = "serve it with SGLang: mainspring serve --engine sglang"
 FULL_ATTENTION = ("full_attention", "attention")
 
 
-class Use(IntEnum):
+class FolderUse(IntEnum):
     READ = 0
     """By an engine that judges for itself, as SGLang does."""
     SERVED = 1
@@ -33,14 +33,14 @@ class Use(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    first: Use
+class FolderRefusal:
+    first: FolderUse
     """This use refuses it, and those after it."""
     message: str
     remedy: str
 
 
-def check_config(config: dict[str, Any], named: str, use: Use) -> None:
+def check_config(config: dict[str, Any], named: str, use: FolderUse) -> None:
     """`named`: begins the message, such as "model directory /m". Raises ModelError."""
     facts_of(config, named)
     for refusal in refusals(config):
@@ -55,32 +55,34 @@ def check_served(config: dict[str, Any], named: str) -> None:
         raise ModelError(f"{named}: {what} cannot be served by the CPU engine", remedy=SGLANG)
 
 
-def refusals(config: dict[str, Any]) -> Iterator[Refusal]:
+def refusals(config: dict[str, Any]) -> Iterator[FolderRefusal]:
     """In the order in which they are told: the family first, then what cannot be read."""
     kind = config.get("model_type")
     if kind not in FAMILIES:
         named = ", ".join(config.get("architectures") or ())
         message = f"model_type {kind!r}{f' ({named})' if named else ''} cannot be trained"
-        yield Refusal(Use.TRAINED, message, f"use a model of {', '.join(FAMILIES)}")
+        yield FolderRefusal(FolderUse.TRAINED, message, f"use a model of {', '.join(FAMILIES)}")
         for what, _ in _unserved(config):
             message = f"{named or kind}: {what} cannot be served by the CPU engine"
-            yield Refusal(Use.SERVED, message, SGLANG)
+            yield FolderRefusal(FolderUse.SERVED, message, SGLANG)
         return
     for found in wrong_fields(config):
         message = f"{CONFIG} has {found.name} = {found.value!r}, expected {found.expected}"
-        yield Refusal(Use.READ, message, RESTORE)
+        yield FolderRefusal(FolderUse.READ, message, RESTORE)
     yield from _broken(config)
     for what, remedy in _unserved(config):
-        yield Refusal(Use.SERVED, f"{what} cannot be trained or served by the CPU engine", remedy)
+        yield FolderRefusal(
+            FolderUse.SERVED, f"{what} cannot be trained or served by the CPU engine", remedy
+        )
     for what, remedy in _untrained(config):
-        yield Refusal(Use.TRAINED, f"{what} cannot be trained", remedy)
+        yield FolderRefusal(FolderUse.TRAINED, f"{what} cannot be trained", remedy)
 
 
-def _broken(config: dict[str, Any]) -> Iterator[Refusal]:
+def _broken(config: dict[str, Any]) -> Iterator[FolderRefusal]:
     """Of a family, whose fields have the right kinds."""
 
-    def broken(message: str) -> Refusal:
-        return Refusal(Use.READ, f"{CONFIG} has {message}", RESTORE)
+    def broken(message: str) -> FolderRefusal:
+        return FolderRefusal(FolderUse.READ, f"{CONFIG} has {message}", RESTORE)
 
     if config["model_type"] in EXPERTS:
         names = [name for name in ("num_experts", "num_local_experts") if name in config]

@@ -26,7 +26,7 @@ CHUNK_COPIES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class BatchTokens:
     """What one micro-batch brings to a rank."""
 
     num: int
@@ -83,7 +83,7 @@ class KeptBytes:
 
 
 def layer_bytes(
-    shape: ModelShape, parallel: ParallelConfig, tokens: Tokens, *, has_mask: bool = False
+    shape: ModelShape, parallel: ParallelConfig, tokens: BatchTokens, *, has_mask: bool = False
 ) -> LayerBytes:
     """`has_mask`: attention has a mask of all pairs of tokens (reproducible schedule)."""
     width, tensor = bytes_per_value(parallel), parallel.tensor_parallel
@@ -131,7 +131,7 @@ def kept_bytes(
     shape: ModelShape,
     parallel: ParallelConfig,
     kind: RankKind,
-    tokens: Tokens,
+    tokens: BatchTokens,
     *,
     has_mask: bool = False,
 ) -> KeptBytes:
@@ -157,7 +157,7 @@ def kept_bytes(
 
 
 def logits_bytes(
-    shape: ModelShape, parallel: ParallelConfig, kind: RankKind, tokens: Tokens
+    shape: ModelShape, parallel: ParallelConfig, kind: RankKind, tokens: BatchTokens
 ) -> int:
     """Of the output layer while its backward pass runs: of action tokens, in chunks."""
     if not kind.has_output:

@@ -13,7 +13,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.trainer import TrainerConfig
 from mainspring.config.training.optimizer import OptimizerName
 from mainspring.config.training.parallel import Device
-from mainspring.planning.activations import FLOAT32_BYTES, Tokens, kept_bytes, logits_bytes
+from mainspring.planning.activations import FLOAT32_BYTES, BatchTokens, kept_bytes, logits_bytes
 from mainspring.planning.engine_facts import bytes_per_value, facts_of
 from mainspring.planning.model_shape import ModelShape
 from mainspring.planning.rank_kinds import RankKind, rank_kinds
@@ -31,7 +31,7 @@ HEAP_SHARE = 0.8
 use, because freed ones leave gaps of other sizes. Measured (cli/bench/measure_plan.py)."""
 
 
-class Part(StrEnum):
+class MemoryPart(StrEnum):
     WEIGHTS = "weights"
     GRADIENTS = "gradients"
     OPTIMIZER = "optimizer"
@@ -63,7 +63,7 @@ class MomentName(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Moment:
     name: MomentName
-    bytes_of: Mapping[Part, int]
+    bytes_of: Mapping[MemoryPart, int]
 
     @property
     def num_bytes(self) -> int:
@@ -82,17 +82,17 @@ class RankMemory:
         return max(self.moments, key=lambda moment: moment.num_bytes)
 
 
-def largest_micro_batch(config: CampaignConfig, action_share: float) -> Tokens:
+def largest_micro_batch(config: CampaignConfig, action_share: float) -> BatchTokens:
     """A longer sequence than the budget is a micro-batch of its own, and a step has no more tokens
     than its rollouts."""
     trainer, longest = config.trainer, config.policy.max_context
     num_rollouts = -(-trainer.groups_per_step * trainer.group_size // trainer.data_parallel)
     num = max(longest, min(trainer.micro_batch_tokens, num_rollouts * longest))
-    return Tokens(num, longest, round(num * action_share))
+    return BatchTokens(num, longest, round(num * action_share))
 
 
 def memory_of_ranks(
-    config: CampaignConfig, shape: ModelShape, tokens: Tokens, num_micro_batches: int
+    config: CampaignConfig, shape: ModelShape, tokens: BatchTokens, num_micro_batches: int
 ) -> tuple[RankMemory, ...]:
     """`num_micro_batches`: of one data-parallel copy in a step. Raises ModelError."""
     return tuple(
@@ -105,7 +105,7 @@ def _moments(
     config: CampaignConfig,
     shape: ModelShape,
     kind: RankKind,
-    tokens: Tokens,
+    tokens: BatchTokens,
     num_micro_batches: int,
 ) -> tuple[Moment, ...]:
     trainer, facts = config.trainer, facts_of(config.trainer)
@@ -114,10 +114,10 @@ def _moments(
     optimizer = 0 if trainer.optimizer_offload else optimizer_bytes(shape, trainer, kind)
     on_cpu = trainer.device is Device.CPU
     rest = CPU_REST_BYTES if on_cpu else CUDA_REST_BYTES
-    standing = {Part.WEIGHTS: weights, Part.OPTIMIZER: optimizer, Part.REST: rest}
+    standing = {MemoryPart.WEIGHTS: weights, MemoryPart.OPTIMIZER: optimizer, MemoryPart.REST: rest}
     of_critic = 0 if trainer.critic is None else critic_parameters(shape, trainer, kind)
     if of_critic:
-        standing[Part.CRITIC] = critic_bytes(shape, trainer, kind)
+        standing[MemoryPart.CRITIC] = critic_bytes(shape, trainer, kind)
 
     has_mask = config.schedule is Schedule.REPRODUCIBLE
     kept = kept_bytes(shape, trainer, kind, tokens, has_mask=has_mask)
@@ -128,36 +128,36 @@ def _moments(
         gaps = round(waiting * (kept.activations + kept.attention) * CUDA_GAP_SHARE)
     sent = _sent_bytes(shape, trainer, tokens)
     step = standing | {
-        Part.GRADIENTS: gradients,
-        Part.COMMUNICATION: sent,
-        Part.ATTENTION: waiting * kept.attention,
-        Part.ALLOCATOR: gaps,
+        MemoryPart.GRADIENTS: gradients,
+        MemoryPart.COMMUNICATION: sent,
+        MemoryPart.ATTENTION: waiting * kept.attention,
+        MemoryPart.ALLOCATOR: gaps,
     }
     at_output = step | {
-        Part.ACTIVATIONS: waiting * kept.activations,
-        Part.LOGITS: logits_bytes(shape, trainer, kind, tokens),
+        MemoryPart.ACTIVATIONS: waiting * kept.activations,
+        MemoryPart.LOGITS: logits_bytes(shape, trainer, kind, tokens),
     }
-    backward = step | {Part.ACTIVATIONS: waiting * kept.activations + kept.again}
+    backward = step | {MemoryPart.ACTIVATIONS: waiting * kept.activations + kept.again}
     copies = trainer.data_parallel * trainer.context_parallel
     flat = gradients if facts.reduces_through_copy and copies > 1 else 0
     update = standing | {
-        Part.GRADIENTS: gradients,
-        Part.COMMUNICATION: flat,
-        Part.ALLOCATOR: gaps,
+        MemoryPart.GRADIENTS: gradients,
+        MemoryPart.COMMUNICATION: flat,
+        MemoryPart.ALLOCATOR: gaps,
     }
-    update[Part.OPTIMIZER] += _update_bytes(trainer, kind)
+    update[MemoryPart.OPTIMIZER] += _update_bytes(trainer, kind)
     exported = standing | {
-        Part.GRADIENTS: gradients if facts.has_gradient_buffer else 0,
-        Part.COMMUNICATION: _gathered_bytes(shape, trainer, kind),
-        Part.ALLOCATOR: gaps,
+        MemoryPart.GRADIENTS: gradients if facts.has_gradient_buffer else 0,
+        MemoryPart.COMMUNICATION: _gathered_bytes(shape, trainer, kind),
+        MemoryPart.ALLOCATOR: gaps,
     }
     imported = {
-        Part.WEIGHTS: weights,
-        Part.REST: rest,
-        Part.COMMUNICATION: import_bytes(shape, trainer, kind) if on_cpu else 0,
+        MemoryPart.WEIGHTS: weights,
+        MemoryPart.REST: rest,
+        MemoryPart.COMMUNICATION: import_bytes(shape, trainer, kind) if on_cpu else 0,
     }
     if of_critic:
-        imported[Part.CRITIC] = of_critic * bytes_per_value(trainer)
+        imported[MemoryPart.CRITIC] = of_critic * bytes_per_value(trainer)
     return (
         Moment(MomentName.IMPORT, imported),
         *([Moment(MomentName.LOGITS, at_output)] if kind.has_output else []),
@@ -214,7 +214,7 @@ def _update_bytes(trainer: TrainerConfig, kind: RankKind) -> int:
     return 2 * FLOAT32_BYTES * kind.largest_parameters
 
 
-def _sent_bytes(shape: ModelShape, trainer: TrainerConfig, tokens: Tokens) -> int:
+def _sent_bytes(shape: ModelShape, trainer: TrainerConfig, tokens: BatchTokens) -> int:
     """Between stages: what comes in and goes out, forward and backward. With sequence parallelism
     also a gathered input."""
     hidden = -(-tokens.num // trainer.context_parallel)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mainspring.model_folder.folder import check_folder, export_dtype
-from mainspring.model_folder.refusals import Use, check_config
+from mainspring.model_folder.refusals import FolderUse, check_config
 from mainspring.model_folder.sizes import Sizes, sizes_of
 
 _HALF = ("bfloat16", "float16")
@@ -82,13 +82,13 @@ class ModelShape(Sizes):
 def read_shape(directory: Path) -> ModelShape:
     """Raises ModelError without a config.json of a model that can be trained, or beside weights
     that it does not describe."""
-    config = check_folder(directory, Use.TRAINED, needs_weights=False)
+    config = check_folder(directory, FolderUse.TRAINED, needs_weights=False)
     return _shape(config, export_dtype(directory, config))
 
 
 def shape_of(config: dict[str, Any], named: str) -> ModelShape:
     """From the content of a config.json. Raises ModelError naming the field."""
-    check_config(config, named, Use.TRAINED)
+    check_config(config, named, FolderUse.TRAINED)
     return _shape(config, config.get("dtype") or config.get("torch_dtype") or "float32")
 
 

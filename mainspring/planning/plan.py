@@ -6,7 +6,7 @@ Pure; imported by `mainspring campaign plan` and its screen.
 from dataclasses import dataclass
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.planning.activations import Tokens
+from mainspring.planning.activations import BatchTokens
 from mainspring.planning.assumptions import Assumptions, Given, assumptions_of
 from mainspring.planning.demand import Demand, demand_of
 from mainspring.planning.host_memory import HostMemory, host_memory
@@ -16,11 +16,11 @@ from mainspring.planning.step_time import StepTime, step_time
 
 
 @dataclass(frozen=True, slots=True)
-class CampaignPlan:
+class MemoryPlan:
     config: CampaignConfig
     shape: ModelShape
     assumed: Assumptions
-    micro_batch: Tokens
+    micro_batch: BatchTokens
     """The largest one."""
     num_micro_batches: int
     """Of one data-parallel copy in a step, expected."""
@@ -38,14 +38,14 @@ class CampaignPlan:
         return max(0, self.largest.peak.num_bytes - gpu_bytes)
 
 
-def plan_of(config: CampaignConfig, shape: ModelShape, given: Given) -> CampaignPlan:
+def plan_of(config: CampaignConfig, shape: ModelShape, given: Given) -> MemoryPlan:
     """Raises ModelError for sizes that divide nothing."""
     assumed = assumptions_of(config, shape, given)
     demand = demand_of(config, shape, assumed)
     largest = largest_micro_batch(config, assumed.action_share)
     num_micro_batches = -(-demand.tokens_per_step // (largest.num * config.trainer.data_parallel))
     ranks = memory_of_ranks(config, shape, largest, num_micro_batches)
-    return CampaignPlan(
+    return MemoryPlan(
         config=config,
         shape=shape,
         assumed=assumed,

@@ -23,7 +23,7 @@ OPENAI_MODEL = f"openai/{MODEL_NAME}"
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class HarborClient:
     """An installed agent of Harbor whose client a bundle brings."""
 
     bundle: str
@@ -38,22 +38,22 @@ class Client:
     """The profile's file in TOML is given to Harbor's class, as its argument `config`."""
 
 
-CLIENTS: Mapping[str, Client] = {
-    "mini-swe-agent": Client("mini-swe-agent", OPENAI_MODEL, {"mini-swe-agent": "mini"}),
-    "claude-code": Client(
+CLIENTS: Mapping[str, HarborClient] = {
+    "mini-swe-agent": HarborClient("mini-swe-agent", OPENAI_MODEL, {"mini-swe-agent": "mini"}),
+    "claude-code": HarborClient(
         "claude-code", MODEL_NAME, {"claude": "claude"}, set_by_harbor=("CLAUDE_CONFIG_DIR",)
     ),
-    "codex": Client(
+    "codex": HarborClient(
         *("codex", OPENAI_MODEL, {"codex": "codex"}),
         set_by_harbor=("CODEX_HOME",),
         takes_config=True,
     ),
-    "opencode": Client(
+    "opencode": HarborClient(
         *("opencode", f"gateway/{MODEL_NAME}", {"opencode": "opencode"}),
         set_by_harbor=("XDG_DATA_HOME", "XDG_STATE_HOME"),
     ),
-    "qwen-coder": Client("qwen-code", OPENAI_MODEL, {"qwen": "qwen"}),
-    "gemini-cli": Client("gemini-cli", f"google/{MODEL_NAME}", {"gemini": "gemini"}),
+    "qwen-coder": HarborClient("qwen-code", OPENAI_MODEL, {"qwen": "qwen"}),
+    "gemini-cli": HarborClient("gemini-cli", f"google/{MODEL_NAME}", {"gemini": "gemini"}),
 }
 """By Harbor's name."""
 

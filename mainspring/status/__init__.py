@@ -4,7 +4,7 @@ The same strings stand in Postgres, in Temporal's search attributes and on the c
 """
 
 from mainspring.status.fault import FaultKind
-from mainspring.status.node import NodeStatus, Refusal, SandboxPurpose, SandboxStatus
+from mainspring.status.node import NodeRefusal, NodeStatus, SandboxPurpose, SandboxStatus
 from mainspring.status.rollout import (
     CUT_ENDS,
     MASKED_ENDS,
@@ -40,11 +40,11 @@ __all__ = [
     "FaultKind",
     "GroupKind",
     "GroupStatus",
+    "NodeRefusal",
     "NodeStatus",
     "Player",
     "PolicyApi",
     "Publish",
-    "Refusal",
     "RolloutPhase",
     "Sampling",
     "SandboxPurpose",

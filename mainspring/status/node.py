@@ -36,7 +36,7 @@ class NodeStatus(StrEnum):
     """Has not been heard of for as long as workflows wait for it."""
 
 
-class Refusal(StrEnum):
+class NodeRefusal(StrEnum):
     """Why a node takes no new sandbox now."""
 
     DRAINING = "draining"

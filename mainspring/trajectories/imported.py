@@ -61,17 +61,17 @@ Text = Annotated[str, BeforeValidator(_text)]
 TokenId = Annotated[StrictInt, Field(ge=0, lt=2**63)]
 
 
-class ChatMessage(BaseModel):
+class ImportedMessage(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     role: Text
     content: Text
 
 
-class Chat(BaseModel):
+class ImportedChat(BaseModel):
     model_config = ConfigDict(frozen=True)
 
-    messages: Annotated[list[ChatMessage], Field(min_length=2)]
+    messages: Annotated[list[ImportedMessage], Field(min_length=2)]
 
     @property
     def system(self) -> str:
@@ -85,14 +85,14 @@ class Chat(BaseModel):
         return list(zip(spoken[::2], spoken[1::2], strict=True))
 
 
-class Tokens(BaseModel):
+class ImportedTokens(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     token_ids: Annotated[list[TokenId], Field(min_length=2)]
     action_mask: list[Annotated[bool, BeforeValidator(_flag)]]
 
 
-def read_line(text: str, where: str) -> Chat | Tokens:
+def read_line(text: str, where: str) -> ImportedChat | ImportedTokens:
     """`where`: file and line, for messages. Raises UsageError."""
     try:
         given: Any = json.loads(text)
@@ -103,7 +103,7 @@ def read_line(text: str, where: str) -> Chat | Tokens:
     return read_object(given, where)
 
 
-def read_object(given: object, where: str) -> Chat | Tokens:
+def read_object(given: object, where: str) -> ImportedChat | ImportedTokens:
     """The same of a line that is parsed, or of a table's row."""
     try:
         return _read(given)
@@ -118,15 +118,15 @@ def read_object(given: object, where: str) -> Chat | Tokens:
         raise UsageError(f"{where}: {error}", remedy=_SHAPES) from None
 
 
-def _read(given: object) -> Chat | Tokens:
+def _read(given: object) -> ImportedChat | ImportedTokens:
     if not isinstance(given, Mapping):
         raise ValueError("it is no JSON object")
     filled = {key: value for key, value in given.items() if value is not None}
     if "messages" in filled or "conversations" in filled:
-        chat = Chat.model_validate({"messages": _messages(filled)})
+        chat = ImportedChat.model_validate({"messages": _messages(filled)})
         problem: str = _problem(chat)
     elif "token_ids" in filled:
-        tokens = Tokens.model_validate(filled)
+        tokens = ImportedTokens.model_validate(filled)
         if problem := _lengths(tokens):
             raise ValueError(problem)
         return tokens
@@ -159,7 +159,7 @@ def _messages(filled: Mapping[str, Any]) -> object:
     return messages
 
 
-def _problem(chat: Chat) -> str:
+def _problem(chat: ImportedChat) -> str:
     roles = [message.role for message in chat.messages]
     spoken = roles[1:] if roles[0] == "system" else roles
     expected = ["user", "assistant"] * (len(spoken) // 2)
@@ -171,7 +171,7 @@ def _problem(chat: Chat) -> str:
     return ""
 
 
-def _lengths(tokens: Tokens) -> str:
+def _lengths(tokens: ImportedTokens) -> str:
     num_ids, num_flags = len(tokens.token_ids), len(tokens.action_mask)
     if num_ids != num_flags:
         return f"{num_ids} token_ids and {num_flags} values of action_mask"

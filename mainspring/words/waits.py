@@ -13,7 +13,7 @@ from enum import StrEnum
 from mainspring.ids import GRADE_QUEUE, ROLLOUT_QUEUE, SANDBOX_QUEUE
 from mainspring.protocol.activities import ANSWER_CALL, GENERATE
 from mainspring.protocol.timeouts import POLLER_SILENT_S
-from mainspring.status import CampaignKind, CampaignStatus, FaultKind, NodeStatus, Refusal
+from mainspring.status import CampaignKind, CampaignStatus, FaultKind, NodeRefusal, NodeStatus
 from mainspring.words.causes import shortened
 from mainspring.words.figures import duration
 from mainspring.words.plain_text import plain
@@ -104,7 +104,7 @@ class Host:
 
     id: str
     status: NodeStatus
-    refusal: Refusal | None
+    refusal: NodeRefusal | None
     num_open: int
     capacity: int
     seen_s: float

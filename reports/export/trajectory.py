@@ -34,7 +34,7 @@ from mainspring.trajectories.samples import Sample, samples_of
 from mainspring.trajectories.tree import branches
 from mainspring.trajectories.turns import Call, Execution, by_call
 from reports import program_view
-from reports.program_view import Told
+from reports.program_view import ShownRequest
 
 _GIVEN = (Player.GOLD, Player.EMPTY, Player.EXPLOIT)
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -81,7 +81,7 @@ class Trajectory:
     replies: list[Call]
     executions: list[Execution]
     """In their order; a command that never ended has none."""
-    told: dict[int, Told] = field(default_factory=dict)
+    told: dict[int, ShownRequest] = field(default_factory=dict)
     """What a program asked, by number of the call."""
     untrained: frozenset[int] = frozenset()
     """Calls that are context only."""

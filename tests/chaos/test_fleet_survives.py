@@ -28,7 +28,7 @@ from scripted import SUBMIT, bash
 from temporalio.client import WorkflowHandle
 
 from cli.operations.machine.embedded_stack import StackInfo
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.nodes import sandboxes
 from infra.db.rollouts import turns
 from infra.environments.hosted import Environments
@@ -257,7 +257,7 @@ async def nothing_is_left(
             patch.setenv("DOCKER_HOST", node.docker_host)
             backends = await available_backends(node.home / "sandboxes")
         held = HeldSandboxes(
-            cluster.db, Known(cluster.db), NodeId(node.name), Environments(backends)
+            cluster.db, FactCache(cluster.db), NodeId(node.name), Environments(backends)
         )
         await held.adopt()
         await Reaper(cluster.db, NodeId(node.name), backends, held).reap()

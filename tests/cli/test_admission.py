@@ -13,7 +13,7 @@ from temporalio.worker import SlotPermit, SlotReleaseContext
 from infra.temporal.faults import NodeFull, failure
 from mainspring.config.settings import Settings
 from mainspring.ids import SANDBOX_QUEUE, NodeId, node_queue
-from mainspring.status import FaultKind, Refusal
+from mainspring.status import FaultKind, NodeRefusal
 from node.capacity import Admission, Free, SandboxSlots, room
 
 NODE = NodeId("n")
@@ -55,9 +55,9 @@ def test_what_is_free_is_measured(tmp_path: Path) -> None:
     impossible = 1 << 40
     assert admission(tmp_path, []).refusal() is None
     low_memory = admission(tmp_path, [], node_min_free_memory_mb=impossible)
-    assert low_memory.refusal() is Refusal.LOW_MEMORY
+    assert low_memory.refusal() is NodeRefusal.LOW_MEMORY
     low_disk = admission(tmp_path, [], node_min_free_disk_mb=impossible)
-    assert low_disk.refusal() is Refusal.LOW_DISK
+    assert low_disk.refusal() is NodeRefusal.LOW_DISK
 
 
 async def soon(slot: asyncio.Task[SlotPermit]) -> bool:

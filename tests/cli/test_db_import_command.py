@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from cli.tasks import tasks
 from infra.db.database import Database
 from infra.db.tasks import tasks as stored
-from infra.db.tasks.tasks import Fate, import_tasks
+from infra.db.tasks.tasks import ImportFate, import_tasks
 from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import TaskId
 from mainspring.tasks.swe_task import SweTask
@@ -44,10 +44,14 @@ async def ask(*arguments: str | Path) -> Result:
 
 async def test_each_task_has_its_own_fate(db: Database) -> None:
     batch = [make_task("1"), make_task("1"), make_task("1", "else"), make_task("2", "\0")]
-    first = [Fate.NEW, Fate.SAME, Fate.OTHER_CONTENT, Fate.NOT_STORABLE]
+    first = [ImportFate.NEW, ImportFate.SAME, ImportFate.OTHER_CONTENT, ImportFate.NOT_STORABLE]
     assert await import_tasks(db, batch) == first
     again = [make_task("3"), make_task("1", "else"), make_task("1")]
-    assert await import_tasks(db, again) == [Fate.NEW, Fate.OTHER_CONTENT, Fate.SAME]
+    assert await import_tasks(db, again) == [
+        ImportFate.NEW,
+        ImportFate.OTHER_CONTENT,
+        ImportFate.SAME,
+    ]
     assert await stored.get_tasks(db, "s", "train") == [make_task("1"), make_task("3")]
     with pytest.raises(UsageError, match="NUL"):
         await stored.put_tasks(db, [make_task("4"), make_task("5", "\0")])

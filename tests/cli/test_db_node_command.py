@@ -17,7 +17,7 @@ from infra.db.nodes import nodes, sandboxes
 from infra.db.nodes.nodes import NodeBeat
 from mainspring.errors import UsageError, WorkFailed
 from mainspring.ids import NodeId, RolloutId, SandboxId
-from mainspring.status import Refusal, SandboxPurpose
+from mainspring.status import NodeRefusal, SandboxPurpose
 from mainspring.tasks.sandbox_choice import BWRAP
 
 BUSY, EMPTY = NodeId("containers-17.rack-4"), NodeId("b")
@@ -32,13 +32,13 @@ async def fleet(
     monkeypatch.setenv("MAINSPRING_HOME", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(drain, "LOOK_EVERY_S", 0.05)
-    await say(db, BUSY, num_open=32, refusal=Refusal.LOW_MEMORY)
+    await say(db, BUSY, num_open=32, refusal=NodeRefusal.LOW_MEMORY)
     await say(db, EMPTY)
     return db
 
 
 async def say(
-    db: Database, name: NodeId, *, num_open: int = 0, refusal: Refusal | None = None
+    db: Database, name: NodeId, *, num_open: int = 0, refusal: NodeRefusal | None = None
 ) -> None:
     await nodes.beat(
         db,
@@ -84,7 +84,7 @@ async def test_drain_waits_until_the_node_is_empty(fleet: Database) -> None:
     waiting = asyncio.create_task(run("drain", EMPTY, "--wait", "--json"))
     while not (await drains(fleet))[EMPTY]:
         await asyncio.sleep(0.02)
-    await say(fleet, EMPTY, refusal=Refusal.DRAINING)
+    await say(fleet, EMPTY, refusal=NodeRefusal.DRAINING)
     last = (await waiting).splitlines()[-1]
     assert json.loads(last)["status"] == "drained"
     assert "may be stopped" in await run("drain", EMPTY, "--wait")

@@ -20,7 +20,7 @@ from program_checks import EDIT
 from program_cluster import own_program
 
 from cli.operations.machine.embedded_stack import StackInfo
-from infra.bundles.store import MANIFEST, Manifest, digest
+from infra.bundles.store import MANIFEST, BundleManifest, digest
 from infra.db.database import Database
 from infra.db.programs import model_requests
 from infra.db.rollouts import rollouts
@@ -93,7 +93,7 @@ def bundle_of_clients(folder: Path) -> None:
         '#!/bin/sh\nPYTHONPATH=$(dirname "$(dirname "$0")")/site exec python3 "$@"\n'
     )
     program.chmod(0o755)
-    manifest = Manifest(
+    manifest = BundleManifest(
         name=recipe.name,
         version=recipe.version,
         packages=recipe.pip,

@@ -12,7 +12,7 @@ from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.errors import UsageError
-from mainspring.extensions import Role, extensions_of
+from mainspring.extensions import ProcessRole, extensions_of
 from tests.cli.test_cli_errors import mainspring
 
 HERE = Path(__file__).parents[1] / "infra" / "functions"
@@ -96,9 +96,9 @@ def test_a_class_that_judges_needs_no_world() -> None:
 
 def test_nodes_are_asked_whether_they_can_call_it() -> None:
     config = campaign("acting:half")
-    [extension] = extensions_of(config, Role.NODE)
+    [extension] = extensions_of(config, ProcessRole.NODE)
     assert (extension.what, extension.path) == ("function", "acting:half")
-    assert extensions_of(config, Role.ROLLOUT_WORKER) == []
+    assert extensions_of(config, ProcessRole.ROLLOUT_WORKER) == []
 
 
 class Judge:

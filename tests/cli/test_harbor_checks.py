@@ -18,7 +18,7 @@ from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.errors import ConfigError, UsageError
-from mainspring.extensions import Role, extensions_of
+from mainspring.extensions import ProcessRole, extensions_of
 from mainspring.protocol.extensions import ExtensionsInput
 from tests.cli.test_cli_errors import mainspring
 
@@ -124,7 +124,7 @@ def test_one_that_cannot_be_made_is_refused(
 
 async def test_a_node_tells_what_it_cannot_make(harbor: None) -> None:
     async def problems(**options: Any) -> list[str]:
-        asked = extensions_of(campaign(**options), Role.NODE)
+        asked = extensions_of(campaign(**options), ProcessRole.NODE)
         answer = await ExtensionActivities().check_extensions(
             ExtensionsInput(queue="q", extensions=asked)
         )

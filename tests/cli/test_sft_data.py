@@ -21,7 +21,7 @@ from cli.operations.runs.sft_data import SftSamples
 from cli.operations.runs.sft_run import store
 from infra.db.database import Database
 from infra.db.training import sft
-from infra.db.training.sft import SftData
+from infra.db.training.sft import StoredSftData
 from infra.temporal.connection import connect
 from mainspring.config.settings import load_settings
 from mainspring.config.sft import SftConfig
@@ -50,11 +50,11 @@ def config_of(model: Path, file: Path, overlong: str = "refuse", **trainer: int)
 
 async def read(
     db: Database, model: Path, file: Path, *, overlong: str = "refuse", **trainer: int
-) -> tuple[list[Sample], SftData]:
+) -> tuple[list[Sample], StoredSftData]:
     config = config_of(model, file, overlong, **trainer)
     samples = SftSamples(db, config, model)
     found = [sample async for sample in samples.read()]
-    return found, samples.complete(SftData("", len(found), 0, 0, 0))
+    return found, samples.complete(StoredSftData("", len(found), 0, 0, 0))
 
 
 async def test_a_chat_has_the_tokens_of_a_rollout_and_only_replies_are_trained(

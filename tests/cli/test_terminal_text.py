@@ -275,10 +275,10 @@ def test_a_screen_shows_the_text_as_it_is(
 def test_a_panel_that_is_drawn_again_shows_the_text_as_it_is(
     capsys: pytest.CaptureFixture[str], on_a_terminal: None
 ) -> None:
-    from cli.operations.runs.watch import Shown, Watch
+    from cli.operations.runs.watch import RunWatch, Shown
     from mainspring.status import CampaignKind
 
-    watch = Watch(cast(Any, None), cast(Any, None), cast(Any, "c"), HOSTILE)
+    watch = RunWatch(cast(Any, None), cast(Any, None), cast(Any, "c"), HOSTILE)
     record: Any = SimpleNamespace(id=HOSTILE, kind=CampaignKind.TRAIN, status="running")
     facts = [("blocked", HOSTILE), ("doing", "[/bin/sh -c x]")]
     shown = Shown("steps", 1, 2, facts, HOSTILE)

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from safetensors.torch import load_file, save_file
 
-from engine.served_model import PolicyModel
+from engine.served_model import ServedModel
 from tests.infra.policy.engines import Reference, running, serving, until
 from tests.infra.policy.tiny_model import save_tiny_model
 
@@ -262,13 +262,13 @@ async def test_a_load_without_memory_says_so_and_the_engine_serves_as_before(
     paused: bool,
     error: Exception,
 ) -> None:
-    def load(model: PolicyModel, directory: Path) -> None:
+    def load(model: ServedModel, directory: Path) -> None:
         raise error
 
     request = start(http, [5, 6])
     await until(http, running(1))
     with monkeypatch.context() as patch:
-        patch.setattr(PolicyModel, "load_weights", load)
+        patch.setattr(ServedModel, "load_weights", load)
         if paused:
             await http.post("/pause_generation", json={"mode": "retract"})
         answer = await update(http, models[1])

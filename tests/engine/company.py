@@ -18,7 +18,7 @@ import torch
 from engine import self_test
 from engine.scheduler import PauseMode, Scheduler
 from engine.sequences import SamplingOptions, Sequence
-from engine.served_model import PolicyModel
+from engine.served_model import ServedModel
 from engine.slots import SlotPool
 
 NUM_REQUESTS = 14
@@ -26,7 +26,7 @@ MAX_PROMPT = 620
 """Over one block of keys."""
 
 
-class Noting(PolicyModel):
+class Noting(ServedModel):
     """Notes the logits after each sequence of tokens it sees."""
 
     def __init__(self, directory: Path) -> None:

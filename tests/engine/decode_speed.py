@@ -20,7 +20,7 @@ import torch
 from bundled.model import make_bundled_model
 from engine import self_test
 from engine.scheduler import Scheduler
-from engine.served_model import PolicyModel
+from engine.served_model import ServedModel
 from tests.engine.company import request
 
 PROMPT_TOKENS = 300
@@ -29,7 +29,7 @@ BATCHES = (1, 8, 32)
 ROUNDS = 7
 
 
-def decode_speed(model: PolicyModel, batch: int) -> float:
+def decode_speed(model: ServedModel, batch: int) -> float:
     source = random.Random(batch)
     scheduler = Scheduler(model, weight_version="0", max_batch=batch)
     for seed in range(batch):
@@ -51,7 +51,7 @@ def main() -> None:
         model = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(folder, "bundled")
         if len(sys.argv) == 1:
             make_bundled_model(model, 0)
-        usual, exact = PolicyModel(model), PolicyModel(model, is_reproducible=True)
+        usual, exact = ServedModel(model), ServedModel(model, is_reproducible=True)
     began = time.process_time()
     self_test.check(exact)
     test_s = time.process_time() - began

@@ -15,7 +15,7 @@ from torch.nn.functional import linear
 
 from engine import padding, sampling, self_test
 from engine.sequences import SamplingOptions, Sequence
-from engine.served_model import PolicyModel
+from engine.served_model import ServedModel
 from mainspring.artifacts.batch_invariance import MKL_VARIABLE, environment
 from mainspring.errors import EngineError
 from tests.engine.company import Noting, alone, checked_model, digest, play
@@ -69,7 +69,7 @@ def test_the_same_bits_with_other_threads_and_kernels(directory: Path) -> None:
 
 
 def test_the_self_test_finds_a_product_that_depends_on_its_rows(directory: Path) -> None:
-    model = PolicyModel(directory, is_reproducible=True)
+    model = ServedModel(directory, is_reproducible=True)
     # In this process MKL chooses as it likes: torch's own product is what the engine must not use.
     if MKL_VARIABLE not in os.environ:
         found = list(self_test.products_that_differ(model.linear_weights(), linear))
@@ -88,7 +88,7 @@ def test_an_engine_whose_bits_depend_on_company_does_not_start(
     if MKL_VARIABLE in os.environ:
         pytest.skip("MKL was asked for one kernel")
     with pytest.raises(EngineError, match="depend on what is computed beside them") as caught:
-        self_test.check(PolicyModel(directory, is_reproducible=True))
+        self_test.check(ServedModel(directory, is_reproducible=True))
     assert 'schedule = "fastest"' in caught.value.remedy
 
 

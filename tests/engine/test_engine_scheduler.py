@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.sampling import sample
 from engine.scheduler import PauseMode, Scheduler
 from engine.sequences import SamplingOptions, Sequence
-from engine.served_model import PolicyModel
+from engine.served_model import ServedModel
 from mainspring.errors import ModelError
 from tests.infra.policy.engines import Reference
 from tests.infra.policy.tiny_model import save_tiny_model
@@ -23,8 +23,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(directory: Path) -> PolicyModel:
-    return PolicyModel(directory)
+def model(directory: Path) -> ServedModel:
+    return ServedModel(directory)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def sequence(ids: list[int], **options) -> Sequence:
 @settings(max_examples=6, deadline=None)
 @given(seed=st.integers(0, 2**32), max_batch=st.integers(1, 5))
 def test_whatever_happens_every_token_is_the_models(
-    model: PolicyModel, reference: Reference, seed: int, max_batch: int
+    model: ServedModel, reference: Reference, seed: int, max_batch: int
 ) -> None:
     """Requests that share prefixes, continue each other and are paused and aborted at random."""
     source = random.Random(seed)
@@ -79,7 +79,7 @@ def test_whatever_happens_every_token_is_the_models(
         assert served.logprobs == pytest.approx(expected, abs=1e-4)
 
 
-def test_group_of_one_prompt_computes_it_once(model: PolicyModel) -> None:
+def test_group_of_one_prompt_computes_it_once(model: ServedModel) -> None:
     scheduler = Scheduler(model, weight_version="0", max_batch=8)
     group = [sequence(list(range(3, 63)), max_new_tokens=5) for _ in range(8)]
     for member in group:
@@ -128,7 +128,7 @@ def test_logprobs_ignore_the_cut_and_follow_the_temperature() -> None:
         assert logprobs == pytest.approx([expected])
 
 
-def test_a_failed_engine_tells_everyone(model: PolicyModel) -> None:
+def test_a_failed_engine_tells_everyone(model: ServedModel) -> None:
     scheduler = Scheduler(model, weight_version="0", max_batch=1)
     waiting = [sequence([5], max_new_tokens=2), sequence([6], max_new_tokens=2)]
     for member in waiting:
@@ -142,6 +142,6 @@ def test_a_failed_engine_tells_everyone(model: PolicyModel) -> None:
     assert not scheduler.busy
 
 
-def test_a_cache_that_does_not_fit_says_how_to_make_it(model: PolicyModel) -> None:
+def test_a_cache_that_does_not_fit_says_how_to_make_it(model: ServedModel) -> None:
     with pytest.raises(ModelError, match=r"--max-batch \d+ fits with \d+ tokens$"):
         Scheduler(model, weight_version="0", max_batch=10**9)

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from engine import forward_check
 from engine.scheduler import Scheduler
 from engine.sequences import SamplingOptions, Sequence
-from engine.served_model import PolicyModel
+from engine.served_model import ServedModel
 from infra.policy.model.weight_files import weights_digest
 from mainspring.errors import ModelError
 from mainspring.model_folder.weights import SINGLE
@@ -131,7 +131,7 @@ def save(directory: Path, family: str, fields: dict[str, Any], seed: int = 0) ->
     return directory
 
 
-def largest_difference(served: PolicyModel, directory: Path) -> float:
+def largest_difference(served: ServedModel, directory: Path) -> float:
     """Of sampled tokens' log-probs, of two requests that run beside each other."""
     scheduler = Scheduler(served, weight_version="0", max_batch=2)
     sequences = [
@@ -160,7 +160,7 @@ def largest_difference(served: PolicyModel, directory: Path) -> float:
 @pytest.mark.parametrize("family", SERVED)
 def test_what_is_served_has_the_models_own_log_probs(family: str, tmp_path: Path) -> None:
     directory = save(tmp_path / "model", family, SERVED[family])
-    served = PolicyModel(directory, 64)
+    served = ServedModel(directory, 64)
     assert largest_difference(served, directory) < TOLERANCE
     assert served.weights_digest == weights_digest(directory)
 
@@ -171,7 +171,7 @@ def test_what_the_engine_cannot_compute_is_refused_by_name(family: str, tmp_path
     directory = save(tmp_path / "model", family, fields)
     architecture = json.loads((directory / "config.json").read_text())["architectures"][0]
     with pytest.raises(ModelError) as refused:
-        PolicyModel(directory, 64)
+        ServedModel(directory, 64)
     message = refused.value.message
     assert words in message and str(directory) in message and "\n" not in message
     assert refused.value.remedy
@@ -183,7 +183,7 @@ def test_new_weights_of_experts_are_served(family: str, tmp_path: Path) -> None:
     """By the names of files: of a folder, and of tensors that a trainer sends."""
     first = save(tmp_path / "first", family, EXPERTS[family])
     second = save(tmp_path / "second", family, EXPERTS[family], seed=1)
-    served = PolicyModel(first, 64)
+    served = ServedModel(first, 64)
     served.load_weights(first)
     assert served.weights_digest == weights_digest(first)
     served.load_weights(second)
@@ -196,7 +196,7 @@ def test_new_weights_of_experts_are_served(family: str, tmp_path: Path) -> None:
 
 def test_weights_of_experts_that_do_not_fit_change_nothing(tmp_path: Path) -> None:
     model = save(tmp_path / "model", "qwen3_moe", EXPERTS["qwen3_moe"])
-    served = PolicyModel(model, 64)
+    served = ServedModel(model, 64)
     before = served.weights_digest
     whole = load_file(model / SINGLE)
     down = "model.layers.1.mlp.experts.2.down_proj.weight"
@@ -219,7 +219,7 @@ def test_weights_of_experts_that_do_not_fit_change_nothing(tmp_path: Path) -> No
 
 def test_a_layer_that_leaves_attention_out_is_seen(tmp_path: Path) -> None:
     """The control: what no config tells, the comparison does."""
-    served = PolicyModel(save(tmp_path / "model", "qwen3", BASE), 64)
+    served = ServedModel(save(tmp_path / "model", "qwen3", BASE), 64)
     assert forward_check.problem(served, served._model) is None
     mlp = served._model.model.layers[1].mlp
     seen: list[int] = []
@@ -244,12 +244,12 @@ def test_a_folder_of_several_parts_is_refused_in_one_sentence(tmp_path: Path) ->
     composite = {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"]}
     (directory / "config.json").write_text(json.dumps(composite | {"text_config": inner}))
     with pytest.raises(ModelError) as refused:
-        PolicyModel(directory, 64)
+        ServedModel(directory, 64)
     assert "\n" not in refused.value.message and len(refused.value.message) < 400
 
 
 def test_more_context_than_the_model_has_is_refused(tmp_path: Path) -> None:
     directory = save(tmp_path / "model", "qwen3", BASE)
-    assert PolicyModel(directory).context_length == 256
+    assert ServedModel(directory).context_length == 256
     with pytest.raises(ModelError, match=r"context length 257 .* made for 256 tokens"):
-        PolicyModel(directory, 257)
+        ServedModel(directory, 257)

@@ -10,14 +10,14 @@ from typing import Any, Protocol
 
 from gateway.app import CHAT, GEMINI, MESSAGES, RESPONSES
 from gateway.dialects.arguments import to_object
-from gateway.dialects.protocol import Wire
+from gateway.dialects.protocol import DialectWire
 from mainspring.programs.request import ChatMessage, ModelRequest, Role, ToolSpec
 
 Body = dict[str, Any]
 
 
 class Writer(Protocol):
-    wire: Wire
+    wire: DialectWire
 
     def body(self, request: ModelRequest) -> Body: ...
 
@@ -27,7 +27,7 @@ class Writer(Protocol):
 
 
 class ChatWriter:
-    wire: Wire = CHAT
+    wire: DialectWire = CHAT
 
     def body(self, request: ModelRequest) -> Body:
         tools = [{"type": "function", "function": _declared(tool)} for tool in request.tools]
@@ -61,7 +61,7 @@ class ChatWriter:
 
 
 class ResponsesWriter:
-    wire: Wire = RESPONSES
+    wire: DialectWire = RESPONSES
 
     def body(self, request: ModelRequest) -> Body:
         items = [item for message in request.messages for item in self._items(message)]
@@ -97,7 +97,7 @@ class ResponsesWriter:
 
 
 class MessagesWriter:
-    wire: Wire = MESSAGES
+    wire: DialectWire = MESSAGES
 
     def body(self, request: ModelRequest) -> Body:
         first, *rest = request.messages
@@ -140,7 +140,7 @@ class MessagesWriter:
 
 
 class GeminiWriter:
-    wire: Wire = GEMINI
+    wire: DialectWire = GEMINI
 
     def body(self, request: ModelRequest) -> Body:
         first, *rest = request.messages

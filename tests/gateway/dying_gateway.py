@@ -16,7 +16,7 @@ from gateway.durable import DurableAnswers
 from gateway.exchange import Exchange
 from gateway.protocol import Session
 from infra.db.programs import model_requests
-from infra.db.programs.model_requests import Asked
+from infra.db.programs.model_requests import RequestStanding
 from mainspring.programs.reply import Answer
 from mainspring.programs.request import ModelRequest, Role
 from tests.gateway.kill_plan import KillPlan, Phase
@@ -53,7 +53,7 @@ def install(plan: KillPlan) -> None:
 
     async def noted_ask(
         db: Any, rollout: str, epoch: int, life: int, request: ModelRequest, key: str, **beside: Any
-    ) -> Asked:
+    ) -> RequestStanding:
         turn = turn_of(request)
         asking = asyncio.current_task()
         assert asking is not None
@@ -71,7 +71,7 @@ def install(plan: KillPlan) -> None:
         later = asyncio.get_running_loop().call_later
         later(SETTLED_S, reach, Phase.GENERATING, session.rollout, number)
 
-    async def noted_told(self: Any, session: Session, asked: Asked) -> Asked:
+    async def noted_told(self: Any, session: Session, asked: RequestStanding) -> RequestStanding:
         found = await told(self, session, asked)
         reach(Phase.STORED, session.rollout, asked.number)
         return found

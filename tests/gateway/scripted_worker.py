@@ -19,7 +19,7 @@ from infra.policy.protocol import (
     SamplingParams,
     Versions,
 )
-from infra.policy.serving import Served, in_tokens
+from infra.policy.serving import CampaignPolicy, in_tokens
 from mainspring.ids import CampaignId
 from mainspring.trajectories.turns import PartialCall
 from workers import rollout
@@ -58,7 +58,7 @@ class Elsewhere(ScriptedEngine):
 def main(home: Path, model: Path, url: str) -> None:
     tokenizer = ChatTokenizer(model)
 
-    async def serve(db: Database, campaign: CampaignId) -> Served:
+    async def serve(db: Database, campaign: CampaignId) -> CampaignPolicy:
         config = (await campaigns.get(db, campaign)).config
         return in_tokens(db, campaign, config, Elsewhere(tokenizer, url), tokenizer)
 

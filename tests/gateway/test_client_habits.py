@@ -13,7 +13,7 @@ import pytest
 from installed_clients import FIX, TEST, Policy, arguments, played, shell_of, usual_reply
 from scripted_answers import calling
 
-from gateway.protocol import PromptTooLong, Session
+from gateway.protocol import ProgramPromptTooLong, Session
 from gateway.server import Address
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from mainspring.config.agent import AgentConfig
@@ -142,7 +142,7 @@ class Full(Policy):
     async def ask(self, session: Session, request: ModelRequest, *, is_retry: bool) -> Answer:
         if shell_of(request) and len(request.messages) > 3 and not self.num_refused:
             self.num_refused += 1
-            self.replies.append(PromptTooLong(40_000, 32_768))
+            self.replies.append(ProgramPromptTooLong(40_000, 32_768))
         return await super().ask(session, request, is_retry=is_retry)
 
 

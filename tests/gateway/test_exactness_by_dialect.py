@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.dialects import json_value
-from gateway.dialects.protocol import Asked, Envelope
+from gateway.dialects.protocol import Envelope, ParsedRequest
 from infra.policy.protocol import MadeReply
 from mainspring.programs.reply import Answer
 from mainspring.programs.request import ChatMessage, ModelRequest, ToolSpec
@@ -35,7 +35,7 @@ class SpokenHistory(History):
     """A program that speaks a dialect."""
 
     writer: Writer = field(kw_only=True)
-    asked: Asked | None = None
+    asked: ParsedRequest | None = None
 
     def _sent(self, request: ModelRequest) -> ModelRequest:
         self.asked = self._parsed(self.writer.body(request))
@@ -64,7 +64,7 @@ class SpokenHistory(History):
             by_name.setdefault(tool.name, tool)
         return tuple(by_name.values())
 
-    def _parsed(self, body: Body) -> Asked:
+    def _parsed(self, body: Body) -> ParsedRequest:
         return self.writer.wire.parse(json_value.decoded(as_sent(body)), Envelope(model="any"))
 
 

@@ -10,7 +10,7 @@ import openai
 import pytest
 from scripted_answers import KEY, Script, calling, serving
 
-from gateway.protocol import PromptTooLong, RequestRefused, SessionOver
+from gateway.protocol import ProgramPromptTooLong, SessionOver, UnrenderableRequest
 from mainspring.errors import DatabaseError
 from mainspring.programs.profile import MODEL_NAME
 from mainspring.programs.reply import Reply
@@ -202,8 +202,8 @@ async def test_models_are_listed_for_each_client() -> None:
 
 
 FAULTS = [
-    (RequestRefused("the template takes no tools"), openai.BadRequestError, 400),
-    (PromptTooLong(9000, 8192), openai.BadRequestError, 400),
+    (UnrenderableRequest("the template takes no tools"), openai.BadRequestError, 400),
+    (ProgramPromptTooLong(9000, 8192), openai.BadRequestError, 400),
     (DatabaseError("no route to db.internal:5432"), openai.InternalServerError, 503),
     (RuntimeError("/home/secret/path"), openai.InternalServerError, 500),
 ]
@@ -230,7 +230,7 @@ async def test_faults_are_errors_of_the_clients_own(
     assert gemini_told.status_code == status == gemini_told.json()["error"]["code"]
     for text in (str(told.value), str(claude_told.value), gemini_told.text):
         assert "secret" not in text and "internal:5432" not in text and "rollout one" not in text
-    if isinstance(fault, PromptTooLong):
+    if isinstance(fault, ProgramPromptTooLong):
         assert told.value.code == "context_length_exceeded"
         assert "maximum context length is 8192" in str(told.value)
         words = "prompt is too long: 9000 tokens > 8192 maximum"
@@ -276,7 +276,7 @@ async def test_an_answer_that_cannot_be_written_is_a_fault_of_the_dialect(
 async def test_codex_knows_a_full_context() -> None:
     """By an event: a 400 tells it nothing."""
     script = Script()
-    script.replies.extend([PromptTooLong(9000, 8192), PromptTooLong(9, 8)])
+    script.replies.extend([ProgramPromptTooLong(9000, 8192), ProgramPromptTooLong(9, 8)])
     async with clients(script) as (client, _, _):
         stream = await client.responses.create(model="m", input="Fix it.", stream=True)
         (event,) = [event async for event in stream]

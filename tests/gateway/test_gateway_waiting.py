@@ -14,7 +14,7 @@ from scripted_answers import KEY, Script, serving
 from starlette.types import Message
 
 from gateway.app import make_app
-from gateway.protocol import PromptTooLong, RequestRefused, SessionOver
+from gateway.protocol import ProgramPromptTooLong, SessionOver, UnrenderableRequest
 from mainspring.errors import DatabaseError
 from mainspring.programs.reply import Reply
 from tests.waiting import until
@@ -85,7 +85,11 @@ async def test_a_fault_after_the_first_comment_is_an_event_of_the_dialect() -> N
         chat = openai.AsyncOpenAI(base_url=f"{address.url}/v1", api_key=KEY, max_retries=0)
         claude = anthropic.AsyncAnthropic(base_url=address.url, api_key=KEY, max_retries=0)
         async with chat, claude:
-            for fault in (SessionOver("over"), RequestRefused("no tools"), PromptTooLong(9, 8)):
+            for fault in (
+                SessionOver("over"),
+                UnrenderableRequest("no tools"),
+                ProgramPromptTooLong(9, 8),
+            ):
                 script.replies.extend([fault] * 3)
                 _answer_later(script)
                 with pytest.raises(openai.APIError):
@@ -98,7 +102,7 @@ async def test_a_fault_after_the_first_comment_is_an_event_of_the_dialect() -> N
                 _answer_later(script)
                 stream = await chat.responses.create(model="m", input="Fix it.", stream=True)
                 (event,) = [event async for event in stream]
-                is_long = isinstance(fault, PromptTooLong)
+                is_long = isinstance(fault, ProgramPromptTooLong)
                 code = "context_length_exceeded" if is_long else "invalid_prompt"
                 assert event.response.error.code == code
     assert script.told == []

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from gateway.app import CHAT, GEMINI, MESSAGES, RESPONSES
 from gateway.dialects import json_value
-from gateway.dialects.protocol import Asked, Envelope, Wire
+from gateway.dialects.protocol import DialectWire, Envelope, ParsedRequest
 from mainspring.programs.matching import chain, continued
 from mainspring.programs.reply import Answer, Reply
 from mainspring.programs.request import Role, ToolCall
@@ -33,7 +33,7 @@ _RESPONSE_EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEv
 
 
 class ChatClient:
-    wire: Wire = CHAT
+    wire: DialectWire = CHAT
 
     def ask(self) -> Body:
         tool = {"type": "function", "function": {**RUN, "parameters": SCHEMA}}
@@ -68,7 +68,7 @@ class ChatClient:
 
 
 class ResponsesClient:
-    wire: Wire = RESPONSES
+    wire: DialectWire = RESPONSES
 
     def ask(self) -> Body:
         tools = [
@@ -94,7 +94,7 @@ class ResponsesClient:
 
 
 class ClaudeClient:
-    wire: Wire = MESSAGES
+    wire: DialectWire = MESSAGES
 
     def ask(self) -> Body:
         return {
@@ -147,7 +147,7 @@ class SplittingClaudeClient(ClaudeClient):
 
 
 class GeminiClient:
-    wire: Wire = GEMINI
+    wire: DialectWire = GEMINI
 
     def ask(self) -> Body:
         return {
@@ -299,7 +299,7 @@ def _turns(client: Any, reply: Reply, number: int) -> Iterator[tuple[Any, Any]]:
         yield asked.request, _asked(client.wire, following).request
 
 
-def _asked(wire: Wire, body: Body) -> Asked:
+def _asked(wire: DialectWire, body: Body) -> ParsedRequest:
     return wire.parse(json_value.decoded(json.dumps(body).encode()), Envelope(model="m"))
 
 

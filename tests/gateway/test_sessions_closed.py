@@ -12,7 +12,7 @@ from gateway.connection import preamble
 from gateway.server import serve
 from gateway.sessions.session_desk import SessionDesk
 from gateway.sessions.wrong_keys import MAX_WRONG, WrongKeys
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.programs import campaign_keys, program_lives, session_offers, sessions
 from infra.db.rollouts import rollouts
@@ -33,7 +33,7 @@ def desk(db: Database, monkeypatch: pytest.MonkeyPatch) -> SessionDesk:
         return True
 
     monkeypatch.setattr(SessionDesk, "_tell", tell)
-    return SessionDesk(db, None, Known(db))  # pyright: ignore[reportArgumentType]
+    return SessionDesk(db, None, FactCache(db))  # pyright: ignore[reportArgumentType]
 
 
 async def offered(db: Database, number: int = 1) -> list[RolloutId]:

@@ -4,14 +4,14 @@ from pathlib import Path
 
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
-from mainspring.extensions import Role, extensions_of
+from mainspring.extensions import ProcessRole, extensions_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 IN_COMMANDS_ONLY = "task source"
 WORDS = {
-    Role.ROLLOUT_WORKER: "rollout workers",
-    Role.NODE: "sandbox nodes",
-    Role.TRAINER: "trainer",
+    ProcessRole.ROLLOUT_WORKER: "rollout workers",
+    ProcessRole.NODE: "sandbox nodes",
+    ProcessRole.TRAINER: "trainer",
 }
 ROWS = {"group filter": "filter", "step engine": "engine", "program in Python": "function"}
 """Where the page's word is longer than the message's."""
@@ -44,20 +44,20 @@ BY_HARBOR = CONFIG.model_copy(
 )
 
 
-def documented() -> dict[str, set[Role]]:
+def documented() -> dict[str, set[ProcessRole]]:
     """By extension point, the roles in the table's last column."""
     found = {}
     for line in PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("| a") and len(cells) == 4:
             what = cells[0].partition(" ")[2]
-            found[ROWS.get(what, what)] = {role for role in Role if WORDS[role] in cells[3]}
+            found[ROWS.get(what, what)] = {role for role in ProcessRole if WORDS[role] in cells[3]}
     return found
 
 
 def test_the_processes_asked_are_those_of_the_page() -> None:
-    asked: dict[str, set[Role]] = {}
-    for role in Role:
+    asked: dict[str, set[ProcessRole]] = {}
+    for role in ProcessRole:
         for config in (CONFIG, PLAYED, BY_HARBOR):
             for extension in extensions_of(config, role):
                 asked.setdefault(extension.what, set()).add(role)
@@ -68,4 +68,4 @@ def test_the_processes_asked_are_those_of_the_page() -> None:
 
 def test_what_mainspring_brings_is_left_out() -> None:
     plain = CampaignConfig.model_validate({"name": "plain", "trainer": {"warm_start": {}}})
-    assert not any(extensions_of(plain, role) for role in Role)
+    assert not any(extensions_of(plain, role) for role in ProcessRole)

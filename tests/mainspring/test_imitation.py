@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mainspring.errors import UsageError
 from mainspring.trajectories.imitation import DataOrder, to_imitate, weighted
-from mainspring.trajectories.imported import Chat, Tokens, read_line
+from mainspring.trajectories.imported import ImportedChat, ImportedTokens, read_line
 
 sizes = st.integers(1, 40)
 
@@ -55,12 +55,12 @@ def chat(*roles: str) -> str:
 
 def test_a_chat_and_tokens_are_read() -> None:
     found = read_line(chat("system", "user", "assistant", "user", "assistant"), "f:1")
-    assert isinstance(found, Chat)
+    assert isinstance(found, ImportedChat)
     assert found.system == "x" and found.exchanges == [("x", "x")] * 2
     without = read_line(chat("user", "assistant"), "f:1")
-    assert isinstance(without, Chat) and without.system == ""
+    assert isinstance(without, ImportedChat) and without.system == ""
     tokens = read_line('{"token_ids": [1, 2, 3], "action_mask": [false, false, true]}', "f:1")
-    assert isinstance(tokens, Tokens) and tokens.token_ids == [1, 2, 3]
+    assert isinstance(tokens, ImportedTokens) and tokens.token_ids == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_other_forms_of_a_chat_are_read_as_the_same() -> None:
             {"role": "system", "content": "s"}, asked, replied]}),
     ):  # fmt: skip
         found = read_line(line, "f:1")
-        assert isinstance(found, Chat)
+        assert isinstance(found, ImportedChat)
         assert (found.system, found.exchanges) == ("s", [("ab", "c")]), line
 
 
@@ -170,7 +170,7 @@ def test_texts_that_look_odd_are_texts() -> None:
     odd = "\u2028\x00\x0b\x85\ufeff\uffff\U0010ffff"
     line = json.dumps({"messages": [{"role": "user", "content": odd}, {"role": "assistant", "content": odd}]})  # fmt: skip  # noqa: E501
     found = read_line(line, "f:1")
-    assert isinstance(found, Chat) and found.exchanges == [(odd, odd)]
+    assert isinstance(found, ImportedChat) and found.exchanges == [(odd, odd)]
 
 
 TEXTS = st.text(max_size=4) | st.sampled_from(["user", "assistant", "system", "\ud800", ""])
@@ -198,4 +198,4 @@ def test_no_line_is_more_than_an_error(given_: object) -> None:
         except UsageError as error:
             assert error.message.startswith("f:1: ")
         else:
-            assert isinstance(found, Chat | Tokens)
+            assert isinstance(found, ImportedChat | ImportedTokens)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mainspring.status import CampaignKind, CampaignStatus, NodeStatus, Refusal
+from mainspring.status import CampaignKind, CampaignStatus, NodeRefusal, NodeStatus
 from mainspring.words.waits import (
     Failure,
     Host,
@@ -78,7 +78,7 @@ def test_what_has_ended_waits_for_nothing(status: CampaignStatus) -> None:
 
 def test_nodes_are_named_with_why_they_take_nothing() -> None:
     opening = [pending("open_sandbox", "sandbox", of=f"rollout/x5/{n}") for n in range(3)]
-    full = Host("a", NodeStatus.UP, Refusal.FULL, 32, 32, 1.0)
+    full = Host("a", NodeStatus.UP, NodeRefusal.FULL, 32, 32, 1.0)
     dead = Host("b", NodeStatus.LOST, None, 4, 32, 130.0)
     [none] = waits(scene(*opening))
     assert none.what == "no sandbox node: nothing polls sandbox"

@@ -31,7 +31,7 @@ from infra.db.runs import campaigns
 from infra.db.training import policies, sft, steps
 from infra.policy.model.tokenizer import ChatTokenizer
 from infra.policy.protocol import ANY, Completion, Keep, SamplingParams, Versions
-from infra.policy.serving import Served, in_tokens
+from infra.policy.serving import CampaignPolicy, in_tokens
 from infra.temporal.connection import connect
 from mainspring.agents.bundled import BundledAgent
 from mainspring.agents.protocol import FormatError
@@ -213,7 +213,7 @@ async def play_scripted(stack: StackInfo, model: Path, folder: Path) -> Campaign
     )
     text = ChatTokenizer(model)
 
-    async def serve(db: Database, campaign: CampaignId) -> Served:
+    async def serve(db: Database, campaign: CampaignId) -> CampaignPolicy:
         return in_tokens(db, campaign, config, SolvingPolicy(db, text), text)
 
     backends = await bwrap_or_skip(folder / "sandboxes")

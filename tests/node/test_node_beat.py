@@ -12,7 +12,7 @@ from infra.sandbox.protocol import BackendUnavailable
 from mainspring.config.settings import Settings
 from mainspring.ids import NodeId
 from node import beat as node_beat
-from node.beat import NodeBeat
+from node.beat import NodePulse
 from node.capacity import Admission
 
 
@@ -23,7 +23,7 @@ async def test_a_database_that_is_away_ends_nothing(
     admission = Admission(NodeId("n"), 1, lambda: 0, Settings(home=tmp_path))
     backends = Backends({name: BackendUnavailable("not here") for name in BACKENDS})
     async with Database.open("postgresql://me@127.0.0.1:1/nothing") as db:
-        beat = NodeBeat(db, admission, backends, list, list)
+        beat = NodePulse(db, admission, backends, list, list)
         with capture_logs() as logs:
             running = asyncio.create_task(beat.run_forever())
             while len(logs) < 3:

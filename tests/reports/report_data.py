@@ -7,7 +7,7 @@ from infra.db.reading.evaluations import CheckedGap, Evaluation
 from infra.db.reading.timings import PhaseTiming
 from infra.db.reading.trained_steps import Composition, Lengths, Step
 from mainspring.status import CampaignStatus, Sampling, StopReason, Verdict
-from reports.data import RanCommand, ReportData, Totals, Trajectory, Turn
+from reports.data import RanCommand, ReportData, ShownTrajectory, ShownTurn, Totals
 
 NUM_STEPS = 60
 MODULE = "def total_above(values, limit):\n    total = 0\n    for value in values:\n"
@@ -116,10 +116,10 @@ def _metrics(step: int) -> dict[str, float | None]:
     }
 
 
-def _solved() -> Trajectory:
+def _solved() -> ShownTrajectory:
     edit = "sed -i '/def total_above/,/^$/s/>=/>/' totals.py"
     submit = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-    return Trajectory(
+    return ShownTrajectory(
         rollout="quickstart-0/eval-v0060-heldout-greedy/004",
         task="bundled/heldout/000004",
         issue="total_above counts values equal to the limit, it should count only larger ones.",
@@ -128,7 +128,7 @@ def _solved() -> Trajectory:
         verdict=Verdict.RESOLVED,
         stop_reason=StopReason.SUBMITTED,
         turns=(
-            Turn(
+            ShownTurn(
                 "```bash\ncat totals.py\n```",
                 (
                     RanCommand(
@@ -140,8 +140,10 @@ def _solved() -> Trajectory:
                     ),
                 ),
             ),
-            Turn(f"The comparison is too wide.\n```bash\n{edit}\n```", (RanCommand(edit, 0, ""),)),
-            Turn(
+            ShownTurn(
+                f"The comparison is too wide.\n```bash\n{edit}\n```", (RanCommand(edit, 0, ""),)
+            ),
+            ShownTurn(
                 f"```bash\n{submit}\n```",
                 (RanCommand(submit, 0, submit.removeprefix("echo ") + "\n"),),
             ),
@@ -149,10 +151,10 @@ def _solved() -> Trajectory:
     )
 
 
-def _hostile() -> Trajectory:
+def _hostile() -> ShownTrajectory:
     """Text that would break a page which does not escape it."""
     command = "grep -n '<b>' x.py; false"
-    return Trajectory(
+    return ShownTrajectory(
         rollout="quickstart-0/g000012/003",
         task="bundled/train/000117",
         issue="</pre><script>alert(1)</script>",
@@ -161,20 +163,20 @@ def _hostile() -> Trajectory:
         verdict=Verdict.NOT_RESOLVED,
         stop_reason=StopReason.STEP_LIMIT,
         turns=(
-            Turn("I am not sure what to do & so on."),
-            Turn(
+            ShownTurn("I am not sure what to do & so on."),
+            ShownTurn(
                 f"```bash\n{command}\n```",
                 (RanCommand(command, 1, "\x1b[31mred\x1b[0m <img src=x>\n" * 400),),
             ),
-            Turn("```bash\nsleep 99\n```", (RanCommand("sleep 99", -1, ""),)),
+            ShownTurn("```bash\nsleep 99\n```", (RanCommand("sleep 99", -1, ""),)),
         ),
         reward_parts={"outcome": -1.0, "<b>:mine": 0.25},
         suspicions=("searched_history", "edited_tests"),
     )
 
 
-def _masked() -> Trajectory:
-    return Trajectory(
+def _masked() -> ShownTrajectory:
+    return ShownTrajectory(
         rollout="quickstart-0/g000013/000",
         task="bundled/train/000052",
         issue="clamp returns the lower bound twice.",

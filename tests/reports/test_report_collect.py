@@ -36,7 +36,7 @@ from mainspring.trajectories.turns import Call, Execution, VersionSpan
 from migrations import upgrade
 from reports import page
 from reports.collect import collect
-from reports.data import RanCommand, ReportData, Turn
+from reports.data import RanCommand, ReportData, ShownTurn
 from reports.summary import summary, write
 
 NAME = CampaignId("told")
@@ -211,8 +211,8 @@ async def test_trajectories_show_what_was_learned(told: ReportData) -> None:
     assert (masked.reward, masked.verdict) == (None, Verdict.FAULT)
     assert after.issue == "a.py is wrong in way 0"
     assert after.turns == (
-        Turn(f"```bash\n{COMMAND}\n```", (RanCommand(COMMAND, 0, "x = 1\ufffd\n"),)),
-        Turn("no command"),
+        ShownTurn(f"```bash\n{COMMAND}\n```", (RanCommand(COMMAND, 0, "x = 1\ufffd\n"),)),
+        ShownTurn("no command"),
     )
 
 

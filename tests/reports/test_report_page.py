@@ -13,7 +13,7 @@ from report_data import report_data
 
 from infra.db.reading.evaluations import Evaluation
 from infra.db.reading.trained_steps import Step
-from infra.db.training.sft import SftData
+from infra.db.training.sft import StoredSftData
 from mainspring.status import CampaignStatus, Sampling
 from reports import page, plots, summary
 from reports.data import ReportData, Supervised, Totals
@@ -141,7 +141,7 @@ def test_a_supervised_run_shows_its_loss_and_its_data() -> None:
     data = dataclasses.replace(
         empty_data(),
         steps=tuple(Step(n, metrics={"loss": 2 / n, "tokens_per_s": 9.0}) for n in (1, 2)),
-        supervised=Supervised(SftData("d" * 64, 24, 3505, 1060, 3), 4, "/models/v00002/hf"),
+        supervised=Supervised(StoredSftData("d" * 64, 24, 3505, 1060, 3), 4, "/models/v00002/hf"),
     )
     html = page.render(data)
     assert html.count("<svg") == 2, "the loss and the tokens a second"

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from cli.operations.checks.checklist_item import State
 from cli.operations.checks.model_item import model_item
-from engine.served_model import PolicyModel
+from engine.served_model import ServedModel
 from engine.slots import SlotPool
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import ModelError
@@ -99,7 +99,7 @@ def test_all_four_judge_alike(
     told = {
         "plan": refused(lambda: read_shape(model)),
         "checklist": refused(lambda: checklist(config)),
-        "engine": refused(lambda: found.update(engine=PolicyModel(model, 64))),
+        "engine": refused(lambda: found.update(engine=ServedModel(model, 64))),
         "trainer": refused(lambda: found.update(trainer=PlainEngine(config, model, alone))),
     }
     served = told.pop("engine") if variant.trained_only else None
@@ -116,7 +116,7 @@ def test_all_four_judge_alike(
 
 def compare(model: Path, engine: object, trainer: object) -> None:
     """With transformers' own forward, of two sequences."""
-    assert isinstance(engine, PolicyModel)
+    assert isinstance(engine, ServedModel)
     reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     sequences = [torch.arange(3, 3 + length) * 7 % engine.vocab_size for length in (30, 12)]
     pool = SlotPool(2, engine.kv_shape())

@@ -22,13 +22,13 @@ from activities.runs import RunActivities
 from activities.training.publishing import PublishingActivities
 from activities.training.sft import SftActivities
 from cli.operations.machine.embedded_stack import StackInfo
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.rollouts import groups, rollouts
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.db.training import policies
-from infra.policy.serving import Serve, Served, ServedCampaigns, in_tokens
+from infra.policy.serving import CampaignPolicy, Serve, ServedCampaigns, in_tokens
 from infra.sandbox.backends import Backends, available_backends
 from infra.sandbox.protocol import BackendUnavailable
 from infra.temporal.connection import connect
@@ -216,12 +216,12 @@ async def without_workers(stack: StackInfo) -> AsyncIterator[Cluster]:
     """For tests whose workers are processes of their own: makes rollouts and starts them."""
     async with Database.open(stack.database_url) as db:
 
-        async def serve(db: Database, campaign: CampaignId) -> Served:
+        async def serve(db: Database, campaign: CampaignId) -> CampaignPolicy:
             raise NotImplementedError("nothing is played in this process")
 
         client = await connect(load_settings(stack.home))
         served = ServedCampaigns(db, serve)
-        replies = ReplyActivities(db, Known(db), served)
+        replies = ReplyActivities(db, FactCache(db), served)
         yield Cluster(client, db, ScriptedPolicy(), replies, served, {}, {})
 
 
@@ -237,9 +237,9 @@ async def cluster_of(
     client = await connect(settings)
     policy = ScriptedPolicy()
     async with Database.open(stack.database_url) as db:
-        known = Known(db)
+        known = FactCache(db)
 
-        async def serve(db: Database, campaign: CampaignId) -> Served:
+        async def serve(db: Database, campaign: CampaignId) -> CampaignPolicy:
             config = (await campaigns.get(db, campaign)).config
             return in_tokens(db, campaign, config, policy, ByteText())
 

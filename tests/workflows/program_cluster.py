@@ -17,14 +17,14 @@ from gateway.durable import DurableAnswers
 from gateway.server import Bounds, serve
 from gateway.sessions.session_desk import SessionDesk
 from infra import gateway_addresses
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.listening import Notices
 from infra.db.programs.model_requests import CHANNEL
 from infra.db.runs import campaigns
 from infra.policy.model.tokenizer import ChatTokenizer
 from infra.policy.protocol import ANY, Completion, Keep, NoEngineAnswered, SamplingParams, Versions
-from infra.policy.serving import Served, in_tokens
+from infra.policy.serving import CampaignPolicy, in_tokens
 from infra.policy.weight_label import WeightLabel
 from mainspring.config.settings import load_settings
 from mainspring.ids import CampaignId, NodeId
@@ -135,7 +135,7 @@ async def without_gateway(
     tokenizer = ChatTokenizer(directory)
     engine = ScriptedEngine(tokenizer)
 
-    async def serve_scripted(db: Database, campaign: CampaignId) -> Served:
+    async def serve_scripted(db: Database, campaign: CampaignId) -> CampaignPolicy:
         config = (await campaigns.get(db, campaign)).config
         return in_tokens(db, campaign, config, engine, tokenizer)
 
@@ -147,7 +147,7 @@ async def without_gateway(
 async def gateway_of(stack: StackInfo, workers: Cluster, name: int = 1) -> AsyncIterator[str]:
     """One gateway, found by the nodes as `name`. At its end what waits is cut."""
     notices = Notices(stack.database_url, CHANNEL)
-    known = Known(workers.db)
+    known = FactCache(workers.db)
     answers = DurableAnswers(workers.db, workers.client, known, notices, workers.served)
     app = make_app(answers, SessionDesk(workers.db, workers.client, known))
     bounds = Bounds(shutdown_timeout_s=0)

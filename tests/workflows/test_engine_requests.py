@@ -8,7 +8,7 @@ from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.policy.engines import client
 from infra.policy.engines.client import SGLangClient
-from infra.policy.serving import Served, in_tokens
+from infra.policy.serving import CampaignPolicy, in_tokens
 from mainspring.ids import CampaignId
 from mainspring.status import StopReason
 from tests.infra.policy.engine_stub import EngineStub, engine_stub
@@ -17,7 +17,7 @@ from tests.infra.policy.engine_stub import EngineStub, engine_stub
 def serve_from(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, stub: EngineStub, vocab_size: int
 ) -> None:
-    async def serve(db: Database, campaign: CampaignId) -> Served:
+    async def serve(db: Database, campaign: CampaignId) -> CampaignPolicy:
         engines = SGLangClient([stub.url], vocab_size=vocab_size)
         config = (await campaigns.get(db, campaign)).config
         return in_tokens(db, campaign, config, engines, ByteText())

@@ -15,7 +15,7 @@ from activities.implements import implements
 from activities.rollouts import RolloutActivities
 from activities.runs import RunActivities
 from cli.operations.machine.embedded_stack import StackInfo
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.rollouts import rollouts
 from infra.db.runs import campaigns
@@ -136,7 +136,7 @@ async def test_the_second_campaign_does_not_wait_for_the_first(
 ) -> None:
     client = await connect(load_settings(stack.home))
     large, small = await make_campaign(db, NUM_LARGE), await make_campaign(db, NUM_SMALL)
-    bookkeeping, node = RolloutActivities(db, Known(db)), Node()
+    bookkeeping, node = RolloutActivities(db, FactCache(db)), Node()
     async with Worker(
         client,
         task_queue=ROLLOUT_QUEUE,

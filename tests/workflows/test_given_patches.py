@@ -16,7 +16,7 @@ from temporalio.testing import ActivityEnvironment
 from activities.grading import MAX_ATTEMPTS, MAX_EMPTY_RUNS, GradingActivities
 from bundled.gold import git_patch
 from cli.operations.machine.embedded_stack import StackInfo
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.nodes import sandboxes
 from infra.db.rollouts import groups, rollouts
@@ -102,7 +102,7 @@ async def grader(
 ) -> AsyncIterator[Grader]:
     backends = await bwrap_or_skip(tmp_path_factory.mktemp("given"))
     async with Database.open(stack.database_url) as db:
-        yield Grader(db, GradingActivities(db, Known(db), NODE, Environments(backends)))
+        yield Grader(db, GradingActivities(db, FactCache(db), NODE, Environments(backends)))
 
 
 async def test_gold_resolves_empty_runs_and_a_stored_patch_is_graded_again(grader: Grader) -> None:

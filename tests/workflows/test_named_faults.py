@@ -10,7 +10,7 @@ from scripted import SUBMIT, bash
 from temporalio.testing import ActivityEnvironment
 
 from activities.sandbox import SandboxActivities
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.rollouts import turns
 from infra.sandbox.protocol import SandboxLost
 from mainspring.ids import SandboxId
@@ -36,7 +36,9 @@ async def test_a_workdir_that_cannot_be(cluster: Cluster) -> None:
 async def test_a_sandbox_that_is_not_there(cluster: Cluster) -> None:
     _, _, [rollout] = await cluster.make_rollouts()
     [(name, node)] = cluster.nodes.items()
-    sandboxes = SandboxActivities(cluster.db, Known(cluster.db), name, node.held, node.admission)
+    sandboxes = SandboxActivities(
+        cluster.db, FactCache(cluster.db), name, node.held, node.admission
+    )
     ask = SandboxInput(rollout=rollout, epoch=0, sandbox=SandboxId("nobody"))
     for activity in (sandboxes.restore_sandbox, sandboxes.collect_patch):
         with pytest.raises(SandboxLost) as lost:

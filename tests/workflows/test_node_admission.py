@@ -19,7 +19,7 @@ from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import Sandbox, SandboxSpec
 from mainspring.ids import NodeId, RolloutId, rollout_workflow
 from mainspring.protocol.rollout import RolloutResult
-from mainspring.status import NodeStatus, Refusal, RolloutPhase
+from mainspring.status import NodeRefusal, NodeStatus, RolloutPhase
 from mainspring.tasks.sandbox_choice import DOCKER
 from tests.waiting import until
 from workflows import activity_calls
@@ -138,7 +138,7 @@ async def test_a_full_fleet_queues_and_no_node_takes_more_than_it_may(cluster: C
 
         async def both_say_full() -> bool:
             said = [(await record(cluster, node)).said.refusal for node in (A, B)]
-            return said == [Refusal.FULL] * 2
+            return said == [NodeRefusal.FULL] * 2
 
         await until(both_say_full)
         await asyncio.sleep(0.5)
@@ -162,7 +162,7 @@ async def test_a_draining_node_ends_what_it_holds_and_takes_nothing(cluster: Clu
     await nodes.set_draining(cluster.db, B, True)
 
     async def heard() -> bool:
-        return (await record(cluster, B)).said.refusal is Refusal.DRAINING
+        return (await record(cluster, B)).said.refusal is NodeRefusal.DRAINING
 
     await until(heard)
     assert (await record(cluster, B)).status is NodeStatus.DRAINING

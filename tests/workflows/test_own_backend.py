@@ -9,7 +9,7 @@ import pytest
 from cluster import Cluster
 
 from cli.operations.runs.campaign_launch import create
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.nodes import sandboxes
 from infra.db.runs import campaigns
 from infra.environments.hosted import Environments
@@ -72,7 +72,7 @@ async def test_the_next_process_takes_its_sandboxes_over_and_removes_them(cluste
             await asyncio.sleep(0.05)
         backends = successor(cluster)
         assert NAME not in backends
-        next_held = HeldSandboxes(cluster.db, Known(cluster.db), node, Environments(backends))
+        next_held = HeldSandboxes(cluster.db, FactCache(cluster.db), node, Environments(backends))
         assert await next_held.adopt() >= 1
         assert held[0] in next_held
         assert (await next_held.get(held[0]).step("t", "cat calc.py", 10.0)).returncode == 0
@@ -84,7 +84,7 @@ async def test_the_next_process_takes_its_sandboxes_over_and_removes_them(cluste
     # Nothing closes it any more: as if its rollout had ended while the node was down.
     await sandboxes.close_lease(cluster.db, held[0], node)
     third = successor(cluster)
-    third_held = HeldSandboxes(cluster.db, Known(cluster.db), node, Environments(third))
+    third_held = HeldSandboxes(cluster.db, FactCache(cluster.db), node, Environments(third))
     await third_held.adopt()
     assert await Reaper(cluster.db, node, third, third_held).reap() >= 1
     assert held[0] not in await left.list_open()

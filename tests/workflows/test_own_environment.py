@@ -11,7 +11,7 @@ from guessing import EXAMPLE, GUESSES, make, play
 from scripted import SUBMIT, bash
 
 from cli.operations.runs import campaign_launch as launch
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.nodes import sandboxes
 from infra.db.rollouts import rollouts, turns
 from infra.db.runs import campaigns
@@ -98,7 +98,7 @@ async def test_the_next_process_of_a_node_knows_that_its_worlds_are_lost(cluster
         while not [each for each in ours.held.ids() if each.startswith(own)]:
             await asyncio.sleep(0.05)
         environments = Environments(cluster.backends.with_backends({}))
-        held = HeldSandboxes(cluster.db, Known(cluster.db), node, environments)
+        held = HeldSandboxes(cluster.db, FactCache(cluster.db), node, environments)
         await held.adopt()
         assert not [each for each in held.ids() if each.startswith(own)]
         await Reaper(cluster.db, node, environments.backends, held).reap()

@@ -18,7 +18,7 @@ from gateway.channel import Channel
 from gateway.durable import DurableAnswers
 from gateway.exchange import Exchange
 from gateway.protocol import Session
-from infra.db.programs.model_requests import Asked
+from infra.db.programs.model_requests import RequestStanding
 from mainspring.errors import EngineError
 from mainspring.programs.reply import Answer
 from mainspring.status import FaultKind, StopReason
@@ -110,7 +110,9 @@ async def test_a_gateway_that_dies_before_it_sends_the_reply(
     reached = asyncio.Event()
     numbers: list[int] = []
 
-    async def stop(gateway: DurableAnswers, session: Session, asked: Asked) -> Asked:
+    async def stop(
+        gateway: DurableAnswers, session: Session, asked: RequestStanding
+    ) -> RequestStanding:
         found = await stored(gateway, session, asked)
         numbers.append(asked.number)
         if asked.number == 1 and not reached.is_set():

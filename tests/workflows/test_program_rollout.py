@@ -8,7 +8,7 @@ from cluster import Host, bwrap_or_skip
 from program_cluster import AGENT, ProgramCluster, calling, own_program, program_cluster
 
 from cli.operations.machine.embedded_stack import StackInfo
-from infra.bundles.store import MANIFEST, Manifest, digest
+from infra.bundles.store import MANIFEST, BundleManifest, digest
 from infra.db.programs import model_requests
 from infra.db.rollouts import turns
 from infra.db.training.batches import load_groups
@@ -116,7 +116,7 @@ async def test_a_program_that_never_asks_is_masked_with_what_it_printed(
     assert "\x1b" not in fault
 
 
-def make_bundle(folder: Path, program: str) -> Manifest:
+def make_bundle(folder: Path, program: str) -> BundleManifest:
     """Of the kind "langgraph", whose program is this shell script."""
     recipe = recipe_of("langgraph")
     inside = folder / recipe.bundle / "bin"
@@ -124,7 +124,7 @@ def make_bundle(folder: Path, program: str) -> Manifest:
     (inside / "agent.py").write_text(AGENT.read_text())
     (inside / "python-agents").write_text(f"#!/bin/sh\n{program}\n")
     (inside / "python-agents").chmod(0o755)
-    manifest = Manifest(
+    manifest = BundleManifest(
         name=recipe.name,
         version=recipe.version,
         packages=(),

@@ -3,7 +3,7 @@
 import pytest
 from cluster import Cluster
 
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.plans.forecast import upcoming
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
@@ -67,7 +67,7 @@ def pool(tmp_path):
 def readiness(cluster: Cluster, pool: WarmPool, capacity: int = 8) -> Readiness:
     admission = Admission(NODE, capacity, lambda: 0, Settings(home="/tmp"))
     pools = {BWRAP: pool}
-    return Readiness(cluster.db, Known(cluster.db), admission, pools, None, 0)
+    return Readiness(cluster.db, FactCache(cluster.db), admission, pools, None, 0)
 
 
 async def test_the_next_groups_are_ready_before_they_start(cluster, pool):

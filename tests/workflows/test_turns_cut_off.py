@@ -17,7 +17,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.playing import PlayingActivities
 from activities.sandbox import SandboxActivities
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.rollouts import rollouts, turns
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.ids import RolloutId, SandboxId
@@ -231,7 +231,7 @@ async def opened(cluster: Cluster) -> AsyncIterator[tuple[PlayingActivities, Pla
     """A rollout with a sandbox, and the activity without its workflow."""
     _, _, [rollout] = await cluster.make_rollouts(turns_per_activity=TOGETHER)
     await rollouts.claim(cluster.db, rollout, "r")
-    known = Known(cluster.db)
+    known = FactCache(cluster.db)
     admission = cluster.nodes[NODE].admission
     sandboxes = SandboxActivities(cluster.db, known, NODE, cluster.held, admission)
     ref = await ActivityEnvironment().run(

@@ -20,7 +20,7 @@ from mainspring.artifacts.layout import BASE_IDENTITY
 from mainspring.errors import ModelError
 from mainspring.model_folder.config_file import read_config
 from mainspring.model_folder.folder import check_folder, export_dtype
-from mainspring.model_folder.refusals import Use
+from mainspring.model_folder.refusals import FolderUse
 from mainspring.model_folder.weights import INDEX, SINGLE, read_weights
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".safetensors.index.json")
@@ -31,7 +31,7 @@ FILE_BYTES = 4 << 30
 def load_config(model_dir: Path) -> PretrainedConfig:
     """Raises ModelError when `model_dir` is not a model directory, or of a model that cannot be
     trained. Its weights are judged where they are there; an import of them asks for all."""
-    check_folder(model_dir, Use.TRAINED, needs_weights=False)
+    check_folder(model_dir, FolderUse.TRAINED, needs_weights=False)
     try:
         return AutoConfig.from_pretrained(model_dir, local_files_only=True)
     except Exception as error:  # the library has no class of its own for a config that it refuses

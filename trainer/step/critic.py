@@ -38,7 +38,7 @@ from trainer.values.protocol import ValueEngineClass
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class ValuedSample:
     """A branch with its critic's opinion. Arrays have the length [T] of the sample, and count where
     `sample.action_mask` is set."""
 
@@ -86,7 +86,7 @@ class Critic:
         if isinstance(self._optimizer, WatchedOptimizer):
             self._optimizer.watch = show
 
-    def judge(self, samples: Sequence[Sample]) -> tuple[list[Sample], list[Judged]]:
+    def judge(self, samples: Sequence[Sample]) -> tuple[list[Sample], list[ValuedSample]]:
         """All samples in their order, those with a reward with their advantages; and these."""
         places = [n for n, sample in enumerate(samples) if sample.is_for_critic]
         judged = self._judged([samples[n] for n in places])
@@ -95,7 +95,7 @@ class Critic:
             found[n] = each.sample
         return found, judged
 
-    def _judged(self, samples: Sequence[Sample]) -> list[Judged]:
+    def _judged(self, samples: Sequence[Sample]) -> list[ValuedSample]:
         masks = [sample.action_mask for sample in samples]
         values_N = self._values(samples)
         found = gae_of_branches(
@@ -109,7 +109,7 @@ class Critic:
         if self._config.whiten:
             advantages_N = whitened(advantages_N)
         return [
-            Judged(
+            ValuedSample(
                 sample=replace(sample, advantages=_placed(advantages, mask)),
                 values=values,
                 returns=_placed(returns, mask),
@@ -127,7 +127,7 @@ class Critic:
             found |= share
         return [found[n] for n in range(len(samples))]
 
-    def train(self, judged: Sequence[Judged], step: int) -> dict[str, float | None]:
+    def train(self, judged: Sequence[ValuedSample], step: int) -> dict[str, float | None]:
         """As many updates as the policy's, on the same parts of the batch; the figures of
         CRITIC_NAMES. `step` counts from 0. Raises NonFiniteStep."""
         values = _flat([each.values for each in judged], judged)
@@ -150,7 +150,7 @@ class Critic:
                 figures |= {"value_loss": loss, "critic_grad_norm": sum(norms) / len(norms)}
         return figures
 
-    def _pass(self, part: Sequence[Judged], what: str) -> tuple[float, float, float]:
+    def _pass(self, part: Sequence[ValuedSample], what: str) -> tuple[float, float, float]:
         """One update: its loss and its clipped tokens, summed over the tokens of all ranks, and the
         norm of its gradient. `what`: for messages."""
         num_tokens = sum(each.sample.num_action_tokens for each in part)
@@ -215,7 +215,9 @@ def _placed(values: NDArray[np.float64], mask: NDArray[np.bool_]) -> NDArray[np.
     return found
 
 
-def _flat(values_N: Sequence[NDArray[np.float32]], judged: Sequence[Judged]) -> NDArray[np.float32]:
+def _flat(
+    values_N: Sequence[NDArray[np.float32]], judged: Sequence[ValuedSample]
+) -> NDArray[np.float32]:
     """Of all action tokens, branch after branch."""
     picked = [
         values[each.sample.action_mask] for values, each in zip(values_N, judged, strict=True)

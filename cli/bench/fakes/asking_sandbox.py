@@ -24,7 +24,7 @@ OBSERVATION = "<returncode>1</returncode>\n<output>\n{number} passed, 1 failed i
 
 
 @dataclass(slots=True)
-class Load:
+class SessionLoad:
     """What each of these sessions asks, and what their calls took."""
 
     num_sessions: int
@@ -78,7 +78,7 @@ class AskingBackend(NoBackend):
     """A backend of sandboxes whose programs play `load`."""
 
     def __init__(self) -> None:
-        self.load: Load | None = None
+        self.load: SessionLoad | None = None
 
     async def open(self, spec: SandboxSpec) -> Sandbox:
         return _AskingSandbox(spec.id, self)

@@ -13,7 +13,7 @@ from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.policy.model.tokenizer import ChatTokenizer
 from infra.policy.protocol import Completion, SamplingParams
-from infra.policy.serving import Served, in_tokens
+from infra.policy.serving import CampaignPolicy, in_tokens
 from infra.policy.weight_label import WeightLabel
 from mainspring.ids import CampaignId
 from mainspring.trajectories.turns import VersionSpan
@@ -46,7 +46,7 @@ class AtOnce:
         return None
 
 
-async def serve_at_once(db: Database, campaign: CampaignId, model: Path) -> Served:
+async def serve_at_once(db: Database, campaign: CampaignId, model: Path) -> CampaignPolicy:
     """Implements `Serve`."""
     config = (await campaigns.get(db, campaign)).config
     tokenizer = ChatTokenizer(model)

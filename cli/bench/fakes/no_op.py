@@ -13,7 +13,7 @@ from pathlib import Path
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.policy.protocol import Completion, SamplingParams
-from infra.policy.serving import Served, in_tokens
+from infra.policy.serving import CampaignPolicy, in_tokens
 from infra.policy.weight_label import WeightLabel
 from infra.sandbox.model_port import Gateways
 from infra.sandbox.protocol import Sandbox, SandboxSpec
@@ -65,7 +65,7 @@ class NoTokenizer:
         return "THOUGHT: nothing.\n\n```bash\ntrue\n```"
 
 
-async def serve_nothing(db: Database, campaign: CampaignId, reply_s: float = 0.0) -> Served:
+async def serve_nothing(db: Database, campaign: CampaignId, reply_s: float = 0.0) -> CampaignPolicy:
     """Implements `Serve`: replies come from NoPolicy, through the real token policy."""
     config = (await campaigns.get(db, campaign)).config
     return in_tokens(db, campaign, config, NoPolicy(reply_s), NoTokenizer())

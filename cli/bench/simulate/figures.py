@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cli.bench.simulate.journal import Journal, Played
+from cli.bench.simulate.journal import Journal, PlayedLife
 from cli.bench.simulate.lives import planned
 from cli.bench.simulate.setting import Setting
 from infra.db.database import Database
@@ -106,13 +106,13 @@ async def measured(
     )
 
 
-def _lives(journal: Journal, row: RolloutRecord) -> list[Played]:
+def _lives(journal: Journal, row: RolloutRecord) -> list[PlayedLife]:
     """Of the try that was graded."""
     played = journal.lives(row.id, row.epoch)
     return [each for each in played if each.life.sample == played[-1].life.sample]
 
 
-def _sampled_at_s(setting: Setting, lives: list[Played]) -> Iterator[float]:
+def _sampled_at_s(setting: Setting, lives: list[PlayedLife]) -> Iterator[float]:
     """When each turn's reply began."""
     for played in lives:
         at_s = played.began_s

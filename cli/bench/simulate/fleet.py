@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from activities.implements import implements
 from activities.rollouts import RolloutActivities
 from cli.bench.simulate import trace
-from cli.bench.simulate.journal import Journal, Played
+from cli.bench.simulate.journal import Journal, PlayedLife
 from cli.bench.simulate.lives import (
     Life,
     life_of,
@@ -82,7 +82,7 @@ class SimulatedNode:
         whole = life_of(self._setting, ask.rollout, ask.epoch, number)
         life = slice_of(self._setting, whole, ask)
         noticed_s = NOTICED_S if life.is_lost else 0.0
-        played = Played(life, _now_s() - noticed_s - life.play_s)
+        played = PlayedLife(life, _now_s() - noticed_s - life.play_s)
         self._journal.turns_played(ask.rollout, ask.epoch, number, played)
         if life.is_lost:
             raise self._loss()

@@ -12,7 +12,7 @@ from mainspring.ids import RolloutId
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedLife:
     life: Life
     began_s: float
     """When the first of its turns began."""
@@ -20,7 +20,7 @@ class Played:
 
 @dataclass(slots=True)
 class Journal:
-    played: dict[RolloutId, dict[tuple[int, int], Played]] = field(default_factory=dict)
+    played: dict[RolloutId, dict[tuple[int, int], PlayedLife]] = field(default_factory=dict)
     """By epoch and number of the life. A machine that died in a replay has none."""
     trained: dict[int, float] = field(default_factory=dict)
     """When each step ended."""
@@ -30,7 +30,7 @@ class Journal:
     on_step: Callable[[int], None] = lambda step: None
     """Told each step when it is done."""
 
-    def turns_played(self, rollout: RolloutId, epoch: int, number: int, played: Played) -> None:
+    def turns_played(self, rollout: RolloutId, epoch: int, number: int, played: PlayedLife) -> None:
         lives = self.played.setdefault(rollout, {})
         before = lives.setdefault((epoch, number), played)
         if played.life.last > before.life.last:
@@ -41,7 +41,7 @@ class Journal:
         self.trained.setdefault(step, at_s)
         self.on_step(step)
 
-    def lives(self, rollout: RolloutId, epoch: int) -> list[Played]:
+    def lives(self, rollout: RolloutId, epoch: int) -> list[PlayedLife]:
         """In their order."""
         lives = self.played[rollout]
         return [lives[key] for key in sorted(lives) if key[0] == epoch]

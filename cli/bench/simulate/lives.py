@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from cli.bench.simulate import trace
 from cli.bench.simulate.setting import NO_DEADLINE_S, OnLoss, Setting
-from cli.bench.simulate.trace import Turn
+from cli.bench.simulate.trace import TraceTurn
 from mainspring.ids import RolloutId, SandboxId
 from mainspring.protocol.rollout import PlayInput
 from mainspring.trajectories.tally import Tally
@@ -69,7 +69,7 @@ def slice_of(setting: Setting, life: Life, ask: PlayInput) -> Life:
     return Life(life.sample, first, tally.num_turns, 0.0, play_s, False)
 
 
-def play(tally: Tally, turns: Iterable[Turn]) -> Tally:
+def play(tally: Tally, turns: Iterable[TraceTurn]) -> Tally:
     """The tally after those turns, or after the one that ends it."""
     tally = tally.model_copy()
     for turn in turns:
@@ -82,7 +82,7 @@ def play(tally: Tally, turns: Iterable[Turn]) -> Tally:
 
 
 @lru_cache(maxsize=20_000)
-def planned(setting: Setting, sample: str) -> tuple[Turn, ...]:
+def planned(setting: Setting, sample: str) -> tuple[TraceTurn, ...]:
     """Turns up to the sample's own end, or to the turn in which its time is up."""
     turns = trace.turns(setting.seed, sample)
     spent_s = 0.0

@@ -25,7 +25,7 @@ from cli.bench.simulate.fleet import NODE, SimulatedNode, SimulatedTrainer
 from cli.bench.simulate.journal import Journal
 from cli.bench.simulate.passing_time import PassingTime
 from cli.bench.simulate.setting import SOURCE, Setting
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
@@ -128,7 +128,7 @@ def _workers(
     journal: Journal,
     seen: Activity,
 ) -> list[Worker]:
-    known = Known(db)
+    known = FactCache(db)
     bookkeeping = RolloutActivities(db, known)
     standing = CampaignActivities(db, known)
     node = SimulatedNode(setting, journal, bookkeeping)

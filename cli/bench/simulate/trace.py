@@ -25,7 +25,7 @@ SOLVED = 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TraceTurn:
     model_s: float
     command_s: float
 
@@ -35,13 +35,13 @@ class Turn:
 
 
 @lru_cache(maxsize=20_000)
-def turns(seed: int, sample: str) -> tuple[Turn, ...]:
+def turns(seed: int, sample: str) -> tuple[TraceTurn, ...]:
     """Of one try at a task."""
     draw = random.Random(f"{seed} turns {sample}")
     number = min(MAX_TURNS, max(1, round(draw.lognormvariate(_turns_mu(), TURNS_SIGMA))))
     model_mu = math.log(MEAN_MODEL_S) - MODEL_SIGMA**2 / 2
     return tuple(
-        Turn(draw.lognormvariate(model_mu, MODEL_SIGMA), draw.expovariate(1 / MEAN_COMMAND_S))
+        TraceTurn(draw.lognormvariate(model_mu, MODEL_SIGMA), draw.expovariate(1 / MEAN_COMMAND_S))
         for _ in range(number)
     )
 

@@ -24,7 +24,7 @@ from infra.db.database import Database
 from infra.db.nodes import nodes
 from mainspring.config.any_run import AnyRun
 from mainspring.errors import UsageError
-from mainspring.extensions import Extension, Role, extensions_of
+from mainspring.extensions import Extension, ProcessRole, extensions_of
 from mainspring.ids import (
     ROLLOUT_QUEUE,
     campaign_id,
@@ -47,7 +47,7 @@ INSTALL = "install its package there and restart the process"
 class Process:
     """One process of the fleet."""
 
-    role: Role
+    role: ProcessRole
     name: str
     """The node's id, or the process and host that Temporal's UI shows."""
     queue: str
@@ -55,7 +55,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ExtensionReport:
     process: Process
     problems: list[str] | None
     """None: no answer."""
@@ -65,10 +65,10 @@ class Asked:
         return f"{self.process.role} {self.process.name}"
 
 
-async def ask(client: Client, db: Database, config: AnyRun) -> list[Asked]:
+async def ask(client: Client, db: Database, config: AnyRun) -> list[ExtensionReport]:
     """Every process that would import something, with what it cannot import. Empty when the run
     names no extension, or no rollout worker runs that could ask."""
-    named = {role: extensions_of(config, role) for role in Role}
+    named = {role: extensions_of(config, role) for role in ProcessRole}
     if not any(named.values()):
         return []
     workers = await pollers(client, ROLLOUT_QUEUE, "workflow")
@@ -77,7 +77,7 @@ async def ask(client: Client, db: Database, config: AnyRun) -> list[Asked]:
     running = await _processes(client, db, config, workers)
     processes = [each for each in running if named[each.role]]
     answers = await asyncio.gather(*(_ask(client, each, named[each.role]) for each in processes))
-    return [Asked(*each) for each in zip(processes, answers, strict=True)]
+    return [ExtensionReport(*each) for each in zip(processes, answers, strict=True)]
 
 
 async def require(client: Client, db: Database, config: AnyRun) -> None:
@@ -117,15 +117,18 @@ async def _processes(
     client: Client, db: Database, config: AnyRun, workers: Sequence[str]
 ) -> list[Process]:
     """`workers`: the identities of the rollout workers."""
-    found = [Process(Role.ROLLOUT_WORKER, identity, worker_queue(identity)) for identity in workers]
+    found = [
+        Process(ProcessRole.ROLLOUT_WORKER, identity, worker_queue(identity))
+        for identity in workers
+    ]
     found += [
-        Process(Role.NODE, each.said.id, node_queue(each.said.id))
+        Process(ProcessRole.NODE, each.said.id, node_queue(each.said.id))
         for each in await nodes.list_nodes(db)
         if each.status in (NodeStatus.UP, NodeStatus.DRAINING)
     ]
     waiting = waiting_trainer_queue(campaign_id(config.name))
     found += [
-        Process(Role.TRAINER, identity, waiting)
+        Process(ProcessRole.TRAINER, identity, waiting)
         for identity in (await pollers(client, waiting, "activity"))[:1]
     ]
     return found

@@ -24,7 +24,7 @@ from mainspring.model_folder.weights import has_weights
 from mainspring.planning.assumptions import Given
 from mainspring.planning.changes import Change, changes_that_fit
 from mainspring.planning.model_shape import ModelShape, read_shape, shape_of
-from mainspring.planning.plan import CampaignPlan, plan_of
+from mainspring.planning.plan import MemoryPlan, plan_of
 from mainspring.programs.profiles.choice import check_context, context_warning
 from mainspring.status import PolicyApi
 
@@ -33,7 +33,7 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    plan: CampaignPlan
+    plan: MemoryPlan
     gpu_bytes: int | None
     """Memory of a GPU; None where none was given or seen."""
     gpu_source: str
@@ -72,7 +72,7 @@ def plan_campaign(
     return Planned(plan, gpu_bytes, source, changes, notes)
 
 
-def _host_notes(plan: CampaignPlan) -> list[str]:
+def _host_notes(plan: MemoryPlan) -> list[str]:
     """Ranks on CPU may run on another machine, so this one's memory refuses nothing."""
     here = memory_here()
     needed = plan.host.peak_bytes

@@ -59,7 +59,7 @@ MAX_SANDBOXES = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CampaignOutcome:
     summary: dict[str, object]
     report: Path
     temporal_ui: str
@@ -140,7 +140,7 @@ async def train(
     *,
     resume: str,
     as_stored: bool = False,
-) -> Outcome:
+) -> CampaignOutcome:
     """The whole campaign, or what is left of it. Raises MainspringErrors; Interrupted names the
     command `resume`. With `as_stored` a stored campaign of this name continues with the
     configuration that it was made with."""
@@ -150,7 +150,7 @@ async def train(
 
 async def _train(
     home: Path | None, config: CampaignConfig, telling: Telling, as_stored: bool
-) -> Outcome:
+) -> CampaignOutcome:
     configured = configured_settings(home)
     await until_left(configured, config.name, telling.say)
     supervisor = Supervisor(configured.home, config.name)
@@ -187,7 +187,7 @@ async def _train(
                 temporal_namespace=settings.temporal_namespace or USUAL_NAMESPACE,
             )
             report, _ = write(data, layout.report(settings.home, campaign))
-    return Outcome(summary(data, report), report, settings.temporal_link)
+    return CampaignOutcome(summary(data, report), report, settings.temporal_link)
 
 
 async def _run(

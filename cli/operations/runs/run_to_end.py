@@ -14,7 +14,7 @@ from temporalio.client import Client
 from cli.operations.machine.fleet import Fleet, Member, keep_until
 from cli.operations.runs import campaign_launch as launch
 from cli.operations.runs.still_alive import Ending
-from cli.operations.runs.watch import Watch
+from cli.operations.runs.watch import RunWatch
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
@@ -35,7 +35,7 @@ async def run_to_end(
     """How it ended. Raises MainspringErrors; the run itself may have failed without one."""
     logs, link = settings.home / "logs", settings.temporal_link
     fleet = Fleet(list(members), logs, lambda end: say(f"{end}: started again"))
-    watch = Watch(
+    watch = RunWatch(
         db,
         client,
         campaign,

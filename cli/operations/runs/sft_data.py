@@ -16,17 +16,17 @@ from infra.db.database import Database
 from infra.db.naming import campaign_named
 from infra.db.runs.campaigns import CampaignRecord
 from infra.db.training import policies, sft_sources
-from infra.db.training.sft import SftData
+from infra.db.training.sft import StoredSftData
 from infra.db.training.sft_sources import Chosen
 from infra.policy.model.model_files import read_facts
 from infra.policy.model.tokenizer import ChatTokenizer
 from mainspring.config.section import BUNDLED
-from mainspring.config.sft import Overlong, SftConfig, SftSource
+from mainspring.config.sft import OverlongSample, SftConfig, SftSource
 from mainspring.errors import ModelError, UsageError
 from mainspring.ids import CampaignId
 from mainspring.status import PolicyApi
 from mainspring.trajectories.imitation import to_imitate
-from mainspring.trajectories.imported import Chat, Tokens
+from mainspring.trajectories.imported import ImportedChat, ImportedTokens
 from mainspring.trajectories.samples import Sample
 
 
@@ -83,11 +83,11 @@ class SftSamples:
                 f"{self._num_empty} empty replies are not trained, the first in {self._first_empty}"
             )
 
-    def complete(self, data: SftData) -> SftData:
+    def complete(self, data: StoredSftData) -> StoredSftData:
         """With what was skipped. Raises UsageError when the run cannot be made of it."""
         name, trainer = self._config.name, self._config.trainer
         told = "; ".join(self.told)
-        if self._num_too_long and self._config.data.overlong is Overlong.REFUSE:
+        if self._num_too_long and self._config.data.overlong is OverlongSample.REFUSE:
             total = data.num_samples + self._num_too_long
             raise UsageError(
                 f"run {name}: {self._num_too_long} of {total} samples are longer than "
@@ -123,8 +123,8 @@ class SftSamples:
         for where, line in read_file(path):
             yield self._of_line(line, where)
 
-    def _of_line(self, line: Chat | Tokens, where: str) -> Sample:
-        if isinstance(line, Chat):
+    def _of_line(self, line: ImportedChat | ImportedTokens, where: str) -> Sample:
+        if isinstance(line, ImportedChat):
             try:
                 return self._of_chat(line, where)
             except ModelError as error:  # such as a template without a system message
@@ -134,7 +134,7 @@ class SftSamples:
             where, 0, np.array(line.token_ids, np.int32), np.array(line.action_mask, np.bool_)
         )
 
-    def _of_chat(self, chat: Chat, where: str) -> Sample:
+    def _of_chat(self, chat: ImportedChat, where: str) -> Sample:
         """As a rollout of the model would have it: what is said to it is appended, never rendered
         again."""
         ids: list[int] = []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mainspring.errors import UsageError
-from mainspring.trajectories.imported import Chat, Tokens, read_line, read_object
+from mainspring.trajectories.imported import ImportedChat, ImportedTokens, read_line, read_object
 
 MAX_LINE_BYTES = 64 << 20
 """Far above what fits into any model's context."""
@@ -18,7 +18,7 @@ _BOM = b"\xef\xbb\xbf"
 _ROWS_AT_ONCE = 64
 
 
-def read_file(path: Path) -> Iterator[tuple[str, Chat | Tokens]]:
+def read_file(path: Path) -> Iterator[tuple[str, ImportedChat | ImportedTokens]]:
     """Each with its place. Raises UsageError."""
     try:
         if path.suffix == ".parquet":
@@ -34,7 +34,7 @@ def read_file(path: Path) -> Iterator[tuple[str, Chat | Tokens]]:
         raise UsageError(f"{path}: cannot be read: {said}") from None
 
 
-def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[str, Chat | Tokens]]:
+def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[str, ImportedChat | ImportedTokens]]:
     number = 0
     while raw := file.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -55,7 +55,7 @@ def _begins_a_list(file: BinaryIO) -> bool:
     return head.startswith(b"[")
 
 
-def _listed(path: Path, file: BinaryIO) -> Iterator[tuple[str, Chat | Tokens]]:
+def _listed(path: Path, file: BinaryIO) -> Iterator[tuple[str, ImportedChat | ImportedTokens]]:
     try:
         found: list[Any] = json.loads(_decoded(file.read().removeprefix(_BOM), str(path)))
     except (ValueError, RecursionError) as error:
@@ -66,7 +66,7 @@ def _listed(path: Path, file: BinaryIO) -> Iterator[tuple[str, Chat | Tokens]]:
         yield f"{path}:{number}", read_object(given, f"{path}:{number}")
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Chat | Tokens]]:
+def _rows(path: Path) -> Iterator[tuple[str, ImportedChat | ImportedTokens]]:
     try:
         import pyarrow
         import pyarrow.parquet

@@ -23,7 +23,7 @@ from cli.operations.runs.stored_run import resuming
 from cli.operations.runs.watch import require_finished
 from infra.db.runs import campaigns
 from infra.db.training import policies, sft
-from infra.db.training.sft import SftData
+from infra.db.training.sft import StoredSftData
 from infra.policy.model.model_files import check_model_directory
 from mainspring.config.section import BUNDLED
 from mainspring.config.settings import Settings
@@ -35,7 +35,7 @@ from mainspring.status import CampaignStatus
 @dataclass(frozen=True, slots=True)
 class SftOutcome:
     name: str
-    data: SftData
+    data: StoredSftData
     num_steps: int
     loss_first: float | None
     loss_last: float | None

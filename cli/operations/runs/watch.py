@@ -78,7 +78,7 @@ class Moves:
     """The waits, as told."""
 
 
-class Watch:
+class RunWatch:
     def __init__(
         self,
         db: Database,
@@ -110,7 +110,7 @@ class Watch:
         self._looked_at = -LOOK_EVERY_S
         self._moves = Moves()
 
-    async def __aenter__(self) -> "Watch":
+    async def __aenter__(self) -> "RunWatch":
         if self._console.is_terminal:
             self._live.start()
         return self
@@ -286,7 +286,7 @@ def follow(home: Path | None, name: str, say: Callable[[str], None]) -> None:
     async def go(services: Services) -> None:
         ui = services.settings.temporal_link
         campaign = (await campaign_named(services.db, name)).id
-        async with Watch(services.db, services.client, campaign, ui) as watch:
+        async with RunWatch(services.db, services.client, campaign, ui) as watch:
             while not await watch.has_ended():
                 await asyncio.sleep(1.0)
         record = await campaigns.get(services.db, campaign)

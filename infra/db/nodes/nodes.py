@@ -17,7 +17,7 @@ from infra.db.tables.models import NodeRow, SandboxRow
 from mainspring.errors import UsageError
 from mainspring.ids import NodeId
 from mainspring.protocol.timeouts import NODE_LOST_AFTER_S
-from mainspring.status import NodeStatus, Refusal, SandboxPurpose, SandboxStatus
+from mainspring.status import NodeRefusal, NodeStatus, SandboxPurpose, SandboxStatus
 
 FORGOTTEN_AFTER = timedelta(days=7)
 """Machines that come and go would fill the listing."""
@@ -34,7 +34,7 @@ class NodeBeat:
     capacity: int
     num_open: int
     """Agents' sandboxes alive or being opened."""
-    refusal: Refusal | None
+    refusal: NodeRefusal | None
     """Why it takes no new sandbox; None: it does."""
     backends: list[str]
     images: list[str]
@@ -69,7 +69,7 @@ class NodeRecord:
             return NodeStatus.LOST
         if not self.draining:
             return NodeStatus.UP
-        heard = self.said.refusal is Refusal.DRAINING
+        heard = self.said.refusal is NodeRefusal.DRAINING
         empty = self.num_leased == 0 and self.said.num_open == 0
         return NodeStatus.DRAINED if heard and empty else NodeStatus.DRAINING
 

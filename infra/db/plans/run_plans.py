@@ -42,7 +42,7 @@ _Way = tuple[Player, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PlannedGroup:
     split: str
     sampling: Sampling
     rollouts: list[NewRollout]
@@ -60,7 +60,7 @@ def part_id(run: CampaignId, index: int, evaluation: PolicyEvaluation | None = N
 
 async def planned(
     database: Database, config: AnyRun, index: int, evaluation: PolicyEvaluation | None = None
-) -> Part:
+) -> PlannedGroup:
     """Part number `index`; without rollouts after the last."""
     group = part_id(CampaignId(config.name), index, evaluation)
     match config:
@@ -76,7 +76,7 @@ async def planned(
         case _:
             assert_never(config)
     sampling = Sampling.GREEDY if config.policy.temperature == 0 else Sampling.SAMPLED
-    return Part(config.split, sampling, rollouts, index=index)
+    return PlannedGroup(config.split, sampling, rollouts, index=index)
 
 
 async def total(database: Database, config: Measurement) -> int:
@@ -108,14 +108,14 @@ def _ways(config: EvaluationConfig | VerificationConfig) -> list[_Way]:
 
 async def _of_policy(
     database: Database, config: CampaignConfig, group: GroupId, evaluation: PolicyEvaluation
-) -> Part:
+) -> PlannedGroup:
     """One rollout a task of the split."""
     limit = config.evaluation.greedy_tasks if evaluation.greedy else None
     ids = await selections.task_ids(database, config, evaluation.split, number=limit)
     temperature = 0.0 if evaluation.greedy else 1.0
     version = evaluation.policy_version
     seeded = config.schedule is Schedule.REPRODUCIBLE
-    return Part(
+    return PlannedGroup(
         evaluation.split,
         Sampling.GREEDY if evaluation.greedy else Sampling.SAMPLED,
         [

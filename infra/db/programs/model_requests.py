@@ -120,7 +120,7 @@ _PLACE = _place()
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestStanding:
     """Where a request stands."""
 
     number: int
@@ -135,7 +135,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class StoredRequest:
     """A request of the epoch without its body: what branches are found by."""
 
     number: int
@@ -158,7 +158,7 @@ async def ask(
     kind: BranchKind,
     setting: str,
     is_retry: bool,
-) -> Asked:
+) -> RequestStanding:
     """The row of this request, made now or long ago. One of another setting than the first of the
     kind MAIN is a sub-agent's. Raises Fenced."""
     async with database.transaction() as connection:
@@ -174,7 +174,7 @@ async def ask(
         found = (await connection.execute(_PLACE, facts)).one()
         occurrence, newest, own, before, *again = found
         if again[0] is not None:
-            return Asked(*again, is_repeat=before == life)
+            return RequestStanding(*again, is_repeat=before == life)
         if kind is BranchKind.MAIN:
             kind = kind if own in (None, setting) else BranchKind.AGENT
         number = 0 if newest is None else newest + 1
@@ -194,10 +194,12 @@ async def ask(
                 setting=setting,
             )
         )
-        return Asked(number, RequestState.ASKED, None, is_new=True)
+        return RequestStanding(number, RequestState.ASKED, None, is_new=True)
 
 
-async def look(database: Database, rollout: RolloutId, epoch: int, number: int) -> Asked | None:
+async def look(
+    database: Database, rollout: RolloutId, epoch: int, number: int
+) -> RequestStanding | None:
     """Where it stands now, with its reply; None once the rollout has ended or another epoch has
     begun."""
     which = {"rollout": rollout, "epoch": epoch, "number": number}
@@ -206,7 +208,7 @@ async def look(database: Database, rollout: RolloutId, epoch: int, number: int) 
     if row is None:
         return None
     state, refusal, *call = row
-    return Asked(number, state, refusal, call=None if call[0] is None else Call(*call))
+    return RequestStanding(number, state, refusal, call=None if call[0] is None else Call(*call))
 
 
 async def read(
@@ -233,13 +235,13 @@ async def bodies(
     return {number: (kind, _unpacked(packed)) for number, kind, packed in rows}
 
 
-async def history(database: Database, rollout: RolloutId, epoch: int) -> list[Known]:
+async def history(database: Database, rollout: RolloutId, epoch: int) -> list[StoredRequest]:
     """Every request of the epoch, by number."""
     statement = (
         select(*_KNOWN).where(_ROW.rollout_id == rollout, _ROW.epoch == epoch).order_by(_ROW.number)
     )
     async with database.statement() as connection:
-        return [Known(*row) for row in await connection.execute(statement)]
+        return [StoredRequest(*row) for row in await connection.execute(statement)]
 
 
 async def put_reply(

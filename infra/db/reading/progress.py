@@ -100,7 +100,7 @@ async def read(database: Database, campaign: CampaignId) -> Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ListedProgress:
     """How far one campaign of a listing is."""
 
     num_steps: int
@@ -112,7 +112,7 @@ class Standing:
     """That a supervised run is trained on; None for other kinds."""
 
 
-async def standings(database: Database) -> dict[CampaignId, Standing]:
+async def standings(database: Database) -> dict[CampaignId, ListedProgress]:
     """Standing of every campaign that has begun."""
     ended = RolloutRow.finished_at.is_not(None)
     scored = ended & RolloutRow.reward.is_not(None)
@@ -135,7 +135,7 @@ async def standings(database: Database) -> dict[CampaignId, Standing]:
         )
         num_rollouts = {row[0]: tuple(row[1:]) for row in rows}
     return {
-        CampaignId(campaign): Standing(
+        CampaignId(campaign): ListedProgress(
             num_steps.get(campaign, 0),
             *num_rollouts.get(campaign, (0, 0, 0)),
             num_samples=num_samples.get(campaign),

@@ -88,7 +88,7 @@ _ORDERS: dict[Order, UnaryExpression[Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RolloutQuery:
     """Every condition that is given must hold."""
 
     failed: bool = False
@@ -141,7 +141,7 @@ class Found:
 async def find(
     database: Database,
     campaign: CampaignId,
-    wanted: Wanted,
+    wanted: RolloutQuery,
     *,
     order: Order = Order.NEWEST,
     limit: int | None = None,
@@ -202,7 +202,7 @@ async def oldest_running(database: Database, campaign: CampaignId, limit: int) -
         ]
 
 
-def _conditions(campaign: CampaignId, wanted: Wanted) -> Sequence[ColumnElement[bool]]:
+def _conditions(campaign: CampaignId, wanted: RolloutQuery) -> Sequence[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = []
     if wanted.failed:
         found += [DONE, ~MASKED, RolloutRow.verdict != Verdict.RESOLVED]

@@ -87,7 +87,7 @@ class NewRollout:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class GroupTally:
     """What the finished rollouts of a group came to."""
 
     num_resolved: int
@@ -237,7 +237,7 @@ async def finish_group(
         return status
 
 
-async def tally(database: Database, group: GroupId) -> Tally:
+async def tally(database: Database, group: GroupId) -> GroupTally:
     """How many of the group's rollouts were resolved, masked and scored."""
     async with database.transaction() as connection:
         row = (
@@ -249,7 +249,7 @@ async def tally(database: Database, group: GroupId) -> Tally:
                 ).where(RolloutRow.group_id == group)
             )
         ).one()
-        return Tally(*row)
+        return GroupTally(*row)
 
 
 def _closing(rewards: Sequence[float | None], kind: GroupKind, config: AnyRun) -> GroupStatus:

@@ -32,8 +32,8 @@ from mainspring.status import (
     ExecutionState,
     GroupKind,
     GroupStatus,
+    NodeRefusal,
     Player,
-    Refusal,
     RolloutPhase,
     Sampling,
     SandboxPurpose,
@@ -307,7 +307,7 @@ class NodeRow(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     capacity: Mapped[int]
     num_open: Mapped[int]
-    refusal: Mapped[Refusal | None] = word("refusal", Refusal)
+    refusal: Mapped[NodeRefusal | None] = word("refusal", NodeRefusal)
     draining: Mapped[bool] = mapped_column(server_default=text("false"))
     backends: Mapped[list[str]]
     images: Mapped[list[str]]

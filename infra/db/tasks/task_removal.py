@@ -37,7 +37,7 @@ _LOCK = text("LOCK TABLE tasks IN SHARE ROW EXCLUSIVE MODE")
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class TaskUse:
     task: TaskId
     campaign: str
     """One of those that used it."""
@@ -92,7 +92,7 @@ async def replace(
     return frozenset(replaced), frozenset(used)
 
 
-async def _uses(connection: AsyncConnection, ids: Sequence[TaskId]) -> list[Use]:
+async def _uses(connection: AsyncConnection, ids: Sequence[TaskId]) -> list[TaskUse]:
     """In the order of ids, each once. A campaign stored without a selection uses its source."""
     by_rollout = select(RolloutRow.campaign_id).where(RolloutRow.task_id == TaskRow.id)
     by_group = select(GroupRow.campaign_id).where(GroupRow.task_id == TaskRow.id)
@@ -116,7 +116,7 @@ async def _uses(connection: AsyncConnection, ids: Sequence[TaskId]) -> list[Use]
         .where(_are(ids), or_(*(each.exists() for each in ways)))
         .order_by(TaskRow.id)
     )
-    return [Use(TaskId(id), campaign) for id, campaign in rows]
+    return [TaskUse(TaskId(id), campaign) for id, campaign in rows]
 
 
 async def _close_gaps(connection: AsyncConnection, source: str) -> None:

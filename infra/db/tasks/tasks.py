@@ -31,7 +31,7 @@ KIND = func.coalesce(TaskRow.spec["kind"].astext, SWE)
 """Of its environment; tasks that were stored before there were others have none."""
 
 
-class Fate(StrEnum):
+class ImportFate(StrEnum):
     """What became of one task of an import."""
 
     NEW = "new"
@@ -91,23 +91,25 @@ async def put_tasks(database: Database, tasks: Sequence[AnyTask]) -> int:
     return len(new)
 
 
-async def import_tasks(database: Database, tasks: Sequence[AnyTask]) -> list[Fate]:
+async def import_tasks(database: Database, tasks: Sequence[AnyTask]) -> list[ImportFate]:
     """Store each task for itself: the fates of all of them, in their order."""
     hashes = [task.content_hash if _storable(task) else None for task in tasks]
-    fates: list[Fate] = []
+    fates: list[ImportFate] = []
     new: dict[TaskId, AnyTask] = {}
     async with database.transaction() as connection:
         given = zip(tasks, hashes, strict=True)
         known = await _locked(connection, {task.id: it for task, it in given if it is not None})
         for task, content_hash in zip(tasks, hashes, strict=True):
             if content_hash is None:
-                fates.append(Fate.NOT_STORABLE)
+                fates.append(ImportFate.NOT_STORABLE)
             elif task.id not in known:
                 known[task.id] = content_hash
                 new[task.id] = task
-                fates.append(Fate.NEW)
+                fates.append(ImportFate.NEW)
             else:
-                fates.append(Fate.SAME if known[task.id] == content_hash else Fate.OTHER_CONTENT)
+                fates.append(
+                    ImportFate.SAME if known[task.id] == content_hash else ImportFate.OTHER_CONTENT
+                )
         await _insert(connection, new, known)
     return fates
 

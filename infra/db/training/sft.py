@@ -32,7 +32,7 @@ CHUNK_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class SftData:
+class StoredSftData:
     digest: str
     """SHA-256 of all samples in their order."""
     num_samples: int
@@ -56,8 +56,8 @@ async def create(
     database: Database,
     config: SftConfig,
     samples: AsyncIterator[Sample],
-    check: Callable[[SftData], SftData],
-) -> SftData:
+    check: Callable[[StoredSftData], StoredSftData],
+) -> StoredSftData:
     """Store a run with what it is trained on. `check` is called with the figures of all samples
     before anything is visible: it may raise, or fill in what was skipped. Raises UsageError when a
     run of this name was stored meanwhile."""
@@ -97,7 +97,7 @@ async def create(
                 chunk, num_bytes = [], 0
         if chunk:
             await connection.execute(insert(SftSampleRow), chunk)
-        data = check(SftData(found.hexdigest(), num_samples, num_tokens, num_trained, 0))
+        data = check(StoredSftData(found.hexdigest(), num_samples, num_tokens, num_trained, 0))
         await connection.execute(
             insert(SftDataRow).values(
                 campaign_id=name,
@@ -120,7 +120,7 @@ def _row(sample: Sample) -> dict[str, Any]:
     }
 
 
-async def data_of(database: Database, campaign: CampaignId) -> SftData:
+async def data_of(database: Database, campaign: CampaignId) -> StoredSftData:
     """The data that the run is trained on. Raises UnknownId."""
     async with database.transaction() as connection:
         row = (
@@ -128,7 +128,7 @@ async def data_of(database: Database, campaign: CampaignId) -> SftData:
         ).one_or_none()
     if row is None:
         raise unknown("supervised run", campaign)
-    return SftData(*row)
+    return StoredSftData(*row)
 
 
 async def samples_at(

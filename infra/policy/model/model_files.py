@@ -17,7 +17,7 @@ from mainspring.model_folder.config_file import (
     where,
 )
 from mainspring.model_folder.folder import check_folder
-from mainspring.model_folder.refusals import Use
+from mainspring.model_folder.refusals import FolderUse
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 """Either one: the second alone suffices for tokenizers with their own files (vocab, merges)."""
@@ -27,7 +27,7 @@ TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 
 def check_model_directory(directory: Path) -> None:
     """Raises ModelError unless a campaign can train and serve what lies there."""
-    check_servable(directory, Use.TRAINED)
+    check_servable(directory, FolderUse.TRAINED)
     if not _has_chat_template(directory):
         raise ModelError(
             f"model directory {directory}: the tokenizer has no chat template",
@@ -35,7 +35,7 @@ def check_model_directory(directory: Path) -> None:
         )
 
 
-def check_servable(directory: Path, use: Use = Use.READ) -> None:
+def check_servable(directory: Path, use: FolderUse = FolderUse.READ) -> None:
     """Raises ModelError unless an engine can serve it: a tokenizer, a config, whole weights."""
     check_tokenizer_files(directory)
     check_folder(directory, use)

@@ -28,7 +28,7 @@ _BUSY = (408, 409, 425, 429)
 _STRAY = (424, 451, 499)
 
 
-class RefusalKind(StrEnum):
+class EndpointRefusalKind(StrEnum):
     FULL = "full"
     """The prompt is too long for the model or the account, or leaves no room for a reply."""
     FILTERED = "filtered"
@@ -46,7 +46,7 @@ class RefusalKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RefusedRequest:
     """What is known of a request that was refused."""
 
     num_taken: int = 0
@@ -177,33 +177,37 @@ def words_of(body: object) -> str:
     return " ".join(text.split())[:SAID_CHARS]
 
 
-def judge(status: int, body: object, asked: Asked) -> RefusalKind:
+def judge(status: int, body: object, asked: RefusedRequest) -> EndpointRefusalKind:
     """What kind of refusal `status` with `body` (text or JSON) is. A reply that is an error has the
     status that it names, else 502."""
     said = " ; ".join(texts_of(body))[:READ_CHARS]
     if 300 <= status < 400:
-        return RefusalKind.CLOSED
+        return EndpointRefusalKind.CLOSED
     if (status in OF_THE_REQUEST or status == 429) and _never_fits(said):
-        return RefusalKind.FULL
+        return EndpointRefusalKind.FULL
     if status == 429 or status in _RUN_WIDE:
         closed = status != 429 or _NO_QUOTA.search(said)
-        return RefusalKind.CLOSED if closed else RefusalKind.BUSY
+        return EndpointRefusalKind.CLOSED if closed else EndpointRefusalKind.BUSY
     if status in OF_THE_REQUEST or status >= 500:
         if _FILTER.search(said) and not _is_full(said, asked, status, only_sure=True):
             # A 5xx that names a filter is a service of theirs that failed.
-            return RefusalKind.FILTERED if status < 500 else RefusalKind.FAILING
+            return EndpointRefusalKind.FILTERED if status < 500 else EndpointRefusalKind.FAILING
         if _is_full(said, asked, status, only_sure=status >= 500):
-            return RefusalKind.FULL
+            return EndpointRefusalKind.FULL
     if status == 500:
-        return RefusalKind.FAILING
+        return EndpointRefusalKind.FAILING
     if status in _BUSY or status > 500:
-        return RefusalKind.BUSY
+        return EndpointRefusalKind.BUSY
     if status in OF_THE_REQUEST:
         if _NO_QUOTA.search(said):
-            return RefusalKind.CLOSED
+            return EndpointRefusalKind.CLOSED
         is_stray = asked.num_taken > 0 or bool(_PASSING.search(said)) or not said
-        return RefusalKind.STRAY if is_stray else RefusalKind.REQUEST
-    return RefusalKind.STRAY if status in _STRAY or asked.num_taken else RefusalKind.REQUEST
+        return EndpointRefusalKind.STRAY if is_stray else EndpointRefusalKind.REQUEST
+    return (
+        EndpointRefusalKind.STRAY
+        if status in _STRAY or asked.num_taken
+        else EndpointRefusalKind.REQUEST
+    )
 
 
 def tells_that_it_passes(body: object) -> bool:
@@ -211,7 +215,7 @@ def tells_that_it_passes(body: object) -> bool:
     return _PASSING.search(" ; ".join(texts_of(body))) is not None
 
 
-def _is_full(said: str, asked: Asked, status: int, *, only_sure: bool) -> bool:
+def _is_full(said: str, asked: RefusedRequest, status: int, *, only_sure: bool) -> bool:
     if _RATE.search(said) or _OUTPUT_ONLY.search(said):
         return False
     if _SURE.search(said):

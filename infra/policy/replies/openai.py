@@ -22,7 +22,7 @@ from infra.policy.engines.balancer import Balancer
 from infra.policy.engines.wire import CONNECT_TIMEOUT_S
 from infra.policy.protocol import MalformedReply
 from infra.policy.replies import chat_refusal, chat_reply
-from infra.policy.replies.chat_refusal import Asked, RefusalKind
+from infra.policy.replies.chat_refusal import EndpointRefusalKind, RefusedRequest
 from infra.policy.replies.chat_reply import ChatReply
 from infra.policy.replies.endpoint_errors import (
     NO_REPLY,
@@ -98,7 +98,7 @@ class OpenAIClient:
             body["tools"] = list(tools)
         if seed is not None:
             body["seed"] = seed
-        asked = Asked(num_taken, self._max_context)
+        asked = RefusedRequest(num_taken, self._max_context)
         failures: list[NoReply] = []
         for endpoint in self._balancer.candidates(sticky):
             with self._balancer.sending(endpoint, sticky):
@@ -122,7 +122,7 @@ class OpenAIClient:
         }
         for endpoint in policy.engines:
             try:
-                await self._ask(endpoint, body, policy.max_new_tokens, Asked())
+                await self._ask(endpoint, body, policy.max_new_tokens, RefusedRequest())
             except EndpointBusy as busy:
                 if busy.retry_after_s is not None:
                     continue  # it is there, and will have time
@@ -138,7 +138,7 @@ class OpenAIClient:
         )
 
     async def _ask(
-        self, endpoint: str, body: dict[str, Any], max_tokens: int, asked: Asked
+        self, endpoint: str, body: dict[str, Any], max_tokens: int, asked: RefusedRequest
     ) -> ChatReply:
         started = time.monotonic()
         limit_name, left_out = self._limit_name, frozenset(self._left_out)
@@ -177,7 +177,7 @@ class OpenAIClient:
         named = chat_refusal.fields_in(answer.text)
         return next((each for each in open_ones if each in named and each not in self._taken), None)
 
-    def _read(self, endpoint: str, answer: httpx.Response, asked: Asked) -> ChatReply:
+    def _read(self, endpoint: str, answer: httpx.Response, asked: RefusedRequest) -> ChatReply:
         """Raises what `_refusal` makes of an error in the place of a reply, ReplyCut,
         ContentFiltered, and MalformedReply: a proxy's page, a reply cut on its way, or no such
         API."""
@@ -221,30 +221,30 @@ class OpenAIClient:
         except httpx.DecodingError as error:
             raise MalformedReply(f"endpoint {endpoint}: {error}") from error
 
-    def _failure(self, endpoint: str, answer: httpx.Response, asked: Asked) -> Exception:
+    def _failure(self, endpoint: str, answer: httpx.Response, asked: RefusedRequest) -> Exception:
         status = answer.status_code
         where = f"endpoint {endpoint}, model {self._model}: HTTP {status} {self._said(answer)}"
         return self._refusal(where, status, self._without_key(answer), asked, answer)
 
     def _refusal(
-        self, where: str, status: int, body: object, asked: Asked, answer: httpx.Response
+        self, where: str, status: int, body: object, asked: RefusedRequest, answer: httpx.Response
     ) -> Exception:
         words = chat_refusal.words_of(body)
         match chat_refusal.judge(status, body, asked):
-            case RefusalKind.FULL:
+            case EndpointRefusalKind.FULL:
                 return PromptNotTaken(where, words)
-            case RefusalKind.FILTERED:
+            case EndpointRefusalKind.FILTERED:
                 return ContentFiltered(where, words)
-            case RefusalKind.CLOSED:
+            case EndpointRefusalKind.CLOSED:
                 return EndpointRefusing(where, remedy=_remedy(status, answer))
-            case RefusalKind.STRAY:
+            case EndpointRefusalKind.STRAY:
                 of_request = status in chat_refusal.OF_THE_REQUEST
                 return StrayRefusal(where, words, of_request=of_request)
-            case RefusalKind.BUSY:
+            case EndpointRefusalKind.BUSY:
                 return EndpointBusy(where, _retry_after_s(answer))
-            case RefusalKind.FAILING:
+            case EndpointRefusalKind.FAILING:
                 return EndpointFailing(where)
-            case RefusalKind.REQUEST:
+            case EndpointRefusalKind.REQUEST:
                 remedy = "does the endpoint take these policy.temperature and max_new_tokens?"
                 if status in chat_refusal.OF_THE_REQUEST:
                     return RequestNotTaken(where, words, remedy=remedy)

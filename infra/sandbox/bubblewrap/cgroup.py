@@ -56,7 +56,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CgroupPlace:
     """A directory we may make groups in."""
 
     directory: Path
@@ -98,14 +98,14 @@ class Cgroup:
 class Cgroups:
     """What this process can have. Made by `find`."""
 
-    places: tuple[Place, ...]
+    places: tuple[CgroupPlace, ...]
     missing: Mapping[str, str]
     """Why, for each controller that cannot be had."""
 
     @classmethod
     def find(cls, proc: Path = Path("/proc/self")) -> Self:
         """Really makes a group, puts a process into it and removes it."""
-        places: list[Place] = []
+        places: list[CgroupPlace] = []
         missing = dict.fromkeys(CONTROLLERS, "no hierarchy with it is mounted")
         mounts = _mounts(proc)
         held_by_v1 = {name for mount in mounts for name in mount.controllers}
@@ -190,13 +190,13 @@ def _mounts(proc: Path) -> list[Mount]:
         return []
 
 
-def _place_v1(mount: Mount) -> Place:
+def _place_v1(mount: Mount) -> CgroupPlace:
     if not _is_ours(mount.own, mount):
         raise _not_ours(mount.own)
-    return Place(mount.own, 1, mount.controllers)
+    return CgroupPlace(mount.own, 1, mount.controllers)
 
 
-def _place_v2(mount: Mount, wanted: Iterable[str]) -> Place:
+def _place_v2(mount: Mount, wanted: Iterable[str]) -> CgroupPlace:
     """A group with processes of its own cannot give its children controllers, nor can one whose
     parent gave it none: then its parent is asked, as far up as all is ours."""
     refusal: OSError | None = None
@@ -211,7 +211,7 @@ def _place_v2(mount: Mount, wanted: Iterable[str]) -> Place:
             if names := tuple(controller for controller in wanted if controller in offered):
                 enable = " ".join(f"+{controller}" for controller in names)
                 _write(base / "cgroup.subtree_control", enable)
-                return Place(base, 2, names)
+                return CgroupPlace(base, 2, names)
         except OSError as error:
             refusal = refusal or error
     raise refusal or FileNotFoundError(errno.ENOENT, "it does not offer it", str(mount.path))
@@ -240,12 +240,12 @@ def _xattr(path: Path, name: str) -> bytes:
     return b""
 
 
-def _named(places: Sequence[Place]) -> Cgroup:
+def _named(places: Sequence[CgroupPlace]) -> Cgroup:
     name = PREFIX + uuid.uuid4().hex
     return Cgroup(tuple(place.directory / name for place in places))
 
 
-def _make(group: Cgroup, places: Sequence[Place], limits: Limits, extra_pids: int) -> None:
+def _make(group: Cgroup, places: Sequence[CgroupPlace], limits: Limits, extra_pids: int) -> None:
     for directory, place in zip(group.directories, places, strict=True):
         directory.mkdir()
         for controller in place.controllers:
@@ -273,7 +273,7 @@ def _set(file: Path, value: str) -> None:
             raise
 
 
-def _try(place: Place) -> None:
+def _try(place: CgroupPlace) -> None:
     group = _named([place])
     try:
         _make(group, [place], Limits(), 0)

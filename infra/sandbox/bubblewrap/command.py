@@ -48,7 +48,7 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class BwrapDescriptors:
     """Descriptors between bwrap and the process that starts it."""
 
     info_fd: int
@@ -120,7 +120,7 @@ def command_line(
     tmp_mb: int,
     command: list[str],
     filters: tuple[int, ...],
-    told: Told | None = None,
+    told: BwrapDescriptors | None = None,
 ) -> list[str]:
     """argv that runs `command` confined. With `told` it outlives the process that started it;
     without, it dies with that one.

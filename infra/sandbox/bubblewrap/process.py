@@ -21,7 +21,7 @@ from typing import Self
 
 import psutil
 
-from infra.sandbox.bubblewrap.command import Bind, Told, command_line, filter_fds
+from infra.sandbox.bubblewrap.command import Bind, BwrapDescriptors, command_line, filter_fds
 from infra.sandbox.bubblewrap.owner import Owner
 from infra.sandbox.protocol import SandboxLost
 from infra.sandbox.shell.channel import CHANNEL_BYTES, Shell
@@ -141,7 +141,7 @@ class ConfinedShell:
             input_fd, output = await _open_pipes(directory)
             with filter_fds() as filters:
                 bash = ["bash", "--noprofile", "--norc"]
-                told = Told(info_write, mapped_read)
+                told = BwrapDescriptors(info_write, mapped_read)
                 bwrap = await asyncio.create_subprocess_exec(
                     *command_line(owner, binds, tmp_mb, bash, filters, told),
                     stdin=inner[0],

@@ -30,7 +30,7 @@ from mainspring.errors import SandboxError
 FIT_REMEDY = "an image needs bash, git, tar and the repository at the task's workdir"
 
 
-class Cause(StrEnum):
+class ImageFaultCause(StrEnum):
     DISK_FULL = "disk_full"
     """No room on this node, whatever registry is asked."""
     UNFIT = "unfit"
@@ -44,18 +44,18 @@ class Cause(StrEnum):
 
 _DISK_FULL = re.compile("no space left on device|disk quota exceeded", re.I)
 _PULL_CAUSES = (
-    (Cause.DISK_FULL, _DISK_FULL),
+    (ImageFaultCause.DISK_FULL, _DISK_FULL),
     # Before "denied": registries that count pulls advise to log in.
     (
-        Cause.TRANSIENT,
+        ImageFaultCause.TRANSIENT,
         re.compile(r"toomanyrequests|too many requests|\b429\b|HTTP status: 5", re.I),
     ),
     (
-        Cause.UNFIT,
+        ImageFaultCause.UNFIT,
         re.compile("no matching manifest|not match the specified platform|no image found in", re.I),
     ),
     (
-        Cause.DENIED,
+        ImageFaultCause.DENIED,
         re.compile(
             # "permission denied" is this machine's
             r"(?<!permission )\bdenied\b|unauthorized\b|no basic auth credentials"
@@ -65,7 +65,7 @@ _PULL_CAUSES = (
         ),
     ),
     (
-        Cause.UNKNOWN,
+        ImageFaultCause.UNKNOWN,
         re.compile(
             r"(manifest|name) unknown|repository does not exist|HTTP 404\b|404 not found"
             r"|: not found\b|manifest for .* not found|invalid reference format",
@@ -85,42 +85,45 @@ _NO_PROGRAM = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RegistryAnswer:
     """Why one registry did not give the image."""
 
     place: str
-    cause: Cause
+    cause: ImageFaultCause
     text: str
 
 
-def pull_cause(text: str) -> Cause:
+def pull_cause(text: str) -> ImageFaultCause:
     bare = _QUOTED.sub("", text)  # names and addresses may hold any word
-    return next((cause for cause, pattern in _PULL_CAUSES if pattern.search(bare)), Cause.TRANSIENT)
+    return next(
+        (cause for cause, pattern in _PULL_CAUSES if pattern.search(bare)),
+        ImageFaultCause.TRANSIENT,
+    )
 
 
-def pull_fault(image: ImageName, answers: Sequence[Answer]) -> SandboxError:
+def pull_fault(image: ImageName, answers: Sequence[RegistryAnswer]) -> SandboxError:
     """From what each registry answered; the image's own is the last, and its word counts."""
     said = "; ".join(f"{answer.place}: {answer.text}" for answer in answers)
     if len(answers) == 1:
         said = answers[0].text
     causes = [answer.cause for answer in answers]
-    if Cause.DISK_FULL in causes:
+    if ImageFaultCause.DISK_FULL in causes:
         return DiskFull(
             f"image {image} does not fit on this node's disk: {said}",
             remedy="free space where Docker keeps its images (`docker system df`)",
         )
-    if Cause.TRANSIENT in causes:
+    if ImageFaultCause.TRANSIENT in causes:
         return ImageUnreachable(
             f"image {image} cannot be pulled now: {said}",
             remedy="check this node's network, its proxy and the registry; it will be tried again",
         )
     match causes[-1]:
-        case Cause.UNFIT:
+        case ImageFaultCause.UNFIT:
             return ImageUnfit(
                 f"image {image} is not made for this node's architecture: {said}",
                 remedy="run the task on nodes it is made for, or build the image for this one",
             )
-        case Cause.DENIED:
+        case ImageFaultCause.DENIED:
             login = "docker login" + ("" if image.registry == HUB else f" {image.registry}")
             return ImageDenied(
                 f"image {image} is refused: {said}",

@@ -18,8 +18,8 @@ from requests.exceptions import RequestException
 from urllib3.exceptions import HTTPError
 
 from infra.sandbox.containers.image_faults import (
-    Answer,
-    Cause,
+    ImageFaultCause,
+    RegistryAnswer,
     daemon_lost,
     pull_cause,
     pull_fault,
@@ -81,31 +81,33 @@ class Puller:
             task.exception()  # seen, also when no caller waits any more
 
     async def _pull(self, name: ImageName, progress: Progress | None) -> None:
-        answers: list[Answer] = []
+        answers: list[RegistryAnswer] = []
         for source in (*(mirrored(name, prefix) for prefix in self._mirrors), name):
             answer = await self._pull_from(source, name, progress)
             if answer is None:
                 self._pulled(name)
                 return
             answers.append(answer)
-            if answer.cause is Cause.DISK_FULL:
+            if answer.cause is ImageFaultCause.DISK_FULL:
                 break
         raise pull_fault(name, answers)
 
     async def _pull_from(
         self, source: ImageName, name: ImageName, progress: Progress | None
-    ) -> Answer | None:
+    ) -> RegistryAnswer | None:
         answer = None
         for past in range(NUM_TRIES):
             if past:
                 wait_s = self._backoff_s * 2 ** (past - 1)
                 await asyncio.sleep(wait_s * random.uniform(0.5, 1.0))
             answer = await self._call(self._try, source, name, progress)
-            if answer is None or answer.cause is not Cause.TRANSIENT:
+            if answer is None or answer.cause is not ImageFaultCause.TRANSIENT:
                 break
         return answer
 
-    def _try(self, source: ImageName, name: ImageName, progress: Progress | None) -> Answer | None:
+    def _try(
+        self, source: ImageName, name: ImageName, progress: Progress | None
+    ) -> RegistryAnswer | None:
         """None when the image is here. Blocks for as long as it takes."""
         api = self._client.api
         taken = source != name and bool(api.images(name=str(source)))
@@ -113,12 +115,12 @@ class Puller:
             layers = Layers()
             for event in api.pull(source.place, tag=source.reference, stream=True, decode=True):
                 if said := event.get("error"):
-                    return Answer(source.place, pull_cause(said), said)
+                    return RegistryAnswer(source.place, pull_cause(said), said)
                 if progress is not None and layers.saw(event):
                     progress(*layers.bytes)
         except APIError as error:
             said = text_of(error)
-            return Answer(source.place, pull_cause(said), said)
+            return RegistryAnswer(source.place, pull_cause(said), said)
         if source != name and not name.digest:
             api.tag(str(source), name.place, name.tag)
             if not taken:  # somebody else's name stays

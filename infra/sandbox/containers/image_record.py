@@ -22,7 +22,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ImageUse:
     used_at: float
     """Seconds since the epoch, by this machine's clock."""
     pulled: bool
@@ -43,7 +43,7 @@ class ImageRecord:
             return
         with self._changing() as uses:
             before = uses.get(image)
-            uses[image] = Use(now, pulled or (before is not None and before.pulled))
+            uses[image] = ImageUse(now, pulled or (before is not None and before.pulled))
         self._noted[image] = now
 
     def forget(self, image: str) -> None:
@@ -51,10 +51,12 @@ class ImageRecord:
         with self._changing() as uses:
             uses.pop(image, None)
 
-    def read(self) -> dict[str, Use]:
+    def read(self) -> dict[str, ImageUse]:
         """Every image ever used here and not forgotten."""
         try:
-            return {image: Use(**use) for image, use in json.loads(self._file.read_text()).items()}
+            return {
+                image: ImageUse(**use) for image, use in json.loads(self._file.read_text()).items()
+            }
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, AttributeError) as error:
@@ -64,7 +66,7 @@ class ImageRecord:
             return {}
 
     @contextmanager
-    def _changing(self) -> Iterator[dict[str, Use]]:
+    def _changing(self) -> Iterator[dict[str, ImageUse]]:
         with self._lock.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             uses = self.read()

@@ -83,7 +83,7 @@ class ShellSetup:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandAnswer:
     status: int
     output: bytes
     wall_s: float
@@ -104,7 +104,7 @@ class Shell:
         self._nonce = secrets.token_hex(16)
         self._one_call = asyncio.Lock()
 
-    async def boot(self, setup: ShellSetup, timeout_s: float) -> Answer:
+    async def boot(self, setup: ShellSetup, timeout_s: float) -> CommandAnswer:
         return await self._whole(setup.encode(self._nonce) + b"boot" + _GO, timeout_s)
 
     async def rejoin(self, timeout_s: float) -> None:
@@ -115,24 +115,26 @@ class Shell:
 
     async def call(
         self, function: str, *arguments: str | bytes, payload: bytes = b"", timeout_s: float
-    ) -> Answer:
+    ) -> CommandAnswer:
         """Call a function of shell.sh. Raises ShellGone."""
         line = b" ".join([function.encode(), *map(_quote, arguments)])
         return await self._whole(line + _GO + payload, timeout_s)
 
-    async def _whole(self, message: bytes, timeout_s: float) -> Answer:
+    async def _whole(self, message: bytes, timeout_s: float) -> CommandAnswer:
         exchange = asyncio.create_task(self._exchange(message, timeout_s))
         exchange.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(exchange)
 
-    async def _exchange(self, message: bytes, timeout_s: float) -> Answer:
+    async def _exchange(self, message: bytes, timeout_s: float) -> CommandAnswer:
         async with self._one_call:
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._send(message)
                     output = await self._reader.readuntil(self._nonce.encode())
                     status, microseconds = (await self._reader.readline()).split()
-                return Answer(int(status), output[: -len(self._nonce)], int(microseconds) / 1e6)
+                return CommandAnswer(
+                    int(status), output[: -len(self._nonce)], int(microseconds) / 1e6
+                )
             except asyncio.IncompleteReadError as error:
                 raise ShellGone("its shell ended", error.partial) from None
             except TimeoutError:

@@ -209,7 +209,7 @@ def _linked(recipe: Recipe, programs: Mapping[str, str]) -> list[str]:
     return [f"[ -d {_PROGRAMS} ] || {{ {made}; }}", f'export PATH={_PROGRAMS}:"$PATH"']
 
 
-def _configured(launch: Launch, version: str, client: harbor.Client) -> dict[str, Any]:
+def _configured(launch: Launch, version: str, client: harbor.HarborClient) -> dict[str, Any]:
     """Fields of `Inside` that tell the client what its own profile would write into files."""
     files = {path: text for path, text in launch.files.items() if path != TASK}
     if not client.takes_config:

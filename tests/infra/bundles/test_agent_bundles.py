@@ -12,9 +12,9 @@ import pytest
 from infra.bundles.build import LOADERS, BundleBroken, add
 from infra.bundles.store import (
     MANIFEST,
+    BundleManifest,
     BundleMissing,
     BundleStore,
-    Manifest,
     digest,
     mounts_for,
 )
@@ -114,7 +114,7 @@ def test_a_bundle_of_another_machine_is_not_mounted(
     codex = recipe_of("codex")
     folder = store.folder / codex.bundle
     folder.mkdir(parents=True)
-    manifest = Manifest(
+    manifest = BundleManifest(
         name=codex.name,
         version=codex.version,
         packages=(),

@@ -5,7 +5,7 @@ from store_records import CAMPAIGN, add_claimed_rollout, config, finish, put_two
 
 from activities.rollouts import make_group
 from cli.operations.runs import campaign_launch as launch
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.fence import UnknownId
 from infra.db.rollouts import groups, rollouts
@@ -87,7 +87,7 @@ async def test_a_group_keeps_its_task_whatever_is_known_later(db: Database) -> N
     name = CampaignId("c")
     await campaigns.create(db, campaign("c", kind="band", outside=0.0))
     await policies.put_first_policy(db, name, "/m", "/c")
-    known = Known(db)
+    known = FactCache(db)
     for n in range(3):
         await played(db, name, n, IDS[n], [0.0, 0.0])
     ask = GroupInput(campaign=name, index=3, policy_version=0)

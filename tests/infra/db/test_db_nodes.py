@@ -13,7 +13,7 @@ from infra.db.tables.models import NodeRow
 from mainspring.errors import UsageError
 from mainspring.ids import NodeId, SandboxId
 from mainspring.protocol.timeouts import NODE_LOST_AFTER_S
-from mainspring.status import NodeStatus, Refusal, SandboxPurpose
+from mainspring.status import NodeRefusal, NodeStatus, SandboxPurpose
 from mainspring.tasks.sandbox_choice import BWRAP
 
 A, B = NodeId("a"), NodeId("b")
@@ -52,7 +52,7 @@ async def not_seen_for(db: Database, node: NodeId, seconds: float) -> None:
 async def test_the_last_beat_stands(db: Database) -> None:
     assert not await nodes.beat(db, said(B))
     assert not await nodes.beat(db, said(A, num_open=1, images=["x:1", "y:2"]))
-    last = said(A, num_open=4, refusal=Refusal.FULL, images=["x:1"], disk_free_mb=10)
+    last = said(A, num_open=4, refusal=NodeRefusal.FULL, images=["x:1"], disk_free_mb=10)
     assert not await nodes.beat(db, last)
     assert [record.said.id for record in await nodes.list_nodes(db)] == [A, B]
     record = await stored(db, A)
@@ -94,7 +94,7 @@ async def test_drained_means_heard_and_empty(db: Database) -> None:
     await nodes.set_draining(db, A, True)
     await nodes.set_draining(db, A, True)
     assert (await stored(db, A)).status is NodeStatus.DRAINING
-    assert await nodes.beat(db, said(A, refusal=Refusal.DRAINING))
+    assert await nodes.beat(db, said(A, refusal=NodeRefusal.DRAINING))
     record = await stored(db, A)
     assert (record.status, record.num_leased) == (NodeStatus.DRAINING, 1)
     await sandboxes.close_lease(db, sandbox, A)
@@ -126,7 +126,7 @@ async def test_the_least_full_node_that_has_the_image_and_takes_it(db: Database)
     assert await nodes.with_image(db, image) == B
     assert await nodes.with_image(db, "python") == B
     assert await nodes.with_image(db, "python:3") is None
-    await nodes.beat(db, said(B, images=here, num_open=8, capacity=8, refusal=Refusal.FULL))
+    await nodes.beat(db, said(B, images=here, num_open=8, capacity=8, refusal=NodeRefusal.FULL))
     assert await nodes.with_image(db, image) == A
     await nodes.set_draining(db, A, True)
     assert await nodes.with_image(db, image) is None

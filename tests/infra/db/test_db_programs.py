@@ -37,7 +37,7 @@ async def ask(
     is_retry: bool = False,
     kind: BranchKind = BranchKind.MAIN,
     setting: str = "",
-) -> model_requests.Asked:
+) -> model_requests.RequestStanding:
     asked = request(text)
     return await model_requests.ask(
         db, rollout, 0, life, asked, key_of(asked), kind=kind, setting=setting, is_retry=is_retry

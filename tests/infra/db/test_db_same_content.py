@@ -14,7 +14,7 @@ from cli.tasks import tasks
 from infra.db.database import Database
 from infra.db.tables.models import TaskRow
 from infra.db.tasks import tasks as stored
-from infra.db.tasks.tasks import Fate, import_tasks, put_tasks
+from infra.db.tasks.tasks import ImportFate, import_tasks, put_tasks
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId
 from mainspring.tasks.swe_task import SweTask
@@ -92,8 +92,8 @@ async def test_a_task_hashed_in_another_way_is_recognised_by_its_content(db: Dat
     assert before != task.content_hash
     async with db.transaction() as connection:
         await connection.execute(update(TaskRow).values(content_hash=before))
-    assert await import_tasks(db, [task]) == [Fate.SAME]
+    assert await import_tasks(db, [task]) == [ImportFate.SAME]
     assert await put_tasks(db, [task]) == 0
-    assert await import_tasks(db, [make_task("other")]) == [Fate.OTHER_CONTENT]
+    assert await import_tasks(db, [make_task("other")]) == [ImportFate.OTHER_CONTENT]
     with pytest.raises(UsageError, match="other content: t"):
         await put_tasks(db, [make_task("other")])

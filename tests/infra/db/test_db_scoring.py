@@ -10,7 +10,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities import scoring
 from activities.rollouts import RolloutActivities
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.fence import Fenced
 from infra.db.rollouts import rollouts, turns
@@ -74,7 +74,7 @@ def end(rollout: RolloutId, epoch: int = 0, stop: StopReason = StopReason.SUBMIT
 
 
 async def finish(db: Database, ask: FinishInput) -> float | None:
-    activities = RolloutActivities(db, Known(db))
+    activities = RolloutActivities(db, FactCache(db))
     return (await ActivityEnvironment().run(activities.finish_rollout, ask)).reward
 
 

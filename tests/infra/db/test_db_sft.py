@@ -12,7 +12,7 @@ from infra.db.fence import UnknownId
 from infra.db.rollouts import rollouts, turns
 from infra.db.runs import campaigns
 from infra.db.training import policies, sft, sft_sources, steps, trainers
-from infra.db.training.sft import SftData
+from infra.db.training.sft import StoredSftData
 from infra.db.training.sft_sources import Chosen
 from mainspring.config.sft import SftConfig, SftSource
 from mainspring.errors import UsageError
@@ -51,7 +51,7 @@ async def each(samples: list[Sample], broken: bool = False) -> AsyncIterator[Sam
         raise UsageError("line 6 is broken")
 
 
-async def stored(db: Database) -> SftData:
+async def stored(db: Database) -> StoredSftData:
     return await sft.create(db, config(), each(made()), lambda data: replace(data, num_skipped=2))
 
 
@@ -73,7 +73,7 @@ async def test_samples_come_back_as_they_were_in_any_order(
 
 
 async def test_a_run_that_is_refused_leaves_nothing(db: Database) -> None:
-    def refuse(data: SftData) -> SftData:
+    def refuse(data: StoredSftData) -> StoredSftData:
         raise UsageError(f"{data.num_samples} samples are too few")
 
     with pytest.raises(UsageError, match="5 samples are too few"):

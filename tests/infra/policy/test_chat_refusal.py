@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from infra.policy.replies.chat_refusal import Asked, RefusalKind, judge, words_of
+from infra.policy.replies.chat_refusal import EndpointRefusalKind, RefusedRequest, judge, words_of
 from infra.policy.replies.refusal_counts import token_counts
 
 MAX_CONTEXT = 131_072
-LATER = Asked(num_taken=3, max_context=MAX_CONTEXT)
-FIRST = Asked(num_taken=0, max_context=MAX_CONTEXT)
+LATER = RefusedRequest(num_taken=3, max_context=MAX_CONTEXT)
+FIRST = RefusedRequest(num_taken=0, max_context=MAX_CONTEXT)
 
 FULL: list[tuple[int, object]] = [
     # OpenAI, Azure.
@@ -89,64 +89,64 @@ FULL: list[tuple[int, object]] = [
     (429, "Rate limit reached for gpt-4 on tokens per min (TPM): Limit 30,000, Used 2,000, Requested 40,000."),
 ]  # fmt: skip
 
-OTHER: list[tuple[int, object, RefusalKind]] = [
+OTHER: list[tuple[int, object, EndpointRefusalKind]] = [
     # Rates and credits.
-    (429, "Rate limit reached for gpt-4 on tokens per min (TPM): Limit 30000, Used 29000, Requested 2000. Please try again in 2s.", RefusalKind.BUSY),
-    (429, "This request would exceed your organization's rate limit of 30,000 input tokens per minute", RefusalKind.BUSY),
-    (429, "Too many tokens per minute", RefusalKind.BUSY),
-    (429, "You have exceeded your token rate limit of the current pricing tier. Please retry after 5 seconds.", RefusalKind.BUSY),
-    (400, "Rate limit exceeded: too many tokens per minute", RefusalKind.STRAY),
-    (400, "ThrottlingException: Too many requests, please wait before trying again.", RefusalKind.STRAY),
-    (429, {"message": "You exceeded your current quota, please check your plan", "code": "insufficient_quota"}, RefusalKind.CLOSED),
-    (429, "Quota exceeded for metric: free_tier_input_token_count, limit: 0", RefusalKind.CLOSED),
-    (402, "This request requires more credits, or fewer max_tokens. You requested up to 65536 tokens, but can only afford 1234.", RefusalKind.CLOSED),
-    (402, "Insufficient Balance", RefusalKind.CLOSED),
-    (400, "Your credit balance is too low to access the API. Please go to Plans & Billing to upgrade or purchase credits.", RefusalKind.CLOSED),
+    (429, "Rate limit reached for gpt-4 on tokens per min (TPM): Limit 30000, Used 29000, Requested 2000. Please try again in 2s.", EndpointRefusalKind.BUSY),
+    (429, "This request would exceed your organization's rate limit of 30,000 input tokens per minute", EndpointRefusalKind.BUSY),
+    (429, "Too many tokens per minute", EndpointRefusalKind.BUSY),
+    (429, "You have exceeded your token rate limit of the current pricing tier. Please retry after 5 seconds.", EndpointRefusalKind.BUSY),
+    (400, "Rate limit exceeded: too many tokens per minute", EndpointRefusalKind.STRAY),
+    (400, "ThrottlingException: Too many requests, please wait before trying again.", EndpointRefusalKind.STRAY),
+    (429, {"message": "You exceeded your current quota, please check your plan", "code": "insufficient_quota"}, EndpointRefusalKind.CLOSED),
+    (429, "Quota exceeded for metric: free_tier_input_token_count, limit: 0", EndpointRefusalKind.CLOSED),
+    (402, "This request requires more credits, or fewer max_tokens. You requested up to 65536 tokens, but can only afford 1234.", EndpointRefusalKind.CLOSED),
+    (402, "Insufficient Balance", EndpointRefusalKind.CLOSED),
+    (400, "Your credit balance is too low to access the API. Please go to Plans & Billing to upgrade or purchase credits.", EndpointRefusalKind.CLOSED),
     # Keys, addresses, models.
-    (401, "Incorrect API key provided", RefusalKind.CLOSED),
-    (403, "<html>403 Forbidden</html>", RefusalKind.CLOSED),
-    (404, "The model `m1` does not exist or you do not have access to it.", RefusalKind.CLOSED),
-    (400, "Invalid access token: the token has expired", RefusalKind.STRAY),
-    (400, "The model `m1` has been decommissioned and is no longer supported.", RefusalKind.STRAY),
-    (307, "", RefusalKind.CLOSED),
-    (302, "<a href=/login>Found</a>", RefusalKind.CLOSED),
+    (401, "Incorrect API key provided", EndpointRefusalKind.CLOSED),
+    (403, "<html>403 Forbidden</html>", EndpointRefusalKind.CLOSED),
+    (404, "The model `m1` does not exist or you do not have access to it.", EndpointRefusalKind.CLOSED),
+    (400, "Invalid access token: the token has expired", EndpointRefusalKind.STRAY),
+    (400, "The model `m1` has been decommissioned and is no longer supported.", EndpointRefusalKind.STRAY),
+    (307, "", EndpointRefusalKind.CLOSED),
+    (302, "<a href=/login>Found</a>", EndpointRefusalKind.CLOSED),
     # Parameters.
-    (400, "Unsupported parameter: 'temperature' is not supported with this model.", RefusalKind.STRAY),
-    (400, "max_tokens is too large: 100000. This model supports at most 16384 completion tokens, whereas you provided 100000.", RefusalKind.STRAY),
-    (400, "`max_tokens` must be less than or equal to `32768`, the maximum value for `max_tokens` is less than the `context_window` for this model", RefusalKind.STRAY),
-    (400, "max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens for this model", RefusalKind.STRAY),
-    (400, "Invalid max_tokens value, the valid range of max_tokens is [1, 8192]", RefusalKind.STRAY),
-    (400, "The maximum tokens you requested exceeds the model limit of 4096. Try again with a maximum tokens value that is lower than 4096.", RefusalKind.STRAY),
-    (400, "Invalid 'tools[0].function.name': string too long. Expected a string with maximum length 64, but got a string with length 70 instead.", RefusalKind.STRAY),
-    (400, "Invalid 'stop': array too long. Expected an array with maximum length 4, but got an array with length 5 instead.", RefusalKind.STRAY),
-    (400, "Invalid 'user': string too long. Expected a string with maximum length 64.", RefusalKind.STRAY),
-    (400, "Invalid 'tools': array too long. Expected an array with maximum length 128, but got an array with length 130 instead.", RefusalKind.STRAY),
-    (400, "top_logprobs must be less than or equal to 20: limit exceeded", RefusalKind.STRAY),
-    (400, "Unexpected token < in JSON at position 0", RefusalKind.STRAY),
-    (422, {"detail": [{"loc": ["body", "messages", 3], "msg": "Field required", "input": {"content": "the context length of the prompt is too long"}}]}, RefusalKind.STRAY),
+    (400, "Unsupported parameter: 'temperature' is not supported with this model.", EndpointRefusalKind.STRAY),
+    (400, "max_tokens is too large: 100000. This model supports at most 16384 completion tokens, whereas you provided 100000.", EndpointRefusalKind.STRAY),
+    (400, "`max_tokens` must be less than or equal to `32768`, the maximum value for `max_tokens` is less than the `context_window` for this model", EndpointRefusalKind.STRAY),
+    (400, "max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens for this model", EndpointRefusalKind.STRAY),
+    (400, "Invalid max_tokens value, the valid range of max_tokens is [1, 8192]", EndpointRefusalKind.STRAY),
+    (400, "The maximum tokens you requested exceeds the model limit of 4096. Try again with a maximum tokens value that is lower than 4096.", EndpointRefusalKind.STRAY),
+    (400, "Invalid 'tools[0].function.name': string too long. Expected a string with maximum length 64, but got a string with length 70 instead.", EndpointRefusalKind.STRAY),
+    (400, "Invalid 'stop': array too long. Expected an array with maximum length 4, but got an array with length 5 instead.", EndpointRefusalKind.STRAY),
+    (400, "Invalid 'user': string too long. Expected a string with maximum length 64.", EndpointRefusalKind.STRAY),
+    (400, "Invalid 'tools': array too long. Expected an array with maximum length 128, but got an array with length 130 instead.", EndpointRefusalKind.STRAY),
+    (400, "top_logprobs must be less than or equal to 20: limit exceeded", EndpointRefusalKind.STRAY),
+    (400, "Unexpected token < in JSON at position 0", EndpointRefusalKind.STRAY),
+    (422, {"detail": [{"loc": ["body", "messages", 3], "msg": "Field required", "input": {"content": "the context length of the prompt is too long"}}]}, EndpointRefusalKind.STRAY),
     # Pictures.
-    (400, "Invalid image: image size exceeds the limit of 20971520 bytes", RefusalKind.STRAY),
-    (400, "messages.3.content.0.image.source.base64: image exceeds 5 MB maximum: 5400000 bytes > 5242880 bytes", RefusalKind.STRAY),
+    (400, "Invalid image: image size exceeds the limit of 20971520 bytes", EndpointRefusalKind.STRAY),
+    (400, "messages.3.content.0.image.source.base64: image exceeds 5 MB maximum: 5400000 bytes > 5242880 bytes", EndpointRefusalKind.STRAY),
     # Filters.
-    (400, {"message": "The response was filtered due to the prompt triggering Azure OpenAI's content management policy.", "code": "content_filter"}, RefusalKind.FILTERED),
-    (400, "Content Exists Risk", RefusalKind.FILTERED),
-    (400, {"code": "data_inspection_failed", "message": "Input data may contain inappropriate content."}, RefusalKind.FILTERED),
-    (400, "Your request was flagged as potentially violating our usage policy", RefusalKind.FILTERED),
-    (400, "Request blocked by guardrail", RefusalKind.FILTERED),
+    (400, {"message": "The response was filtered due to the prompt triggering Azure OpenAI's content management policy.", "code": "content_filter"}, EndpointRefusalKind.FILTERED),
+    (400, "Content Exists Risk", EndpointRefusalKind.FILTERED),
+    (400, {"code": "data_inspection_failed", "message": "Input data may contain inappropriate content."}, EndpointRefusalKind.FILTERED),
+    (400, "Your request was flagged as potentially violating our usage policy", EndpointRefusalKind.FILTERED),
+    (400, "Request blocked by guardrail", EndpointRefusalKind.FILTERED),
     # What passes.
-    (400, "Provider returned error", RefusalKind.STRAY),
-    (400, "upstream connection timed out after 300000 ms", RefusalKind.STRAY),
-    (400, "Bad Request", RefusalKind.STRAY),
-    (400, "", RefusalKind.STRAY),
-    (424, "Failed dependency", RefusalKind.STRAY),
-    (451, "Unavailable for legal reasons", RefusalKind.STRAY),
-    (499, "Client closed request", RefusalKind.STRAY),
-    (425, "Too early", RefusalKind.BUSY),
-    (408, "Request timeout", RefusalKind.BUSY),
-    (503, "The model is overloaded: token capacity exceeded", RefusalKind.BUSY),
-    (502, "Bad gateway", RefusalKind.BUSY),
-    (529, "Overloaded", RefusalKind.BUSY),
-    (500, "CUDA error", RefusalKind.FAILING),
+    (400, "Provider returned error", EndpointRefusalKind.STRAY),
+    (400, "upstream connection timed out after 300000 ms", EndpointRefusalKind.STRAY),
+    (400, "Bad Request", EndpointRefusalKind.STRAY),
+    (400, "", EndpointRefusalKind.STRAY),
+    (424, "Failed dependency", EndpointRefusalKind.STRAY),
+    (451, "Unavailable for legal reasons", EndpointRefusalKind.STRAY),
+    (499, "Client closed request", EndpointRefusalKind.STRAY),
+    (425, "Too early", EndpointRefusalKind.BUSY),
+    (408, "Request timeout", EndpointRefusalKind.BUSY),
+    (503, "The model is overloaded: token capacity exceeded", EndpointRefusalKind.BUSY),
+    (502, "Bad gateway", EndpointRefusalKind.BUSY),
+    (529, "Overloaded", EndpointRefusalKind.BUSY),
+    (500, "CUDA error", EndpointRefusalKind.FAILING),
 ]  # fmt: skip
 
 
@@ -160,13 +160,13 @@ def test_a_full_context_in_the_words_of_each_service(
     status: int, said: object, wrapped: bool
 ) -> None:
     body = json.dumps({"error": {"message": said}}) if wrapped and isinstance(said, str) else said
-    assert judge(status, body_of(body), LATER) is RefusalKind.FULL
+    assert judge(status, body_of(body), LATER) is EndpointRefusalKind.FULL
 
 
 @pytest.mark.parametrize(("status", "said", "kind"), OTHER)
-def test_what_is_no_full_context(status: int, said: object, kind: RefusalKind) -> None:
+def test_what_is_no_full_context(status: int, said: object, kind: EndpointRefusalKind) -> None:
     assert judge(status, body_of(said), LATER) is kind
-    assert judge(status, body_of(said), FIRST) is not RefusalKind.FULL
+    assert judge(status, body_of(said), FIRST) is not EndpointRefusalKind.FULL
 
 
 def test_the_tables_are_long_enough() -> None:
@@ -213,4 +213,4 @@ def test_a_prompt_that_the_error_repeats_tells_nothing() -> None:
     """A validation error holds the whole request."""
     asked = {"messages": [{"content": "the prompt is too long: context length exceeded"}]}
     body = {"detail": [{"msg": "Field required", "loc": ["body", "x"], "input": asked}]}
-    assert judge(422, json.dumps(body), FIRST) is RefusalKind.REQUEST
+    assert judge(422, json.dumps(body), FIRST) is EndpointRefusalKind.REQUEST

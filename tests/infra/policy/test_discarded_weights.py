@@ -11,7 +11,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.replies.replies import ReplyActivities
 from activities.training.publishing import PublishingActivities
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.rollouts import groups, rollouts, turns
 from infra.db.runs import campaigns
@@ -104,7 +104,7 @@ async def test_no_reply_is_of_discarded_weights(db: Database, tmp_path: Path) ->
 
         rollout = await greedy_rollout(db, 2)
         ask = GenerateInput(rollout=rollout, epoch=0, turn=0, min_policy_version=1)
-        await ActivityEnvironment().run(ReplyActivities(db, Known(db), served).generate, ask)
+        await ActivityEnvironment().run(ReplyActivities(db, FactCache(db), served).generate, ask)
         assert await digest_of(engine) == weights_digest(path)
         await served.close()
     [reply], _ = await turns.history(db, rollout, 0)
@@ -131,7 +131,7 @@ async def test_a_discarded_version_is_not_taken_for_a_later_one(
         await discards.rollback(db, CAMPAIGN, 1)
         rollout = await greedy_rollout(db, 1)
         ask = GenerateInput(rollout=rollout, epoch=0, turn=0, min_policy_version=0)
-        await ActivityEnvironment().run(ReplyActivities(db, Known(db), served).generate, ask)
+        await ActivityEnvironment().run(ReplyActivities(db, FactCache(db), served).generate, ask)
         await served.close()
     [reply], _ = await turns.history(db, rollout, 0)
     assert [span.version for span in reply.spans] == [0]

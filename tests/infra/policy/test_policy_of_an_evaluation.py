@@ -8,7 +8,7 @@ import pytest
 from temporalio.testing import ActivityEnvironment
 
 from activities.replies.replies import ReplyActivities
-from infra.db.cache import Known
+from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.rollouts import groups, rollouts, turns
 from infra.db.runs import campaigns
@@ -73,7 +73,7 @@ async def test_it_takes_the_weights_that_are_served(
         )
         rollout = await add_rollout(db, policy)
         campaigns_served = ServedCampaigns(db, serve_over_http)
-        activities = ReplyActivities(db, Known(db), campaigns_served)
+        activities = ReplyActivities(db, FactCache(db), campaigns_served)
         ask = GenerateInput(rollout=rollout, epoch=0, turn=0, min_policy_version=0)
         first = await ActivityEnvironment().run(activities.generate, ask)
         again = await ActivityEnvironment().run(activities.generate, ask)

@@ -11,7 +11,7 @@ from transformers import AutoConfig
 from mainspring.errors import ModelError
 from mainspring.model_folder.families import ARCHITECTURES, DEFAULTS, FAMILIES, wrong_fields
 from mainspring.model_folder.folder import export_dtype
-from mainspring.model_folder.refusals import Use, check_config
+from mainspring.model_folder.refusals import FolderUse, check_config
 
 VALUES: tuple[Any, ...] = (None, True, 0, 1, -1, 3, 0.5, 2.0, "", "x", [], [1], ["x"], {}, {"x": 1})
 
@@ -32,7 +32,7 @@ def config_of(family: str, **fields: Any) -> dict[str, Any]:
     return found | fields
 
 
-def is_taken(config: dict[str, Any], use: Use) -> bool:
+def is_taken(config: dict[str, Any], use: FolderUse) -> bool:
     try:
         check_config(config, "model directory /m", use)
     except ModelError:
@@ -43,7 +43,7 @@ def is_taken(config: dict[str, Any], use: Use) -> bool:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_transformers_refuses_is_refused_first(family: str, tmp_path: Path) -> None:
     whole = config_of(family)
-    assert is_taken(whole, Use.TRAINED)
+    assert is_taken(whole, FolderUse.TRAINED)
     own = type(AutoConfig.for_model(family))
     names = {field.name for field in dataclasses.fields(own)}
     names |= {
@@ -60,7 +60,7 @@ def test_what_transformers_refuses_is_refused_first(family: str, tmp_path: Path)
             changed = whole | {name: value}
             if name == "num_local_experts":
                 changed.pop("num_experts", None)
-            if not is_taken(changed, Use.SERVED):
+            if not is_taken(changed, FolderUse.SERVED):
                 continue
             file.write_text(json.dumps(changed))
             try:
@@ -113,7 +113,7 @@ def test_values_of_other_kinds_raise_nothing_else(tmp_path: Path) -> None:
                 {"rope_theta": []},
             ):
                 changed = config_of("qwen3_moe") | {"model_type": family, name: value}
-                for use in Use:
+                for use in FolderUse:
                     is_taken(changed, use)
 
 
@@ -130,11 +130,11 @@ def test_every_field_that_is_required_is_named() -> None:
 def test_experts_have_either_name() -> None:
     config = config_of("qwen3_moe")
     old = {"num_local_experts": config.pop("num_experts")}
-    assert not is_taken(config, Use.READ)
-    assert is_taken(config | old, Use.TRAINED)
-    assert is_taken(config | old | {"num_experts": 4}, Use.TRAINED)
-    assert not is_taken(config | old | {"num_experts": 8}, Use.READ)
-    assert not is_taken(config | {"num_experts": 1}, Use.READ)
+    assert not is_taken(config, FolderUse.READ)
+    assert is_taken(config | old, FolderUse.TRAINED)
+    assert is_taken(config | old | {"num_experts": 4}, FolderUse.TRAINED)
+    assert not is_taken(config | old | {"num_experts": 8}, FolderUse.READ)
+    assert not is_taken(config | {"num_experts": 1}, FolderUse.READ)
 
 
 def test_an_export_has_the_configs_dtype(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from mainspring.errors import ModelError
-from mainspring.planning.activations import Tokens, layer_bytes
-from mainspring.planning.memory import CPU_REST_BYTES, MomentName, Part, memory_of_ranks
+from mainspring.planning.activations import BatchTokens, layer_bytes
+from mainspring.planning.memory import CPU_REST_BYTES, MemoryPart, MomentName, memory_of_ranks
 from mainspring.planning.model_shape import ModelShape
 from mainspring.planning.rank_kinds import rank_kinds
 from tests.mainspring.planning.campaigns import MCORE, PLAIN, campaign, model
 
-TOKENS = Tokens(num=16384, longest=16384, num_actions=4096)
+TOKENS = BatchTokens(num=16384, longest=16384, num_actions=4096)
 COUNTED = ModelShape(
     model_type="qwen3",
     hidden_size=256,
@@ -35,29 +35,29 @@ def test_qwen3_8b_in_bfloat16_over_4_tensor_and_2_data_parallel_ranks() -> None:
     parameters = 36 * (48_234_496 + 8_448) + 2 * 155_582_464 + 4_096
     assert rank.kind.num_ranks == 8
     assert rank.kind.num_parameters == parameters == 2_047_915_008
-    assert rank.peak.bytes_of[Part.WEIGHTS] == 2 * parameters
-    assert rank.peak.bytes_of[Part.GRADIENTS] == 4 * parameters
-    assert rank.peak.bytes_of[Part.OPTIMIZER] == 12 * parameters // 2
+    assert rank.peak.bytes_of[MemoryPart.WEIGHTS] == 2 * parameters
+    assert rank.peak.bytes_of[MemoryPart.GRADIENTS] == 4 * parameters
+    assert rank.peak.bytes_of[MemoryPart.OPTIMIZER] == 12 * parameters // 2
 
 
 def test_the_plain_engine_replicates_its_optimizer_and_copies_gradients_to_add_them_up() -> None:
     shape = COUNTED
     parameters = shape.num_parameters
-    tokens = Tokens(64, 64, 16)
+    tokens = BatchTokens(64, 64, 16)
     [alone] = memory_of_ranks(campaign(PLAIN), shape, tokens, 2)
     [copy] = memory_of_ranks(campaign(PLAIN | {"data_parallel": 2}), shape, tokens, 2)
     one, two = (_moment(rank, MomentName.UPDATE) for rank in (alone, copy))
-    assert one[Part.WEIGHTS] == two[Part.WEIGHTS] == 4 * parameters
+    assert one[MemoryPart.WEIGHTS] == two[MemoryPart.WEIGHTS] == 4 * parameters
     # Two moments, and what computing with the largest weight takes (gate and up: 2 x 768 x 256).
-    assert two[Part.OPTIMIZER] == 8 * parameters + 8 * 2 * 768 * 256
-    assert one[Part.COMMUNICATION] == 0
-    assert two[Part.COMMUNICATION] == 4 * parameters
-    assert two[Part.REST] == CPU_REST_BYTES
+    assert two[MemoryPart.OPTIMIZER] == 8 * parameters + 8 * 2 * 768 * 256
+    assert one[MemoryPart.COMMUNICATION] == 0
+    assert two[MemoryPart.COMMUNICATION] == 4 * parameters
+    assert two[MemoryPart.REST] == CPU_REST_BYTES
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_a_critic_stands_beside_the_policy_in_every_moment(is_tied: bool) -> None:
-    shape, tokens = replace(COUNTED, is_tied=is_tied), Tokens(64, 64, 16)
+    shape, tokens = replace(COUNTED, is_tied=is_tied), BatchTokens(64, 64, 16)
     with_critic = PLAIN | {"advantage": "gae", "filter": "none", "critic": {}}
     [without] = memory_of_ranks(campaign(PLAIN), shape, tokens, 2)
     [found] = memory_of_ranks(campaign(with_critic), shape, tokens, 2)
@@ -65,17 +65,17 @@ def test_a_critic_stands_beside_the_policy_in_every_moment(is_tied: bool) -> Non
     parameters = replace(shape, is_tied=True).num_parameters + 256 + 1
     for mine, theirs in zip(found.moments, without.moments, strict=True):
         more = 4 if mine.name is MomentName.IMPORT else 12
-        assert mine.bytes_of[Part.CRITIC] == more * parameters
+        assert mine.bytes_of[MemoryPart.CRITIC] == more * parameters
         assert mine.num_bytes - theirs.num_bytes == more * parameters
 
 
 def test_a_critic_of_the_engine_mcore_has_gradients_of_its_own_and_shares_its_optimizer() -> None:
     fields = {"device": "cuda", "data_parallel": 4, "dtype": "bfloat16"}
     critic = {"advantage": "gae", "filter": "none", "critic": {}}
-    [found, *_] = memory_of_ranks(campaign(fields | critic), COUNTED, Tokens(64, 64, 16), 2)
+    [found, *_] = memory_of_ranks(campaign(fields | critic), COUNTED, BatchTokens(64, 64, 16), 2)
     parameters = replace(COUNTED, is_tied=True).num_parameters + 256 + 1
     expected = parameters * (2 + 4) + parameters * 12 / 4
-    assert found.peak.bytes_of[Part.CRITIC] == pytest.approx(expected, rel=1e-3)
+    assert found.peak.bytes_of[MemoryPart.CRITIC] == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_critic_of_the_engine_mcore_has_gradients_of_its_own_and_shares_its_op
 )
 def test_what_a_layer_keeps_is_what_autograd_saves(shape: ModelShape, num_floats: int) -> None:
     """Counted with saved-tensor hooks in trainer.engines.plain, two rows of 256 tokens."""
-    kept = layer_bytes(shape, campaign(PLAIN).trainer, Tokens(512, 256, 0)).kept
+    kept = layer_bytes(shape, campaign(PLAIN).trainer, BatchTokens(512, 256, 0)).kept
     assert kept / (4 * 512) == pytest.approx(num_floats, rel=0.015)
 
 
@@ -100,7 +100,7 @@ def test_recomputation_keeps_less_for_the_backward_pass() -> None:
         config = campaign(MCORE | {"tensor_parallel": 4, "recompute": kind})
         [rank] = memory_of_ranks(config, model("qwen3-8b"), TOKENS, 4)
         step = _moment(rank, MomentName.LOGITS)
-        found[kind] = step[Part.ACTIVATIONS] + step[Part.ATTENTION]
+        found[kind] = step[MemoryPart.ACTIVATIONS] + step[MemoryPart.ATTENTION]
     # Inputs of 36 layers, 16,384 x 4,096 x 2 bytes each, and three of the last norm.
     assert found["full"] == (36 + 3) * 134_217_728
     assert found["none"] - found["mlp"] == 36 * 5 * 16384 * 12288 // 4 * 2
@@ -110,7 +110,7 @@ def test_sequence_and_context_parallelism_share_tokens() -> None:
     def kept(**trainer: Any) -> int:
         config = campaign(MCORE | {"tensor_parallel": 4, "recompute": "full"} | trainer)
         [rank] = memory_of_ranks(config, model("qwen3-8b"), TOKENS, 4)
-        return _moment(rank, MomentName.LOGITS)[Part.ACTIVATIONS]
+        return _moment(rank, MomentName.LOGITS)[MemoryPart.ACTIVATIONS]
 
     assert kept(sequence_parallel=True) == kept() // 4
     assert kept(context_parallel=2) == kept() // 2
@@ -125,8 +125,8 @@ def test_stages_differ_by_embedding_output_and_micro_batches_that_wait() -> None
     assert first.kind.num_parameters - middle.kind.num_parameters == embedding
     assert last.kind.num_parameters - middle.kind.num_parameters == embedding + 5120
     moments = [_moment(rank, MomentName.BACKWARD) for rank in (first, middle, last)]
-    assert moments[0][Part.ATTENTION] == 4 * moments[2][Part.ATTENTION]
-    assert moments[1][Part.ATTENTION] == 3 * moments[2][Part.ATTENTION]
+    assert moments[0][MemoryPart.ATTENTION] == 4 * moments[2][MemoryPart.ATTENTION]
+    assert moments[1][MemoryPart.ATTENTION] == 3 * moments[2][MemoryPart.ATTENTION]
     assert MomentName.LOGITS not in [moment.name for moment in middle.moments]
 
 
@@ -144,7 +144,7 @@ def test_experts_are_shared_by_expert_parallelism_and_their_optimizer_by_their_c
     # 16 of 128 experts in each of 48 layers; 4 x 4 ranks hold 8 parts, so two hold the same.
     assert rank.kind.expert_parameters == 48 * 16 * 4_718_592
     shared = -(-rank.kind.dense_parameters // 4) + rank.kind.expert_parameters // 2
-    assert _moment(rank, MomentName.BACKWARD)[Part.OPTIMIZER] == 12 * shared
+    assert _moment(rank, MomentName.BACKWARD)[MemoryPart.OPTIMIZER] == 12 * shared
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.errors import ConfigError
-from mainspring.extensions import Role, extensions_of
+from mainspring.extensions import ProcessRole, extensions_of
 from mainspring.programs.harbor import CLIENTS, OUTSIDE, HarborStart, Inside
 from mainspring.programs.profile import BUNDLES, KEY, MODEL_URL, Ask
 from mainspring.programs.profiles.choice import folders_of, is_program, profile_for
@@ -120,6 +120,6 @@ def test_its_sandbox_has_the_folders_that_harbor_writes_to() -> None:
 @pytest.mark.parametrize("agent", ["codex", "own:Agent"])
 def test_nodes_are_asked_whether_they_can_make_it(agent: str) -> None:
     config = CampaignConfig(name="t", agent=config_of(agent=agent), policy=PolicyConfig(model="m"))
-    [asked] = extensions_of(config, Role.NODE)
+    [asked] = extensions_of(config, ProcessRole.NODE)
     assert (asked.what, asked.path) == ("Harbor agent", agent)
-    assert extensions_of(config, Role.ROLLOUT_WORKER) == []
+    assert extensions_of(config, ProcessRole.ROLLOUT_WORKER) == []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.sandbox.containers.image_faults import Cause, pull_cause, start_fault
+from infra.sandbox.containers.image_faults import ImageFaultCause, pull_cause, start_fault
 from infra.sandbox.containers.image_names import ImageName, mirrored, parse_mirrors
 from infra.sandbox.containers.image_pull import Layers
 from infra.sandbox.containers.image_record import ImageRecord
@@ -66,29 +66,35 @@ def test_mirrors_are_checked_before_anything_is_pulled() -> None:
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        ("received unexpected HTTP status: 503 Service Unavailable", Cause.TRANSIENT),
-        ("toomanyrequests: You have reached your pull rate limit.", Cause.TRANSIENT),
-        ('Get "https://denied.example/v2/": dial tcp: lookup: no such host', Cause.TRANSIENT),
-        ('Get "http://127.0.0.1:1/v2/": connect: connection refused', Cause.TRANSIENT),
-        ("open /var/lib/docker/tmp/x: permission denied", Cause.TRANSIENT),
-        ("filesystem layer verification failed for digest sha256:12", Cause.TRANSIENT),
-        ("failed to register layer: write /x: no space left on device", Cause.DISK_FULL),
-        ("manifest for x:1 not found: manifest unknown: manifest unknown", Cause.UNKNOWN),
-        ("name unknown", Cause.UNKNOWN),
+        ("received unexpected HTTP status: 503 Service Unavailable", ImageFaultCause.TRANSIENT),
+        ("toomanyrequests: You have reached your pull rate limit.", ImageFaultCause.TRANSIENT),
+        (
+            'Get "https://denied.example/v2/": dial tcp: lookup: no such host',
+            ImageFaultCause.TRANSIENT,
+        ),
+        ('Get "http://127.0.0.1:1/v2/": connect: connection refused', ImageFaultCause.TRANSIENT),
+        ("open /var/lib/docker/tmp/x: permission denied", ImageFaultCause.TRANSIENT),
+        ("filesystem layer verification failed for digest sha256:12", ImageFaultCause.TRANSIENT),
+        ("failed to register layer: write /x: no space left on device", ImageFaultCause.DISK_FULL),
+        ("manifest for x:1 not found: manifest unknown: manifest unknown", ImageFaultCause.UNKNOWN),
+        ("name unknown", ImageFaultCause.UNKNOWN),
         (
             'failed to resolve reference "docker.io/a/b:1": docker.io/a/b:1: not found',
-            Cause.UNKNOWN,
+            ImageFaultCause.UNKNOWN,
         ),
         (
             "pull access denied for x, repository does not exist or may require 'docker login'",
-            Cause.DENIED,
+            ImageFaultCause.DENIED,
         ),
-        ("unauthorized: authentication required", Cause.DENIED),
-        ('Head "http://r/v2/a/manifests/1": no basic auth credentials', Cause.DENIED),
-        ("no matching manifest for linux/arm64/v8 in the manifest list entries", Cause.UNFIT),
+        ("unauthorized: authentication required", ImageFaultCause.DENIED),
+        ('Head "http://r/v2/a/manifests/1": no basic auth credentials', ImageFaultCause.DENIED),
+        (
+            "no matching manifest for linux/arm64/v8 in the manifest list entries",
+            ImageFaultCause.UNFIT,
+        ),
     ],
 )
-def test_what_docker_says_of_a_pull(text: str, cause: Cause) -> None:
+def test_what_docker_says_of_a_pull(text: str, cause: ImageFaultCause) -> None:
     assert pull_cause(text) is cause
 
 
