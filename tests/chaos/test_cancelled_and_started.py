@@ -254,6 +254,10 @@ async def test_a_campaign_is_cancelled_and_started_again(trial: Trial) -> None:
                 if trial.figures:
                     what, took_s, _ = trial.figures[-1]
                     trial.figures[-1] = (what, took_s, waited_s)
+                    shown = (
+                        f"{what:8} left after {took_s:5.1f} s, first reply after {waited_s:5.1f} s"
+                    )
+                    print(f"{number:2} {shown}", flush=True)
                 await asyncio.sleep(chance.uniform(0.0, LONGEST_S))
                 ended = await trial.run_id()
                 what = BETWEEN[number % len(BETWEEN)]
@@ -268,8 +272,6 @@ async def test_a_campaign_is_cancelled_and_started_again(trial: Trial) -> None:
     finally:
         process.kill()
         process.wait()
-    for what, took_s, waited_s in trial.figures:
-        print(f"{what:8} left after {took_s:5.1f} s, first reply after {waited_s:5.1f} s")
     replies = sorted(waited_s for _, _, waited_s in trial.figures)
     print(
         f"{len(replies)} starts, {num_steps} steps; start to first reply: median "
