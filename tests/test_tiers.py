@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import reached
-from tests.conftest import SLOW, is_slow
+from tests.conftest import KINDS_OF_CLUSTER, SLOW, is_slow
 
 ROOT = Path(__file__).parents[1]
 
@@ -69,3 +69,11 @@ def test_a_change_reaches_those_that_import_it(changed: str, test: str, other: s
     files = sorted({ROOT / name for name in names if (ROOT / name).is_file()})
     found = {str(path.relative_to(ROOT)) for path in reached.reached({ROOT / changed}, files)}
     assert test in found and other not in found
+
+
+def test_no_module_has_a_cluster_of_its_own_under_a_shared_name() -> None:
+    """Else the shared one would not be shut down before it (tests/conftest.py)."""
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                assert node.name not in KINDS_OF_CLUSTER, f"{path}: {node.name}"

@@ -53,7 +53,7 @@ def by_turn(messages: Messages) -> Said:
 
 
 @pytest.fixture(scope="module")
-async def workers(
+async def over_http(
     stack: StackInfo, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Cluster]:
     backends = await bwrap_or_skip(tmp_path_factory.mktemp("sandboxes"))
@@ -78,11 +78,11 @@ def policy(endpoint: Endpoint, **fields: int) -> PolicyConfig:
 
 
 async def test_a_program_fixes_the_issue_with_an_endpoints_tool_calls(
-    workers: Cluster, endpoint: Endpoint, tmp_path: Path
+    over_http: Cluster, endpoint: Endpoint, tmp_path: Path
 ) -> None:
     endpoint.script.append((429, {"Retry-After": "0.1"}, "slow down"))
     program = own_program() | {"tool_parser": "none"}  # no parser stands between
-    rollout, result = await workers.play(program=program, policy=policy(endpoint))
+    rollout, result = await over_http.play(program=program, policy=policy(endpoint))
     assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.EXITED, 1.0, 3)
     assert set(endpoint.keys) == {f"Bearer {KEY}"} and len(endpoint.asked) == 4
     *_, last = endpoint.asked
@@ -94,19 +94,19 @@ async def test_a_program_fixes_the_issue_with_an_endpoints_tool_calls(
     for earlier, later in zip(endpoint.asked, endpoint.asked[1:], strict=False):
         assert later["messages"][: len(earlier["messages"])] == earlier["messages"]
 
-    calls, executions = await turns.history(workers.db, rollout, 0)
+    calls, executions = await turns.history(over_http.db, rollout, 0)
     check_tree(rollout, calls)
     assert executions == [] and [call.parent for call in calls] == [None, 0, 1]
     assert [call.parts.reasoning for call in calls if call.parts] == ["", "a + b", ""]
     with pytest.raises(BrokenTrajectory, match="cannot be trained on"):
         samples_of(rollout, calls)
-    view = await one_rollout.read(workers.db, rollout)
+    view = await one_rollout.read(over_http.db, rollout)
     assert view.program is not None
     assert (view.program.num_calls, view.program.num_sent_again) == (3, 0)
     assert view.turns[1].num_prompt_tokens == calls[1].num_prompt_tokens
 
-    campaign = (await workers.row(rollout)).campaign
-    summary = await write_evaluation(workers.db, campaign, tmp_path)
+    campaign = (await over_http.row(rollout)).campaign
+    summary = await write_evaluation(over_http.db, campaign, tmp_path)
     assert (summary["resolved"], summary["avg_steps"]) == (1, 3)
     [folder] = [path for path in tmp_path.iterdir() if path.is_dir()]
     trajectory = json.loads((folder / "traj.json").read_text())
@@ -117,7 +117,7 @@ async def test_a_program_fixes_the_issue_with_an_endpoints_tool_calls(
     assert KEY.encode() not in written
 
 
-async def test_faults_of_an_endpoint_that_pass(workers: Cluster, endpoint: Endpoint) -> None:
+async def test_faults_of_an_endpoint_that_pass(over_http: Cluster, endpoint: Endpoint) -> None:
     endpoint.script.extend(
         [
             (500, {}, "oops"),
@@ -126,9 +126,9 @@ async def test_faults_of_an_endpoint_that_pass(workers: Cluster, endpoint: Endpo
             (200, {}, "<html>busy</html>"),
         ]
     )
-    rollout, result = await workers.play(program=own_program(), policy=policy(endpoint))
+    rollout, result = await over_http.play(program=own_program(), policy=policy(endpoint))
     assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.EXITED, 1.0, 3)
-    view = await one_rollout.read(workers.db, rollout)
+    view = await one_rollout.read(over_http.db, rollout)
     # Not that which was told to come again.
     assert view.program is not None and view.program.num_sent_again == 3
 
@@ -153,7 +153,7 @@ def telling(*lines: str) -> dict:
 
 
 async def test_broken_calls_and_empty_replies_reach_the_program_as_they_are(
-    workers: Cluster, endpoint: Endpoint
+    over_http: Cluster, endpoint: Endpoint
 ) -> None:
     broken = '{"command": "ls'
     endpoint.script.append((200, {}, completion(calling("bash", broken))))
@@ -169,17 +169,17 @@ async def test_broken_calls_and_empty_replies_reach_the_program_as_they_are(
         "second = ask(user, said, told)",
         "assert second['choices'][0]['message']['content'] == '', second",
     )
-    rollout, result = await workers.play(program=program, policy=policy(endpoint))
+    rollout, result = await over_http.play(program=program, policy=policy(endpoint))
     assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.EXITED, 1.0, 2)
-    calls, _ = await turns.history(workers.db, rollout, 0)
+    calls, _ = await turns.history(over_http.db, rollout, 0)
     assert [call.parent for call in calls] == [None, 0]
     assert [call.num_prompt_tokens for call in calls] == [None, None]
-    view = await one_rollout.read(workers.db, rollout)
+    view = await one_rollout.read(over_http.db, rollout)
     assert view.program is not None and [life.returncode for life in view.program.lives] == [0]
 
 
 async def test_what_an_endpoint_refuses_is_told_to_the_program(
-    workers: Cluster, endpoint: Endpoint
+    over_http: Cluster, endpoint: Endpoint
 ) -> None:
     endpoint.reply = lambda messages: "ok"
     endpoint.script.append((400, {}, CONTEXT_FULL))
@@ -192,41 +192,41 @@ async def test_what_an_endpoint_refuses_is_told_to_the_program(
         "assert odd['status'] == 400 and 'tools are off, ***' in odd['error']['message'], odd",
         "assert ask({'role': 'user', 'content': 'hi'})['choices']",
     )
-    rollout, result = await workers.play(program=program, policy=policy(endpoint))
+    rollout, result = await over_http.play(program=program, policy=policy(endpoint))
     assert (result.stop_reason, result.reward) == (StopReason.EXITED, 1.0)
-    view = await one_rollout.read(workers.db, rollout)
+    view = await one_rollout.read(over_http.db, rollout)
     assert view.program is not None and [life.returncode for life in view.program.lives] == [0]
     assert (view.program.num_calls, view.program.num_refused) == (1, 2)
 
 
 async def test_a_key_that_is_refused_is_waited_for_then_masks_and_says_why(
-    workers: Cluster, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+    over_http: Cluster, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rule = dataclasses.replace(fates.RULES[FaultKind.ENDPOINT_REFUSING], seconds=3.0, attempts=3)
     monkeypatch.setitem(fates.RULES, FaultKind.ENDPOINT_REFUSING, rule)  # pyright: ignore[reportArgumentType]
     monkeypatch.setattr(EndpointRefusing, "retry_after_s", 0.2)
     said = {"error": {"message": f"Incorrect API key: {KEY}"}}
     endpoint.script.append((401, {}, said))
-    _, result = await workers.play(program=own_program(), policy=policy(endpoint))
+    _, result = await over_http.play(program=own_program(), policy=policy(endpoint))
     assert (result.stop_reason, result.reward) == (StopReason.EXITED, 1.0)
     endpoint.script.extend([(401, {}, said)] * 200)
-    rollout, result = await workers.play(program=own_program(), policy=policy(endpoint))
+    rollout, result = await over_http.play(program=own_program(), policy=policy(endpoint))
     assert (result.stop_reason, result.reward) == (StopReason.INFRA_FAULT, None)
-    fault = (await workers.row(rollout)).fault or ""
+    fault = (await over_http.row(rollout)).fault or ""
     assert "MAINSPRING_POLICY_API_KEY" in fault and KEY not in fault
 
 
 async def test_an_outage_that_lasts_masks_the_rollout(
-    workers: Cluster, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+    over_http: Cluster, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for kind in (FaultKind.ENGINE_BUSY, FaultKind.ENGINE_FAILING):
         rule = dataclasses.replace(fates.RULES[kind], seconds=3.0, attempts=2)
         monkeypatch.setitem(fates.RULES, kind, rule)  # pyright: ignore[reportArgumentType]
     for status, kind in ((503, FaultKind.ENGINE_BUSY), (500, FaultKind.ENGINE_FAILING)):
         endpoint.script.extend([(status, {}, "down")] * 50)
-        rollout, result = await workers.play(program=own_program(), policy=policy(endpoint))
+        rollout, result = await over_http.play(program=own_program(), policy=policy(endpoint))
         assert (result.stop_reason, result.reward) == (StopReason.INFRA_FAULT, None)
-        fault = (await workers.row(rollout)).fault or ""
+        fault = (await over_http.row(rollout)).fault or ""
         assert kind in fault and f"HTTP {status} down" in fault
         endpoint.script.clear()
 
@@ -247,50 +247,50 @@ class Held:
 
 
 async def test_a_sandbox_that_is_killed_is_answered_from_the_store(
-    workers: Cluster, endpoint: Endpoint
+    over_http: Cluster, endpoint: Endpoint
 ) -> None:
     endpoint.reply = held = Held(1)
-    campaign, group, [rollout] = await workers.make_rollouts(
+    campaign, group, [rollout] = await over_http.make_rollouts(
         program=own_program(), policy=policy(endpoint)
     )
-    handle = await workers.start(rollout, campaign, group)
+    handle = await over_http.start(rollout, campaign, group)
     await until(held.reached.is_set)
-    await kill_sandbox(workers, sandbox_of(rollout, 0))
-    await until_asked_in(workers, rollout, 1, life=1)
+    await kill_sandbox(over_http, sandbox_of(rollout, 0))
+    await until_asked_in(over_http, rollout, 1, life=1)
     held.let_go.set()
     result = await handle.result()
     assert (result.stop_reason, result.reward, result.num_turns) == (StopReason.EXITED, 1.0, 3)
     assert len(endpoint.asked) == 3
-    view = await one_rollout.read(workers.db, rollout)
+    view = await one_rollout.read(over_http.db, rollout)
     assert view.program is not None and len(view.program.lives) == 2
     assert (view.program.num_replayed, view.program.num_sent_again) == (2, 0)
-    await replays(workers, rollout)
+    await replays(over_http, rollout)
 
 
-async def test_a_cancel_while_a_reply_is_made(workers: Cluster, endpoint: Endpoint) -> None:
+async def test_a_cancel_while_a_reply_is_made(over_http: Cluster, endpoint: Endpoint) -> None:
     endpoint.reply = held = Held(0)
-    campaign, group, [rollout] = await workers.make_rollouts(
+    campaign, group, [rollout] = await over_http.make_rollouts(
         program=own_program(), policy=policy(endpoint)
     )
-    handle = await workers.start(rollout, campaign, group)
+    handle = await over_http.start(rollout, campaign, group)
     await until(held.reached.is_set)
     await handle.cancel()
     row = None
     try:
-        await until(lambda: _is_done(workers, rollout))
-        row = await workers.row(rollout)
+        await until(lambda: _is_done(over_http, rollout))
+        row = await over_http.row(rollout)
     finally:
         held.let_go.set()
     assert (row.stop_reason, row.reward) == (StopReason.CANCELLED, None)
-    known = await model_requests.history(workers.db, rollout, 0)
+    known = await model_requests.history(over_http.db, rollout, 0)
     assert [each.num_sent for each in known] == [1]
 
 
-async def _is_done(workers: Cluster, rollout: str) -> bool:
-    return (await workers.row(rollout)).stop_reason is not None  # pyright: ignore[reportArgumentType]
+async def _is_done(over_http: Cluster, rollout: str) -> bool:
+    return (await over_http.row(rollout)).stop_reason is not None  # pyright: ignore[reportArgumentType]
 
 
-async def test_requests_at_once_are_asked_at_once(workers: Cluster, endpoint: Endpoint) -> None:
+async def test_requests_at_once_are_asked_at_once(over_http: Cluster, endpoint: Endpoint) -> None:
     meeting = threading.Barrier(4)
 
     def meet(messages: Messages) -> Said:
@@ -309,8 +309,8 @@ async def test_requests_at_once_are_asked_at_once(workers: Cluster, endpoint: En
         "[each.join() for each in all]",
         "assert said == {n: f'to {n}' for n in 'abcd'}, said",
     )
-    rollout, result = await workers.play(program=program, policy=policy(endpoint))
+    rollout, result = await over_http.play(program=program, policy=policy(endpoint))
     assert (result.stop_reason, result.verdict) == (StopReason.EXITED, Verdict.RESOLVED)
-    view = await one_rollout.read(workers.db, rollout)
+    view = await one_rollout.read(over_http.db, rollout)
     assert view.program is not None and [life.returncode for life in view.program.lives] == [0]
     assert view.program.num_calls == 4
