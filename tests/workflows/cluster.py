@@ -30,7 +30,7 @@ from infra.db.tasks import tasks
 from infra.db.training import policies
 from infra.policy.serving import CampaignPolicy, Serve, ServedCampaigns, in_tokens
 from infra.sandbox.backends import Backends, available_backends
-from infra.sandbox.protocol import BackendUnavailable
+from infra.sandbox.protocol import BackendUnavailable, SandboxBackend
 from infra.temporal.connection import connect
 from infra.temporal.faults import Faults
 from mainspring.config.agent import AgentConfig
@@ -69,6 +69,8 @@ from workflows.rollout import RolloutWorkflow
 from workflows.run import RunWorkflow
 from workflows.sft import SftWorkflow
 
+NODE = NodeId("test-node")
+"""Of the shared cluster."""
 BEAT_S = 0.5
 """Five a second took a tenth of the CPU of these tests."""
 BUGGY = "def add(a, b):\n    return a - b\n"
@@ -186,9 +188,18 @@ class Cluster:
         return rollout, await handle.result()
 
     async def open_sandboxes(self) -> list[str]:
+        return list(await self._bwrap.list_open())
+
+    async def remove_sandboxes(self) -> None:
+        """What another module's tests left open."""
+        for sandbox in await self._bwrap.list_open():
+            await self._bwrap.remove(sandbox)
+
+    @property
+    def _bwrap(self) -> SandboxBackend:
         backend = self.backends[BWRAP]
         assert not isinstance(backend, BackendUnavailable)
-        return list(await backend.list_open())
+        return backend
 
     async def row(self, rollout: RolloutId) -> rollouts.RolloutRecord:
         return await rollouts.get(self.db, rollout)

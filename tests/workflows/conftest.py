@@ -6,15 +6,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from cluster import Cluster, Host, bwrap_or_skip, cluster_of
+from cluster import NODE, Cluster, Host, bwrap_or_skip, cluster_of
 from guessing import EXAMPLE
 from program_cluster import ProgramCluster, program_cluster, without_gateway
 
 from cli.operations.machine.embedded_stack import StackInfo
 from mainspring.ids import NodeId
 from tests.conftest import Standing
-
-NODE = NodeId("test-node")
 
 
 async def one_node(new_folder: pytest.TempPathFactory, capacity: int) -> dict[NodeId, Host]:
@@ -30,7 +28,9 @@ async def workers(
         async with cluster_of(stack, await one_node(tmp_path_factory, 16)) as cluster:
             yield cluster
 
-    return await standing.get("workers", make)
+    cluster: Cluster = await standing.get("workers", make)
+    await cluster.remove_sandboxes()
+    return cluster
 
 
 @pytest.fixture

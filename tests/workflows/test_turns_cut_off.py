@@ -7,8 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from cluster import Cluster
-from conftest import NODE
+from cluster import NODE, Cluster
 from scripted import SUBMIT, bash
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import PauseActivityRequest, UnpauseActivityRequest

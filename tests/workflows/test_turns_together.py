@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
-from conftest import NODE
+from cluster import NODE, Cluster
 from scripted import SUBMIT, bash
 from test_rollout_workflow import FIX, MAX_PAYLOAD_BYTES, _payloads, replies
 
