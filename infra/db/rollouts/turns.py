@@ -66,6 +66,18 @@ _PUT_RESULT = fenced_insert(
     ),
     returning=[column.key for column in _EXECUTION],
 )
+# Built once: to build a SELECT of a dozen columns takes SQLAlchemy as long as to run it.
+_ONE_CALL = select(*CALL).where(
+    CallRow.rollout_id == bindparam("rollout"),
+    CallRow.epoch == bindparam("epoch"),
+    CallRow.number == bindparam("number"),
+)
+_ONE_EXECUTION = select(ExecutionRow.state, *_EXECUTION).where(
+    ExecutionRow.rollout_id == bindparam("rollout"),
+    ExecutionRow.epoch == bindparam("epoch"),
+    ExecutionRow.call == bindparam("number"),
+    ExecutionRow.index == bindparam("which"),
+)
 _HISTORY = (
     select(*CALL, *_EXECUTION)
     .outerjoin(
@@ -180,15 +192,8 @@ async def history(
 async def _call(
     connection: AsyncConnection, rollout: RolloutId, epoch: int, number: int
 ) -> Call | None:
-    row = (
-        await connection.execute(
-            select(*CALL).where(
-                CallRow.rollout_id == rollout,
-                CallRow.epoch == epoch,
-                CallRow.number == number,
-            )
-        )
-    ).one_or_none()
+    key = {"rollout": rollout, "epoch": epoch, "number": number}
+    row = (await connection.execute(_ONE_CALL, key)).one_or_none()
     return None if row is None else Call(*row)
 
 
@@ -196,12 +201,5 @@ async def _execution(
     connection: AsyncConnection, rollout: RolloutId, epoch: int, call: int, index: int
 ) -> Row[Any] | None:
     """The state, then the fields of an Execution."""
-    result = await connection.execute(
-        select(ExecutionRow.state, *_EXECUTION).where(
-            ExecutionRow.rollout_id == rollout,
-            ExecutionRow.epoch == epoch,
-            ExecutionRow.call == call,
-            ExecutionRow.index == index,
-        )
-    )
-    return result.one_or_none()
+    key = {"rollout": rollout, "epoch": epoch, "number": call, "which": index}
+    return (await connection.execute(_ONE_EXECUTION, key)).one_or_none()
