@@ -3,6 +3,7 @@
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from activities.training.training import Progress
 from mainspring.algorithms.gap import LogprobGap
@@ -34,7 +35,19 @@ class SftTrainer:
         assert checkpoint.name == f"v{version:05d}"
         self.loaded.append(version)
 
-    def is_ready(self) -> bool:
+    @property
+    def ranks(self) -> Self:
+        return self
+
+    @property
+    def background(self) -> Self:
+        return self
+
+    @property
+    def version(self) -> int | None:
+        return None
+
+    def has_ranks(self) -> bool:
         return True
 
     def train_step(self, samples: list[Sample], step: int) -> StepMetrics:
@@ -59,12 +72,10 @@ class SftTrainer:
         directory.mkdir(parents=True)
         self.saved.append((version, batch))
 
-    def version_being_written(self) -> int | None:
-        return None
-
     def logprob_gap(self, samples: list[Sample], version: int) -> LogprobGap:
         raise AssertionError("no evaluation here")
 
+    @property
     def stamp(self) -> Stamp:
         return Stamp(
             torch="2.0",

@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 
 class Warmed(Protocol):
-    """See `trainer.process.backend.RayTrainer`; these block, the first one for seconds."""
+    """See `trainer.process.driver.TrainerDriver`; these block, the first one for seconds."""
 
     def warm(self, config: CampaignConfig) -> None: ...
 
@@ -45,23 +45,23 @@ class Warmed(Protocol):
 
 
 class Standby:
-    def __init__(self, db: Database, campaign: CampaignId, backend: Warmed) -> None:
+    def __init__(self, db: Database, campaign: CampaignId, ranks: Warmed) -> None:
         self._db = db
         self._campaign = campaign
-        self._backend = backend
+        self._ranks = ranks
         self._warming: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
         """Get ready, and watch over it. Returns never. Raises TrainerLost and DeviceMissing."""
         while (config := await self._settled()) is None:
             await asyncio.sleep(LOOK_S)
-        self._warming = asyncio.ensure_future(asyncio.to_thread(self._backend.warm, config))
+        self._warming = asyncio.ensure_future(asyncio.to_thread(self._ranks.warm, config))
         await asyncio.shield(self._warming)
-        while not self._backend.is_warm():
+        while not self._ranks.is_warm():
             await asyncio.sleep(LOOK_S)
         log.info("stands by", campaign=self._campaign)
         while True:
-            self._backend.check()
+            self._ranks.check()
             await asyncio.sleep(CHECK_S)
 
     async def finish(self) -> None:

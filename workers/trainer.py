@@ -39,6 +39,7 @@ from mainspring.ids import (
 from mainspring.training.training_faults import TrainerFenced, TrainerLost
 from mainspring.words.plain_text import plain
 from trainer.process.backend import RayTrainer
+from trainer.process.driver import TrainerDriver
 from trainer.process.ray_cluster import LOCAL, clear_leftovers
 from workers import tracking, trainer_lease
 from workers.polling import (
@@ -93,18 +94,18 @@ async def _run(settings: Settings, name: str, standby: bool) -> None:
         ):
             await _stored(db, campaign)
         lease = None
-        backend = RayTrainer(settings.home, settings.ray_address or LOCAL)
+        ranks = TrainerDriver(address=settings.ray_address or LOCAL)
         stop = stop_signal()
-        waiting = Standby(db, campaign, backend) if standby else None
+        waiting = Standby(db, campaign, ranks) if standby else None
         try:
             lease = await wait_for_lease(db, campaign, link.check_addresses, stop, waiting)
             if lease is not None:
                 if standby:
                     # Of the owner before: it ended after this process had looked for such.
                     await asyncio.to_thread(clear_leftovers)
-                await _train(settings, db, link, backend, lease, stop)
+                await _train(settings, db, link, ranks, lease, stop)
         finally:
-            await asyncio.to_thread(backend.shutdown)
+            await asyncio.to_thread(ranks.shutdown)
             # Without it the next trainer waits until this one's silence is noticed.
             if lease is not None:
                 with suppress(DatabaseError):
@@ -115,15 +116,16 @@ async def _train(
     settings: Settings,
     db: Database,
     link: ServiceLink,
-    backend: RayTrainer,
+    ranks: TrainerDriver,
     lease: TrainerLease,
     stop: asyncio.Event,
 ) -> None:
     campaign, address = lease.campaign, settings.metrics_address
     gauges = Gauges(runtime(address).metric_meter, campaign) if address else None
+    backend = RayTrainer(settings.home, ranks)
     training = SftTrainingActivities(db, settings.home, backend, lease.epoch)
     weights = partial(weights_of, db, api_key=settings.policy_api_key)
-    sending = SendingActivities(db, training.held, backend, weights, lease.epoch)
+    sending = SendingActivities(db, training.held, ranks, weights, lease.epoch)
     name = trainer_queue(campaign)
     worker = Worker(
         link.client,
@@ -146,7 +148,7 @@ async def _train(
         link,
         [worker],
         lambda: trainer_lease.keep(db, lease),
-        lambda: _watch(backend),
+        lambda: _watch(ranks),
         lambda: training.stay_ready(campaign),
         lambda: tracking.follow(db, campaign, settings.home, gauges),
         stop=stop,
@@ -163,8 +165,8 @@ async def _stored(db: Database, campaign: CampaignId) -> None:
         await asyncio.sleep(LOOK_S)
 
 
-async def _watch(backend: RayTrainer) -> None:
+async def _watch(ranks: TrainerDriver) -> None:
     """Raises TrainerLost when the ranks can never be reached again from this process."""
     while True:
-        backend.check()
+        ranks.check()
         await asyncio.sleep(CHECK_S)

@@ -40,6 +40,10 @@ class HeldVersion:
         """Call the backend in its thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
+    async def holds(self, job: TrainerJob, version: int) -> bool:
+        """Whether the ranks run and hold `version`."""
+        return await self.run(self._backend.holds, job, version)
+
     async def hold(self, job: TrainerJob, version: int, show: Progress) -> None:
         """Have the ranks hold `version`; the caller holds `in_turn`. `show`: what is done. Raises
         StampDiffers where a reproducible campaign would get other bits, CheckpointUnusable."""
@@ -48,7 +52,7 @@ class HeldVersion:
         first, *between = since
         assert first.checkpoint is not None
         for position, policy in reversed(list(enumerate(between))):
-            if await self.run(self._backend.holds, job, policy.version):
+            if await self.holds(job, policy.version):
                 between = between[position + 1 :]
                 break
         else:
@@ -86,6 +90,6 @@ class HeldVersion:
         if job.config.batches is None:
             return
         stamp = await fingerprints.stamp_of(self._db, job.campaign, version)
-        differences = [] if stamp is None else stamp.differences(self._backend.stamp())
+        differences = [] if stamp is None else stamp.differences(self._backend.ranks.stamp)
         if stamp is not None and differences:
             raise stamp_differs(job.campaign, version, stamp, differences)

@@ -70,7 +70,7 @@ class SendingActivities:
                 campaign=ref.campaign, uid=record.uid, config_digest=record.config_digest
             )
             job = TrainerJob(config, origin, self._epoch)
-            if not await self._held.run(self._source.holds, job, ref.version):
+            if not await self._held.holds(job, ref.version):
                 reason = f"the trainer's ranks do not hold version {ref.version}"
                 return SendResult(num_engines=0, reason=reason)
             policy = await policies.get_policy(self._db, ref.campaign, ref.version)

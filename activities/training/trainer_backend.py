@@ -1,7 +1,8 @@
-"""What trains: the trainer as the activities meet it.
+"""The trainer as the activities meet it: one that holds a version, and its ranks.
 
-Implemented by `trainer.process.backend.RayTrainer`, which `workers.trainer` passes in. Invariant:
-it holds one version of the weights, or none after a call that failed.
+Implemented by `trainer.process.backend.RayTrainer` and `trainer.process.driver.TrainerDriver`,
+which `workers.trainer` passes in. Invariant: the ranks hold one version of the weights, or none
+after a call that failed. All calls block, and are made one at a time from one thread.
 """
 
 from collections.abc import Callable
@@ -17,8 +18,43 @@ from mainspring.trajectories.samples import Sample
 Progress = Callable[[str], None]
 
 
+class Background(Protocol):
+    """The checkpoint that the ranks write while steps follow."""
+
+    @property
+    def version(self) -> int | None:
+        """Its version, as far as is known: asks no rank. From any thread."""
+        ...
+
+    def finish(self, *, wait: bool) -> int | None:
+        """The version whose checkpoint has come to be whole; None without one, or not yet."""
+        ...
+
+
+class Ranks(Protocol):
+    @property
+    def background(self) -> Background: ...
+
+    @property
+    def stamp(self) -> Stamp:
+        """What the bits of these ranks depend on; once they were started."""
+        ...
+
+    def has_ranks(self) -> bool:
+        """Whether ranks run, none of which has died."""
+        ...
+
+    def logprob_gap(
+        self, samples: list[Sample], version: int, export: Path | None = None
+    ) -> LogprobGap:
+        """Served against recomputed log-probs over the tokens of `version`; `export`: the Hugging
+        Face directory of its weights, if the ranks hold others."""
+        ...
+
+
 class TrainerBackend(Protocol):
-    """Blocking calls, one at a time, from one thread."""
+    @property
+    def ranks(self) -> Ranks: ...
 
     def prepare(self, job: TrainerJob, directory: Path, progress: Progress) -> None:
         """Make version 0 at `directory`: base model, warm start. Resumes what a crash left."""
@@ -30,10 +66,6 @@ class TrainerBackend(Protocol):
 
     def load(self, job: TrainerJob, checkpoint: Path, version: int) -> None:
         """Be at `version`, from `checkpoint` unless already there."""
-        ...
-
-    def is_ready(self) -> bool:
-        """Whether ranks run, none of which has died."""
         ...
 
     def train_step(self, samples: list[Sample], step: int) -> StepMetrics:
@@ -49,46 +81,24 @@ class TrainerBackend(Protocol):
         *,
         weights_only: bool = False,
     ) -> None:
-        """What the last step made is `version`: write its checkpoint and Hugging Face weights, or
-        these alone, complete under the final name or not at all. `batch`: digest of what the
+        """Make `version` of what the last step left: write its checkpoint and Hugging Face weights,
+        or these alone, complete under the final name or not at all. `batch`: digest of what the
         version was trained on."""
         ...
 
     def begin_checkpoint(self, job: TrainerJob, directory: Path, version: int) -> None:
-        """Write the checkpoint of `version`, which is held and was saved with weights alone, while
-        steps follow."""
-        ...
-
-    def finish_checkpoint(self, *, wait: bool) -> int | None:
-        """The version whose checkpoint has come to be whole; None without one, or not yet."""
-        ...
-
-    def version_being_written(self) -> int | None:
-        """By `begin_checkpoint`, as far as is known: asks no rank. From any thread."""
+        """Write the checkpoint of `version`, which is held and was saved with weights alone, in the
+        background."""
         ...
 
     def trained_again(self, job: TrainerJob, version: int, batch: str) -> None:
-        """What the last step made is `version`, which was saved before; nothing is written."""
-        ...
-
-    def logprob_gap(
-        self, samples: list[Sample], version: int, export: Path | None = None
-    ) -> LogprobGap:
-        """Served against recomputed log-probs over the tokens of `version`; `export`: the Hugging
-        Face directory of its weights, if the ranks hold others."""
-        ...
-
-    def stamp(self) -> Stamp:
-        """What the bits of this trainer depend on; after `prepare` or `load`."""
+        """Make `version` of what the last step left; it was saved before, nothing is written."""
         ...
 
 
 class WeightSource(Protocol):
-    """Weights that go straight from the ranks into engines: the backend, as the activity that sends
-    them meets it. Blocking calls in the backend's thread, in this order. Raises SendingFailed and
-    TrainerLost."""
-
-    def holds(self, job: TrainerJob, version: int) -> bool: ...
+    """Weights that go straight from the ranks into engines: the driver, as the activity that sends
+    them meets it. In this order. Raises SendingFailed and TrainerLost."""
 
     def open_meetings(self, name: str, num_engine_ranks: int) -> list[Meeting]:
         """Where engines join: a process group with each rank that sends."""
@@ -103,7 +113,7 @@ class WeightSource(Protocol):
         ...
 
     def send(self) -> None:
-        """What was gathered."""
+        """Send what was gathered."""
         ...
 
     def part(self) -> None:

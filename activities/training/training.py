@@ -85,7 +85,7 @@ class TrainingActivities:
                 str(directory / HF_DIRECTORY),
                 str(directory),
                 trainer_epoch=self._epoch,
-                stamp=self._backend.stamp(),
+                stamp=self._backend.ranks.stamp,
                 fingerprint=await self._fingerprint(job.config, directory),
             )
         return PolicyRef(campaign=ref.campaign, version=0)
@@ -141,7 +141,7 @@ class TrainingActivities:
                 checkpoint=str(directory) if is_whole else None,
                 groups=[group.id for group in groups],
                 trainer_epoch=self._epoch,
-                stamp=self._backend.stamp(),
+                stamp=self._backend.ranks.stamp,
                 fingerprint=await self._fingerprint(
                     job.config, directory, batch.samples, measured.gradient
                 ),
@@ -167,7 +167,7 @@ class TrainingActivities:
     async def _finish_checkpoint(self, campaign: CampaignId, *, wait: bool) -> None:
         """Make the checkpoint that was written in the background one to resume from, once it is
         whole; the caller holds `in_turn`."""
-        finish = partial(self._backend.finish_checkpoint, wait=wait)
+        finish = partial(self._backend.ranks.background.finish, wait=wait)
         version = await self.held.run(finish)
         if version is None:
             return
@@ -199,15 +199,15 @@ class TrainingActivities:
     ) -> LogprobGap:
         """Of tokens of `version`. Ranks that hold another one, by then usually the next, keep it:
         they compute with what was exported, which is what engines served."""
-        if not await self.held.run(self._backend.is_ready):
+        if not await self.held.run(self._backend.ranks.has_ranks):
             newest = await policies.latest_policy(self._db, job.campaign)
             assert newest is not None
             await self.held.hold(job, newest.version, show)
-        if await self.held.run(self._backend.holds, job, version):
-            return await self.held.run(self._backend.logprob_gap, samples, version)
+        if await self.held.holds(job, version):
+            return await self.held.run(self._backend.ranks.logprob_gap, samples, version)
         policy = await policies.get_policy(self._db, job.campaign, version)
         export = Path(policy.path)
-        return await self.held.run(self._backend.logprob_gap, samples, version, export)
+        return await self.held.run(self._backend.ranks.logprob_gap, samples, version, export)
 
     async def stay_ready(self, campaign: CampaignId) -> None:
         """Start ranks that died between two calls, or with the process before this one, ahead of
@@ -223,8 +223,8 @@ class TrainingActivities:
     async def _get_ready(self, campaign: CampaignId) -> None:
         if self.held.in_turn.locked():
             return
-        if await self.held.run(self._backend.is_ready):
-            if self._backend.version_being_written() is not None:
+        if await self.held.run(self._backend.ranks.has_ranks):
+            if self._backend.ranks.background.version is not None:
                 async with self.held.in_turn:
                     await self._finish_checkpoint(campaign, wait=False)
             return
@@ -262,7 +262,7 @@ class TrainingActivities:
         later version was left by an attempt that did not get as far as its row."""
         versions = await retention.versions(self._db, campaign)
         kept = kept_versions(versions, keep_checkpoints, keep_best)
-        kept.add(self._backend.version_being_written() or 0)
+        kept.add(self._backend.ranks.background.version or 0)
         for directory in self._directory(campaign, 0).parent.glob("v" + "[0-9]" * 5):
             version = int(directory.name[1:])
             if version not in kept and version <= versions[-1].version:

@@ -30,6 +30,7 @@ from tests.trainer.deadly_engine import ARMED_AT, deadly, meet, met
 from trainer.engines import checkpoint
 from trainer.process import driver
 from trainer.process.backend import RayTrainer
+from trainer.process.driver import TrainerDriver
 
 
 def arm_driver() -> None:
@@ -94,7 +95,7 @@ async def main(url: str, home: Path, campaign: CampaignId, points: dict[str, lis
         )
         assert lease is not None
         config = training_config((await campaigns.get(db, campaign)).config)
-        backend = RayTrainer(home)
+        backend = RayTrainer(home, TrainerDriver())
         activities = TrainingActivities(db, home, backend, lease.epoch)
         await ActivityEnvironment().run(activities.prepare_policy, CampaignRef(campaign=campaign))
         for step in range(1, config.trainer.num_steps + 1):
@@ -118,7 +119,7 @@ async def main(url: str, home: Path, campaign: CampaignId, points: dict[str, lis
                 for point in left:
                     (armed_at / point).unlink()
                 break
-        backend.shutdown()
+        backend.ranks.shutdown()
 
 
 if __name__ == "__main__":

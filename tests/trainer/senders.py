@@ -13,7 +13,6 @@ from infra.policy.engines.collective import updating
 from infra.policy.weight_label import WeightLabel
 from mainspring.config.campaign import CampaignConfig
 from mainspring.training.sending import Bucket, Meeting
-from mainspring.training.step_metrics import TrainerJob
 from trainer.process.rank import TrainerRank
 
 SMALL_BYTES = 8 << 10
@@ -30,9 +29,6 @@ class RankSource:
         self.rank = TrainerRank(config, model)
         self.num_buckets = 0
         self._on_bucket = on_bucket
-
-    def holds(self, job: TrainerJob, version: int) -> bool:
-        return True
 
     def open_meetings(self, name: str, num_engine_ranks: int) -> list[Meeting]:
         meeting = self.rank.sender.open("127.0.0.1", name, num_engine_ranks)

@@ -36,16 +36,16 @@ def job(make_config: Callable[..., CampaignConfig], make_model: MakeModel) -> Tr
 @pytest.fixture(scope="module")
 def trainer(job: TrainerJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayTrainer]:
     home = tmp_path_factory.mktemp("home")
-    backend = RayTrainer(home)
+    backend = RayTrainer(home, TrainerDriver())
     try:
         backend.prepare(job, home / "v0", lambda note: None)
         yield backend
     finally:
-        backend.shutdown()
+        backend.ranks.shutdown()
 
 
 def kill_rank(trainer: RayTrainer) -> None:
-    [pid] = trainer._driver._pids
+    [pid] = trainer.ranks._pids
     os.kill(pid, signal.SIGKILL)
     psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=30)
 
@@ -55,10 +55,10 @@ def test_a_rank_killed_between_calls_is_started_again_by_the_next_load(
 ) -> None:
     checkpoint = trainer._home / "v0"
     trainer.load(job, checkpoint, 0)
-    before = trainer.logprob_gap(batch, 0)
+    before = trainer.ranks.logprob_gap(batch, 0)
     kill_rank(trainer)
     trainer.load(job, checkpoint, 0)
-    assert trainer.logprob_gap(batch, 0) == before
+    assert trainer.ranks.logprob_gap(batch, 0) == before
 
 
 def test_a_rank_killed_before_a_check_fails_that_check_alone(
@@ -67,12 +67,12 @@ def test_a_rank_killed_before_a_check_fails_that_check_alone(
     """Retried, it would otherwise fail for ever: no step comes to start the ranks again."""
     checkpoint = trainer._home / "v0"
     trainer.load(job, checkpoint, 0)
-    before = trainer.logprob_gap(batch, 0)
+    before = trainer.ranks.logprob_gap(batch, 0)
     kill_rank(trainer)
     with pytest.raises(TrainerLost):
-        trainer.logprob_gap(batch, 0)
+        trainer.ranks.logprob_gap(batch, 0)
     trainer.load(job, checkpoint, 0)
-    assert trainer.logprob_gap(batch, 0) == before
+    assert trainer.ranks.logprob_gap(batch, 0) == before
 
 
 def test_a_step_through_a_file_is_the_step_and_leaves_none_behind(
@@ -82,7 +82,7 @@ def test_a_step_through_a_file_is_the_step_and_leaves_none_behind(
     checkpoint = trainer._home / "v0"
     folder = layout.batches(trainer._home, campaign_id(job.config.name))
     trainer.load(job, checkpoint, 0)
-    expected = trainer._driver.train_step(batch, step=0, current_version=0)
+    expected = trainer.ranks.train_step(batch, step=0, current_version=0)
     trainer._version = None  # the call above moved the weights
     trainer.load(job, checkpoint, 0)
     killed_in_its_step(folder)
@@ -138,7 +138,7 @@ def test_new_ranks_keep_version_0_as_their_reference_and_not_the_base_model(
     def kl_reference(backend: RayTrainer, step: int) -> float | None:
         return backend.train_step(batch, step).values["kl_reference"]
 
-    first, second = RayTrainer(tmp_path), RayTrainer(tmp_path)
+    first, second = (RayTrainer(tmp_path, TrainerDriver()) for _ in range(2))
     try:
         first.prepare(with_kl, version_0, lambda note: None)
         assert kl_reference(first, 1) == 0.0
@@ -147,12 +147,12 @@ def test_new_ranks_keep_version_0_as_their_reference_and_not_the_base_model(
         kill_rank(first)
         first.load(with_kl, tmp_path / "v1", 1)
         assert moved and kl_reference(first, 2) == moved
-        first.shutdown()
+        first.ranks.shutdown()
         second.load(with_kl, tmp_path / "v1", 1)
         assert kl_reference(second, 2) == moved
     finally:
-        first.shutdown()
-        second.shutdown()
+        first.ranks.shutdown()
+        second.ranks.shutdown()
 
 
 def test_a_trainer_that_is_started_again_imports_no_torch() -> None:

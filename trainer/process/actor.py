@@ -19,6 +19,7 @@ from mainspring.errors import MainspringError
 from mainspring.training.sending import Meeting
 from mainspring.trajectories.samples import Sample
 from trainer.process.batch_file import BatchFile
+from trainer.process.rank_calls import RankCalls, SenderCalls
 from trainer.process.rank_log import bound, redirect
 
 if TYPE_CHECKING:
@@ -82,23 +83,27 @@ class RankActor:
         others waiting in a collective. Raises BatchFileDamaged."""
         self._batch = batch.samples()
 
-    def call_on_batch(self, method: str, **kwargs: Any) -> Any:
+    def call_on_batch(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a `BatchMethod` of the rank, by its name."""
         batch, self._batch = self._batch, []
-        return self.call(method, batch, **kwargs)
+        return self.call(method, batch, *args, **kwargs)
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of `RankCalls`, by its name: the driver has no more of the class."""
         if self._log is not None:
             bound(self._log)
         with _in_log():
-            return getattr(self._rank, method)(*args, **kwargs)
+            rank: RankCalls | None = self._rank
+            return getattr(rank, method)(*args, **kwargs)
 
     def open_meeting(self, name: str, num_engine_ranks: int) -> Meeting | None:
         """See `WeightSender.open`."""
         return self._sender.open(ray.util.get_node_ip_address(), name, num_engine_ranks)
 
-    def sending(self, method: str, *args: Any) -> Any:
-        """Of `WeightSender`."""
-        return getattr(self._sender, method)(*args)
+    def sending(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of `SenderCalls`, by its name."""
+        sender: SenderCalls = self._sender
+        return getattr(sender, method)(*args, **kwargs)
 
     @property
     def _sender(self) -> "WeightSender":

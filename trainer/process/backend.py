@@ -1,4 +1,4 @@
-"""What the training activities drive: the Ray driver, and the version that its ranks hold.
+"""The version that a trainer's ranks hold, and how they come to hold another one.
 
 Invariants: version 0 is a function of configuration and seed (`trainer.process.warm_start`); the
 driver holds exactly one version, and `load` restores one from its checkpoint whenever ranks or
@@ -14,41 +14,30 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bundled.base_check import check_base
-from mainspring.algorithms.gap import LogprobGap
 from mainspring.artifacts import layout
-from mainspring.artifacts.stamp import Stamp
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.section import BUNDLED
 from mainspring.ids import campaign_id
-from mainspring.training.sending import Bucket, Meeting
 from mainspring.training.step_metrics import StepMetrics, SupervisedMetrics, TrainerJob
 from mainspring.training.training_faults import TrainerLost
 from mainspring.trajectories.samples import Sample
 from trainer.engines.checkpoint import Identity
 from trainer.process.batch_file import BatchFile, batch_file
 from trainer.process.driver import TrainerDriver
-from trainer.process.ray_cluster import LOCAL
 
 
 class RayTrainer:
-    def __init__(self, home: Path, ray_address: str = LOCAL) -> None:
+    def __init__(self, home: Path, ranks: TrainerDriver) -> None:
         self._home = home
-        self._driver = TrainerDriver(address=ray_address)
+        self.ranks = ranks
         self._job: TrainerJob | None = None
-        """Whose version the ranks hold."""
+        """The campaign whose version the ranks hold."""
         self._version: int | None = None
         self._step: int | None = None
-        """After which step the weights of the ranks are; a supervised run has versions of some."""
+        """The step that the weights of the ranks are after; a supervised run has versions of
+        some."""
         self._digest: str | None = None
-        """Of the identity of the version that the ranks hold."""
-
-    def warm(self, config: CampaignConfig) -> None:
-        """Have processes ready for the ranks of this configuration. Raises DeviceMissing."""
-        self._driver.warm(config)
-
-    def is_warm(self) -> bool:
-        """After `warm`: whether these have imported all they need. Raises TrainerLost."""
-        return self._driver.is_warm()
+        """Digest of the identity of the version that the ranks hold."""
 
     def prepare(self, job: TrainerJob, directory: Path, progress: Callable[[str], None]) -> None:
         """Version 0 at `directory`. Raises ModelError and CheckpointUnusable."""
@@ -61,19 +50,19 @@ class RayTrainer:
             from trainer.process.warm_start import warm_start
 
             directory_so_far = self._warm_directory(config)
-            warm_start(self._driver, job, warm, self._base(config), directory_so_far, progress)
+            warm_start(self.ranks, job, warm, self._base(config), directory_so_far, progress)
         if config.trainer.critic is not None:
-            self._driver.begin_critic()
+            self.ranks.begin_critic()
         identity = Identity(origin=job.origin, version=0)
-        self._driver.save(directory, identity, job.epoch)
+        self.ranks.save(directory, identity, job.epoch)
         self._version = self._step = 0
         self._digest = identity.digest
-        self._driver.keep_reference()
+        self.ranks.keep_reference()
         shutil.rmtree(self._warm_directory(config), ignore_errors=True)
 
     def holds(self, job: TrainerJob, version: int) -> bool:
         self._job = job
-        return self._version == version and self._driver.has_ranks()
+        return self._version == version and self.ranks.has_ranks()
 
     def load(self, job: TrainerJob, checkpoint: Path, version: int) -> None:
         if self.holds(job, version):
@@ -81,24 +70,21 @@ class RayTrainer:
             return
         self._version = self._step = None
         try:
-            manifest = self._driver.load(checkpoint, job.origin, version)
+            manifest = self.ranks.load(checkpoint, job.origin, version)
         except TrainerLost:
             # Not started in this process yet, or a rank died in an earlier call.
             self._start(job)
             self._restore_reference(job)
-            manifest = self._driver.load(checkpoint, job.origin, version)
+            manifest = self.ranks.load(checkpoint, job.origin, version)
         self._version = self._step = version
         self._digest = manifest.identity.digest
-
-    def is_ready(self) -> bool:
-        return self._driver.has_ranks()
 
     def train_step(self, samples: list[Sample], step: int) -> StepMetrics:
         """`step` counts from 1 and starts from version step - 1. Raises BatchFileDamaged."""
         version, self._version = self._version, None
         assert version is not None and version == step - 1, f"step {step} on version {version}"
         with self._moving_to(step, samples) as batch:
-            return self._driver.train_step(batch, step=version, current_version=version)
+            return self.ranks.train_step(batch, step=version, current_version=version)
 
     def supervised_step(
         self, samples: list[Sample], step: int, num_steps: int
@@ -108,7 +94,7 @@ class RayTrainer:
         self._version = None
         self._require_step(step - 1)
         with self._moving_to(step, samples) as batch:
-            return self._driver.sft_step(batch, step=step - 1, num_steps=num_steps)
+            return self.ranks.sft_step(batch, step=step - 1, num_steps=num_steps)
 
     def save(
         self,
@@ -121,18 +107,12 @@ class RayTrainer:
     ) -> None:
         self._require_step(version)
         identity = self._identity(job, version, batch)
-        self._driver.save(directory, identity, job.epoch, weights_only=weights_only)
+        self.ranks.save(directory, identity, job.epoch, weights_only=weights_only)
         self._version, self._digest = version, identity.digest
 
     def begin_checkpoint(self, job: TrainerJob, directory: Path, version: int) -> None:
         assert self._version == version, f"version {version} is not held"
-        self._driver.begin_checkpoint(directory, job.origin)
-
-    def finish_checkpoint(self, *, wait: bool) -> int | None:
-        return self._driver.background.finish(wait=wait)
-
-    def version_being_written(self) -> int | None:
-        return self._driver.background.version
+        self.ranks.begin_checkpoint(directory, job.origin)
 
     def trained_again(self, job: TrainerJob, version: int, batch: str) -> None:
         self._require_step(version)
@@ -160,49 +140,19 @@ class RayTrainer:
                 remedy="the steps after the newest version are computed again",
             )
 
-    def logprob_gap(
-        self, samples: list[Sample], version: int, export: Path | None = None
-    ) -> LogprobGap:
-        return self._driver.logprob_gap(samples, version, export)
-
-    def open_meetings(self, name: str, num_engine_ranks: int) -> list[Meeting]:
-        return self._driver.open_meetings(name, num_engine_ranks)
-
-    def meet(self, timeout_s: float) -> None:
-        self._driver.sending("meet", timeout_s)
-
-    def gather(self, max_bytes: int) -> list[Bucket]:
-        return [each for each in self._driver.sending("gather", max_bytes) if each is not None]
-
-    def send(self) -> None:
-        self._driver.sending("send")
-
-    def part(self) -> None:
-        self._driver.sending("close")
-
-    def stamp(self) -> Stamp:
-        return self._driver.stamp
-
-    def check(self) -> None:
-        """Raises TrainerLost when no call can succeed in this process any more."""
-        self._driver.check()
-
-    def shutdown(self) -> None:
-        self._driver.shutdown()
-
     def _identity(self, job: TrainerJob, version: int, batch: str) -> Identity:
         return Identity(origin=job.origin, version=version, parent=self._digest, batch=batch)
 
     def _start(self, job: TrainerJob) -> None:
         logs = layout.trainer_logs(self._home, campaign_id(job.config.name))
-        self._driver.start(job.config, self._base(job.config), logs)
+        self.ranks.start(job.config, self._base(job.config), logs)
 
     def _restore_reference(self, job: TrainerJob) -> None:
         """New ranks keep version 0 as the reference of a KL penalty, as those before them did."""
         if job.config.trainer.kl.coef:
             version_0 = layout.policy(self._home, campaign_id(job.config.name), 0)
-            self._driver.load(version_0, job.origin, 0)
-            self._driver.keep_reference()
+            self.ranks.load(version_0, job.origin, 0)
+            self.ranks.keep_reference()
 
     def _base(self, config: CampaignConfig) -> Path:
         if config.policy.model != BUNDLED:

@@ -5,15 +5,11 @@ all ranks have written it and the version's manifest names its files; what a los
 removed. Used by `trainer.process.driver`, which makes the calls of the ranks.
 """
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from trainer.engines import checkpoint
 from trainer.engines.checkpoint import Manifest, Sharding
-
-AllRanks = Callable[..., list[Any]]
-"""Calls a method of every rank."""
+from trainer.process.rank_calls import AllRanks, RankCalls
 
 
 class BackgroundCheckpoint:
@@ -25,17 +21,17 @@ class BackgroundCheckpoint:
 
     @property
     def version(self) -> int | None:
-        """Whose checkpoint is being written."""
+        """The version whose checkpoint is being written."""
         return None if self._manifest is None else self._manifest.identity.version
 
     def begin(self, directory: Path, manifest: Manifest, sharding: Sharding) -> None:
-        """`manifest`: of the version's weights, which are at `directory`."""
+        """Begin that of the weights at `directory`, which `manifest` describes."""
         assert self._manifest is None, f"the checkpoint of version {self.version} is being written"
         temporary = checkpoint.begin(directory, manifest.epoch)
         self._temporary, self._directory = temporary, directory
         self._manifest = manifest.model_copy(update={"sharding": sharding})
         try:
-            self._all("begin_checkpoint", temporary)
+            self._all(RankCalls.begin_checkpoint, temporary)
         except BaseException:
             self.forget()
             raise
@@ -44,14 +40,14 @@ class BackgroundCheckpoint:
         """The version whose checkpoint is in its place now; None when there is none, or not yet."""
         if self._manifest is None or self._temporary is None:
             return None
-        if not all(self._all("is_checkpoint_written", wait)):
+        if not all(self._all(RankCalls.is_checkpoint_written, wait)):
             return None
         manifest, self._manifest = self._manifest, None
         checkpoint.add_shards(self._temporary, self._directory, manifest)
         return manifest.identity.version
 
     def forget(self) -> None:
-        """Its ranks are gone."""
+        """Give it up: its ranks are gone."""
         if self._manifest is not None and self._temporary is not None:
             checkpoint.discard(self._temporary)
         self._manifest = self._temporary = None

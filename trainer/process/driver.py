@@ -21,7 +21,7 @@ from mainspring.algorithms.gap import LogprobGap, measure
 from mainspring.artifacts.stamp import Stamp
 from mainspring.config.campaign import CampaignConfig
 from mainspring.errors import MainspringError
-from mainspring.training.sending import Meeting
+from mainspring.training.sending import Bucket, Meeting
 from mainspring.training.step_metrics import Origin, StepMetrics, SupervisedMetrics, of_all_ranks
 from mainspring.training.training_faults import (
     CheckpointUnusable,
@@ -36,6 +36,15 @@ from trainer.engines.checkpoint import Identity, Manifest, Sharding
 from trainer.process import rank_ends, rank_pulse
 from trainer.process.background_checkpoint import BackgroundCheckpoint
 from trainer.process.batch_file import BatchFile
+from trainer.process.rank_calls import (
+    BatchMethod,
+    P,
+    RankCalls,
+    RankMethod,
+    SenderCalls,
+    SenderMethod,
+    T,
+)
 from trainer.process.rank_log import rank_log
 from trainer.process.rank_processes import RankProcesses
 from trainer.process.rank_pulse import RankPulse
@@ -82,9 +91,8 @@ class TrainerDriver:
                 [a.start.remote(config, source, host, port, f) for a, f in starts]
             )
             self._cluster.own(self._pids)
-            first = self._actors[0].call
-            [self._stamp] = self._get([first.remote("stamp")])
-            [self._sharding] = self._get([first.remote("sharding")])
+            self._stamp = self._all(RankCalls.stamp)[0]
+            self._sharding = self._all(RankCalls.sharding)[0]
         except BaseException:
             self._stop_actors()
             raise
@@ -101,44 +109,47 @@ class TrainerDriver:
 
     @property
     def stamp(self) -> Stamp:
-        """Of the ranks that were started last."""
+        """What the bits of the ranks that were started last depend on."""
         assert self._stamp is not None, "the ranks were never started"
         return self._stamp
 
     def supervised_step(self, sequences: Sequence[WeightedSequence], scale: float) -> float:
         """One warm-start step at `scale` times the configured rates; returns the loss before."""
-        return self._all("supervised_step", list(sequences), scale)[0]
+        return self._all(RankCalls.supervised_step, list(sequences), scale)[0]
 
     def sft_step(self, batch: BatchFile, *, step: int, num_steps: int) -> SupervisedMetrics:
         """See `TrainerRank.sft_step`. Raises BatchFileDamaged."""
-        return self._on_batch("sft_step", batch, step=step, num_steps=num_steps)[0]
+        return self._on_batch(RankCalls.sft_step, batch, step=step, num_steps=num_steps)[0]
 
     def train_step(
         self, samples: Sequence[Sample] | BatchFile, *, step: int, current_version: int
     ) -> StepMetrics:
         """See `TrainerRank.train_step`. Samples given as they are pass through Ray's object store,
         which a large batch does not fit into. Raises BatchFileDamaged."""
-        arguments = {"step": step, "current_version": current_version}
-        if not isinstance(samples, BatchFile):
-            return of_all_ranks(self._all("train_step", list(samples), **arguments))
-        return of_all_ranks(self._on_batch("train_step", samples, **arguments))
+        method = RankCalls.train_step
+        if isinstance(samples, BatchFile):
+            of_ranks = self._on_batch(method, samples, step=step, current_version=current_version)
+        else:
+            shared = list(samples)
+            of_ranks = self._all(method, shared, step=step, current_version=current_version)
+        return of_all_ranks(of_ranks)
 
     def begin_critic(self) -> None:
         """See `TrainerRank.begin_critic`."""
-        self._all("begin_critic")
+        self._all(RankCalls.begin_critic)
 
     def keep_reference(self) -> None:
         """See `TrainerRank.keep_reference`."""
-        self._all("keep_reference")
+        self._all(RankCalls.keep_reference)
 
     def logprobs(
         self, samples: Sequence[Sample], export: Path | None = None
     ) -> list[NDArray[np.float32]]:
         """See `TrainerRank.logprobs`: [T] of each sample."""
-        found: dict[int, NDArray[np.float32]] = {}
-        for share in self._all("logprobs", list(samples), export and export.absolute()):
-            found |= share
-        return [found[index] for index in range(len(samples))]
+        logprobs: dict[int, NDArray[np.float32]] = {}
+        for share in self._all(RankCalls.logprobs, list(samples), export and export.absolute()):
+            logprobs |= share
+        return [logprobs[index] for index in range(len(samples))]
 
     def logprob_gap(
         self, samples: Sequence[Sample], version: int, export: Path | None = None
@@ -176,8 +187,8 @@ class TrainerDriver:
         )
         try:
             if not weights_only:
-                self._all("save_checkpoint", temporary)
-            self._all("export_hf", temporary / checkpoint.HF_DIRECTORY)
+                self._all(RankCalls.save_checkpoint, temporary)
+            self._all(RankCalls.export_hf, temporary / checkpoint.HF_DIRECTORY)
             has_critic = self._has_critic and not weights_only
             return checkpoint.commit(temporary, directory, manifest, has_critic=has_critic)
         except FileExistsError:
@@ -261,19 +272,36 @@ class TrainerDriver:
             expected = "trains one" if self._has_critic else "has none"
             raise checkpoint.unusable(origin, directory, f"{found}, and the campaign {expected}")
         checkpoint.verify(directory, manifest)
-        self._all("load_checkpoint", directory)
+        self._all(RankCalls.load_checkpoint, directory)
         return manifest
 
     def open_meetings(self, name: str, num_engine_ranks: int) -> list[Meeting]:
-        """Of the ranks that send weights to engines, each a group with the engines' ranks."""
+        """Where engines join: a process group with each rank that sends weights."""
         self._require_ranks()
-        found = self._get([a.open_meeting.remote(name, num_engine_ranks) for a in self._actors])
-        return [meeting for meeting in found if meeting is not None]
+        calls = [a.open_meeting.remote(name, num_engine_ranks) for a in self._actors]
+        return [meeting for meeting in self._get(calls) if meeting is not None]
 
-    def sending(self, method: str, *args: Any) -> list[Any]:
-        """Of every rank's `WeightSender`."""
+    def meet(self, timeout_s: float) -> None:
+        """Wait until the engines have joined; each later transfer may take as long."""
+        self._sending(SenderCalls.meet, timeout_s)
+
+    def gather(self, max_bytes: int) -> list[Bucket]:
+        """What each rank sends next; empty when all is sent."""
+        buckets = self._sending(SenderCalls.gather, max_bytes)
+        return [bucket for bucket in buckets if bucket is not None]
+
+    def send(self) -> None:
+        """Send what was gathered. Raises SendingFailed."""
+        self._sending(SenderCalls.send)
+
+    def part(self) -> None:
+        """End the groups."""
+        self._sending(SenderCalls.close)
+
+    def _sending(self, method: SenderMethod[P, T], *args: P.args, **kwargs: P.kwargs) -> list[T]:
         self._require_ranks()
-        return self._get([a.sending.remote(method, *args) for a in self._actors])
+        name = method.__name__
+        return self._get([a.sending.remote(name, *args, **kwargs) for a in self._actors])
 
     def has_ranks(self) -> bool:
         """Whether ranks were started and none has died, also while nothing was asked of them."""
@@ -292,17 +320,20 @@ class TrainerDriver:
         self._stop_actors()
         self._cluster.shutdown()
 
-    def _all(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+    def _all(self, method: RankMethod[P, T], *args: P.args, **kwargs: P.kwargs) -> list[T]:
         """Call every rank; arguments travel once."""
         self._require_ranks()
-        shared = [ray.put(argument) for argument in args]
-        return self._get([a.call.remote(method, *shared, **kwargs) for a in self._actors])
+        name, shared = method.__name__, [ray.put(argument) for argument in args]
+        return self._get([a.call.remote(name, *shared, **kwargs) for a in self._actors])
 
-    def _on_batch(self, method: str, batch: BatchFile, **arguments: Any) -> list[Any]:
-        """Of every rank; all of them map the batch."""
+    def _on_batch(
+        self, method: BatchMethod[P, T], batch: BatchFile, *args: P.args, **kwargs: P.kwargs
+    ) -> list[T]:
+        """Call every rank with the batch, which all of them map."""
         self._require_ranks()
         self._get([a.open_batch.remote(batch) for a in self._actors])
-        return self._get([a.call_on_batch.remote(method, **arguments) for a in self._actors])
+        name = method.__name__
+        return self._get([a.call_on_batch.remote(name, *args, **kwargs) for a in self._actors])
 
     def _require_ranks(self) -> None:
         self.check()

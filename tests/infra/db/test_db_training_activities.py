@@ -4,6 +4,7 @@ campaign's versions tell what they are made of and refuse a trainer of other bit
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pytest
@@ -44,8 +45,19 @@ MADE_BY = Stamp(
 )
 
 
+class NoBackground:
+    """No checkpoint is written while steps follow."""
+
+    version = None
+
+    def finish(self, *, wait: bool) -> int | None:
+        return None
+
+
 class Backend:
     """Trains nothing; notes what it was asked for."""
+
+    background = NoBackground()
 
     def __init__(self, made_by: Stamp = MADE_BY, gradient: str = "f" * 64) -> None:
         self.made_by = made_by
@@ -70,7 +82,11 @@ class Backend:
         self.loaded.append((checkpoint, version))
         self.has_died = False
 
-    def is_ready(self) -> bool:
+    @property
+    def ranks(self) -> Self:
+        return self
+
+    def has_ranks(self) -> bool:
         return self.version is not None and not self.has_died
 
     def train_step(self, samples: list[Sample], step: int) -> StepMetrics:
@@ -116,12 +132,7 @@ class Backend:
     def begin_checkpoint(self, job: TrainerJob, directory: Path, version: int) -> None:
         raise AssertionError("every checkpoint is waited for")
 
-    def finish_checkpoint(self, *, wait: bool) -> int | None:
-        return None
-
-    def version_being_written(self) -> int | None:
-        return None
-
+    @property
     def stamp(self) -> Stamp:
         return self.made_by
 
