@@ -37,7 +37,7 @@ from tests.waiting import until
 from trainer.engines import checkpoint
 from trainer.engines.checkpoint import HF_DIRECTORY, Identity
 from trainer.model.hf_directory import load_weights
-from trainer.process import rank_pulse, ray_cluster
+from trainer.process import rank_processes, ray_cluster
 from trainer.process.batch_file import batch_file
 from trainer.process.driver import TrainerDriver
 from trainer.process.rank import TrainerRank
@@ -207,7 +207,7 @@ async def test_a_rank_that_does_not_answer_is_ended(
     ray.get(busy)
     os.kill(pids[1], signal.SIGSTOP)
     with monkeypatch.context() as patch:
-        patch.setattr(rank_pulse, "SILENCE_S", 4.0)
+        patch.setattr(rank_processes, "SILENCE_S", 4.0)
         # On a busy machine rank 0 may be late, too.
         with pytest.raises(TrainerLost, match=r"rank (0, )?1 of the trainer has not answered"):
             driver.train_step(batch, step=1, current_version=0)

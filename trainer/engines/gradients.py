@@ -1,10 +1,11 @@
-"""From each rank's gradients to the batch's: reductions over ranks, and clipping.
+"""From each rank's gradients to the batch's: reductions over ranks, clipping, and their digest.
 
 Invariants: after `reduce_gradients` every rank holds the gradient of the whole batch for its
 shard, and replicated weights hold equal gradients on all ranks; the norm counts every weight of
 the model once.
 """
 
+import hashlib
 from collections.abc import Callable
 
 import torch
@@ -25,6 +26,30 @@ def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 def is_qk_norm(name: str) -> bool:
     """Replicated over tensor parallelism, but each rank sees only its own heads."""
     return "q_layernorm" in name or "k_layernorm" in name
+
+
+class GradientDigest:
+    """SHA-256 over the gradients of a step: every update's, of every parameter in order of names.
+
+    Part of a policy version's fingerprint. Fed by the optimizer (`WatchedOptimizer.watch`) after
+    ranks have added up their gradients and before they are clipped."""
+
+    def __init__(self) -> None:
+        self._sha256 = hashlib.sha256()
+        self._num_updates = 0
+
+    def add(self, model: nn.Module) -> None:
+        """The gradients of one update."""
+        self._num_updates += 1
+        for name, parameter in sorted(trained(model), key=lambda named: named[0]):
+            assert parameter.grad is not None, name
+            self._sha256.update(name.encode())
+            self._sha256.update(parameter.grad.detach().contiguous().cpu().numpy().data)
+
+    @property
+    def sha256(self) -> str | None:
+        """In hex; None where nothing was added."""
+        return self._sha256.hexdigest() if self._num_updates else None
 
 
 def reduce_gradients(model: nn.Module, processes: Processes) -> None:

@@ -2,8 +2,7 @@
 
 Logits exist for a few rows at a time and for wanted tokens only; but for the first KEPT_BYTES they
 are computed again in the backward pass: with a vocabulary of 152k, logits of 32k tokens would take
-20 GB. One function for
-one process and for an output weight cut along the vocabulary. Imported by
+20 GB. One function for one process and for an output weight cut along the vocabulary. Imported by
 `trainer.model.policy_model`.
 """
 
@@ -11,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from mainspring.artifacts.batch_invariance import ROW_BLOCK, whole_blocks
 from mainspring.planning.activations import CHUNK_BYTES, KEPT_BYTES
-from trainer.model.logprobs import logprob_entropy
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +43,49 @@ def token_logprobs(
     """([N], [N]) float32 from [N, H] hidden states, the [V / tp, H] weight and [N] targets. The
     gradient of `hidden` is this rank's part: its sum over tensor parallelism is the caller's."""
     return _TokenLogprobs.apply(hidden, weight, targets, output)  # type: ignore[return-value]
+
+
+def logprob_entropy(
+    logits: Tensor,
+    targets: Tensor,
+    tp_group: ProcessGroup | None = None,
+    *,
+    first: int = 0,
+    as_served: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-prob of each target, entropy and log of the sum of exponentials of each row: three [N]
+    from float32 [N, V / tp]. Without gradient: `_TokenLogprobs` has it.
+
+    `first`: the token of the first column; ranks hold consecutive ones. `as_served`: with the bits
+    of the CPU engine's log-probs for equal logits; of whole rows only.
+    """
+    if as_served:
+        assert tp_group is None or tp_group.size() == 1, "the engine's softmax needs whole rows"
+        # Sums of exponentials in another order than the engine's have other bits.
+        logprobs = torch.log_softmax(logits, dim=1)
+        entropy = -torch.linalg.vecdot(logprobs.exp(), logprobs)
+        of_targets = logprobs.gather(1, targets[:, None])[:, 0]
+        return of_targets, entropy, torch.logsumexp(logits, dim=1)
+    num_rows, width = logits.shape
+    is_cut = tp_group is not None and tp_group.size() > 1
+    peak = logits.amax(dim=1) if width else logits.new_full((num_rows,), -torch.inf)
+    if is_cut:
+        dist.all_reduce(peak, dist.ReduceOp.MAX, group=tp_group)
+    shifted = logits - peak[:, None]
+    probs = shifted.exp()
+    local = targets - first
+    here = (local >= 0) & (local < width)
+    picked = shifted.new_zeros(num_rows)
+    if width:
+        index = torch.where(here, local, 0)[:, None]
+        picked = torch.where(here, shifted.gather(1, index)[:, 0], 0.0)
+    # sum of exp, sum of exp * logit and the target's logit travel in one reduction
+    sums = torch.stack([probs.sum(dim=1), torch.linalg.vecdot(probs, shifted), picked])
+    if is_cut:
+        dist.all_reduce(sums, group=tp_group)
+    total, weighted, target = sums
+    log_total = total.log()
+    return target - log_total, log_total - weighted / total, log_total + peak
 
 
 class _TokenLogprobs(torch.autograd.Function):

@@ -33,7 +33,7 @@ from mainspring.trajectories.sequences import WeightedSequence
 from mainspring.words.causes import memory_kills
 from trainer.engines import checkpoint
 from trainer.engines.checkpoint import Identity, Manifest, Sharding
-from trainer.process import rank_ends, rank_pulse
+from trainer.process import rank_ends, rank_processes
 from trainer.process.background_checkpoint import BackgroundCheckpoint
 from trainer.process.batch_file import BatchFile
 from trainer.process.rank_calls import (
@@ -46,8 +46,7 @@ from trainer.process.rank_calls import (
     T,
 )
 from trainer.process.rank_log import rank_log
-from trainer.process.rank_processes import RankProcesses
-from trainer.process.rank_pulse import RankPulse
+from trainer.process.rank_processes import RankProcesses, RankPulse
 from trainer.process.ray_cluster import LOCAL, RayCluster
 
 POLL_S = 2.0
@@ -359,7 +358,7 @@ class TrainerDriver:
                     self._stop_actors()
                     raise TrainerLost(
                         f"rank {', '.join(map(str, silent))} of the trainer has not answered for "
-                        f"{rank_pulse.SILENCE_S:.0f} s",
+                        f"{rank_processes.SILENCE_S:.0f} s",
                         remedy="the ranks are started again and resume from the newest checkpoint",
                     ) from None
             except RayError:

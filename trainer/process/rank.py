@@ -30,7 +30,7 @@ from mainspring.trajectories.imitation import weighted
 from mainspring.trajectories.samples import Sample
 from mainspring.trajectories.sequences import WeightedSequence
 from trainer.engines.checkpoint import Sharding
-from trainer.engines.gradient_digest import GradientDigest
+from trainer.engines.gradients import GradientDigest
 from trainer.engines.optimizer import warm_start_optimizer
 from trainer.engines.protocol import BackgroundFiles, EngineClass, StepOptimizer, WatchedOptimizer
 from trainer.losses.protocol import Loss

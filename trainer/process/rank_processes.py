@@ -1,10 +1,13 @@
-"""The Ray actors that ranks run in: their environment and devices, and some that are made ahead.
+"""The Ray actors that ranks run in: their environment and devices, and some that are made ahead;
+and whether they answer.
 
 Invariants: actors that were made ahead serve the configuration they were made for, and no other;
 they are taken once. Ahead they are made in a cluster of this process alone: elsewhere they would
 hold what ranks at work need. Knows nothing of what ranks compute. Used by `trainer.process.driver`.
 """
 
+import time
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -20,6 +23,8 @@ from trainer.process.placement import Placement
 from trainer.process.ray_cluster import LOCAL, RayCluster
 
 ANSWER_S = 2.0
+SILENCE_S = 180.0
+"""Far above what one call into C may hold Python's lock for, as reading a large tensor does."""
 CPU_ENV = {
     # Ranks without a GPU of their own must not all take the first one.
     "CUDA_VISIBLE_DEVICES": "",
@@ -130,3 +135,24 @@ class RankProcesses:
             .remote(rank, world_size)
             for rank in range(world_size)
         ]
+
+
+class RankPulse:
+    """Whether ranks answer beside what they compute, in one wait of the driver: a stopped or
+    deadlocked process does not."""
+
+    def __init__(self, actors: Sequence[Any]) -> None:
+        now = time.monotonic()
+        self._actors = actors
+        self._asked = [actor.pulse.remote() for actor in actors]
+        self._heard_at = [now for _ in actors]
+
+    def silent(self) -> list[int]:
+        """Ranks that have not answered for SILENCE_S. One that died counts as heard: the call that
+        the driver waits for tells its death."""
+        now = time.monotonic()
+        for rank, actor in enumerate(self._actors):
+            if ray.wait([self._asked[rank]], timeout=0)[0]:
+                self._heard_at[rank] = now
+                self._asked[rank] = actor.pulse.remote()
+        return [rank for rank, heard in enumerate(self._heard_at) if now - heard > SILENCE_S]

@@ -32,7 +32,6 @@ from trainer.model.processes import Processes
 from trainer.model.weights import Weights
 from trainer.step.mini_batch import parts_of
 from trainer.step.update import update
-from trainer.step.value_loss import value_loss
 from trainer.values.plain import PlainValueEngine
 from trainer.values.protocol import ValueEngineClass
 
@@ -223,3 +222,17 @@ def _flat(
         values[each.sample.action_mask] for values, each in zip(values_N, judged, strict=True)
     ]
     return np.concatenate([np.zeros(0, np.float32), *picked])
+
+
+def value_loss(
+    values_T: Tensor, before_T: Tensor, returns_T: Tensor, clip: float
+) -> tuple[Tensor, Tensor]:
+    """PPO's clipped loss of each token, half of a squared error, and whether the clip decides it
+    (PPO's published code, arXiv 1707.06347; verl's `compute_value_loss`).
+
+    `before_T`: values before the step. A value that moved from there by more than `clip` counts as
+    if it had moved by `clip`, if that is worse, and then has no gradient."""
+    free = (values_T - returns_T).square()
+    bounded = before_T + (values_T - before_T).clamp(-clip, clip)
+    held = (bounded - returns_T).square()
+    return 0.5 * torch.maximum(free, held), held > free

@@ -7,7 +7,7 @@ ranks, and no rank waits for another.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -29,10 +29,40 @@ from trainer.model.packed import packed
 from trainer.model.processes import Processes
 from trainer.step.mini_batch import MiniBatch
 
-LossParts = tuple[float | None, float | None, float | None]
-"""Of policy, KL penalty and entropy bonus, which add up to the loss; None: the loss has no such
-part, or has it in its first."""
-NUM_SUMS = 8
+
+@dataclass(frozen=True, slots=True)
+class LossParts:
+    """The parts that add up to the loss. None: the loss has no such part, or has it in `policy`."""
+
+    policy: float | None
+    kl: float | None
+    """The KL penalty."""
+    entropy: float | None
+    """The entropy bonus, negative."""
+
+
+NO_PARTS = LossParts(policy=None, kl=None, entropy=None)
+
+
+@dataclass(frozen=True, slots=True)
+class PassSums:
+    """Sums over the action tokens of some micro-batches, and the loss's parts over them."""
+
+    loss: float = 0.0
+    entropy: float = 0.0
+    ratio: float = 0.0
+    k1: float = 0.0
+    k3: float = 0.0
+    policy_part: float = 0.0
+    kl_part: float = 0.0
+    entropy_part: float = 0.0
+
+    def __add__(self, other: "PassSums") -> "PassSums":
+        return PassSums(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
+    def per_token(self, num_tokens: int) -> "PassSums":
+        """The same divided by the number of tokens."""
+        return PassSums(*(total / num_tokens for total in astuple(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +98,7 @@ def combined(figures: Sequence[PassFigures]) -> PassFigures:
         return sum(found) / len(found) if found else None
 
     names = figures[0].values if figures else {}
-    policy, kl, entropy = (mean_of_parts(each.parts[n] for each in figures) for n in range(3))
+    parts = [each.parts for each in figures]
     return PassFigures(
         loss=mean_of_parts(each.loss for each in figures),
         entropy=mean(each.entropy for each in figures),
@@ -77,7 +107,11 @@ def combined(figures: Sequence[PassFigures]) -> PassFigures:
         kl=mean(each.kl for each in figures),
         values={name: mean(each.values[name] for each in figures) for name in names},
         num_tokens=num_tokens,
-        parts=(policy, kl, entropy),
+        parts=LossParts(
+            policy=mean_of_parts(part.policy for part in parts),
+            kl=mean_of_parts(part.kl for part in parts),
+            entropy=mean_of_parts(part.entropy for part in parts),
+        ),
     )
 
 
@@ -105,8 +139,7 @@ class LossPass:
             trainer.aggregation_length,
             [sample.rollout for sample in batch.samples],
         )
-        self._sums = np.zeros(NUM_SUMS)
-        """Of loss, entropy, ratio, k1 and k3; of the loss's parts."""
+        self._sums = PassSums()
         # A loss of your own may have another bonus, or none.
         self._has_bonus = bool(trainer.entropy_coef) and trainer.loss in LOSSES
         self._named: dict[str, float] = {}
@@ -149,8 +182,8 @@ class LossPass:
             corrected = self._corrected(tokens)
             tokens = replace(tokens, advantages=tokens.advantages * corrected.factors)
             sums["correction_cut"] = float(corrected.is_cut.sum())
-        found = self._checked(tokens)
-        loss, kl_part = found.loss, 0.0
+        output = self._checked(tokens)
+        loss, kl_part = output.loss, 0.0
         if reference is not None:
             divergence = kl_of(logprobs, reference, kl)
             sums["kl_reference"] = float(divergence.detach().sum())
@@ -164,17 +197,17 @@ class LossPass:
             bonus = 0.0
             if self._has_bonus:
                 bonus = -self._trainer.entropy_coef * float(torch.dot(entropy, tokens.weights))
-            self._sums += (
-                loss.item(),
-                float(entropy.sum()),
-                float(ratio.sum()),
-                float(-log_ratio.sum()),
-                float((ratio - 1 - log_ratio).sum()),
-                found.loss.item() - bonus,
-                kl_part,
-                bonus,
+            self._sums += PassSums(
+                loss=loss.item(),
+                entropy=float(entropy.sum()),
+                ratio=float(ratio.sum()),
+                k1=float(-log_ratio.sum()),
+                k3=float((ratio - 1 - log_ratio).sum()),
+                policy_part=output.loss.item() - bonus,
+                kl_part=kl_part,
+                entropy_part=bonus,
             )
-            for name, value in (found.sums | sums).items():
+            for name, value in (output.sums | sums).items():
                 self._named[name] = self._named.get(name, 0.0) + float(value)
             versions = pack(row.versions for row in rows)
             self.differences.append(difference[versions == self._current_version].cpu().numpy())
@@ -183,37 +216,45 @@ class LossPass:
     def figures(self, problem: AlgorithmBroken | None) -> PassFigures:
         """Over all ranks, which call this together. `problem`: of this rank. Raises the
         AlgorithmBroken of the first rank that has one."""
-        heard = self._processes.gather_objects_over_batch((problem, sorted(self._named)))
-        for broken, _ in heard:
+        of_ranks = self._processes.gather_objects_over_batch((problem, sorted(self._named)))
+        for broken, _ in of_ranks:
             if broken is not None:
                 raise broken
         # A rank without a micro-batch knows no names.
-        names, *others = [found for _, found in heard if found] or [[]]
-        if any(found != names for found in others):
+        names, *others = [named for _, named in of_ranks if named] or [[]]
+        if any(named != names for named in others):
             raise algorithm_broken(
                 self._what, f"names other sums on other ranks: {names}, {others}"
             )
-        mine = [*self._sums, *(self._named.get(name, 0.0) for name in names)]
-        sums = torch.tensor(mine, dtype=torch.float64, device=self._processes.device)
-        sums = self._processes.sum_over_batch(sums)
+        own = [*astuple(self._sums), *(self._named.get(name, 0.0) for name in names)]
+        of_all = torch.tensor(own, dtype=torch.float64, device=self._processes.device)
+        totals = [float(total) for total in self._processes.sum_over_batch(of_all)]
+        num_sums = len(fields(PassSums))
+        sums, named_totals = PassSums(*totals[:num_sums]), totals[num_sums:]
         num_tokens = sum(self._lengths_N)
-        means = [float(total) / num_tokens if num_tokens else None for total in sums]
+        if not num_tokens:
+            values = dict.fromkeys(names)
+            return PassFigures(None, None, None, None, None, values, num_tokens, NO_PARTS)
+        means = sums.per_token(num_tokens)
+        named_means = [total / num_tokens for total in named_totals]
         return PassFigures(
-            loss=float(sums[0]) if num_tokens else None,
-            entropy=means[1],
-            ratio_mean=means[2],
-            kl_k1=means[3],
-            kl=means[4],
-            values=dict(zip(names, means[NUM_SUMS:], strict=True)),
+            loss=sums.loss,
+            entropy=means.entropy,
+            ratio_mean=means.ratio,
+            kl_k1=means.k1,
+            kl=means.k3,
+            values=dict(zip(names, named_means, strict=True)),
             num_tokens=num_tokens,
-            parts=self._parts(sums) if num_tokens else (None, None, None),
+            parts=self._parts(sums),
         )
 
-    def _parts(self, sums: Tensor) -> LossParts:
-        """Of all ranks' sums."""
+    def _parts(self, sums: PassSums) -> LossParts:
         has_penalty = self._batch.reference is not None and self._trainer.kl.where is KlPlace.LOSS
-        policy, of_kl, bonus = map(float, sums[NUM_SUMS - 3 : NUM_SUMS])
-        return policy, of_kl if has_penalty else None, bonus if self._has_bonus else None
+        return LossParts(
+            policy=sums.policy_part,
+            kl=sums.kl_part if has_penalty else None,
+            entropy=sums.entropy_part if self._has_bonus else None,
+        )
 
     @torch.no_grad()
     def _corrected(self, tokens: ActionTokens) -> Corrected:
