@@ -1,4 +1,4 @@
-"""What trains: the trainer as the activities meet it.
+"""The trainer as the activities meet it.
 
 Implemented by `trainer.process.backend.RayTrainer`, which `workers.trainer` passes in. Invariant:
 it holds one version of the weights, or none after a call that failed.
@@ -49,7 +49,7 @@ class TrainerBackend(Protocol):
         *,
         weights_only: bool = False,
     ) -> None:
-        """What the last step made is `version`: write its checkpoint and Hugging Face weights, or
+        """Save what the last step made as `version`: its checkpoint and Hugging Face weights, or
         these alone, complete under the final name or not at all. `batch`: digest of what the
         version was trained on."""
         ...
@@ -68,7 +68,7 @@ class TrainerBackend(Protocol):
         ...
 
     def trained_again(self, job: TrainerJob, version: int, batch: str) -> None:
-        """What the last step made is `version`, which was saved before; nothing is written."""
+        """Call the last step's weights `version`, which was saved before; nothing is written."""
         ...
 
     def logprob_gap(
@@ -79,7 +79,7 @@ class TrainerBackend(Protocol):
         ...
 
     def stamp(self) -> Stamp:
-        """What the bits of this trainer depend on; after `prepare` or `load`."""
+        """Facts that the bits of this trainer depend on; after `prepare` or `load`."""
         ...
 
 
@@ -99,11 +99,11 @@ class WeightSource(Protocol):
         ...
 
     def gather(self, max_bytes: int) -> list[Bucket]:
-        """What each rank sends next; empty when all is sent."""
+        """Gather what each rank sends next; empty when all is sent."""
         ...
 
     def send(self) -> None:
-        """What was gathered."""
+        """Send what was gathered."""
         ...
 
     def part(self) -> None:
