@@ -27,7 +27,7 @@ from mainspring.protocol.rollout import RolloutResult
 from mainspring.status import CampaignStatus, RolloutPhase, StopReason
 
 FAULT_CHARS = 300
-"""Of a fault in the survey, whose size is bounded."""
+"""Length of a fault in the survey, whose size is bounded."""
 _CUT = (StopReason.CANCELLED, StopReason.TERMINATED)
 
 

@@ -38,8 +38,8 @@ Made = TypeVar("Made")
 MAX_ATTEMPTS = 10
 """Sandboxes one grading may use up before the rollout is masked."""
 MAX_EMPTY_RUNS = 3
-"""Of the tests, without results for what looks like the machine's fault: a patch may look so too,
-and tests take longer than sandboxes."""
+"""Runs of the tests without results for what looks like the machine's fault: a patch may look so
+too, and tests take longer than sandboxes."""
 
 
 class GradingActivities:
@@ -107,7 +107,7 @@ class GradingActivities:
     async def _made(
         self, ref: RolloutRef, use: str, make: Callable[[Place], Awaitable[Made]]
     ) -> Made:
-        """What is made in a sandbox of its own."""
+        """The result of `make` in a sandbox of its own."""
         try:
             async with self._place(ref, use) as place:
                 return await make(place)

@@ -54,7 +54,7 @@ class Play:
     past: PlayedCalls
     beat: Beat
     result: PlayResult
-    """Of the turns that are over."""
+    """Result of the turns that are over."""
     started: float = field(default_factory=time.monotonic)
     num_steps: int = 0
 
@@ -219,7 +219,7 @@ class PlayingActivities:
 
     @asynccontextmanager
     async def _naming_node(self, rollout: RolloutId) -> AsyncIterator[None]:
-        """What a rollout worker can read, a node may lack."""
+        """Name the node in a ModelError: it may lack what a rollout worker can read."""
         try:
             yield
         except ModelError as error:

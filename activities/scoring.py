@@ -1,4 +1,4 @@
-"""What a rollout's end is worth and what about it looks like cheating: read, computed, not stored.
+"""The reward and the suspicions of a rollout's end: read, computed, not stored.
 
 Invariants: one read of the store; functions of a campaign's own run in a thread, are given
 FUNCTION_TIMEOUT_S, and whatever they do wrong is RewardBroken, which ends the campaign; suspicions

@@ -95,7 +95,7 @@ class SweepActivities:
             # The campaign does not run; when it is started again it reads its groups anew.
 
     async def _lose_leases(self) -> int:
-        """Of nodes that are gone; for the listings' sake, since nothing is left to remove there."""
+        """Close leases of lost nodes, for the listings: nothing is left to remove there."""
         if not await sandboxes.leases_on_dead_nodes(self._db):
             return 0
         # After the database was away, or the machine asleep, every node looks dead until it beats.
@@ -106,7 +106,7 @@ class SweepActivities:
         return len(lost)
 
     async def _not_running(self, kind: Workflow, ids: Collection[str]) -> dict[str, str]:
-        """Of these workflows, the ones that do not run, and how each ended.
+        """Those of these workflows that do not run, and how each ended.
 
         One listing finds nearly all that run; it may lag, so the rest is looked up one by one.
         """

@@ -1,4 +1,4 @@
-"""What a node takes: how many sandboxes, when none, and the poll slots that follow from it.
+"""Capacity of a node: how many sandboxes it takes, when none, and the poll slots that follow.
 
 Invariants: sandboxes open and being opened never exceed the capacity, whichever queue asked for
 them; a node that takes nothing does not poll the shared queue, so that what waits there goes to
@@ -37,7 +37,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """What is left on a node, or what must be left for it to take a sandbox."""
+    """Memory and disk that are left on a node, or must be left for it to take a sandbox."""
 
     memory_mb: int
     disk_mb: int
@@ -73,7 +73,7 @@ class Admission:
         self._at_least = Free(settings.node_min_free_memory_mb, settings.node_min_free_disk_mb)
         self._num_opening = 0
         self.num_opening_by_slot = 0
-        """Of these, those that came through a slot of the shared queue."""
+        """Those of them that came through a slot of the shared queue."""
 
     @property
     def num_open(self) -> int:

@@ -65,7 +65,7 @@ GRADINGS = os.cpu_count() or 1
 """Hidden tests are work for a core; more at once would only time out."""
 
 MAX_TAKEN_OVER = 500
-"""Of the rollouts that wait for a sandbox: Temporal is asked about each, before the node is up."""
+"""Most rollouts that wait for a sandbox: Temporal is asked about each, before the node is up."""
 
 log = structlog.get_logger()
 
@@ -98,7 +98,7 @@ class SandboxNode:
     """One node, put together and not yet polling."""
 
     own: Worker
-    """Of the node's own queue. Those of the shared queues belong to the beat."""
+    """Worker of the node's own queue. Those of the shared queues belong to the beat."""
     beat: NodePulse
     reaper: Reaper
     held: HeldSandboxes

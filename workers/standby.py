@@ -71,7 +71,7 @@ class Standby:
             await asyncio.wait([self._warming])
 
     async def _settled(self) -> CampaignConfig | None:
-        """What another trainer's ranks are made from, once it has worked for a while."""
+        """Configuration of another trainer's ranks, once it has worked for a while."""
         try:
             held = await trainers.holder(self._db, self._campaign)
             if held is None or held.released:

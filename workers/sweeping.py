@@ -24,7 +24,7 @@ LOOK_EVERY_S = 15.0
 TIMEOUT_S = 300.0
 """Thousands of rollouts, each looked up on its own, take seconds."""
 OLD_SCHEDULE = "mainspring-sweep"
-"""Of versions that swept by a scheduled workflow, which stands still without workers."""
+"""Schedule of versions that swept by a workflow: it stands still without workers."""
 
 log = structlog.get_logger()
 

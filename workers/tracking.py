@@ -39,7 +39,7 @@ ATTEMPT_PAUSE_S = 2.0
 RETRY_S = 60.0
 """After `ATTEMPTS` failures in a row."""
 SLOW_S = 60.0
-"""Of one call, before it is told of."""
+"""Duration of one call before it is told of."""
 LAST_S = 8.0
 """For what is not sent yet when the trainer ends; less than its activities get (GRACE)."""
 BATCH = 100
@@ -99,9 +99,9 @@ class Follower:
         self._thread = CallThread(f"tracker-{name}")
         self._tracker: Tracker | None = None
         self._sent: set[PointId] | None = None
-        """What the tracker has; None: not asked since the start or the last failure."""
+        """Points that the tracker has; None: not asked since the start or the last failure."""
         self._ended: CampaignStatus | None = None
-        """What the tracker was told."""
+        """Status that the tracker was told."""
         self._num_failures = 0
 
     async def run(self) -> None:

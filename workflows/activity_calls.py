@@ -180,7 +180,7 @@ def end_text(error: BaseException) -> str:
 
 
 def kind_in(fault: str | None) -> FaultKind | None:
-    """Of a fault as it is stored: its text begins with its kind, or with activity and kind."""
+    """Kind of a fault as it is stored: its text begins with its kind, or with activity and kind."""
     words = [] if fault is None else fault.split(": ", 2)[:2]
     return next((FaultKind(word) for word in words if word in list(FaultKind)), None)
 
@@ -192,7 +192,7 @@ def fault_text(error: BaseException) -> str:
 
 
 def sentence(error: BaseException) -> str:
-    """What happened, without kind and remedy."""
+    """Sentence on what happened, without kind and remedy."""
     cause = next(_causes(error))
     said = cause.message if isinstance(cause, FailureError) else str(cause)
     return said.partition("\n")[0]
@@ -203,7 +203,7 @@ def _text(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """What the activity failed with, and for a timeout the last failure before it."""
+    """The activity's failure, and for a timeout the last failure before it."""
     cause = error.cause or error if isinstance(error, ActivityError) else error
     yield cause
     if isinstance(cause, TimeoutError) and isinstance(cause.cause, FailureError):

@@ -43,7 +43,7 @@ class GroupAdmission:
         return self._running is not None and self._running.done()
 
     def raise_if_failed(self) -> None:
-        """What ended it ends the campaign."""
+        """Raise what ended it: it ends the campaign."""
         if self._running is not None and self._running.done():
             self._running.result()
 

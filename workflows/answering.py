@@ -37,11 +37,11 @@ class Answering:
         self._answering: dict[int, asyncio.Task[None]] = {}
         self._answered: set[int] = set()
         self._refused: set[int] = set()
-        """Of those, the ones that had no reply."""
+        """Those of them that had no reply."""
         self._num_refused_again = 0
         """Times that these were asked again: each counts as a call."""
         self._times: deque[float] = deque()
-        """Of the requests of the last minute."""
+        """Times of the requests of the last minute."""
         self.beyond: set[int] = set()
         """Requests that a limit forbids, and which have no reply."""
         self.stop: StopReason | None = None

@@ -46,7 +46,7 @@ HAND_IN_S = 120.0
 class SessionResult:
     stop_reason: StopReason
     verdict: Verdict | None
-    """Of a reward; None: a patch is to be graded."""
+    """Verdict of a reward; None: a patch is to be graded."""
 
 
 class RemotePlay:

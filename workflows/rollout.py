@@ -126,8 +126,8 @@ class RolloutWorkflow:
             return result.model_copy(update={"broken": activity_calls.broken_by(error)})
 
     async def _do_nothing(self, error: FailureError) -> RolloutResult:
-        """Of a rollout that is final, or that another run has taken over: what stands. A person
-        who reset it finds the reason in the memo."""
+        """Result that stands of a rollout that is final, or that another run has taken over. A
+        person who reset it finds the reason in the memo."""
         why = f"nothing done: {activity_calls.sentence(error)}"
         workflow.upsert_memo({"outcome": why})
         workflow.set_current_details(why)

@@ -33,7 +33,7 @@ NUM_TURNS = SearchAttributeKey.for_int("NumTurns")
 def at_start(
     campaign: str, group: str, policy_version: int, task: str | None = None
 ) -> TypedSearchAttributes:
-    """What is known of a group, an evaluation or (with its task) a rollout when it is started."""
+    """Attributes of a group, an evaluation or (with its task) a rollout when it is started."""
     pairs: list[SearchAttributePair[Any]] = [
         SearchAttributePair(CAMPAIGN, campaign),
         SearchAttributePair(GROUP, group),

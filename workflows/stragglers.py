@@ -26,13 +26,13 @@ class Stragglers:
         self.are_told = False
 
     async def begin(self) -> None:
-        """Of a group that is started again: those that play already may be the last ones."""
+        """Look at a group that is started again: those that play already may be the last ones."""
         await self._look()
 
     async def watch(
         self, index: int, playing: Awaitable[RolloutResult | None]
     ) -> RolloutResult | None:
-        """What `playing`, the rollout `index` of the group, gives."""
+        """Result of `playing`, the rollout `index` of the group."""
         result = await playing
         self._open.remove(index)
         if result is not None and result.reward is not None:

@@ -1,4 +1,4 @@
-"""What a workflow waits for, in words that a person can act on.
+"""A workflow's waits, in words that a person can act on.
 
 Invariant: every wait has a name and an owner, or looks again after a while; the newest open one is
 shown in Temporal's UI and answers the `progress` query.

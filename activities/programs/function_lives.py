@@ -55,7 +55,7 @@ class FunctionLives:
         self._gateways = gateways
 
     async def clear_left(self) -> None:
-        """What a process of this node left that could not end its functions."""
+        """Remove what a process of this node left that could not end its functions."""
         await asyncio.to_thread(kill_left, self._node)
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
@@ -219,7 +219,7 @@ async def _ended(function: FunctionProcess, timeout_s: float) -> FunctionEnd:
 
 
 class _Commands:
-    """Of one life, in the rollout's sandbox."""
+    """Commands of one life, in the rollout's sandbox."""
 
     def __init__(self, ask: RunProgramInput, longest_s: float, world: SweWorld) -> None:
         self._name = program_id(ask.rollout, ask.epoch, ask.life)

@@ -1,4 +1,4 @@
-"""What every program of a rollout begins with: what it is asked, and the bundle that it is from.
+"""The start of every program of a rollout: what it is asked, and the bundle that it is from.
 
 Imported by the activity that runs programs, and by the lives of functions beside it.
 """

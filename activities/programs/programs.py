@@ -184,7 +184,7 @@ class ProgramActivities:
 
 
 def _why(returncode: int) -> str:
-    """Of one that shells use for an end of another's making."""
+    """Note on a return code that shells use for an end of another's making; else empty."""
     return " (killed, as for memory beyond sandbox.memory_mb)" if returncode in KILLED else ""
 
 

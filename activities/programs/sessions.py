@@ -29,7 +29,7 @@ from mainspring.protocol.session import (
 from mainspring.status import FaultKind
 
 NOTE_CHARS = 300
-"""Of what an agent told, in a payload."""
+"""Length of what an agent told, in a payload."""
 
 
 class AgentSilent(MainspringError):

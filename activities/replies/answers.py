@@ -23,7 +23,7 @@ from mainspring.protocol.program import AnswerInput, AnswerResult
 from mainspring.trajectories.turns import Call
 
 SUMMARY_CHARS = 60
-"""Of a tool call, for Temporal's UI (its limit is about 200 bytes)."""
+"""Length of a tool call for Temporal's UI (its limit is about 200 bytes)."""
 
 
 class AnswerActivities:

@@ -40,7 +40,7 @@ class Question:
 
     key: CallKey
     name: str
-    """Of the turn or call, for people."""
+    """Name of the turn or call, for people."""
     request: ModelRequest
     stored: Sequence[StoredCall]
     """See protocol.ReplyRequest."""

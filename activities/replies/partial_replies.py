@@ -1,4 +1,4 @@
-"""What there is of the replies that a process has under way, written to the store together.
+"""Beginnings of the replies that a process has under way, written to the store together.
 
 Invariants: at most one write runs at a time; a later piece of a reply replaces an earlier one that
 was not written yet; a reply that is stored whole is not written any more. This is only a
@@ -21,7 +21,7 @@ from mainspring.trajectories.turns import PartialCall
 WAIT_S = 0.1
 """Between two writes: with an engine's own interval, what a death costs of each reply."""
 MAX_SHARE = 0.2
-"""Of the time spent in writes: a store that is slow is written to less often."""
+"""Share of the time spent in writes: a store that is slow is written to less often."""
 _log = structlog.get_logger(__name__)
 
 
@@ -32,7 +32,7 @@ class PartialReplies:
         self._writing: asyncio.Task[None] | None = None
 
     async def get(self, rollout: RolloutId, epoch: int, number: int) -> PartialCall | None:
-        """What the store has of a reply. Raises DatabaseError."""
+        """The stored beginning of a reply; None: there is none. Raises DatabaseError."""
         return await partial_calls.get(self._db, rollout, epoch, number)
 
     def keep(self, kept: Kept) -> None:

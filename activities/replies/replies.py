@@ -34,7 +34,7 @@ SUMMARY_CHARS = 60
 
 @dataclass(frozen=True, slots=True)
 class TurnBegin:
-    """What a turn begins with."""
+    """The beginning of a turn."""
 
     result: GenerateResult
     commands: tuple[Command, ...] = ()
@@ -120,7 +120,7 @@ def _too_long_at_once(ask: GenerateInput, refused: PromptNotTaken) -> FirstPromp
 
 
 def _begin(agent: Agent, path: Sequence[Call]) -> TurnBegin:
-    """Of the last call of `path`; its tokens are counted with those before it on its branch."""
+    """Turn of the last call of `path`; its tokens count with those before it on its branch."""
     call = path[-1]
     asked = asked_by(agent, call.text, call.parts)
     commands = () if isinstance(asked, FormatError) else asked

@@ -1,1 +1,1 @@
-"""What a trainer does for a campaign or a supervised run, and how engines get its weights."""
+"""A trainer's work for a campaign or a supervised run, and how engines get its weights."""

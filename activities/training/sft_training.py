@@ -125,7 +125,7 @@ class SftTrainingActivities(TrainingActivities):
 
 
 class _Run:
-    """What the steps of a supervised run follow from."""
+    """Facts that the steps of a supervised run follow from."""
 
     def __init__(
         self, db: Database, campaign: CampaignId, config: SftConfig, data: sft.StoredSftData
@@ -143,6 +143,6 @@ class _Run:
         return await sft.samples_at(self._db, self._campaign, self.order.batch(step))
 
     def digest(self, version: int, step: int) -> str:
-        """Of what the weights of `step` were trained on since `version`."""
+        """Digest of what the weights of `step` were trained on since `version`."""
         said = f"{self._data.digest} seed {self.config.seed} steps {version + 1} to {step}"
         return hashlib.sha256(said.encode()).hexdigest()

@@ -39,7 +39,7 @@ class Nothing:
 class StepBatch:
     samples: list[Sample]
     digest: str
-    """Of the samples: another batch is another checkpoint."""
+    """Digest of the samples: another batch is another checkpoint."""
     figures: dict[str, float | None]
     """About the batch; None where there is nothing to measure."""
     nothing: Nothing | None = None
@@ -118,7 +118,7 @@ def _nothing(
 def _advantages(
     groups: list[BatchGroup], rewards_NG: list[list[float | None]], trainer: TrainerConfig
 ) -> Sequence[Sequence[float | Mapping[int, float] | None]]:
-    """Of each rollout one number, or one for each of its trained calls."""
+    """Advantages of each rollout: one number, or one for each of its trained calls."""
     if not has_turn_advantages(trainer):
         return advantages_of_batch(rewards_NG, trainer)
     found_NG: list[list[Mapping[int, float] | None]] = []

@@ -197,8 +197,8 @@ class TrainingActivities:
     async def _gap(
         self, job: TrainerJob, version: int, samples: list[Sample], show: Progress
     ) -> LogprobGap:
-        """Of tokens of `version`. Ranks that hold another one, by then usually the next, keep it:
-        they compute with what was exported, which is what engines served."""
+        """Log-prob gap of tokens of `version`. Ranks that hold another one, by then usually the
+        next, keep it: they compute with what was exported, which is what engines served."""
         if not await self.held.run(self._backend.ranks.has_ranks):
             newest = await policies.latest_policy(self._db, job.campaign)
             assert newest is not None
@@ -242,7 +242,7 @@ class TrainingActivities:
         samples: list[Sample] | None = None,
         gradient: str | None = None,
     ) -> Fingerprint | None:
-        """Of the version at `directory`; None of a campaign that promises no bits."""
+        """Fingerprint of the version at `directory`; None for a campaign that promises no bits."""
         if config.batches is None:
             return None
         weights = await asyncio.to_thread(weights_digest, directory / HF_DIRECTORY)

@@ -25,7 +25,7 @@ from mainspring.programs.recipes import Recipe
 
 TIMEOUT_S = 1800.0
 END_CHARS = 300
-"""Of what npm or pip said, from each end: npm tells first what is wrong, pip last."""
+"""Characters of what npm or pip said, from each end: npm tells first what is wrong, pip last."""
 LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
 """Where every image with glibc has its loader; an image with musl has another one."""
 _HERE = Path(__file__).parent

@@ -33,7 +33,7 @@ _LEFT_OUT = (
     *("turtledemo", "ensurepip", "config-*", "*.a", "*.opt-?.pyc"),
     *("_tkinter*", "_test*.so", "_ctypes_test*.so", "_xx*.so", "xx*.so"),
 )
-"""Of the standard library: no client needs them, and they are half of it."""
+"""Parts of the standard library that no client needs: half of it."""
 _OF_LIBC = re.compile(r"(ld-|libc\.|libm\.|libdl\.|libpthread\.|librt\.|libutil\.|libresolv\.)")
 _LOADED = re.compile(r"^\s*(\S+) => (/\S+) \(0x", re.MULTILINE)
 _GLIBC = re.compile(rb"GLIBC_2\.(\d+)")

@@ -62,7 +62,7 @@ def _versions(wanted: Sequence[str]) -> dict[str, str]:
 
 
 def write_locks(names: Sequence[str]) -> None:
-    """Of the known versions of these clients, resolved now. Raises CalledProcessError."""
+    """Lock the known versions of these clients, resolved now. Raises CalledProcessError."""
     _FOLDER.mkdir(exist_ok=True)
     for recipe in map(recipe_of, names):
         for old in _FOLDER.glob(f"{recipe.name}-[0-9]*"):

@@ -49,7 +49,7 @@ class BundleManifest(BaseModel):
     python: str | None = None
     """Minor version of its own Python; the image must have one where its glibc is older."""
     min_glibc: str | None = None
-    """Of the image; None: it needs none."""
+    """Oldest glibc that the image may have; None: it needs none."""
     is_locked: bool = False
     """Every package was one of the lock file."""
 
@@ -100,7 +100,7 @@ class BundleStore:
 
 
 def digest(folder: Path) -> str:
-    """Of all files but the manifest; compiled Python is left out."""
+    """Digest of all files but the manifest; compiled Python is left out."""
     found = hashlib.sha256()
     for path in sorted(_files(folder)):
         relative = path.relative_to(folder)
@@ -116,13 +116,13 @@ def digest(folder: Path) -> str:
 
 
 def bundle_of(agent: AgentConfig) -> Bundle | None:
-    """Of this machine; None: the agent needs none. Raises BundleMissing."""
+    """This machine's bundle for the agent; None: it needs none. Raises BundleMissing."""
     name = profile_for(agent).bundle if is_program(agent) else None
     return None if name is None else BundleStore(configured_settings().agents_dir).find(name)
 
 
 def mounts_for(agent: AgentConfig) -> Mapping[str, Path]:
-    """What an agent's sandbox needs of this machine. Raises BundleMissing."""
+    """Mounts of this machine that an agent's sandbox needs. Raises BundleMissing."""
     bundle = bundle_of(agent)
     if bundle is None:
         return {}

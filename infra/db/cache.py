@@ -1,4 +1,4 @@
-"""What never changes once stored, read once per process: configurations, tasks, a rollout's task.
+"""Facts that never change, read once per process: configurations, tasks, a rollout's task.
 
 A bounded cache in front of the store, so that a turn costs the queries it needs and no more. Only
 immutable facts are here: an epoch, a status or a reward never is.

@@ -36,7 +36,7 @@ TEST_PATCH_FILE = ".mainspring.tests.patch"
 REWARD_TIMEOUT_S = 10.0
 ATTACK_TIMEOUT_S = 60.0
 LOG_BYTES = CHANNEL_BYTES - (1 << 20)
-"""Of a test log that is parsed; longer ones lose their middle. As much as a sandbox can answer."""
+"""Kept of a test log to parse; longer ones lose their middle. As much as a sandbox can answer."""
 OUTPUT_CHARS = 4000
 """Kept of the tests' output: its end."""
 TESTS_DIR = "/tests"
@@ -90,15 +90,15 @@ def for_solving(spec: SandboxSpec) -> SandboxSpec:
 
 @dataclass(frozen=True, slots=True)
 class TestRun:
-    """What came of one run of the hidden tests."""
+    """Result of one run of the hidden tests."""
 
     __test__ = False  # pytest would take it for a test
 
     judged: Judged
     counts: bytes
-    """Of the patch, what counts."""
+    """The part of the patch that counts."""
     wall_s: float = 0.0
-    """Of the tests; 0 when they did not run."""
+    """Duration of the tests; 0 when they did not run."""
 
 
 async def judge(

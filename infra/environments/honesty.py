@@ -58,7 +58,7 @@ Fresh = Callable[[], AbstractAsyncContextManager[Sandbox]]
 
 @dataclass(frozen=True, slots=True)
 class Doubts:
-    """What could have decided a pass in the place of the tests."""
+    """Things that could have decided a pass in the place of the tests."""
 
     canary: Canary | None = None
     steered: tuple[str, ...] = ()
@@ -169,7 +169,7 @@ class Grading:
         return tuple(found)
 
     async def _canary(self, sandbox: Sandbox, tests: dict[str, str]) -> Canary | None:
-        """What the tests do in the same sandbox when they must fail."""
+        """Result of the tests in the same sandbox when they must fail."""
         canaries = await _rewritten(self.task, tests)
         if not canaries:
             return None
@@ -360,6 +360,6 @@ async def _hidden_tests(sandbox: Sandbox, task: SweTask) -> dict[str, str]:
 
 
 async def _read(sandbox: Sandbox, command: str) -> str:
-    """What it prints; empty when there is nothing to read."""
+    """Output of the command; empty when there is nothing to read."""
     read = await sandbox.run(f"read {command}", f"{command} 2>/dev/null", READ_TIMEOUT_S)
     return "" if read.returncode != 0 or read.truncated else read.output.decode(errors="replace")

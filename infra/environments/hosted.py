@@ -27,7 +27,7 @@ HostedWorld = SweWorld | OwnWorld
 
 
 class Hosted(Environment, Protocol):
-    """What a node needs of an environment beside its protocol."""
+    """Methods of an environment that a node needs beside its protocol."""
 
     async def open(self, task: Any, place: Place) -> HostedWorld: ...
 

@@ -47,8 +47,8 @@ def sandbox_spec(
     mounts: Mapping[str, Path] = MappingProxyType({}),
     folders: tuple[str, ...] = (),
 ) -> SandboxSpec:
-    """Of an agent's sandbox. `repeats`: its commands print the same each time, as far as variables
-    can make them; `folders`: empty ones that it has beside the repository."""
+    """Spec of an agent's sandbox. `repeats`: its commands print the same each time, as far as
+    variables can make them; `folders`: empty ones that it has beside the repository."""
     return SandboxSpec(
         id=sandbox,
         workdir=task.workdir,
@@ -73,7 +73,7 @@ def sandbox_spec(
 
 
 def longest_command_s(agent: AgentConfig) -> float:
-    """What its sandbox may still run when another process takes it over."""
+    """Seconds that its sandbox may still be busy when another process takes it over."""
     if is_program(agent):
         return agent.rollout_timeout_s + OUTAGE_S
     return agent.command_timeout_s

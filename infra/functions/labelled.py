@@ -20,7 +20,7 @@ _PROC = Path("/proc")
 
 
 def label_of(node: str, name: str) -> str:
-    """Of what this process of the node starts as `name`."""
+    """Label of what this process of the node starts as `name`."""
     return f"{node}/{os.getpid()}/{name}"
 
 
@@ -50,7 +50,7 @@ def _kill(is_meant: Callable[[str], bool]) -> int:
 
 
 def _labels() -> Iterator[tuple[int, str]]:
-    """Of all processes that this account may look at. Those that have ended have none."""
+    """Labels of all processes that this account may look at. Those that have ended have none."""
     prefix = f"{LABEL}=".encode()
     for folder in _PROC.iterdir():
         if not folder.name.isdigit():

@@ -1,4 +1,4 @@
-"""What a node and the process of a function tell each other: one JSON object a line, over a socket.
+"""Messages between a node and the process of a function: one JSON object a line, over a socket.
 
 Pure. Imported by both sides: `process` in the node, and `child`.
 """
@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from mainspring.programs.functions import Returned
 
 LINE_BYTES = 32 << 20
-"""Of one message: a task's files, a command's output, or a result."""
+"""Size of one message: a task's files, a command's output, or a result."""
 
 
 class Start(BaseModel):
@@ -22,7 +22,7 @@ class Start(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     path: str
-    """Of the function, as "package.module:name"."""
+    """Path of the function, as "package.module:name"."""
     task: dict[str, Any]
     model_url: str
     key: str

@@ -233,7 +233,7 @@ async def problem_of(path: str) -> str:
 
 
 def environment_of(variables: Sequence[str]) -> dict[str, str]:
-    """Of a function's process, beside its label and its folder."""
+    """Variables of a function's process, beside its label and its folder."""
     passed = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     named = {name: os.environ[name] for name in variables if name in os.environ}
     # What this process can import the function's can, too.

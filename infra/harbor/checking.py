@@ -33,7 +33,7 @@ _ASK = Ask(instruction="Fix it.", workdir="/", max_context=8192, max_new_tokens=
 
 
 def check_harbor(agent: AgentConfig) -> None:
-    """Of any kind of agent. Raises ConfigError."""
+    """Check a Harbor agent; other kinds pass. Raises ConfigError."""
     if agent.kind != HARBOR:
         return
     profile = HarborProfile(agent)

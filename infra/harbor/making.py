@@ -94,7 +94,7 @@ def _check_place(agent: str, made_of: type[BaseAgent], inside: Inside | None) ->
 
 
 def _arguments(start: HarborStart, made_of: type[BaseAgent], model_url: str) -> dict[str, Any]:
-    """What tells the class of its model, beside variables and the model's name."""
+    """Arguments that tell the class of its model, beside variables and the model's name."""
     inside = start.inside
     if inside is not None:
         extends = inside.extends and class_of(inside.extends)
@@ -105,8 +105,8 @@ def _arguments(start: HarborStart, made_of: type[BaseAgent], model_url: str) -> 
 
 
 def _check_options(agent: str, made_of: type[BaseAgent], given: Iterable[str]) -> None:
-    """Of a class that declares none: Harbor would ignore what it does not know. Raises
-    ConfigError."""
+    """Check options of a class that declares none: Harbor would ignore what it does not know.
+    Raises ConfigError."""
     known = _known(made_of)
     if unknown := sorted(set(given) - known):
         raise ConfigError(

@@ -19,7 +19,7 @@ from mainspring.tasks.swe_task import SweTask
 
 
 def variables_of(model_url: str, key: str) -> dict[str, str]:
-    """Of the process of an agent that asks the model from there."""
+    """Variables of the process of an agent that asks the model from there."""
     root = model_url.removesuffix("/v1")
     return {
         "OPENAI_BASE_URL": model_url,

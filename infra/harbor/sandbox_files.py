@@ -17,9 +17,9 @@ from mainspring.errors import WorkFailed
 from mainspring.programs.functions import FunctionSandbox, Ran
 
 IN_BYTES = 512 << 10
-"""Of one piece into the sandbox."""
+"""Size of one piece into the sandbox."""
 OUT_BYTES = 256 << 10
-"""Of the first piece out of it; smaller ones follow where the sandbox keeps less of an output."""
+"""Size of the first piece out of it; smaller ones follow where a sandbox keeps less output."""
 MIN_OUT_BYTES = 256
 _PACKED = "/tmp/.mainspring-files"
 
@@ -60,7 +60,7 @@ class SandboxFiles:
         return bytes(content)
 
     async def put_folder(self, source: Path, target: str) -> None:
-        """What the target holds beside stays."""
+        """Copy a folder; what the target holds beside stays."""
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w") as archive:
             archive.add(source, arcname=".")

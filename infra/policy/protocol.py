@@ -64,9 +64,9 @@ class PromptTooLong(ContextFull):
         left = max(0, max_tokens - num_tokens)
         super().__init__(f"{left} of {max_tokens} tokens are left")
         self.num_tokens = num_tokens
-        """Of the whole prompt."""
+        """Tokens of the whole prompt."""
         self.max_tokens = max_tokens
-        """Of prompt and reply together."""
+        """Most tokens of prompt and reply together."""
 
 
 class RequestRefused(EngineError):
@@ -99,7 +99,7 @@ class Versions:
 
     @property
     def of_earlier_tokens(self) -> "Versions":
-        """What holds for tokens that were sampled before the newest weights came."""
+        """Versions that hold for tokens that were sampled before the newest weights came."""
         return self if self.only else ANY
 
     def __str__(self) -> str:
@@ -143,8 +143,8 @@ class ReplyRequest:
     """The reply to one request of a rollout."""
 
     number: int
-    """Of the call that is asked for, among those of its epoch; it continues only calls of lower
-    numbers."""
+    """Number of the call that is asked for, among those of its epoch; it continues only calls of
+    lower numbers."""
     request: ModelRequest
     stored: Sequence[StoredCall]
     """The epoch's calls by number: those that were stored when this one was asked. `begun` was
@@ -152,19 +152,19 @@ class ReplyRequest:
     rollout: RolloutId
     """Requests of one rollout prefer the same engine, for its cache."""
     request_id: str
-    """Of this attempt."""
+    """Identity of this attempt."""
     temperature: float
     versions: Versions
     """Engines that serve another policy version are given the right one before they are asked."""
     seed: int | None = None
-    """Of this reply's sampling; None: the engine draws as it likes."""
+    """Seed of this reply's sampling; None: the engine draws as it likes."""
     begun: PartialCall | None = None
-    """What an earlier attempt had of this reply; only what is missing is asked for."""
+    """Beginning of this reply from an earlier attempt; only what is missing is asked for."""
     keep: Keep | None = None
     """Stores what there is of the reply while it is generated."""
     num_closed: int = 0
-    """What NoEngineAnswered told of an earlier attempt, so that a request that kills engines is not
-    handed to all of them."""
+    """Closed connections of an earlier attempt, as NoEngineAnswered told, so that a request that
+    kills engines is not handed to all of them."""
     digests: Sequence[str] | None = None
     """`matching.chain` of the request, where it is at hand."""
     apart: bool = True
@@ -177,7 +177,7 @@ class MadeReply:
     call: Call
     """Not stored yet."""
     reply: Reply
-    """What who asked is told."""
+    """Reply that the one who asked is told."""
     chain_end: str
     """The digest of the whole request."""
 
@@ -204,7 +204,7 @@ class Policy(Protocol):
         ...
 
     def reply_of(self, call: Call, request: ModelRequest) -> Reply:
-        """What a program is told of a stored call: the same each time."""
+        """Reply of a stored call, as a program is told it: the same each time."""
         ...
 
     async def count(

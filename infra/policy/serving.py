@@ -1,4 +1,4 @@
-"""What a campaign's replies come from in this process: engines and tokenizer, or an endpoint.
+"""Sources of a campaign's replies in this process: engines and tokenizer, or an endpoint.
 
 Invariant: made once a process for each campaign, also when many rollouts ask at once, and again
 after a failure. `Serve` is the seam where benches and tests put another policy. Used by the
@@ -43,7 +43,7 @@ from mainspring.status import PolicyApi, Publish
 
 @dataclass(frozen=True, slots=True)
 class CampaignPolicy:
-    """What a campaign's rollouts share in this process."""
+    """The policy that a campaign's rollouts share in this process."""
 
     config: RunConfig
     policy: Policy
@@ -148,7 +148,7 @@ async def serve_over_http(
 async def weights_of(
     db: Database, campaign: CampaignId, api_key: SecretStr | None = None
 ) -> EngineWeights:
-    """Of the campaign's engines, for a process that asks them for no tokens."""
+    """Weights of the campaign's engines, for a process that asks them for no tokens."""
     config = (await campaigns.get(db, campaign)).config
     model = await _model(db, campaign, config)
     return engines_of(db, campaign, config, model, api_key).weights

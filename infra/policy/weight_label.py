@@ -1,8 +1,8 @@
-"""What an engine calls the weights it serves: the policy version's number and its identity.
+"""Label of the weights that an engine serves: the policy version's number and its identity.
 
 The number alone is not enough: a version that an operator discarded and the one made after it have
 the same, and so have versions of two campaigns. Engines take any text for a name and send it with
-every reply, SGLang too, which reports no checksum. Used by the client beside this file.
+every reply, SGLang too, which reports no checksum. Used by the clients in `engines`.
 """
 
 import re

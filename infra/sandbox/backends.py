@@ -30,7 +30,7 @@ METHODS = ("probe", "open", "attach", "rename", "list_open", "remove")
 
 
 class Backends(Mapping[str, Found]):
-    """Of one node. As a mapping: those that were asked for so far."""
+    """Backends of one node. As a mapping: those that were asked for so far."""
 
     def __init__(
         self,

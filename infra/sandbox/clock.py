@@ -32,7 +32,7 @@ def variables(clock: datetime, now: datetime) -> Mapping[str, str]:
 
 @functools.cache
 def library() -> Path:
-    """Of this node. Raises BackendUnavailable."""
+    """Path of this node's libfaketime. Raises BackendUnavailable."""
     found = sorted(Path("/").glob(_INSTALLED))
     if found:
         return found[0]

@@ -26,14 +26,14 @@ HEAD_BYTES = 64 << 10
 HEAD_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 30.0
 MAX_CONNECTIONS = 128
-"""Of one sandbox at a time; more wait for a turn."""
+"""Connections of one sandbox at a time; more wait for a turn."""
 _LAST = b"Connection: close"
 _PROXY = f"http://127.0.0.1:{PORT}"
 ENVIRONMENT = {
     **dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), _PROXY),
     **dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1,::1"),
 }
-"""What a command must know to find the way."""
+"""Variables by which a command finds the way."""
 
 
 class _Refused(Exception):
@@ -47,7 +47,7 @@ class _Request:
     host: str
     port: int
     head: bytes
-    """What to send on first; empty for a tunnel."""
+    """First bytes to send on; empty for a tunnel."""
 
     @classmethod
     def parse(cls, raw: bytes) -> Self:

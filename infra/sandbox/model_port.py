@@ -27,7 +27,7 @@ from mainspring.programs.profile import MODEL_PORT
 log = structlog.get_logger()
 
 MAX_CONNECTIONS = 64
-"""Of one sandbox at a time; more wait for a turn."""
+"""Connections of one sandbox at a time; more wait for a turn."""
 IDLE_S = 2 * 3600.0
 """A reply takes as long as it takes, also in a paused campaign: only what is abandoned is cut."""
 CONNECT_TIMEOUT_S = 5.0
@@ -48,7 +48,7 @@ class Route:
     gateways: Gateways
     """Which one is asked first depends on the key; the others when it does not answer."""
     key: str
-    """What the gateway knows the rollout by; one word of ASCII."""
+    """Key by which the gateway knows the rollout; one word of ASCII."""
     is_told: bool = True
     """To the gateway, by a line of this process; else clients send it in path or header."""
 

@@ -2,7 +2,7 @@
 
 Invariant: a lack of space, memory, processes or open files is the node's, never the task's: another
 attempt, or another node, may do it. Everything else that programs print while they make a sandbox
-follows from the task and comes back each time. Imported by the backends and by `live`.
+follows from the task and comes back each time. Imported by the backends and by `session`.
 """
 
 import errno
@@ -17,7 +17,7 @@ _ERRNOS = frozenset(
         *(errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.EBUSY),
     }
 )
-"""Of the worker's own calls in its own folder."""
+"""Errors of the worker's own calls in its own folder."""
 _SAID = re.compile(
     r"No space left on device|Disk quota exceeded|Cannot allocate memory|Resource temporarily"
     r" unavailable|Too many open files|Input/output error|Creating new namespace failed",

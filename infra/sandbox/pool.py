@@ -127,7 +127,7 @@ class WarmPool:
 
 
 def _kind(spec: SandboxSpec) -> Hashable:
-    """What two sandboxes must share for one to stand for the other."""
+    """Facts that two sandboxes must share for one to stand for the other."""
     return (
         spec.image,
         spec.workdir,

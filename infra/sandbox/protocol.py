@@ -86,13 +86,13 @@ class SandboxSpec:
     files: Mapping[str, str] = field(default_factory=dict)
     """Without an image: the repository's files, committed to git as the base commit."""
     executables: tuple[str, ...] = ()
-    """Of `files`, and of what is written to the workdir: those with the executable bit."""
+    """Paths of `files`, and of what is written to the workdir, that have the executable bit."""
     alteration: Alteration = NO_ALTERATION
-    """Of the image: the sandbox begins with its result."""
+    """Change of the image: the sandbox begins with its result."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Owner: campaign, rollout, epoch, node."""
     allow_hosts: tuple[str, ...] = ()
-    """What it may reach, as `mainspring.tasks.allow_list` reads it. Empty: no network at all."""
+    """Hosts it may reach, as `mainspring.tasks.allow_list` reads them. Empty: no network at all."""
     writable_dirs: tuple[str, ...] = ()
     """Absolute paths of further empty directories, whatever the image has there; for grading, and
     for agents that take them for given."""
@@ -102,7 +102,7 @@ class SandboxSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of its commands, beside the backend's own."""
     clock: datetime | None = None
-    """What its commands read as the time when it opens; it runs from there. None: the node's."""
+    """Time that its commands read when it opens; it runs from there. None: the node's."""
 
 
 class Sandbox(Protocol):
@@ -177,7 +177,7 @@ class Sandbox(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BackendPlace:
-    """What a backend is made of, on one node."""
+    """Facts that a backend is made of, on one node."""
 
     name: str
     """Its name in the campaign file."""

@@ -54,7 +54,7 @@ log = structlog.get_logger()
 PATCH_FILE_BYTES = 8 << 20
 """Larger files are left out of a patch: with them the whole patch would be refused."""
 PATCH_BYTES = CHANNEL_BYTES - (1 << 20)
-"""What does not fit in is left out as well, the largest new files first."""
+"""Size of a patch: what does not fit in is left out as well, the largest new files first."""
 NOTE_BYTES = 2000
 ARGUMENT_BYTES = 96 << 10
 """The kernel refuses a single argument over 128 KiB; longer commands go by file."""
@@ -76,11 +76,11 @@ async def _none_listed() -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """What a backend can do with one sandbox from outside."""
+    """A backend's means to act on one sandbox from outside."""
 
     destroy: Callable[[], Awaitable[None]]
     find_pid: Callable[[], Awaitable[int]]
-    """Of its first process, as this machine counts. Raises NoEntry, or SandboxLost."""
+    """Find the pid of its first process, as this machine counts. Raises NoEntry, or SandboxLost."""
     interrupt: Callable[[], Awaitable[None]]
     """Send the first process SIGUSR1; of one that is gone nothing is to be said."""
     list_changes: Callable[[], Awaitable[bytes | None]] = _none_listed
@@ -136,8 +136,8 @@ class LiveSandbox:
             await self._call("stop", turn_id, timeout_s=ANSWER_GRACE_S)
 
     def _busy_with(self, turn_id: str) -> asyncio.Task[Any] | None:
-        """What ends with the turn. A turn that a process that died left running is the only one
-        that may be stopped, so it is taken for that."""
+        """The task that ends with the turn. A turn that a process that died left running is the
+        only one that may be stopped, so it is taken for that."""
         if self._rejoining is not None and not self._rejoining.done():
             return self._rejoining
         return self._turns[turn_id] if self._running == turn_id else None

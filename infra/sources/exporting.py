@@ -34,7 +34,7 @@ def export_tasks(tasks: Sequence[AnyTask], directory: Path, mirror: str | None) 
 
 
 def instance_id(task: AnyTask) -> str:
-    """What the data set calls it."""
+    """The data set's name for the task."""
     return task.metadata.get(INSTANCE_ID, task.id)
 
 

@@ -73,8 +73,8 @@ def names(row: Row, field: str) -> tuple[str, ...]:
 
 
 def _python_list(given: str) -> list[str] | None:
-    """What `str` makes of a list of texts, as tables of comma-separated values have it; None for
-    all else: also for `['a' 'b']`, which is numpy's and which Python reads as one text."""
+    """List of texts from what `str` makes of one, as tables of comma-separated values have it; None
+    for all else: also for `['a' 'b']`, which is numpy's and which Python reads as one text."""
     try:
         tree = ast.parse(given.strip(), mode="eval").body
         tokens = list(tokenize.generate_tokens(io.StringIO(given.strip()).readline))
@@ -86,7 +86,7 @@ def _python_list(given: str) -> list[str] | None:
 
 
 def from_json(value: object) -> object:
-    """What hubs keep as JSON text and files as it is; None when it is text and not JSON."""
+    """Value that hubs keep as JSON text and files as it is; None when it is text and not JSON."""
     if not isinstance(value, str):
         return value
     try:

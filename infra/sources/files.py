@@ -1,7 +1,7 @@
 """Rows in local files: JSON lines, a JSON list or dict of rows, parquet.
 
 A line that is not JSON is that row's error; a JSON or parquet file that is cut short cannot be read
-at all and is one error that names it. Imported by `opening`.
+at all and is one error that names it. Imported by `resolve`.
 """
 
 import json

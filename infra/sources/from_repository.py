@@ -18,7 +18,7 @@ from mainspring.errors import UsageError
 from mainspring.tasks.patches import FileChange, is_test, paths, split
 
 MAX_FILES_BYTES = 16 << 20
-"""Of a repository that is kept as text in its row; larger ones need an image."""
+"""Size of a repository that is kept as text in its row; larger ones need an image."""
 _FILE_MODES = ("100644", "100755")
 _PLAIN_DIFF = (
     *("--binary", "--full-index", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames"),
@@ -35,7 +35,7 @@ _NEEDS_IMAGE = "build an image with the repository in it, and give it with --ima
 
 @dataclass(frozen=True, slots=True)
 class RepositoryTask:
-    """What the person gives of the task."""
+    """Facts that the person gives of the task."""
 
     tests: tuple[str, ...]
     """Files and folders of the hidden tests, relative to the repository."""
@@ -109,7 +109,7 @@ def make_row(repository: Path, wanted: RepositoryTask) -> NewRow:
 
 
 def _touched(gold: str) -> set[str]:
-    """What the fix cannot do without. A fix that is no patch is refused later, by its own name."""
+    """Files the fix cannot do without. A fix that is no patch is refused later, by its own name."""
     return {path for path in paths(gold.encode(errors="surrogatepass")) if path}
 
 

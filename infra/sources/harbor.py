@@ -5,7 +5,7 @@ nothing but text files (a `files/` tree without a Dockerfile, or a Dockerfile th
 WORKDIR and COPY into the WORKDIR), those files, so that no image and no Docker is needed; else an
 image named by rule, `mainspring-harbor/<task>`, which has to be built from `environment/`.
 The verifier's folder is /tests, outside of the repository: keys of `Task.tests` are absolute.
-Imported by `opening`.
+Imported by `resolve`.
 """
 
 import re
@@ -164,7 +164,7 @@ def _instructions(dockerfile: str) -> list[tuple[str, str]]:
 
 
 def _variables(config: dict[str, Any], name: str) -> dict[str, str]:
-    """Of the section's own `env`. Raises RowError for what only the person's machine knows."""
+    """Variables of its own `env`. Raises RowError for what only the person's machine knows."""
     section = _section(config, name)
     env = _section(section, "env", of=f"{name}.env")
     for variable, value in env.items():

@@ -1,6 +1,6 @@
 """Rows of a data set on the Hugging Face hub, read as a stream: nothing is kept on disk.
 
-Imported by `opening`. Needs the `datasets` package, which is loaded when rows are read.
+Imported by `resolve`. Needs the `datasets` package, which is loaded when rows are read.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""What data sets call a patch: whether it is a whole git patch, and what files it touches. Pure.
+"""Patches of data sets: whether each is a whole git patch, and what files it touches. Pure.
 
 Stricter than what is done with an agent's patch (`tasks.patches`): a row's patch that is cut
 short is a broken row. Imported by the modules beside this file that read rows.

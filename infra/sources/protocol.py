@@ -73,7 +73,7 @@ class SourceRow:
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """What the person who imports decides for all rows."""
+    """Choices of the person who imports, for all rows."""
 
     name: str | None = None
     """Source to store the tasks under; None: the row's, or the source's own."""

@@ -31,7 +31,7 @@ DEFAULT_SPLIT = "train"
 TEST_TIMEOUT_S = 1800.0
 """The official harness's own limit."""
 _SAID_TWICE = ("instance_id", "problem_statement", "image_name", "eval_script", "patch")
-"""What an exported row has besides a task's own fields, for readers that know these names only."""
+"""Fields that an exported row has besides a task's own, for readers that know these names only."""
 
 
 class RowKind(StrEnum):
@@ -181,7 +181,7 @@ def _swe_rebench(row: Row, options: ImportOptions) -> dict[str, object]:
 
 
 def _swe_bench(row: Row, parser: str, eval_type: EvalType) -> dict[str, object]:
-    """What both kinds of SWE-bench rows have. The eval script applies the test patch itself."""
+    """Fields of both kinds of SWE-bench rows. The eval script applies the test patch itself."""
     fail_to_pass = names(row, "FAIL_TO_PASS")
     if not fail_to_pass:
         raise RowError(RowProblem.MISSING_FIELD, "FAIL_TO_PASS is empty: nothing to solve")

@@ -24,7 +24,7 @@ MAX_TEST_TIMEOUT_S = 7 * 24 * 3600.0
 MAX_COMMAND_BYTES = 130_000
 """Linux takes 131,071 for one argument of a program; the tests' run is the argument of a bash."""
 MAX_NAME_BYTES = 255
-"""Of one folder or file, on every file system that nodes use."""
+"""Bytes of the name of one folder or file, on every file system that nodes use."""
 MAX_PATH_BYTES = 4000
 TESTS_DIR = "/tests"
 SOLVE = "solve.sh"
@@ -33,7 +33,7 @@ _NODES_OWN = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc"),
     *("/opt/python", "/run/mainspring"),
 )
-"""What a sandbox without an image has itself, with all that is below."""
+"""Folders that a sandbox without an image has itself, with all that is below."""
 _MOUNTS = ("/tmp", "/home/agent", "/run")
 """The same, where folders below are free."""
 
@@ -91,7 +91,7 @@ def _check_workdir(task: SweTask) -> None:
 
 
 def _grading_folders(task: SweTask) -> list[str]:
-    """What grading lays into the sandbox beside the repository."""
+    """Folders that grading lays into the sandbox beside the repository."""
     outside = any(path.startswith("/") for path in task.tests)
     verifier = isinstance(task.judge, RewardFile) or outside
     solution = ["/solution"] if task.solution else []

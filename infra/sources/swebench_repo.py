@@ -1,7 +1,7 @@
 """A SWE-bench task repository: `sweb.yaml`, and a folder for each task below `tasks/`.
 
 Like the official tool it leaves out tasks in splits that the repository does not publish, unless
-they are asked for by --split. Imported by `opening`.
+they are asked for by --split. Imported by `resolve`.
 """
 
 import json

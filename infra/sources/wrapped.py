@@ -12,7 +12,7 @@ from infra.sources.fields import Row, from_json, text_or
 from infra.sources.protocol import RowError, RowProblem
 
 REQUEST = "responses_create_params"
-"""What each input of NeMo-Gym has."""
+"""Field that each input of NeMo-Gym has."""
 _INSTANCES = ("instance_dict", "instance")
 _OWN = ("issue", "FAIL_TO_PASS", "expected_output_json", "test_command")
 """A row that has one of them is a task itself, whatever it carries."""

@@ -157,7 +157,7 @@ class Temporal:
             await asyncio.sleep(POLL_S)
 
     async def _register(self) -> None:
-        """What is missing: the server's own flag reaches new databases only, not older homes."""
+        """Register what is missing: the server's own flag reaches new databases only."""
         client = await Client.connect(self.address, namespace=self.namespace)
         try:
             await register_search_attributes(client)

@@ -1,1 +1,1 @@
-"""What every program needs of Temporal: the connection, failures by kind, heartbeats, its log."""
+"""Temporal for every program: the connection, failures by kind, heartbeats, its log."""

@@ -52,7 +52,7 @@ class NodeFull(MainspringError):
 
 
 class Faults(Interceptor):
-    """Of a worker: `Worker(..., interceptors=[Faults()])`."""
+    """Interceptor of a worker: `Worker(..., interceptors=[Faults()])`."""
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
         return _Classifying(super().intercept_activity(next))
@@ -105,8 +105,8 @@ def wait_before_retry_s(error: Exception) -> float | None:
 def failure(
     error: Exception, *, attempt: int, waited_s: float, is_cancelled: bool = False
 ) -> ApplicationError:
-    """What Temporal is told of `error`. One that a cancel or a drain may have caused is tried again
-    where anybody still waits for it."""
+    """The failure that Temporal is told for `error`. One that a cancel or a drain may have caused
+    is tried again where anybody still waits for it."""
     kind = kind_of(error)
     rule = rule_of(kind)
     known = isinstance(error, MainspringError)

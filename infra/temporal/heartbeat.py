@@ -26,7 +26,7 @@ class Beat:
         self.note = note
 
     def earlier(self, name: str) -> object:
-        """What this or an earlier attempt told under `name`; None if nothing."""
+        """Value that this or an earlier attempt told under `name`; None if nothing."""
         return self._told.get(name)
 
     def tell(self, name: str, value: object) -> None:

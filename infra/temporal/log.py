@@ -1,4 +1,4 @@
-"""What Temporal's SDK logs, in the process's one log; and what an activity logs, with whose it is.
+"""Lines of Temporal's SDK in the process's one log; those of an activity with whose they are.
 
 Every client of `connect` has both: the core's lines go to the standard library's
 logging instead of standard output, and whatever is logged while an activity runs carries the

@@ -37,7 +37,7 @@ MOST = 200
 """A thousand rollouts would read their histories again at the same time."""
 AT_ONCE = 16
 TIMEOUT_S = 10.0
-"""Of all calls together: later the server gives up a silent worker's queue by itself."""
+"""Limit of all calls together: later the server gives up a silent worker's queue by itself."""
 CALL_TIMEOUT = timedelta(seconds=3)
 NEWEST_EVENTS = 20
 """Signals and ends of children may have come after the task was put into its queue."""
@@ -47,7 +47,7 @@ POLL_TIMEOUT = timedelta(seconds=3)
 """Temporal refuses polls below 2 s, and answers an empty queue a second before the end."""
 
 FREED, LEFT = "freed", "left"
-"""What became of a workflow of which no task waits. Names of queues have an @."""
+"""Outcomes for a workflow of which no task waits. Names of queues have an @."""
 
 log = structlog.get_logger()
 

@@ -28,8 +28,8 @@ log = structlog.get_logger()
 
 
 def worker_identity(name: str) -> str:
-    """Of this process, as Temporal shows it: another one after every start, also of one program by
-    itself, which keeps its process number. The name begins after the host's."""
+    """Identity of this process, as Temporal shows it: another one after every start, also of one
+    program by itself, which keeps its process number. The name begins after the host's."""
     return f"{os.getpid()}-{uuid.uuid4().hex[:6]}@{socket.gethostname()}:{name}"
 
 

@@ -18,7 +18,7 @@ from mainspring.training.tracking import Point, PointId, TrackedCampaign
 
 @dataclass(frozen=True, slots=True)
 class TrackedBy:
-    """What a tracker is made of."""
+    """Facts that a tracker is made of."""
 
     campaign: TrackedCampaign
     tracking: TrackingConfig

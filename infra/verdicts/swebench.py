@@ -119,7 +119,7 @@ async def require(task: SweTask, judge: TestLog) -> None:
 
 
 async def judge_log(task: SweTask, judge: TestLog, log: bytes) -> LogVerdict:
-    """What the library makes of all that the test command printed."""
+    """The library's verdict on all that the test command printed."""
     with tempfile.TemporaryDirectory(prefix="mainspring-log-") as folder:
         file = Path(folder, "test_output.txt")
         await asyncio.to_thread(file.write_bytes, log.decode(errors="replace").encode())

@@ -22,13 +22,13 @@ from mainspring.status import NodeRefusal, NodeStatus, SandboxPurpose, SandboxSt
 FORGOTTEN_AFTER = timedelta(days=7)
 """Machines that come and go would fill the listing."""
 _OFFICIAL = ("docker.io/library/", "docker.io/")
-"""What may stand before an image's name and Docker leaves out when it lists images."""
+"""Beginnings of an image's name that Docker leaves out when it lists images."""
 _OPEN_LEASES = (SandboxRow.node == NodeRow.id, SandboxRow.status == SandboxStatus.OPEN)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeBeat:
-    """What a node reports of itself."""
+    """A node's report of itself."""
 
     id: NodeId
     capacity: int
@@ -42,7 +42,7 @@ class NodeBeat:
     disk_free_mb: int
     memory_free_mb: int
     version: str
-    """Of the program it runs."""
+    """Version of the program it runs."""
     started_at: datetime
 
 
@@ -57,7 +57,7 @@ class NodeRecord:
     num_leased: int
     """Its sandboxes with an open lease, gradings' too."""
     num_open: int
-    """Of these, the agents'. What the node said of itself at its last beat may be long past."""
+    """Agents' sandboxes among these. What the node told at its last beat may be long past."""
     has_stopped: bool
     """Its process ended in order."""
 

@@ -1,1 +1,1 @@
-"""What is to be played or opened next, read from what is stored."""
+"""Plans of what is to be played or opened next, read from what is stored."""

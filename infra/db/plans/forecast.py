@@ -1,4 +1,4 @@
-"""What a node will be asked to open next, so that it can get ready.
+"""Forecast of what a node will be asked to open next, so that it can get ready.
 
 A guess that costs nothing when it is wrong: nothing here is a promise, and rows may change while
 they are read. The next groups' tasks are no guess where a campaign's order is fixed by its seed;
@@ -30,7 +30,7 @@ from mainspring.status import (
 )
 
 NEXT_GROUPS = 2
-"""Of each campaign: the next one to start and the one after it."""
+"""Groups of each campaign: the next one to start and the one after it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a run plays: the rollouts of each of its parts, one rule for each kind of run.
+"""The rollouts of each part of a run, by one rule for each kind of run.
 
 Invariants: a part is one group; which rollouts it holds follows from what is stored and does not
 change once the part is there; a campaign plays evaluations of its policy here, one part each, and
@@ -178,7 +178,7 @@ async def _of_patches(
 
 
 def _given_patches(campaign: str) -> Select[tuple[str, str, float]]:
-    """What ended without a patch has nothing to grade."""
+    """Rollouts that ended with a patch: others have nothing to grade."""
     return select(RolloutRow.id, RolloutRow.task_id, RolloutRow.temperature).where(
         RolloutRow.campaign_id == campaign,
         DONE,

@@ -31,7 +31,7 @@ class Standing:
     num_ready: int
     """Training groups that wait for a step, those of the planned one among them."""
     next_index: int
-    """Of the next training group."""
+    """Index of the next training group."""
     num_masked_in_a_row: int
     """Newest groups of which too few rollouts were scored, without one in between that had enough.
     Those that an operator discarded do not count."""
@@ -147,7 +147,7 @@ async def ends_of_flat(database: Database, campaign: CampaignId, num: int) -> st
 
 
 async def _newest_fault(connection: AsyncConnection, campaign: CampaignId) -> str | None:
-    """Of the rollouts of the newest masked training group."""
+    """A fault among the rollouts of the newest masked training group."""
     return await connection.scalar(
         select(RolloutRow.fault)
         .join(GroupRow, GroupRow.id == RolloutRow.group_id)

@@ -1,4 +1,4 @@
-"""What became of answers to programs: which ones a life had whole, so that asking again is new.
+"""Receipts of answers to programs: which ones a life had whole, so that asking again is new.
 
 Invariants: an answer that a gateway wrote is noted only under the key that the life has; what may
 have been on its way when connections were cut is in doubt, and told again. Written by gateways and

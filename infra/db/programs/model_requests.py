@@ -40,7 +40,7 @@ from mainspring.status import RolloutPhase
 from mainspring.trajectories.turns import Call
 
 CHANNEL = "model_requests"
-"""Of Postgres' NOTIFY: a rollout's id, a space, an epoch, a space, a number."""
+"""Channel of Postgres' NOTIFY. Payload: a rollout's id, a space, an epoch, a space, a number."""
 _ROW = ModelRequestRow
 _KNOWN = (
     *(_ROW.number, _ROW.state, _ROW.life, _ROW.first_life, _ROW.kind, _ROW.history, _ROW.num_sent),

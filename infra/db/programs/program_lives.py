@@ -26,7 +26,7 @@ from mainspring.status import RolloutPhase
 KEY_PREFIX = "mss_"
 KEY_BYTES = 32
 OUTPUT_CHARS = 8000
-"""Of what a program printed, its end."""
+"""Kept of what a program printed: its end."""
 _COLUMNS = ["rollout_id", "epoch", "life", "key_hash"]
 _BEGIN = fenced_insert(
     ProgramLifeRow,

@@ -26,14 +26,14 @@ _ROW = OfferedSessionRow
 
 @dataclass(frozen=True, slots=True)
 class HandedIn:
-    """What an agent hands in."""
+    """The result that an agent hands in."""
 
     ending: SessionEnd
     digest: str
     """The same again has the same."""
     patch: bytes | None = None
     verdict: Verdict | None = None
-    """Of a reward, with its report."""
+    """Verdict of a reward, with its report."""
     report: GradeReport | None = None
     note: str | None = None
 
@@ -105,7 +105,7 @@ async def _locked(connection: AsyncConnection, ident: str) -> SessionRecord:
 async def _write(
     connection: AsyncConnection, session: SessionRecord, values: dict[str, Any]
 ) -> None:
-    """What the end brings the rollout, while it lives in the session's epoch. Raises Fenced."""
+    """Write the end into the rollout, while it lives in the session's epoch. Raises Fenced."""
     written = await connection.scalar(
         update(RolloutRow)
         .where(

@@ -27,7 +27,7 @@ _ONE_CLAIM = text("SELECT pg_advisory_xact_lock(hashtextextended('claim of ' || 
 
 
 class ClaimOver(Fenced):
-    """What this claim took is over; another claim takes another session."""
+    """The session that this claim took is over; another claim takes another session."""
 
 
 async def offer(

@@ -1,4 +1,4 @@
-"""What keeps a reproducible campaign from being repeated, found in what is stored anyway.
+"""Deviations that keep a reproducible campaign from being repeated, found in what is stored.
 
 Invariant: nothing is written for it, so a campaign cannot forget a deviation that a crash cut off.
 Read by the fingerprint of a campaign and by the page that shows it.

@@ -19,7 +19,7 @@ from mainspring.status import GroupKind, GroupStatus, Suspicion
 
 @dataclass(frozen=True, slots=True)
 class Endings:
-    """Of the rollouts that ended, by the words of `mainspring.status`."""
+    """Counts of the rollouts that ended, by the words of `mainspring.status`."""
 
     num_rollouts: int
     num_turns: int

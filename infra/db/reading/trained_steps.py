@@ -26,7 +26,7 @@ class Step:
     step: int
     reward_mean: float | None = None
     solve_rate: float | None = None
-    """Of the rollouts the step was trained on."""
+    """Solve rate of the rollouts the step was trained on."""
     mixed_groups: int | None = None
     """Groups with both solved and unsolved rollouts: the only ones that carry a gradient."""
     entropy: float | None = None
@@ -62,7 +62,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """What the rollouts one step was trained on were rewarded for."""
+    """Reward, by its parts, of the rollouts that one step was trained on."""
 
     step: int
     parts: dict[str, float]

@@ -19,11 +19,11 @@ from mainspring.status import StopReason, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Of one campaign's rollouts."""
+    """Counts of one campaign's rollouts that ended."""
 
     num_ended: int
     num_as_expected: int
-    """Of these, those with the stop reason, the verdict and the number of turns that were asked."""
+    """Those of them with the stop reason, the verdict and the number of turns that were asked."""
     last_end: datetime | None
 
 

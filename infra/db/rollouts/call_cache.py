@@ -1,5 +1,5 @@
-"""What this process knows of the calls of the rollouts it plays, so that a reply reads only what is
-new: of an agent's calls with what their commands did, of a program's with its requests.
+"""Cache of the calls of the rollouts that this process plays, so that a reply reads only what is
+new: an agent's calls with what their commands did, a program's with its requests.
 
 Invariants: the store is the truth. What stands there is never changed, so what is known of earlier
 calls stays right; every read asks for the newest that is known here, and when the store has another
@@ -26,7 +26,7 @@ from mainspring.programs.record import RequestState
 from mainspring.trajectories.turns import Call, Execution
 
 MAX_BYTES = 256 << 20
-"""Of one process: some hundreds of long rollouts, each a megabyte of tokens as Python has them."""
+"""Most in one process: some hundreds of long rollouts, each a megabyte of tokens in Python."""
 TOKEN_BYTES = 36
 """A number and its place in a tuple."""
 ROW_BYTES = 500
@@ -61,7 +61,7 @@ class PlayedCalls:
     calls: list[Call] = field(default_factory=list)
     executions: list[Execution] = field(default_factory=list)
     asked: NextRequest | None = None
-    """What was asked last, after some of these calls."""
+    """The request asked last, after some of these calls."""
     num_bytes: int = 0
     """About what it takes in memory."""
 
@@ -130,7 +130,7 @@ class CallCache:
         return whole
 
     def keep(self, rollout: RolloutId, epoch: int, known: PlayedCalls) -> None:
-        """What the caller has read, with what it stored since then."""
+        """Keep what the caller has read, with what it stored since then."""
         # A copy: two attempts of an activity may add to what they read.
         own = PlayedCalls([*known.calls], [*known.executions], known.asked, known.num_bytes)
         self._keep(rollout, epoch, own)

@@ -83,12 +83,12 @@ class NewRollout:
     exploit: str | None = None
     """Name of the exploit that is tried."""
     seed: int | None = None
-    """Of its sampling."""
+    """Seed of its sampling."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupTally:
-    """What the finished rollouts of a group came to."""
+    """Counts of the finished rollouts of a group."""
 
     num_resolved: int
     num_masked: int

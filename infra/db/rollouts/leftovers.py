@@ -1,4 +1,4 @@
-"""What is kept for a rollout only while it is played, dropped in the transaction that ends it."""
+"""Rows kept for a rollout only while it is played, dropped in the transaction that ends it."""
 
 from sqlalchemy import ColumnElement, delete, select
 from sqlalchemy.ext.asyncio import AsyncConnection

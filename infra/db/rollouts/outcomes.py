@@ -1,4 +1,4 @@
-"""What one epoch of a rollout played and what grading found: all that its end is judged by.
+"""Play and grading of one epoch of a rollout: all that its end is judged by.
 
 Invariant: one statement, for every rollout's end reads it. Nothing here is written.
 """
@@ -28,11 +28,11 @@ class Played:
     report: GradeReport | None
     replies: tuple[str, ...]
     parts: tuple[Reply | None, ...]
-    """Of each reply, as `Call.parts`."""
+    """Parts of each reply, as `Call.parts`."""
     num_completion_tokens: int | None
-    """Of all replies; None when an endpoint did not count those of one."""
+    """Tokens of all replies; None when an endpoint did not count those of one."""
     num_tokens: int | None
-    """Of the whole sequence; None likewise."""
+    """Tokens of the whole sequence; None likewise."""
 
 
 def _unless_unknown(total: Any, counted: Any) -> Any:

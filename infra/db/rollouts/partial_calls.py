@@ -48,7 +48,7 @@ _DROP = text(
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What there is of call `number` of a rollout's life."""
+    """The beginning of call `number` of a rollout's life."""
 
     rollout: RolloutId
     epoch: int

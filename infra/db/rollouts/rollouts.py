@@ -88,7 +88,7 @@ class RolloutRecord:
     exploit: str | None
     temperature: float
     seed: int | None
-    """Of its sampling; None: none is sent."""
+    """Seed of its sampling; None: none is sent."""
     phase: RolloutPhase
     epoch: int
     run_id: str | None
@@ -99,7 +99,7 @@ class RolloutRecord:
     suspicions: list[str]
     fault: str | None
     patch_note: str | None
-    """What the patch lacks, or why there is none."""
+    """Note of what the patch lacks, or why there is none."""
     past_runs: list[str]
     num_turns: int
     phase_s: dict[str, float]

@@ -67,7 +67,7 @@ class CampaignRecord:
     uid: str
     """Tells it from another campaign of this name, in another store or another time."""
     config_digest: str
-    """Of what shapes its weights, as it was stored, whatever version reads it."""
+    """Digest of what shapes its weights, as it was stored, whatever version reads it."""
     lacks_device: bool = False
     """A version without `trainer.device` stored it: it resumes on the device that is given."""
 

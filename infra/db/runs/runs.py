@@ -15,12 +15,12 @@ from mainspring.ids import CampaignId, GroupId
 from mainspring.status import GroupStatus, Verdict
 
 _COMPLETE = (GroupStatus.READY, GroupStatus.MASKED)
-"""Of groups that measure."""
+"""Statuses of groups that measure."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunTally:
-    """What the rollouts of a campaign came to so far."""
+    """Counts of a campaign's rollouts so far."""
 
     num_done: int
     num_running: int

@@ -1,4 +1,4 @@
-"""What every table shares: names of constraints, and column types by Python type."""
+"""Base of every table: names of constraints, and column types by Python type."""
 
 from datetime import datetime
 from typing import Any

@@ -100,7 +100,7 @@ class SelectionRow(Base):
     position: Mapped[int | None]
     """None: the task is excluded."""
     verification: Mapped[Verification | None] = word("verification", Verification)
-    """What was known of it then; None: not asked."""
+    """Verification as known then; None: not asked."""
     exclusion: Mapped[Exclusion | None] = word("exclusion", Exclusion)
     """None: it is used, or was excluded by its verification before this column was there."""
 
@@ -123,7 +123,7 @@ class PolicyVersionRow(Base):
     fingerprint: Mapped[dict[str, Any] | None]
     """SHA-256 of these weights and of what made them; null: not recorded."""
     stamp: Mapped[dict[str, Any] | None]
-    """What bits depend on beside the data: library versions, CPU, sizes; null: not recorded."""
+    """Facts that decide bits beside the data: library versions, CPU, sizes; null: not recorded."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
@@ -189,7 +189,7 @@ class RolloutRow(Base):
     """Name of the exploit that was tried (player "exploit")."""
     temperature: Mapped[float]
     seed: Mapped[int | None]
-    """Of its sampling; null: none is sent."""
+    """Seed of its sampling; null: none is sent."""
     phase: Mapped[RolloutPhase] = word("phase", RolloutPhase)
     epoch: Mapped[int] = mapped_column(server_default=text("0"))
     run_id: Mapped[str | None]
@@ -199,12 +199,12 @@ class RolloutRow(Base):
     verdict: Mapped[Verdict | None] = word("verdict", Verdict)
     reward: Mapped[float | None]
     reward_parts: Mapped[dict[str, float | None] | None]
-    """What each part of the campaign's reward came to, before weights."""
+    """Value of each part of the campaign's reward, before weights."""
     suspicions: Mapped[list[str]] = mapped_column(server_default=text("'{}'"))
     fault: Mapped[str | None] = mapped_column(PlainText)
     patch: Mapped[bytes | None]
     patch_note: Mapped[str | None] = mapped_column(PlainText)
-    """What the patch lacks, or why there is none."""
+    """Note of what the patch lacks, or why there is none."""
     grade_output: Mapped[str | None] = mapped_column(PlainText)
     grade_report: Mapped[dict[str, Any] | None]
     num_turns: Mapped[int] = mapped_column(server_default=text("0"))
@@ -233,12 +233,12 @@ class CallRow(Base):
     num_prompt_tokens: Mapped[int | None]
     num_completion_tokens: Mapped[int | None]
     parts: Mapped[Reply | None]
-    """Of an endpoint's reply to a program, or of a reply to an agent that offered tools."""
+    """Parts of an endpoint's reply to a program, or of a reply to an agent that offered tools."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class PartialCallRow(Base):
-    """What there is of a reply while it is generated."""
+    """The beginning of a reply while it is generated."""
 
     __tablename__ = "partial_calls"
 
@@ -347,7 +347,7 @@ class StepGroupRow(Base):
 
 
 class SftDataRow(Base):
-    """What a supervised run is trained on, fixed before its first step."""
+    """Data that a supervised run is trained on, fixed before its first step."""
 
     __tablename__ = "sft_data"
 

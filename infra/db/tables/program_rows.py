@@ -27,7 +27,7 @@ class ProgramLifeRow(Base):
     key_hash: Mapped[str]
     """SHA-256 of the key that its requests come with."""
     bundle_sha256: Mapped[str | None]
-    """Of the bundle that it ran from; null: of none, or of one that was gone by then."""
+    """Digest of the bundle that it ran from; null: of none, or of one that was gone by then."""
     returncode: Mapped[int | None]
     """Null: it runs, or its end was not seen."""
     output: Mapped[str | None] = mapped_column(PlainText)
@@ -37,7 +37,7 @@ class ProgramLifeRow(Base):
 
 
 class ModelRequestRow(Base):
-    """What a program asked; its reply is the call of the same number."""
+    """A program's request; its reply is the call of the same number."""
 
     __tablename__ = "model_requests"
     __table_args__ = (UniqueConstraint("rollout_id", "epoch", "key", "occurrence"),)

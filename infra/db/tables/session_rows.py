@@ -15,7 +15,7 @@ from mainspring.programs.session import SessionEnd
 
 
 class CampaignKeyRow(Base):
-    """What an agent outside shows to take sessions of a run."""
+    """Key that an agent outside shows to take sessions of a run."""
 
     __tablename__ = "campaign_keys"
     __table_args__ = (Index(None, "key_hash"),)
@@ -48,16 +48,16 @@ class OfferedSessionRow(Base):
     life: Mapped[int]
     offered_at: Mapped[datetime] = mapped_column(server_default=func.now())
     claim: Mapped[str | None] = mapped_column(PlainText)
-    """What tells the claim that took it from every other one, when it is sent again."""
+    """Identity of the claim that took it, the same when the claim is sent again."""
     taken_by: Mapped[str | None] = mapped_column(PlainText)
     """The name that the agent gave."""
     taken_at: Mapped[datetime | None]
     deadline: Mapped[datetime | None]
     seen_at: Mapped[datetime | None]
-    """Of the agent's newest request or heartbeat."""
+    """Time of the agent's newest request or heartbeat."""
     ending: Mapped[SessionEnd | None] = word("ending", SessionEnd)
     result_hash: Mapped[str | None]
     """SHA-256 of what was handed in."""
     note: Mapped[str | None] = mapped_column(PlainText)
-    """What the agent told of its error, or why it was ended."""
+    """The agent's words on its error, or why it was ended."""
     ended_at: Mapped[datetime | None]

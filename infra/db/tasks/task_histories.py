@@ -1,4 +1,4 @@
-"""What a campaign knows of each of its tasks, for a curriculum that asks for it."""
+"""Histories of a campaign's tasks, for a curriculum that asks for them."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from mainspring.ids import CampaignId, TaskId
 from mainspring.status import GroupKind, GroupStatus
 
 _KNOWN = (GroupStatus.READY, GroupStatus.CONSUMED, GroupStatus.FLAT, GroupStatus.MASKED)
-"""Of a masked group count the rollouts that were scored."""
+"""Groups that tell of a task; of a masked one the rollouts that were scored count."""
 
 
 async def read(

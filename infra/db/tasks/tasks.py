@@ -28,11 +28,11 @@ UNSTORABLE = "holds what Postgres cannot store: NUL, half a surrogate pair or no
 _IMAGE = TaskRow.spec["image"].astext
 _JUDGE = TaskRow.spec["judge"]
 KIND = func.coalesce(TaskRow.spec["kind"].astext, SWE)
-"""Of its environment; tasks that were stored before there were others have none."""
+"""Kind of its environment; tasks that were stored before there were others have none."""
 
 
 class ImportFate(StrEnum):
-    """What became of one task of an import."""
+    """Outcome of one task of an import."""
 
     NEW = "new"
     """It is stored now."""

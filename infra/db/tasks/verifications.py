@@ -1,4 +1,4 @@
-"""What grading gold and empty patches has shown about tasks.
+"""Verifications: what grading gold and empty patches has shown about tasks.
 
 Invariants: read from the rollouts themselves, nothing is stored twice; a rollout that ended masked
 tells nothing about its task; of several verifications the newest that judged both patches counts,
@@ -144,7 +144,7 @@ async def reasons(database: Database, campaign: CampaignId) -> dict[TaskId, str]
 
 
 def _reason(verdict: str, note: str | None, patch_note: str | None, output: str | None) -> str:
-    """What the record has of it, the most telling first; of the tests' output its end."""
+    """Reason that the record has, the most telling first; of the tests' output its end."""
     lines = (output or "").strip().splitlines()
     what = note or WHAT.get(Verdict(verdict), verdict)
     if lines and (verdict == Verdict.PATCH_FAILED or (verdict in WHAT and not note)):
@@ -154,7 +154,7 @@ def _reason(verdict: str, note: str | None, patch_note: str | None, output: str 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """What became of one kind of patch."""
+    """Results of one kind of patch."""
 
     num_graded: int
     num_resolved: int

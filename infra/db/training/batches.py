@@ -1,4 +1,4 @@
-"""What the trainer reads: groups with the rewards and every token of their rollouts.
+"""Batches that the trainer reads: groups with the rewards and every token of their rollouts.
 
 Invariant: reading a planned step's batch gives the same at any time, because closed groups do not
 change. A batch may hold gigabytes: it is read in pages of a few rollouts, so that neither a page's
@@ -23,7 +23,7 @@ from mainspring.status import StopReason
 from mainspring.trajectories.packed_call import PackedCall, TokenCall
 
 PAGE_ROLLOUTS = 16
-"""Of 32k tokens each: 3 MB, which arrive in some milliseconds; of 256k ten times that."""
+"""Rollouts of a page: of 32k tokens each 3 MB, arriving in some milliseconds; of 256k tenfold."""
 _CALL = (
     CallRow.number,
     CallRow.parent,
@@ -42,7 +42,7 @@ class BatchRollout:
     reward: float | None
     """None: masked."""
     calls: Sequence[TokenCall]
-    """Of its last epoch, by number."""
+    """Calls of its last epoch, by number."""
     stop_reason: StopReason | None = None
     untrained: frozenset[int] = frozenset()
     """Calls that are context only: a program's side matters, and what its last life did not ask."""

@@ -1,4 +1,4 @@
-"""What is discarded: a batch that cannot be trained, by the trainer or an operator, or the newest
+"""Discards of a batch that cannot be trained, by the trainer or an operator, or of the newest
 version, by an operator.
 
 Invariants: what is discarded is named by what was seen of it, so that a command that runs twice
@@ -52,7 +52,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """What went with a policy version."""
+    """A policy version and what went with it."""
 
     version: int
     groups: list[GroupId]

@@ -18,7 +18,7 @@ from mainspring.ids import CampaignId
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Of one policy version; None: not recorded."""
+    """Fingerprint and stamp of one policy version; None: not recorded."""
 
     version: int
     fingerprint: Fingerprint | None

@@ -35,14 +35,14 @@ class PolicyRecord:
     campaign: CampaignId
     version: int
     uid: str
-    """Of these weights: another version of the same number has another one."""
+    """Identity of these weights: another version of the same number has another one."""
     step: int | None
     """The step that made it; None for version 0."""
     path: str
     """A Hugging Face model directory."""
     checkpoint: str | None
-    """What training resumes from: weights, optimizer, schedule. None: its step is trained again,
-    from the newest version before it that has one."""
+    """Checkpoint that training resumes from: weights, optimizer, schedule. None: its step is
+    trained again, from the newest version before it that has one."""
     logprob_gap_max: float | None
     """Largest gap between served and recomputed log-probs; None before it was measured."""
     num_gap_tokens: int | None

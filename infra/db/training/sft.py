@@ -28,7 +28,7 @@ from mainspring.trajectories.imitation import to_imitate
 from mainspring.trajectories.samples import Sample
 
 CHUNK_BYTES = 8 << 20
-"""Of samples that are written at once: many short ones, or a few long ones."""
+"""Size of samples that are written at once: many short ones, or a few long ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from mainspring.trajectories.samples import Sample, samples_of
 
 @dataclass(slots=True)
 class Chosen:
-    """What became of the rollouts of one source."""
+    """Counts of the rollouts of one source."""
 
     num_stored: int = 0
     left: Counter[str] = field(default_factory=Counter[str])

@@ -282,7 +282,7 @@ class SGLangClient:
     async def _attempt(
         self, engine: str, request: _Request
     ) -> tuple[dict[str, Any] | None, EngineUnreachable | EngineFailing | None]:
-        """What the engine answered, and why that is not all."""
+        """The engine's answer, and why that is not all."""
         try:
             await self._refuse_first_model(engine, request.versions)
             adapter = await self._adapter(engine, request.versions)

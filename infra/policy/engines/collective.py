@@ -203,7 +203,7 @@ class EngineUpdate:
     async def _each(
         self, path: str, body: dict[str, Any] | Callable[[str], dict[str, Any]]
     ) -> None:
-        """Of all engines at once; the first failure, once all have ended."""
+        """Post to all engines at once; raise the first failure, once all have ended."""
         asked = [
             self._weights.wire.post(engine, path, body(engine) if callable(body) else body)
             for engine in self._num_ranks

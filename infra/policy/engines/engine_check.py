@@ -25,7 +25,7 @@ CPU_ENGINE = "mainspring"
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """What an engine serves; None where the engine does not tell."""
+    """Facts about what an engine serves; None where the engine does not tell."""
 
     url: str
     model_path: str
@@ -40,7 +40,7 @@ class EngineReport:
     reproducible: bool
     """Its replies do not depend on other requests: `mainspring serve --reproducible`."""
     stamp: MachineStamp | None
-    """What its bits depend on."""
+    """Facts that its bits depend on."""
     mismatch: str | None
     """One sentence on how it differs from what was expected; None when it fits."""
 
@@ -148,7 +148,7 @@ def _stamp(told: object) -> MachineStamp | None:
 
 
 async def _sglang_context_length(http: httpx.AsyncClient, url: str) -> int | None:
-    """What its OpenAI-compatible list of models shows, less what it keeps for itself."""
+    """Context length in its OpenAI-compatible list of models, less what it keeps for itself."""
     answer = await _get(http, url, "/v1/models")
     try:
         length = answer.json()["data"][0]["max_model_len"]

@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 
 def served_label(info: dict[str, Any]) -> WeightLabel | None:
-    """Of what an engine's /model_info answers; None for weights that no campaign named."""
+    """Label in an engine's answer to /model_info; None for weights that no campaign named."""
     return WeightLabel.parse(str(info.get("weight_version")))
 
 

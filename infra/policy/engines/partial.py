@@ -29,7 +29,7 @@ class UnknownWeights(EngineError):
         self.engine = engine
         self.served = served
         self.begun: PartialCall | None = None
-        """What there was of the reply before that engine was asked."""
+        """Beginning of the reply, from before that engine was asked."""
         self.num_closed = 0
         """Connections that had closed under the request by then: see ReplyRequest.num_closed."""
 
@@ -44,7 +44,7 @@ class Partial:
     spans: list[VersionSpan] = field(default_factory=list)
     latency_s: float = 0.0
     labels: set[WeightLabel] = field(default_factory=set)
-    """Of the weights under which tokens were sampled, and of those served at the end."""
+    """Labels of the weights under which tokens were sampled, and of those served at the end."""
 
     def add(self, engine: str, answer: dict[str, Any], versions: Versions, silent_s: float) -> str:
         """Append one answer of `engine`, which was silent so long; returns its finish type."""
@@ -104,7 +104,7 @@ class Partial:
         )
 
     def with_piece(self, engine: str, answer: dict[str, Any], versions: Versions) -> PartialCall:
-        """What there is with an answer that is not at its end. Raises as `add`."""
+        """The call so far, with an answer that is not at its end. Raises as `add`."""
         so_far = Partial(
             self.any_weights, [*self.output_ids], [*self.logprobs], [*self.spans], self.latency_s
         )

@@ -22,7 +22,7 @@ SILENT_AFTER_S = 3.0
 @dataclass(slots=True)
 class Watch:
     silent_s: float = 0.0
-    """Of the time watched; set when the watch ends."""
+    """Silent part of the time watched; set when the watch ends."""
 
 
 @dataclass(slots=True)

@@ -69,7 +69,7 @@ def sglang_command(
 
 
 def _context(model: Path, asked: int) -> int:
-    """What SGLang must be given to serve `asked` tokens in full."""
+    """Context length that SGLang must be given to serve `asked` tokens in full."""
     longest = read_facts(model).max_context
     if longest is None:
         return asked + SGLANG_SPARE_TOKENS

@@ -29,7 +29,7 @@ class Closed(EngineUnreachable):
     def __init__(self, message: str, so_far: dict[str, Any] | None = None) -> None:
         super().__init__(message)
         self.so_far = so_far
-        """What the engine had streamed."""
+        """The answer as far as the engine had streamed it."""
 
 
 class NothingListens(EngineUnreachable):

@@ -1,4 +1,4 @@
-"""What a model directory must hold for a campaign or an engine, checked before anything heavy.
+"""Checks of what a model directory must hold for a campaign or an engine, before anything heavy.
 
 Three levels: the tokenizer alone (an evaluation), what an engine can serve, and what a campaign can
 train. The model itself is judged by `mainspring.model_folder`; here are the tokenizer's files

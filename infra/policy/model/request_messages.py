@@ -87,7 +87,7 @@ def _message(facts: TemplateFacts, message: ChatMessage) -> Message:
 
 
 def _invented(facts: TemplateFacts, message: ChatMessage) -> Message:
-    """Of the assistant, as the program claims it."""
+    """Message of the assistant, as the program claims it."""
     calls = message.tool_calls
     arguments = [as_object(call.arguments) for call in calls]
     fits = len(calls) <= facts.num_calls and (facts.calls_with_text or not message.text)

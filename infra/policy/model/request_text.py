@@ -26,7 +26,7 @@ from mainspring.errors import ModelError
 from mainspring.programs.request import ChatMessage, Role, ToolSpec
 
 TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<|python_tag|>")
-"""What parsers look for. Some tokenizers call these special tokens, others do not."""
+"""Texts that parsers look for. Some tokenizers call these special tokens, others do not."""
 NUM_KEPT = 64
 """First prompts that are kept: those of a group's rollouts are the same, and take up to 200 ms."""
 

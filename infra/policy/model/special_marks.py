@@ -65,8 +65,8 @@ class Guard:
         return self._guarded(value)
 
     def split(self, rendered: str) -> list[tuple[str, bool]]:
-        """What the template made of guarded texts, in order, and whether each piece is a special
-        token that stays text."""
+        """Pieces of what the template made of guarded texts, in order, and whether each is a
+        special token that stays text."""
         if not self._marked:
             return [(rendered, False)]
         pieces: list[tuple[str, bool]] = []

@@ -35,7 +35,7 @@ def with_fixed_date(template: Any) -> Any:
 
 
 def directives(at: datetime) -> dict[str, str]:
-    """What each directive of strftime gives, in UTC and the C locale."""
+    """Value of each directive of strftime, in UTC and the C locale."""
     at = at.astimezone(UTC)
     found = {f"%{each}": at.strftime(f"%{each}") for each in _NUMBERS}
     found |= {each: at.strftime(each) for each in _UNPADDED}

@@ -1,4 +1,4 @@
-"""What a chat template can show of a program's request, found by trying it once.
+"""Facts on what a chat template can show of a program's request, found by trying it once.
 
 Invariants: a fact is true only when the template put every text where it belongs, in order; a
 template that drops what was said is refused. Used by `request_text`; imports no tokenizer.
@@ -37,7 +37,7 @@ class TemplateFacts:
     repeated_user: bool
     """It takes several user messages in a row."""
     opening: str
-    """What of a reply's reasoning the template begins itself."""
+    """Beginning of a reply's reasoning that the template writes itself."""
 
 
 def find_facts(render: Render, directory: Path) -> TemplateFacts:

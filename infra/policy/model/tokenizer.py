@@ -83,7 +83,7 @@ class ChatTokenizer:
 
     @cached_property
     def closing_ids(self) -> tuple[int, ...]:
-        """What follows a reply in the template up to and including its end token."""
+        """Tokens that follow a reply in the template up to and including its end token."""
         ids = self._after_reply("next")
         for position, token in enumerate(ids):
             if token in self._special_ids:
@@ -176,7 +176,7 @@ class ChatTokenizer:
         return self._encode(text, split=False)
 
     def encode_plain(self, text: str) -> list[int]:
-        """What others wrote: special tokens in it are text."""
+        """Encode what others wrote: special tokens in it are text."""
         return self._encode(text, split=True)
 
     def _encode(self, text: str, split: bool) -> list[int]:

@@ -1,4 +1,4 @@
-"""What an endpoint tells of a request that it refuses: which kind of refusal, and its words.
+"""An endpoint's refusal of a request: its kind, and its words.
 
 Pure. Each server has its own words, and new ones come each month, so a full context is found by a
 rule: words about length where the endpoint had taken an earlier request of the same shape. What a
@@ -18,7 +18,7 @@ from infra.policy.replies.refusal_counts import number, numbers
 SAID_CHARS = 1000
 """Kept of what it tells; a program is told that much."""
 READ_CHARS = 20_000
-"""Of an error's body; a body may repeat the whole prompt."""
+"""Characters read of an error's body; a body may repeat the whole prompt."""
 MAX_DEPTH = 6
 """Levels of an error's JSON that are read: gateways wrap the error of the server behind them."""
 OF_THE_REQUEST = (400, 413, 422)
@@ -47,7 +47,7 @@ class EndpointRefusalKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RefusedRequest:
-    """What is known of a request that was refused."""
+    """Facts about a request that was refused."""
 
     num_taken: int = 0
     """Requests of the same shape that it continues, and that the endpoint had answered."""
@@ -178,7 +178,7 @@ def words_of(body: object) -> str:
 
 
 def judge(status: int, body: object, asked: RefusedRequest) -> EndpointRefusalKind:
-    """What kind of refusal `status` with `body` (text or JSON) is. A reply that is an error has the
+    """Kind of refusal `status` with `body` (text or JSON) is. A reply that is an error has the
     status that it names, else 502."""
     said = " ; ".join(texts_of(body))[:READ_CHARS]
     if 300 <= status < 400:

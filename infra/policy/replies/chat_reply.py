@@ -13,10 +13,10 @@ from typing import Any
 from mainspring.programs.request import ToolCall
 
 MAX_COUNT = 2**31 - 1
-"""Of tokens, as the store keeps them."""
+"""Most tokens that the store can count."""
 OTHER_SHAPE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
 _REASONING = ("reasoning_content", "reasoning")
-"""Of a message: servers have two names for it."""
+"""Reasoning's field in a message: servers have two names for it."""
 _FILTERED = re.compile(
     r"content|filter|safety|sensitive|refus|recitation|blocklist|prohibited|spii|toxic|moderat|guardrail"
     r"|policy|flagged",
@@ -27,7 +27,7 @@ _CUT = re.compile(
     r"|overload|evict|preempt|incomplete|disconnect|network|killed|dropped",
     re.IGNORECASE,
 )
-"""Of finish reasons: those of services differ, and they are written in any case."""
+"""Finish reasons of a cut reply: those of services differ, and they are written in any case."""
 
 
 class NotWhole(Exception):
@@ -90,7 +90,7 @@ def _reasoning(message: dict[str, Any]) -> str:
 
 
 def _text(content: object) -> str:
-    """Of a message: its string, or the text among its parts. None: a model that only thought."""
+    """Text of a message: its string, or that among its parts. None: a model that only thought."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):

@@ -1,4 +1,4 @@
-"""What an OpenAI-compatible endpoint did in the place of a reply, as errors by what may be done.
+"""Errors for what an OpenAI-compatible endpoint did in the place of a reply, by what may be done.
 
 Each error's `fault` has its bound in `mainspring.status.fates`. Raised by `openai`; caught by
 `text_policy` and the activities of replies.

@@ -62,9 +62,9 @@ class OpenAIClient:
         self._limit_name = "max_tokens"
         self._max_context = policy.max_context
         self._left_out = frozenset(() if policy.temperature is not None else ("temperature",))
-        """Of _OPTIONAL: what is not sent."""
+        """Names in _OPTIONAL that are not sent."""
         self._taken: set[str] = set()
-        """Of _OPTIONAL: what an endpoint has taken, so that its refusal means something else."""
+        """Names in _OPTIONAL that an endpoint has taken: its refusal means something else."""
         self._tell_ends: set[str] = set()
         """Endpoints that have told a reply's finish reason: one without is cut off there."""
         self._balancer = Balancer(policy.engines)

@@ -39,8 +39,8 @@ _PROMPT = tuple(
 
 
 def token_counts(said: str) -> tuple[int | None, int | None]:
-    """Of the prompt (with the reply's room, where both are told as one number), and the most that
-    prompt and reply may have together, as far as the words label them."""
+    """Tokens of the prompt (with the reply's room, where both are told as one number), and the most
+    that prompt and reply may have together, as far as the words label them."""
     if found := _SUM.search(said):
         return number(found[1]), number(found[3])
     if found := _GREATER.search(said):

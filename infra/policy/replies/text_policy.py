@@ -113,8 +113,8 @@ class TextPolicy:
     async def count(
         self, request: ModelRequest, stored: Callable[[], Awaitable[Sequence[StoredCall]]]
     ) -> int:
-        """What the endpoint counted of the history that the request continues; of the rest an
-        estimate."""
+        """Tokens that the endpoint counted of the history that the request continues; of the rest
+        an estimate."""
         calls = await stored()
         below = max((each.call.number for each in calls), default=-1) + 1
         found = continued_call(request, chain(request, self._noise), calls, below)

@@ -45,8 +45,8 @@ from mainspring.trajectories.turns import Call
 WeightsOf = Callable[[int | None], Awaitable[tuple[Path, WeightLabel]]]
 """A policy version of the campaign; the newest for None."""
 INLINE_CHARS = 20_000
-"""Of messages without tools: fewer are rendered in a millisecond or two, and a thread would cost a
-part of that beside."""
+"""Characters of messages without tools: fewer are rendered in a millisecond or two, and a thread
+would cost a part of that beside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Prompt:
 
     @property
     def num_tokens(self) -> int:
-        """Of the whole prompt."""
+        """Tokens of the whole prompt."""
         return self.start + len(self.new_ids)
 
     @property
@@ -137,8 +137,8 @@ class TokenPolicy:
     async def count(
         self, request: ModelRequest, stored: Callable[[], Awaitable[Sequence[StoredCall]]]
     ) -> int:
-        """Of the request rendered whole; of one that continues a stored history it may differ from
-        what its reply's usage tells, as tokens that were served stand."""
+        """Tokens of the request rendered whole; of one that continues a stored history it may
+        differ from what its reply's usage tells, as tokens that were served stand."""
         return (await self._prompt(request, None, (), below=0)).num_tokens
 
     async def _prompt(
@@ -149,7 +149,7 @@ class TokenPolicy:
         *,
         below: int,
     ) -> Prompt:
-        """What is asked with; nothing is sampled. Raises RequestRefused."""
+        """Prompt to ask with; nothing is sampled. Raises RequestRefused."""
         try:
             digests = digests or chain(request, self._noise)
             found = continued_call(request, digests, stored, below)
@@ -177,7 +177,7 @@ async def _rendered(
     messages: Sequence[ChatMessage],
     tools: Sequence[ToolSpec] = (),
 ) -> tuple[int, ...]:
-    """What takes long in a thread: heartbeats share this loop."""
+    """Tokens that `render` makes, in a thread where that takes long: heartbeats share this loop."""
     is_plain = not tools and not any(message.tool_calls for message in messages)
     if is_plain and sum(len(message.text) for message in messages) < INLINE_CHARS:
         return tuple(render())

@@ -74,11 +74,11 @@ MEMORY_PER_TMP = 4
 """How much more memory_mb is than each of the three file systems in memory. A control group counts
 both, and were it full of files, killing processes would free nothing, and end with the shell."""
 SPARE_PIDS = 2
-"""Of a control group beyond RLIMIT_NPROC, so that a full sandbox fails as it would without one."""
+"""Pids of a control group beyond RLIMIT_NPROC: a full sandbox fails as it would without one."""
 RUN_DIR = "/run/mainspring/run"
 PREPARED_DIR = "/run/mainspring/prepared"
 _WRITABLE = ("work", "run", "more")
-"""What of a sandbox's directory its commands can write to."""
+"""Parts of a sandbox's directory that its commands can write to."""
 MAX_NAME_BYTES = 255
 
 
@@ -124,7 +124,7 @@ class BwrapBackend:
             )
 
     async def contents(self) -> Contents:
-        """What a task without an image finds in its sandbox. Raises BackendUnavailable."""
+        """Contents of the sandbox of a task without an image. Raises BackendUnavailable."""
         returncode, said = await self._try(Contents.COMMAND)
         if returncode != 0:
             raise BackendUnavailable(f"a sandbox cannot be looked at: {said}")

@@ -28,7 +28,7 @@ CONTROLLERS: Mapping[str, str] = {
     "pids": "max_pids of a sandbox, whatever its user ids",
     "cpu": "cpus as a share of the machine at any moment",
 }
-"""What each limits."""
+"""Controllers with what each limits."""
 CPU_PERIOD_US = 100_000
 """The kernel's default; a group that used up its share waits at most this long."""
 MIN_CPU_QUOTA_US = 1_000
@@ -81,7 +81,7 @@ class Cgroup:
         (home / RECORD).write_text(json.dumps([str(path) for path in self.directories]))
 
     def join(self, pid: int) -> None:
-        """What `pid` starts from now on is in the group, too. Raises OSError."""
+        """Put `pid` into the group, with what it starts from now on. Raises OSError."""
         for directory in self.directories:
             _write(directory / "cgroup.procs", str(pid))
 
@@ -96,7 +96,7 @@ class Cgroup:
 
 @dataclass(frozen=True, slots=True)
 class Cgroups:
-    """What this process can have. Made by `find`."""
+    """Control groups that this process can have. Made by `find`."""
 
     places: tuple[CgroupPlace, ...]
     missing: Mapping[str, str]
@@ -170,7 +170,7 @@ def parse_mounts(mountinfo: str, own_groups: str) -> list[Mount]:
 
 
 def settings(controller: str, version: int, limits: Limits, extra_pids: int) -> dict[str, str]:
-    """What to write where, in order."""
+    """Values by the file to write each to, in order."""
     memory = str(limits.memory_mb << 20)
     quota_us = str(max(MIN_CPU_QUOTA_US, round(limits.cpus * CPU_PERIOD_US)))
     files = {

@@ -167,7 +167,7 @@ def own_python() -> Path | None:
 
 
 def _shared_library(prefix: Path) -> Path | None:
-    """Of a Python that was built with one."""
+    """Shared library of a Python that was built with one."""
     name = sysconfig.get_config_var("INSTSONAME") or ""
     found = prefix / "lib" / name
     return found if ".so" in name and found.is_file() else None

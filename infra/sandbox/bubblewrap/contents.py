@@ -1,4 +1,4 @@
-"""What is in a sandbox without an image: the node's own programs, as a task meets them.
+"""Contents of a sandbox without an image: the node's own programs, as a task meets them.
 
 Invariant: what is told was seen in a sandbox, not guessed from the node. Imported by the bubblewrap
 backend, and shown by `mainspring doctor`.
@@ -27,7 +27,7 @@ class Contents:
 
     @classmethod
     def read(cls, said: str) -> Self:
-        """What COMMAND printed."""
+        """Read what COMMAND printed."""
         parts = [line.partition(" ") for line in said.splitlines()]
         lines = [(name, value) for name, _, value in parts]
         found = dict(lines)

@@ -110,7 +110,7 @@ class ConfinedShell:
 
     @property
     def pid(self) -> int:
-        """Of its first process, as the host counts."""
+        """Pid of its first process, as the host counts."""
         return self._first.pid
 
     async def find_pid(self) -> int:

@@ -11,7 +11,7 @@ import struct
 from errno import EAFNOSUPPORT, ENOSYS, EPERM
 
 AUDIT_ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""What the kernel calls the machines of the table's columns, in the columns' order."""
+"""The kernel's numbers for the machines of the table's columns, in the columns' order."""
 
 DENIED: dict[str, tuple[int | None, int | None]] = {
     # namespaces and mounts: the ones bwrap made are final

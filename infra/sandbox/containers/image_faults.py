@@ -1,4 +1,4 @@
-"""What Docker reports when an image cannot be had or run, and whose fault that is.
+"""Docker's reports of an image that cannot be had or run, and whose fault that is.
 
 Docker's API has status codes, but gives 500 for nearly all that a registry answered: only the text
 tells. Invariant: what is not known to be the image's fault is the infrastructure's and is tried

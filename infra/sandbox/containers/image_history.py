@@ -33,7 +33,7 @@ from mainspring.artifacts.program_files import program
 SEALED = "mainspring-sealed"
 OF_ONE_TASK = "mainspring-altered"
 VERSION = "1"
-"""Of the scripts below: another one looks at every image again."""
+"""Version of the scripts below: another one looks at every image again."""
 LIFE_S = 3600
 """Most that a look and a rewrite take, of the largest repositories; then the container ends."""
 TRIES = 3
@@ -43,7 +43,7 @@ SEALS_AT_ONCE = 4
 KILLED = 137
 """Exit code of a command that SIGKILL ended: its container was killed, or memory ran out."""
 REMOVED_ALREADY = (404, 409)
-"""What the daemon answers about a container that is gone, or that it is removing."""
+"""The daemon's answers about a container that is gone, or that it is removing."""
 CLEAN, DIRTY, ABSENT = "history: clean", "history: dirty", "history: absent"
 
 _BEGIN = program(__file__, "image_history_begin.sh")
@@ -73,7 +73,7 @@ class _Wanted(NamedTuple):
 
 
 class Seals:
-    """Of one daemon. The SDK blocks, so its calls run in threads."""
+    """Sealed images of one daemon. The SDK blocks, so its calls run in threads."""
 
     def __init__(self, client: docker.DockerClient) -> None:
         self._client = client
@@ -241,7 +241,7 @@ def _alter(wanted: _Wanted, container: Container) -> None:
 
 
 def _run(container: Container, workdir: str, script: str) -> tuple[str, str]:
-    """What it prints, and what it complains of. Raises _CutOff when it could not finish."""
+    """Output of the script, and what it complains of. Raises _CutOff when it could not finish."""
     script = f"workdir={shlex.quote(workdir)}\n{script}"
     ran: Any = container.exec_run(["bash", "-lc", script], user="0", demux=True)
     said, complaints = ((each or b"").decode(errors="replace").strip() for each in ran.output)

@@ -59,8 +59,8 @@ class Puller:
         self._running: dict[ImageName, asyncio.Task[None]] = {}
 
     def local_names(self, image: str) -> list[str]:
-        """What the image may be called on this node. A digest cannot be tagged: what a mirror
-        gave for one keeps the mirror's name."""
+        """Names that the image may have on this node. A digest cannot be tagged: what a mirror gave
+        for one keeps the mirror's name."""
         name = ImageName.parse(image)
         return [image, *(str(mirrored(name, each)) for each in self._mirrors if name.digest)]
 

@@ -24,7 +24,7 @@ PROGRAM = b"".join(
 SPOOL_KB = 64 << 10
 """Most of one command's output that is kept on the sandbox's disk, to cut head and tail from."""
 OWN_PROCESSES = 6
-"""What shell.sh itself needs beside a command's processes."""
+"""Processes that shell.sh itself needs beside a command's."""
 CHANNEL_BYTES = 32 << 20
 """More than any answer: what exceeds it is an attack on the channel."""
 LAST_WORDS_S = 1.0
@@ -52,7 +52,7 @@ class ShellStuck(ShellGone):
 
 @dataclass(frozen=True, slots=True)
 class ShellSetup:
-    """What shell.sh is told before its first call."""
+    """Facts that shell.sh is told before its first call."""
 
     workdir: str
     run_dir: str
@@ -87,7 +87,7 @@ class CommandAnswer:
     status: int
     output: bytes
     wall_s: float
-    """What the call took inside, where the shell measures it (turns), else 0."""
+    """Time of the call inside, where the shell measures it (turns), else 0."""
 
 
 class Shell:
@@ -148,7 +148,7 @@ class Shell:
                 raise ShellGone(f"its shell cannot be talked to: {error}", said) from None
 
     async def _last_words(self) -> bytes:
-        """What it wrote before it closed its end."""
+        """Bytes that it wrote before it closed its end."""
         said = b""
         with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(LAST_WORDS_S):

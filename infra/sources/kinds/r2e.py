@@ -26,10 +26,10 @@ _HIDDEN_FILES = ("run_tests.sh", "r2e_tests", "/r2e_tests", "/root/r2e_tests")
 ENDS = ("PASSED", "FAILED", "ERROR")
 _COLOUR = re.compile(r"\x1b\[\d+m")
 _NOT_IN_A_LOG = re.compile(r"::|\n|\r|\x1b\[[0-9;]*m")
-"""Of a line that was read: what parts a test's name, or was taken out of the log."""
+"""Texts that no name read from a log has: they part names, or were taken out of the log."""
 _END = "END_OF_EXPECTATION"
 _MAX_INLINE_BYTES = 64 << 10
-"""Of an expectation that stands in the command, which may have twice as many."""
+"""Size of an expectation that stands in the command, which may have twice as many."""
 _EXPECTED_FILE = f"{TESTS_DIR}/expected_output.json"
 # Test ids in the expectation have no file, and dots in the place of colons.
 _CHECK = program(__file__, "r2e_check.py")

@@ -46,7 +46,7 @@ _CASE = re.compile(r"\[case ([^\]]+)\]")
 
 
 class Labels(StrEnum):
-    """What the test command is told to run."""
+    """Kinds of labels that the test command is told to run."""
 
     FILES = "files"
     """The test patch's files."""
@@ -187,5 +187,5 @@ def _within(version: str, known: list[str]) -> bool:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Of its first two parts, as data sets write versions: "v5.3" is (5, 3)."""
+    """Numbers of its first two parts, as data sets write versions: "v5.3" is (5, 3)."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])

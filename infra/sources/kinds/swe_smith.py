@@ -27,7 +27,7 @@ REPO_PREFIX = "swesmith/"
 PARSER = "parse_log_pytest"
 TABLE = Path(__file__).with_name("swe_smith.toml")
 _ENDINGS = (".py", ".rst", ".txt", ".md")
-"""Of files that pytest finds tests in: doctests stand in texts, too."""
+"""Endings of files that pytest finds tests in: doctests stand in texts, too."""
 _OUTSIDE = ("/", "-", "../")
 _PYTEST = "pytest --disable-warnings --color=no --tb=no"
 
