@@ -26,7 +26,7 @@ from infra.temporal.faults import naming
 from infra.temporal.heartbeat import heartbeating
 from infra.verdicts.swebench import LibraryMissing, UnknownParser
 from mainspring.environments.protocol import Finished, Judged, Place, WorldLost
-from mainspring.ids import NodeId, SandboxId
+from mainspring.ids import NodeId, SandboxId, TaskId
 from mainspring.integrity.exploits import BY_NAME
 from mainspring.protocol.activities import GIVE_PATCH, GRADE
 from mainspring.protocol.rollout import GradeResult, PatchResult, RolloutRef
@@ -117,11 +117,10 @@ class GradingActivities:
             raise
 
     async def _judge(self, ref: RolloutRef, patch: bytes, *, is_gold: bool) -> GradeResult:
-        facts = await self._known.rollout(ref.rollout)
-        task = await self._known.task(facts.task)
+        task = (await self._known.rollout(ref.rollout)).task
         known = References(is_gold=is_gold)
         if isinstance(task, SweTask) and not is_gold:
-            known = await verifications.references(self._db, facts.task)
+            known = await verifications.references(self._db, TaskId(task.id))
         max_attempts = MAX_ATTEMPTS
         try:
             async with self._place(ref, "grade") as place:
@@ -162,10 +161,9 @@ class GradingActivities:
             )
 
         labels = {"campaign": facts.campaign, "rollout": ref.rollout, "node": self._node}
-        config = await self._known.config(facts.campaign)
         try:
             async with naming(self._known, self._node, ref.rollout, sandbox):
-                yield Place(sandbox, ref.rollout, config, labels, lease)
+                yield Place(sandbox, ref.rollout, facts.config, labels, lease)
         finally:
             await sandboxes.close_lease(self._db, sandbox, self._node)
 

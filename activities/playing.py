@@ -146,7 +146,7 @@ class PlayingActivities:
         counted = (reply.result.num_prompt_tokens, reply.result.num_completion_tokens)
         play.result.num_tokens = None if None in counted else sum(n or 0 for n in counted)
         tally.replied(reply.result.spent_s, in_format=bool(reply.commands))
-        agent = await self._known.agent(ask.rollout)
+        agent = (await self._known.rollout(ask.rollout)).agent
         play.beat.note = f"turn {turn + 1}: {reply.result.summary}"
         num_stored = len(play.past.record.ran(turn))
         for index in range(len(reply.commands)):

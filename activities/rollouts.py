@@ -99,8 +99,8 @@ class RolloutActivities:
     @implements(BEGIN_ROLLOUT)
     async def begin_rollout(self, ask: BeginInput) -> BeginResult:
         claim = await rollouts.claim(self._db, ask.rollout, ask.run_id)
-        config = await self._known.config(claim.campaign)
-        task = await self._known.task(claim.task)
+        facts = await self._known.rollout(ask.rollout)
+        config, task = facts.config, facts.task
         plays = claim.player is Player.POLICY
         image = task.image if isinstance(task, SweTask) else None
         remote = remote_profile(config.agent) if plays else None

@@ -103,7 +103,7 @@ class SandboxActivities:
     @implements(EXECUTE)
     async def execute(self, ask: ExecuteInput) -> ExecuteResult:
         async with self._held.working(f"turn {ask.turn + 1}", ask.rollout, ask.sandbox):
-            agent = await self._known.agent(ask.rollout)
+            agent = (await self._known.rollout(ask.rollout)).agent
             commands = await self._commands(agent, ask)
             done, submitted = await self.run(ask, agent, commands)
             return ExecuteResult(
@@ -162,8 +162,7 @@ class SandboxActivities:
             world = self._held.get(ask.sandbox)
             num_restored = await self._put_back_snapshot(ask, world)
             _, executions = await turns.history(self._db, ask.rollout, ask.epoch)
-            claim = await self._known.rollout(ask.rollout)
-            config = await self._known.config(claim.campaign)
+            config = (await self._known.rollout(ask.rollout)).config
             for before in executions:
                 if before.call < num_restored:
                     continue
@@ -198,8 +197,7 @@ class SandboxActivities:
 
     async def _keep_snapshot(self, ask: ExecuteInput) -> None:
         """Take a snapshot where one is due. The rollout continues without one when that fails."""
-        claim = await self._known.rollout(ask.rollout)
-        config = (await self._known.config(claim.campaign)).sandbox
+        config = (await self._known.rollout(ask.rollout)).config.sandbox
         num_turns = ask.turn + 1
         if config.snapshot_every_turns is None or num_turns % config.snapshot_every_turns:
             return

@@ -11,12 +11,13 @@ from infra.db.cache import FactCache
 from infra.db.database import Database
 from infra.db.rollouts.outcomes import Played, played
 from mainspring.agents.program import asked_by
-from mainspring.agents.protocol import Command, FormatError
+from mainspring.agents.protocol import Agent, Command, FormatError
 from mainspring.config.run import RunConfig
 from mainspring.ids import RolloutId
 from mainspring.integrity.suspicion import after_grading, suspicions
 from mainspring.rewards.scoring import Outcome, RewardBroken, Scored, has_own_functions, score
 from mainspring.status import Player, StopReason, Suspicion, Verdict
+from mainspring.tasks.any_task import AnyTask
 from mainspring.tasks.swe_task import SweTask
 
 FUNCTION_TIMEOUT_S = 10.0
@@ -40,9 +41,10 @@ async def score_rollout(
     if did is None:
         return Scored(None), (), num_turns
     num_turns = max(num_turns, len(did.replies))
-    config = await known.config(did.campaign)
+    facts = await known.rollout(rollout)
+    config = facts.config
     # A verification has none, and may be of tasks whose agent does not exist.
-    actions = await _actions(known, rollout, did) if did.replies else []
+    actions = _actions(facts.agent, did) if did.replies else []
     errors = [each for each in actions if isinstance(each, FormatError)]
     commands = [
         each.command for asked in actions if not isinstance(asked, FormatError) for each in asked
@@ -64,15 +66,12 @@ async def score_rollout(
     )
     return (
         await _score(config, outcome),
-        await _suspicions(known, did, commands, verdict),
+        await _suspicions(facts.task, did, commands, verdict),
         num_turns,
     )
 
 
-async def _actions(
-    known: FactCache, rollout: RolloutId, did: Played
-) -> list[tuple[Command, ...] | FormatError]:
-    agent = await known.agent(rollout)
+def _actions(agent: Agent, did: Played) -> list[tuple[Command, ...] | FormatError]:
     return [
         asked_by(agent, reply, parts) for reply, parts in zip(did.replies, did.parts, strict=True)
     ]
@@ -95,12 +94,9 @@ async def _score(config: RunConfig, outcome: Outcome) -> Scored:
 
 
 async def _suspicions(
-    known: FactCache, did: Played, commands: list[str], verdict: Verdict | None
+    task: AnyTask, did: Played, commands: list[str], verdict: Verdict | None
 ) -> tuple[Suspicion, ...]:
-    if did.player not in (Player.POLICY, Player.EXPLOIT):
-        return ()
-    task = await known.task(did.task)
-    if not isinstance(task, SweTask):
+    if did.player not in (Player.POLICY, Player.EXPLOIT) or not isinstance(task, SweTask):
         return ()
     # A long rollout's commands take a while to read, and heartbeats share this loop.
     marks = await asyncio.to_thread(suspicions, commands, did.patch, task)

@@ -169,8 +169,7 @@ class DurableAnswers:
             await asyncio.sleep(RETRY_S)
 
     async def _agent(self, session: Session) -> AgentConfig:
-        facts = await self._lasting(lambda: self._known.rollout(session.rollout))
-        return (await self._lasting(lambda: self._known.config(facts.campaign))).agent
+        return (await self._lasting(lambda: self._known.rollout(session.rollout))).config.agent
 
     async def _lasting(self, read: Callable[[], Awaitable[T]]) -> T:
         """Through an outage of the store. Raises DatabaseError when that lasts."""

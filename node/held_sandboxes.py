@@ -184,16 +184,14 @@ class HeldSandboxes:
     ) -> tuple[Hosted, Any, Place]:
         """Its environment, its task and its place. Raises ConfigError."""
         facts = await self._known.rollout(rollout)
-        task = await self._known.task(facts.task)
-        config = await self._known.config(facts.campaign)
         labels = {
             "campaign": facts.campaign,
             "rollout": rollout,
             "epoch": str(epoch),
             "node": self._node,
         }
-        place = Place(sandbox, rollout, config, labels, lease)
-        return self._environments.of(config, task), task, place
+        place = Place(sandbox, rollout, facts.config, labels, lease)
+        return self._environments.of(facts.config, facts.task), facts.task, place
 
 
 async def _is_leased(backend: str) -> None:

@@ -72,8 +72,7 @@ class ProgramActivities:
     async def run_program(self, ask: RunProgramInput) -> RunProgramResult:
         async with self._held.working("program", ask.rollout, ask.sandbox):
             facts = await self._known.rollout(ask.rollout)
-            config = await self._known.config(facts.campaign)
-            task = await self._known.task(facts.task)
+            config, task = facts.config, facts.task
             profile = profile_for(config.agent)
             world = self._held.get(ask.sandbox)
             is_function = isinstance(profile, FunctionProfile)

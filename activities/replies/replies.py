@@ -69,12 +69,11 @@ class ReplyActivities:
         """The reply of a turn: what `past` has of it, or a new one, which is stored and added.
         `is_first`: an activity before this one may have begun it; `num_closed`: what is known of
         its request already."""
-        agent = await self._known.agent(ask.rollout)
+        facts = await self._known.rollout(ask.rollout)
+        agent = facts.agent
         if ask.turn < len(past.calls):
             return _begin(agent, path_to(past.calls, ask.turn))
-        facts = await self._known.rollout(ask.rollout)
-        task = await self._known.task(facts.task)
-        asked = next_request(agent, task, past.record, past.asked)
+        asked = next_request(agent, facts.task, past.record, past.asked)
         past.add_asked(asked)
         offers_tools = bool(asked.request.tools)
 

@@ -27,10 +27,18 @@ MAX_ENTRIES = 4096
 
 @dataclass(frozen=True, slots=True)
 class RolloutFacts:
+    """What an activity has to know of a rollout, in one look."""
+
     campaign: CampaignId
-    task: TaskId
+    config: AnyRun
+    task: AnyTask
     temperature: float
     seed: int | None
+
+    @property
+    def agent(self) -> Agent:
+        """The agent that plays it. Raises ConfigError for one that cannot be imported here."""
+        return agent_for(self.config.agent, self.task)
 
 
 class FactCache:
@@ -49,14 +57,8 @@ class FactCache:
         return await self._tasks.get(task)
 
     async def rollout(self, rollout: RolloutId) -> RolloutFacts:
-        """The rollout's campaign, task, temperature and seed."""
+        """The rollout with its run's configuration and its task."""
         return await self._rollouts.get(rollout)
-
-    async def agent(self, rollout: RolloutId) -> Agent:
-        """The agent that plays the rollout."""
-        facts = await self.rollout(rollout)
-        config = await self.config(facts.campaign)
-        return agent_for(config.agent, await self.task(facts.task))
 
     async def _load_config(self, campaign: CampaignId) -> AnyRun:
         return (await campaigns.get(self._db, campaign)).config
@@ -66,7 +68,8 @@ class FactCache:
 
     async def _load_rollout(self, rollout: RolloutId) -> RolloutFacts:
         record = await rollouts.get(self._db, rollout)
-        return RolloutFacts(record.campaign, record.task, record.temperature, record.seed)
+        config, task = await self.config(record.campaign), await self.task(record.task)
+        return RolloutFacts(record.campaign, config, task, record.temperature, record.seed)
 
 
 class _Bounded(Generic[K, V]):

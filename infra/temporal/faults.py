@@ -146,7 +146,7 @@ async def naming(
     except CampaignFull:
         raise
     except (SandboxError, SandboxDiverged) as error:
-        task = (await known.rollout(rollout)).task
+        task = (await known.rollout(rollout)).task.id
         names = (f"task {task}", f"sandbox {sandbox}", f"node {node}")
         where = ", ".join(name for name in names if name not in error.message)
         message = f"{where}: {error.message}" if where else error.message
