@@ -59,11 +59,16 @@ async def test_attempts_of_the_same_name_are_ended(stack: StackInfo, killed: str
                 pending = (await handle.describe()).raw_description.pending_activities
         # An attempt of the process itself, and a rollout that has ended, are left alone.
         assert await end_attempts(dead, killed, [WORKFLOW, "rollout/takeover/0/9"]) == 0
-        ended = await end_attempts(back, NAME, [WORKFLOW])
+        ended = await end_attempts(back, NAME, [WORKFLOW], title="node vm")
         if killed == NAME:
             assert ended == 1
             async with asyncio.timeout(20):
                 assert await handle.result() == 2
+            failures = [
+                event.activity_task_started_event_attributes.last_failure.message
+                for event in (await handle.fetch_history()).events
+            ]
+            assert "node vm was started again in the middle of this attempt" in failures
         else:
             assert ended == 0
             await handle.terminate()
