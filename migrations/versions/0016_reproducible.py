@@ -1,4 +1,4 @@
-"""What a reproducible campaign keeps: draws of groups, seeds of rollouts, fingerprints of weights;
+"""Records of a reproducible campaign: draws of groups, seeds of rollouts, fingerprints of weights;
 and of every rollout the reply that is under way.
 
 Campaigns stored before have none of it, and run as they did.

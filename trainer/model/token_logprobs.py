@@ -22,7 +22,7 @@ from trainer.model.logprobs import logprob_entropy
 
 @dataclass(frozen=True, slots=True)
 class OutputLayer:
-    """What turns hidden states into log-probs, beside the weight."""
+    """Layer that turns hidden states into log-probs, beside the weight."""
 
     vocab_size: int
     """Columns from it on are padding."""
