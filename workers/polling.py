@@ -1,6 +1,6 @@
 """Run Temporal workers until SIGTERM or Ctrl-C, then drain.
 
-Invariant: a drain never fails a rollout. Activities get `GRACE_S` to finish; what is cancelled then
+Invariant: a drain never fails a rollout. Activities get `GRACE` to finish; what is cancelled then
 is done by the next worker: such an attempt is no failure, and every activity is idempotent.
 """
 

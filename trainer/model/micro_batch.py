@@ -1,6 +1,6 @@
 """Micro-batches as the model takes them: this rank's part of packed sequences, and back.
 
-Sequences stand one after the other; each is lengthened to a multiple of `Alignment` with tokens
+Sequences stand one after the other; each is lengthened to a multiple of `alignment` with tokens
 that nothing before them can see. Invariant: every rank of a pipeline, context or tensor-parallel
 group makes the same micro-batches in the same order; one without sequences keeps ranks in step.
 Imported by the step engines.

@@ -1,8 +1,8 @@
 """What is done to a task's image before anyone begins: a patch applied, files taken away.
 
 The repository's history up to then would tell what was done, and goes: one commit remains, the same
-on every node. Pure; the image itself is made in `sealing`. Imported by it, by `protocol` and by who
-makes a SandboxSpec.
+on every node. Pure; the image itself is made in `image_history`. Imported by it, by `protocol` and
+by who makes a SandboxSpec.
 """
 
 import shlex
