@@ -29,7 +29,7 @@ def _with_fix(instance: TaskInstance, source: str) -> SweTask:
 
 
 def git_patch(path: str, before: str, after: str) -> str:
-    """What `git diff` prints for one changed text file."""
+    """Output of `git diff` for one changed text file."""
     lines = difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{path}", f"b/{path}"
     )

@@ -15,7 +15,7 @@ PLACEHOLDERS: dict[str, tuple[str, ...]] = {
     "items": ("items", "data", "values", "xs", "nums"),
     "out": ("total", "acc", "out", "res", "value", "best"),
 }
-"""What each placeholder may become; disjoint, so no two names of one function collide."""
+"""Names that each placeholder may become; disjoint, so no two names of one function collide."""
 
 
 @dataclass(frozen=True, slots=True)

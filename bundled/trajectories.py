@@ -1,4 +1,4 @@
-"""What the bundled model sees in its warm start: the form of a rollout, with a blind guess inside.
+"""Warm-start data of the bundled model: rollouts in their form, with a blind guess inside.
 
 Invariant: the edit is drawn uniformly from the plausible ones, so the warm start teaches the
 protocol and not which edit is right; that is left to the reward. Prompts and

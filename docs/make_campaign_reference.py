@@ -185,7 +185,7 @@ def _is_union(annotation: object) -> bool:
 
 
 def _element(annotation: object) -> object:
-    """What a list of any length holds; None for everything else."""
+    """Type of a list's items, where it has any length; None for everything else."""
     arguments = typing.get_args(annotation)
     of_any_length = typing.get_origin(annotation) is tuple and arguments[-1] is Ellipsis
     return arguments[0] if of_any_length else None

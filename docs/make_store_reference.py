@@ -74,7 +74,7 @@ def _methods(owner: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def _order(path: Path) -> tuple[bool, Path]:
-    """What is read for figures and screens comes last."""
+    """Sort key: files that are read for figures and screens come last."""
     return "reading" in path.parts, path
 
 

@@ -49,7 +49,7 @@ class AdapterRoutes:
         raise InvalidRequest(f"adapter {name} is not loaded (loaded: {loaded})")
 
     def cards(self, parent: str) -> list[dict[str, Any]]:
-        """Of /v1/models."""
+        """Entries of /v1/models."""
         return [
             {"id": name, "object": "model", "root": folder, "parent": parent, "max_model_len": None}
             for name, folder in self._names.items()

@@ -59,8 +59,8 @@ def replace(model: Any, loaded: dict[str, Tensor], source: str) -> None:
 
 
 def digest(model: Any, names: Iterable[str]) -> str | None:
-    """Of what is in memory, as `weights_digest` of infra.policy.model.weight_files is of files with
-    weights of these `names`; None when the files hold more than the model's weights."""
+    """Digest of the weights in memory, as `weights_digest` of infra.policy.model.weight_files is of
+    files with weights of these `names`; None when the files hold more than the model's weights."""
     wanted = sorted(names)
     held: dict[str, Tensor] = model.state_dict()
     if not held.keys() >= set(wanted):
@@ -124,7 +124,7 @@ def _converted(model: Any, loaded: dict[str, Tensor], source: str) -> dict[str, 
 
 
 def unfit(report: dict[str, Any]) -> str | None:
-    """What a load by transformers lacked. `report`: as it gives it."""
+    """First fault in the `report` of a load by transformers; None: it lacked nothing."""
     if missing := sorted(report["missing_keys"]):
         return f"weights are missing: {', '.join(missing[:3])}"
     for name, found, expected in sorted(report["mismatched_keys"]):

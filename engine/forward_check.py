@@ -18,7 +18,7 @@ from engine.attention import IMPLEMENTATION
 from engine.slots import KvShape, SlotPool
 
 TOLERANCE = 1e-4
-"""Of log-probs in float32; right ones differ by 1e-6."""
+"""Tolerance of log-probs in float32; right ones differ by 1e-6."""
 NOISE = 10
 """Times what the model's two own forwards differ by: a large model's sums are less exact."""
 NUM_LOOKED_AT = 64

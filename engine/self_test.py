@@ -26,7 +26,7 @@ CHOICES = (1, 4, ROW_BLOCK)
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 15, 16, 17, 100)
 """On both sides of every number at which a library was seen to change its kernel."""
 LENGTHS = (1, 15, 16, 17, 100, 300, 385, 511, 512, 513)
-"""Of keys: with and without a rest of 16, on both sides of 384 and of a block."""
+"""Numbers of keys: with and without a rest of 16, on both sides of 384 and of a block."""
 QUERIES = (1, 2, 3, 4, 7, 17, 33, 193)
 """Prompt tokens that attend at once: attention takes 32 or 64 of them together, and the rest."""
 PROMPTS = (20, 3, 41)
@@ -106,7 +106,7 @@ def lengths_that_differ(shape: KvShape, num_heads: int, padding: Padding) -> Ite
     queries = torch.randn(3, shape.num_kv_heads, width, shape.head_dim, generator=source)
 
     def attend(num_requests: int, num_tokens: int, length: int, num_keys: int) -> Tensor:
-        """Of the first request, [kv_heads, group * num_tokens, head_dim]."""
+        """Attention of the first request, [kv_heads, group * num_tokens, head_dim]."""
         num_queries = group * num_tokens
         mask = torch.zeros(num_requests, 1, 1, num_keys)
         mask[..., length:] = float("-inf")

@@ -146,7 +146,7 @@ class ServedModel:
 
     @property
     def num_heads(self) -> int:
-        """Of queries."""
+        """Heads of queries."""
         return self._figure("num_attention_heads")
 
     def linear_weights(self) -> list[torch.Tensor]:

@@ -26,7 +26,7 @@ MIN_LENGTH = 64
 MAX_BATCH = 64
 """Requests generated at once where none are asked for: more of them gain nothing on a few cores."""
 MEMORY_SHARE = 0.5
-"""Of the free memory, for the cache where its size is not asked for: others need memory as well."""
+"""Share of the free memory for the cache, if its size is not asked for: others need memory too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class KvShape:
 
     @property
     def slot_bytes(self) -> int:
-        """Of float32 keys and values."""
+        """Bytes of float32 keys and values."""
         return 4 * 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.max_length
 
 

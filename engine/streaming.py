@@ -19,7 +19,7 @@ PIECE_TOKENS = 32
 PIECE_S = 1.0
 SOON_S = 0.05
 SOON_SHARE = 1 / 8
-"""Of the reply so far. Pieces of a long reply repeat much: they wait until they bring as much."""
+"""Share of the reply so far. Pieces of a long reply repeat much: they wait for as much."""
 DONE = "data: [DONE]\n\n"
 
 Answer = Callable[[Sequence], dict[str, Any]]

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_DISCARDED_BYTES = 4 * MAX_BODY_BYTES
-"""Of a body that is refused: a client that is cut while it sends does not read why."""
+"""Bytes read of a body that is refused: a client that is cut while it sends does not read why."""
 BODY_TIMEOUT_S = 120.0
 """For a whole body; 32 MiB take 27 s at 10 Mbit/s."""
 

@@ -19,11 +19,11 @@ MARK = b"MAINSPRING "
 MAX_LINE_BYTES = 512
 _KEY = re.compile(rb"[A-Za-z0-9._~+/=:-]{1,480}")
 MAX_CONNECTIONS = 64
-"""Of one session at one gateway."""
+"""Connections of one session at one gateway."""
 
 
 def preamble(key: str) -> bytes:
-    """What a node writes first."""
+    """First bytes that a node writes."""
     return MARK + key.encode() + b"\r\n"
 
 

@@ -25,7 +25,7 @@ class Session:
     max_context: int
     """Tokens of prompt and reply together."""
     key_sha256: str | None = None
-    """Of the key that opened it. A life that is taken over gets another one."""
+    """Digest of the key that opened it. A life that is taken over gets another one."""
 
 
 class SessionOver(MainspringError):

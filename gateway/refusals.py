@@ -1,4 +1,4 @@
-"""What clients and operators are told when a request is not answered.
+"""Messages to clients and operators when a request is not answered.
 
 Invariants: a client gets its own dialect's error without a host, a path or a traceback; the log
 gets the rollout, the cause and the remedy, and from one session no more than MAX_LOGGED of them, as
@@ -19,7 +19,7 @@ from mainspring.errors import MainspringError, ServiceError
 log = structlog.get_logger()
 
 MAX_LOGGED = 50
-"""Of one session in one process."""
+"""Lines logged of one session in one process."""
 _MAX_SESSIONS = 4096
 """Whose logged problems are counted; the oldest is forgotten first."""
 _BROKEN_HTTP = {
@@ -51,7 +51,7 @@ async def refuse(channel: Channel, wire: DialectWire, problem: Problem) -> None:
 
 
 def problem_of(error: Exception, session: Session | None = None) -> Problem:
-    """What the client is told; the rest is logged."""
+    """Problem that the client is told; the rest is logged."""
     if problem := _BROKEN_HTTP.get(type(error)):
         remedy = _REMEDIES[type(error)]
         _note(session, "warning", "refused a request", cause=problem.message, remedy=remedy)
@@ -79,7 +79,7 @@ def problem_of(error: Exception, session: Session | None = None) -> Problem:
 
 
 def unknown_key(message: str) -> Problem:
-    """Of a request whose key opens nothing."""
+    """Problem of a request whose key opens nothing."""
     remedy = "none for a program whose rollout has ended; else look at who reaches this gateway"
     _note(None, "warning", "refused a key", cause=message, remedy=remedy)
     return Problem(ProblemKind.UNKNOWN_KEY, message)

@@ -34,7 +34,7 @@ class Tls:
 @dataclass(frozen=True, slots=True)
 class Bounds:
     max_connections: int = MAX_CONNECTIONS
-    """Of one session."""
+    """Connections of one session."""
     headers_timeout_s: float = HEADERS_TIMEOUT_S
     shutdown_timeout_s: int = SHUTDOWN_TIMEOUT_S
 

@@ -31,7 +31,7 @@ class MainspringError(Exception):
 
     exit_code = 1
     fault: ClassVar[FaultKind] = FaultKind.UNEXPECTED
-    """Of an activity that raises it; a subclass inherits it or names its own."""
+    """Fault of an activity that raises it; a subclass inherits it or names its own."""
     retry_after_s: float | None = None
     """When trying again may help; None: as the retry policy has it."""
 

@@ -38,7 +38,7 @@ class Extension(BaseModel):
 
 
 def extensions_of(config: AnyRun, role: ProcessRole) -> list[Extension]:
-    """What a process of `role` imports for a run; what Mainspring brings is left out.
+    """Extensions that a process of `role` imports for a run; what Mainspring brings is left out.
 
     Harbor's own agents are listed: they need a package that is an extra."""
     return [

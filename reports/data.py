@@ -1,4 +1,4 @@
-"""What a report shows, as plain values: nothing here asks Postgres or knows HTML or plots.
+"""Contents of a report, as plain values: nothing here asks Postgres or knows HTML or plots.
 
 Invariants: rates are fractions over what could be scored (masked rollouts are in no denominator);
 None means "not measured", never zero; lists are in order of step or version.
@@ -62,16 +62,16 @@ class Totals:
     num_groups_flat: int = 0
     """Training groups replaced because their rewards were equal."""
     replaced_turns_share: float | None = None
-    """Of the turns of all training groups, those of replaced ones; None before the first turn."""
+    """Share of replaced groups in the turns of all training groups; None before the first turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Supervised:
-    """What a supervised run is trained on, and what it made."""
+    """Samples and result of a supervised run."""
 
     data: StoredSftData
     num_steps: int
-    """Of the whole run."""
+    """Steps of the whole run."""
     model: str | None
     """Hugging Face directory of its newest version; None before the first."""
 
@@ -106,15 +106,15 @@ class ReportData:
     """Rollouts by the SHA-256 of the bundle that their program ran from."""
     trajectories: tuple[ShownTrajectory, ...] = ()
     fingerprint: CampaignFingerprint | None = None
-    """Of a reproducible campaign."""
+    """Fingerprint of a reproducible campaign."""
     supervised: Supervised | None = None
-    """Of a supervised run."""
+    """Samples and result of a supervised run."""
     warnings: tuple[str, ...] = ()
-    """What the figures of its steps warn of."""
+    """Warnings from the figures of its steps."""
 
     @property
     def suspects(self) -> list[ShownTrajectory]:
-        """Of the trajectories shown."""
+        """Suspects of the trajectories shown."""
         return [each for each in self.trajectories if each.suspicions]
 
     @property

@@ -51,7 +51,7 @@ _WIDTH_IN, _HEIGHT_IN = 4.9, 2.7
 
 
 def svg(title: str, paint: Callable[[Any, Any], None], data: Any, rows: int) -> str:
-    """What `paint` draws of `data` on `rows` axes, one above the other."""
+    """Drawing by `paint` of `data` on `rows` axes, one above the other."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure

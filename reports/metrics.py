@@ -14,7 +14,7 @@ from infra.db.reading.trained_steps import Composition, Lengths, Step
 
 
 class Measured(Protocol):
-    """What lines are made of; a report's data has it."""
+    """Data that lines are made of; a report's data has it."""
 
     @property
     def campaign(self) -> str: ...

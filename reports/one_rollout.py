@@ -57,9 +57,9 @@ class TurnView:
     commands: list[CommandView]
     """Those that ran, in their order."""
     branch: str | None = None
-    """Of a program's call: "main", "agent" or "side"."""
+    """Branch of a program's call: "main", "agent" or "side"."""
     told: str = ""
-    """Of a program's call: what the request added to the one that it extends."""
+    """Text of a program's call: what the request added to the one that it extends."""
 
 
 @dataclass(frozen=True, slots=True)

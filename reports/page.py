@@ -26,7 +26,7 @@ from reports.data import (
 )
 
 OUTPUT_CHARS = 4000
-"""Of one reply or output, head and tail together: the store has the rest."""
+"""Characters of one reply or output, head and tail together: the store has the rest."""
 
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 """Terminal colours and control characters, which HTML cannot show."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SMOOTH_STEPS = 5
-"""Of the training curve's moving mean."""
+"""Steps of the training curve's moving mean."""
 _MIN_GAP = 1e-9
 """A gap of exactly zero is drawn here: a log axis has no zero."""
 
@@ -195,7 +195,7 @@ def _reward(axes: "Axes", data: ReportData) -> None:
 
 
 def _moving_mean(values: Sequence[float | None]) -> list[float | None]:
-    """Of up to SMOOTH_STEPS values around each."""
+    """Means of up to SMOOTH_STEPS values around each."""
     half = SMOOTH_STEPS // 2
     means: list[float | None] = []
     for middle in range(len(values)):

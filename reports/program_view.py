@@ -1,4 +1,4 @@
-"""What a program did in a rollout: its lives, and what it told the policy before each reply.
+"""View of a program in a rollout: its lives, and what it told the policy before each reply.
 
 Read only. Used by `one_rollout` and the exports of trajectories.
 """
@@ -23,13 +23,13 @@ class LifeView:
     output: str
     """The end of what it printed."""
     bundle_sha256: str | None = None
-    """Of the bundle that it ran from; None: of none."""
+    """Digest of the bundle that it ran from; None: of none."""
     taken_by: str | None = None
     """The name of the agent outside that took it; None: it ran in a sandbox."""
     ended_by: str | None = None
-    """Of an agent outside: how its session ended."""
+    """End of an outside agent's session."""
     note: str = ""
-    """What it told of its error."""
+    """Its words about its error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class ProgramView:
     num_calls: int
     """Requests that were answered."""
     num_replayed: int
-    """Of those, asked again by a later life and answered from the store."""
+    """Those of them asked again by a later life and answered from the store."""
     num_abandoned: int
-    """Of those, not asked by the last life: kept, and never trained."""
+    """Those of them not asked by the last life: kept, and never trained."""
     num_refused: int
     """Requests that had no reply, as their prompts were too long or unfit."""
     num_sent_again: int
@@ -57,7 +57,7 @@ class ShownRequest:
     request: ModelRequest
 
     def since(self, before: "ShownRequest | None") -> tuple[ChatMessage, ...]:
-        """What is new since the request that it continues, without the reply to that."""
+        """Messages that are new since the request that it continues, without the reply to that."""
         messages = self.request.messages
         if before is None:
             return messages

@@ -1,10 +1,14 @@
 """Style: what people read is in plain words, and every command and option has a help text."""
 
 import ast
+import builtins
 import io
+import keyword
 import re
 import tokenize
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +16,9 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
-ROOT = Path(__file__).parents[1]
-PACKAGES = (
-    *(
-        "activities",
-        "cli",
-        "engine",
-        "gateway",
-        "infra",
-        "mainspring",
-        "node",
-        "reports",
-        "trainer",
-    ),
-    *("workers", "workflows"),
-)
+from mainspring.config.settings import Settings
+from tests.test_dependency_rule import PACKAGES, ROOT, sources, tree
+
 PROMPTS = {"mainspring/agents/bash_prompts.py"}
 """Texts for models, whose words are part of what was measured."""
 MAX_CHARS = 300
@@ -83,15 +75,25 @@ def _strings(node: ast.AST) -> Iterator[ast.Constant]:
             yield part
 
 
-def _texts(tree: ast.Module) -> Iterator[ast.Constant]:
-    """Docstrings, and strings of raised exceptions and of `remedy=`."""
-    for node in ast.walk(tree):
+def _docstrings(module: ast.Module) -> Iterator[ast.Constant]:
+    """Also the strings under a field or a constant, which describe it."""
+    for node in ast.walk(module):
         if isinstance(node, _DOCUMENTED):
-            # Also the strings under a field or a constant, which describe it.
             for statement in node.body:
                 if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
                     yield from _strings(statement)
-        elif isinstance(node, ast.Raise) and node.exc is not None:
+
+
+@cache
+def _described_in(path: Path) -> tuple[ast.Constant, ...]:
+    return tuple(_docstrings(tree(path)))
+
+
+def _texts(module: ast.Module) -> Iterator[ast.Constant]:
+    """Docstrings, and strings of raised exceptions and of `remedy=`."""
+    yield from _docstrings(module)
+    for node in ast.walk(module):
+        if isinstance(node, ast.Raise) and node.exc is not None:
             yield from _strings(node.exc)
         elif isinstance(node, ast.keyword) and node.arg == "remedy":
             yield from _strings(node.value)
@@ -169,6 +171,112 @@ def test_a_banned_word_is_found(source: str) -> None:
 
 def test_words_in_other_strings_are_let_be() -> None:
     assert not _banned('PROMPT = "say what you know"\ndef say(says):\n    return says')
+
+
+NO_NOUN = re.compile(r"\s*(?:Of|What)\b")
+DESCRIBED = (*PACKAGES, "docs", "examples")
+
+
+@pytest.mark.parametrize("folder", DESCRIBED)
+def test_docstrings_begin_with_what_a_thing_is_or_does(folder: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{text.lineno}: {text.value:.60}"
+        for path in sources(folder)
+        for text in _described_in(path)
+        if NO_NOUN.match(text.value)
+    ]
+    assert not found, "\n".join(found)
+
+
+OF_OTHERS = {
+    "_test.go",  # how Go names tests
+    "apply_kl_penalty",  # a function of verl
+    "clip_ratio_c",  # a field of verl
+    "compute_gae_advantage_return",  # a function of verl
+    "compute_value_loss",  # a function of verl
+    "python3",  # the interpreter of a sandbox
+    "response.incomplete",  # an event of OpenAI's API
+    "selector",  # a field of SGLang
+}
+"""Names of other programs that docstrings quote."""
+_QUOTED = re.compile(r"`([A-Za-z_][\w./]*)(?:\([^`]*\))?`")
+
+
+def _names_in(path: Path) -> Iterator[str]:
+    described = {id(text) for text in _described_in(path)}
+    for node in ast.walk(tree(path)):
+        match node:
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
+                yield name
+            case ast.Name(name) | ast.Attribute(_, name) | ast.arg(name) | ast.keyword(str(name)):
+                yield name
+            case ast.alias(name, other):
+                yield from (*name.split("."), other or name)
+            case ast.Constant(str(value)) if id(node) not in described:
+                yield value.strip("/")
+
+
+@cache
+def _owners() -> dict[str, set[str]]:
+    """By module, as "folder.file", and by class: the names in its file."""
+    owners = defaultdict[str, set[str]](set)
+    for path in sources(*DESCRIBED):
+        names = {*_names_in(path)}
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        classes = [each.name for each in tree(path).body if isinstance(each, ast.ClassDef)]
+        for owner in (module.removesuffix(".__init__"), *classes):
+            owners[owner] |= names
+    return dict(owners)
+
+
+@cache
+def _known() -> set[str]:
+    paths = [*ROOT.iterdir(), *sources("tests")]
+    paths += [path for folder in DESCRIBED for path in (ROOT / folder).rglob("*")]
+    files = {part for path in paths for part in path.relative_to(ROOT).parts}
+    stems = {name.partition(".")[0] for name in files}
+    settings = {f"MAINSPRING_{name.upper()}" for name in Settings.model_fields}
+    return OF_OTHERS.union(
+        files, stems, settings, keyword.kwlist, dir(builtins), *_owners().values()
+    )
+
+
+def _resolves(name: str) -> bool:
+    """Whether it is known, or each part of it; a part of a class or a module must be in its file.
+    The name of a package may be a section of a campaign file: `trainer.std`."""
+    owner, _, last = name.rpartition(".")
+    if name in _known() or name in _owners():
+        return True
+    if owner in _owners() and owner not in DESCRIBED:
+        return last in _owners()[owner]
+    return all(
+        part in _known() or (not part.endswith(".py") and {*part.split(".")} <= _known())
+        for part in name.rstrip("./").split("/")
+    )
+
+
+def test_a_name_that_is_nowhere_is_found() -> None:
+    for good in ("test_style.py", "infra/db", "mainspring.status.fates", "Verdict.RESOLVED"):
+        assert _resolves(good), good
+    for bad in (
+        "gone.py",
+        "no_such_name",
+        "mainspring.status.gone",
+        "Verdict.gone",
+        "infra/gone.py",
+    ):
+        assert not _resolves(bad), bad
+
+
+def test_names_in_docstrings_exist() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{text.lineno}: {name}"
+        for path in sources(*DESCRIBED)
+        for text in _described_in(path)
+        for name in _QUOTED.findall(text.value)
+        if not _resolves(name)
+    ]
+    assert not found, "\n".join(found)
 
 
 def _markup_in(source: str) -> Iterator[str]:

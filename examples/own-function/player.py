@@ -61,7 +61,7 @@ async def ask(service: httpx.AsyncClient, route: str, **fields: object) -> dict:
 
 
 async def close(service: httpx.AsyncClient, ident: object) -> None:
-    """What cannot be closed is left to the service, which closes what is not used."""
+    """Close it, or leave it to the service, which closes what is not used."""
     try:
         await service.post("/close", json={"id": ident})
     except httpx.HTTPError as error:

@@ -43,7 +43,7 @@ class Game:
         return f"You are in room {self.room} of {NUM_ROOMS}. The treasure is to the {where}."
 
     def step(self, action: str) -> tuple[str, float]:
-        """What is seen then, and the reward."""
+        """The view after the action, and the reward."""
         self.num_steps += 1
         self.is_over = self.num_steps == MAX_STEPS
         moves = {"left": -1, "right": 1}

@@ -180,7 +180,7 @@ class _Contents(Conversation):
 
 
 def _text(content: JsonValue) -> Text:
-    """Of a system instruction: a content, or text."""
+    """Text of a system instruction: a content, or text."""
     text = Text()
     if content.is_text:
         text.add(content.text())

@@ -17,7 +17,7 @@ from mainspring.status import FaultKind
 MAX_DEPTH = 100
 """Levels of nesting; pydantic stops writing JSON at 255, and clients' schemas have some 15."""
 MAX_SHOWN_CHARS = 200
-"""Of what a client sent, in a message to it."""
+"""Longest quote of what a client sent, in a message to it."""
 _KINDS = {dict: "an object", list: "a list", str: "text", bool: "a boolean", type(None): "null"}
 
 
@@ -91,7 +91,7 @@ class JsonValue:
         return self.text() if self.is_there else default
 
     def truth(self) -> bool:
-        """Of an optional boolean: absent is false."""
+        """Value of an optional boolean: absent is false."""
         if self.value is None or isinstance(self.value, bool):
             return bool(self.value)
         return self.refuse("a boolean")

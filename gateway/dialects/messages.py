@@ -16,7 +16,7 @@ from mainspring.programs.reply import Answer, Finish
 from mainspring.programs.request import Dialect, ModelRequest, ToolCall
 
 SIGNATURE = "bWFpbnNwcmluZw=="
-"""Of thinking blocks: clients send it back, the gateway does not look at it."""
+"""Signature of thinking blocks: clients send it back, the gateway does not look at it."""
 _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "container": (),
     "mcp_servers": ([],),

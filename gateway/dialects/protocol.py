@@ -16,7 +16,7 @@ from mainspring.programs.request import ModelRequest
 
 
 class ProblemKind(StrEnum):
-    """What went wrong, as far as a client can act on it."""
+    """Kind of problem, as far as a client can act on it."""
 
     BAD_REQUEST = "bad_request"
     """The request cannot be taken as it is."""
@@ -60,14 +60,14 @@ class Problem:
     message: str
     """For the client: names no host and no path of the gateway's machine."""
     field: str | None = None
-    """Of the request's body."""
+    """Field of the request's body."""
     max_context: int | None = None
     """Where the prompt is longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What a request tells outside its body."""
+    """Facts that a request tells outside its body."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
     """Names in lower case."""
@@ -92,7 +92,7 @@ class ParsedRequest:
 class DialectWire(Protocol):
     @property
     def waiting(self) -> str:
-        """What a stream may hold before its first event."""
+        """Bytes that a stream may hold before its first event."""
         ...
 
     def parse(self, body: JsonValue, envelope: Envelope) -> ParsedRequest:

@@ -153,7 +153,7 @@ def _call(kind: str, item: JsonValue) -> ToolCall:
 
 
 def _response(asked: ParsedRequest, answer: Answer) -> dict[str, Any]:
-    """What it is before anything is known of the reply."""
+    """The response before anything is known of the reply."""
     return {
         "id": f"resp_{answer.number}",
         "object": "response",

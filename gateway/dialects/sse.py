@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 MAX_DELTA_CHARS = 4096
-"""Of text in one event: clients read events by line, some with a bound of 64 KiB."""
+"""Longest text of one event: clients read events by line, some with a bound of 64 KiB."""
 COMMENT = ": waiting\n\n"
 """Keeps a connection open and is no event."""
 

@@ -20,7 +20,7 @@ from gateway.timed_connection import TimedConnection
 from infra.tcp import keep_alive
 
 MAX_CONNECTIONS = 4096
-"""Of clients and gateways together."""
+"""Connections of clients and gateways together."""
 _NAME = re.compile(rb"[0-9a-zA-Z._-]{1,64}")
 _ACCEPTED = (
     b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: " + LINE + b"\r\n\r\n"
@@ -30,7 +30,7 @@ log = structlog.get_logger()
 
 
 class Arrivals:
-    """Of one edge: who may become a line."""
+    """Connections that arrive at one edge: who may become a line."""
 
     def __init__(self, lines: Lines, secret: str) -> None:
         self._lines = lines
@@ -88,7 +88,7 @@ class Arriving(TimedConnection):
             super()._watch_headers()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """What the server calls for each upgrade that it is to make."""
+        """Handler that the server calls for each upgrade that it is to make."""
         headers = dict(self.headers)
         address = self.client[0] if self.client else ""
         refusal = self.arrivals.refusal(address, headers)

@@ -15,7 +15,7 @@ from gateway.edge.wire import CLIENT_HEADER, ORIGIN_HEADER, PING_HEADER, PREFIX,
 from gateway.timed_connection import TimedConnection
 
 MAX_HEADERS_BYTES = 68 * 1024
-"""What an edge takes from a client, and what it adds."""
+"""Bytes of headers that an edge takes from a client, and what it adds."""
 
 
 class LineConnection(TimedConnection):

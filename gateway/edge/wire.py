@@ -1,4 +1,4 @@
-"""What an edge and a gateway tell each other beside the requests of clients.
+"""Messages of an edge and a gateway beside the requests of clients.
 
 A gateway opens a connection to the edge and asks `GET /gateways` with `Upgrade: mainspring-line`,
 the shared secret, and an id of its own process. After the edge's 101 the connection is a line, with
@@ -13,17 +13,17 @@ LINE = b"mainspring-line"
 ROUTE = "/gateways"
 PREFIX = b"x-mainspring-"
 GATEWAY_HEADER = PREFIX + b"gateway"
-"""Of a dialling gateway: the id of its process."""
+"""Header of a dialling gateway: the id of its process."""
 CLIENT_HEADER = PREFIX + b"client"
-"""Of a request: the address that it came from."""
+"""Header of a request: the address that it came from."""
 ORIGIN_HEADER = PREFIX + b"origin"
-"""Of a request: scheme and host at which its client reaches the edge."""
+"""Header of a request: scheme and host at which its client reaches the edge."""
 PING_HEADER = PREFIX + b"ping"
-"""Of a request that is no client's: it asks whether the line is alive."""
+"""Header of a request that is no client's: it asks whether the line is alive."""
 RETRY_HEADER = b"x-stainless-retry-count"
 """The official clients mark a request so that they send again, and the edge does."""
 MAX_LINES = 256
-"""Of one gateway at one edge, each with one request at a time."""
+"""Lines of one gateway at one edge, each with one request at a time."""
 PING_EVERY_S = 15.0
 """An idle line is asked whether it is alive; proxies close what is silent for 30 s and more."""
 SILENT_S = 60.0

@@ -63,12 +63,12 @@ class SessionClaim:
     """One wish for a session."""
 
     key: str
-    """Of the campaign."""
+    """Key of the campaign."""
     token: str
     """Tells this claim from others; the same again is the same claim."""
     name: str
     kinds: tuple[str, ...] = ()
-    """Of tasks; empty: any."""
+    """Kinds of tasks; empty: any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What an agent outside is told of its session and its task.
+"""Views of its session and its task for an agent outside.
 
 Invariant: of a task only what is named here: never its tests, its true fix, or what would tell them
 (a patch that brings the bug is the fix reversed). Pure. Imported by the routes of sessions.
@@ -15,7 +15,7 @@ from mainspring.tasks.any_task import AnyTask
 from mainspring.tasks.swe_task import SweTask
 
 _FACTS = ("repo", "base_commit", "version")
-"""Of a task's metadata."""
+"""Facts of a task's metadata."""
 
 
 def told_taken(taken: Taken, host: str) -> dict[str, Any]:

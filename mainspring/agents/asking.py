@@ -1,4 +1,4 @@
-"""What the policy is asked next in a rollout that an agent plays, and what it may continue.
+"""The next request to the policy in a rollout that an agent plays, and what it may continue.
 
 Invariants: pure; the same record gives the same request, so every attempt asks the same. What an
 agent asks is checked here: a request that cannot be one is AgentBroken, which ends the campaign
@@ -23,7 +23,7 @@ class AgentBroken(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class NextRequest(Chained):
-    """What the policy is asked after the calls of a record."""
+    """Request to the policy after the calls of a record."""
 
     stored: tuple[StoredCall, ...] = ()
     """These calls, which it may continue."""
@@ -32,8 +32,8 @@ class NextRequest(Chained):
 def next_request(
     agent: Agent, task: Task, record: Record, known: NextRequest | None = None
 ) -> NextRequest:
-    """What follows the record. `known`: what followed an earlier one of the same rollout. Raises
-    AgentBroken."""
+    """Request that follows the record. `known`: what followed an earlier one of the same rollout.
+    Raises AgentBroken."""
     if known is None:
         first = _checked(agent, task, record.before(0))
         known = NextRequest(first, chain(first))

@@ -54,7 +54,7 @@ class BashAgent(ConversationAgent):
         )
 
     def turns_left(self, turn: int) -> int | None:
-        """What the observation of this turn reminds of; None leaves the reminder out."""
+        """Turns left that this turn's observation reminds of; None leaves the reminder out."""
         return self._config.step_limit - turn - 1
 
     def is_done(self, execution: Execution) -> bool:

@@ -69,7 +69,8 @@ def _block_at(text: str, start: int) -> _Block | None:
     first: _Block | None = None
     """It ends at the first line of back-quotes that does not surely close it."""
     is_within = False
-    """Of a heredoc's body: such a line has opened a block in the file that it writes."""
+    """Whether it stands in a heredoc's body: such a line has opened a block in the file that it
+    writes."""
     at = start
     while at < len(text):
         end = text.find("\n", at)

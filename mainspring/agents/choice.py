@@ -39,7 +39,7 @@ def agent_for(config: AgentConfig, task: Task) -> Agent:
 
 
 def allowed(config: AgentConfig) -> tuple[str, ...]:
-    """What the rows of a run's tasks may ask for: a program plays all of its tasks, or none."""
+    """Kinds that rows of a run's tasks may ask for: a program plays all of its tasks, or none."""
     if is_program(config):
         return (config.kind,)
     return tuple(dict.fromkeys((*AGENTS, config.kind)))
@@ -73,7 +73,7 @@ def check_agent(config: AgentConfig) -> None:
 
 
 def _first_annotation(method: Callable[..., object]) -> object:
-    """Of its first argument; None where it has none."""
+    """Annotation of its first argument; None where it has none."""
     return next(iter(getattr(method, "__annotations__", {}).values()), None)
 
 

@@ -24,7 +24,7 @@ class ConversationAgent(ABC):
 
     @abstractmethod
     def opening(self, task: Task) -> Sequence[Message]:
-        """What every rollout of a task begins with: the system's message and the user's."""
+        """Messages that every rollout of a task begins with: the system's and the user's."""
 
     @abstractmethod
     def after(self, reply: Call, executions: Sequence[Execution]) -> str:

@@ -1,4 +1,4 @@
-"""What the agent sees of its command: return code and output, long ones cut in the middle.
+"""The agent's view of its command: return code and output, long ones cut in the middle.
 
 Pure and deterministic: the same execution gives the same text, so a restored rollout continues
 with the same tokens. Anyone may import it.

@@ -45,7 +45,7 @@ class ProgramAgent(ConversationAgent):
 
 
 def asked_by(agent: Agent, text: str, parts: Reply | None) -> tuple[Command, ...] | FormatError:
-    """What a stored reply asks for: `parts`, which an endpoint gave a program, need no parser."""
+    """Commands that a stored reply asks for: `parts`, from a program's endpoint, need no parser."""
     if parts is not None and isinstance(agent, ProgramAgent):
         return commands_of(parts)
     return commands_in(agent, parts or Reply(text=text))

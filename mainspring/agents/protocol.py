@@ -32,7 +32,7 @@ class Message(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a reply asks the sandbox to run."""
+    """Command that a reply asks the sandbox to run."""
 
     command: str
 
@@ -44,7 +44,7 @@ class FormatError:
     num_commands: int
     """Commands that were found."""
     reason: str = ""
-    """What was not clear of them; empty where their number tells it."""
+    """Fault in them; empty where their number tells it."""
 
 
 class Agent(Protocol):
@@ -61,7 +61,7 @@ class Agent(Protocol):
         ...
 
     def request(self, task: Task, record: Record) -> ModelRequest:
-        """What the policy is asked next, from the record alone; with an empty record what every
+        """Next request to the policy, from the record alone; with an empty record what every
         rollout of the task begins with."""
         ...
 
@@ -76,7 +76,7 @@ class Agent(Protocol):
 
 
 def commands_in(agent: Agent, reply: Reply) -> tuple[Command, ...] | FormatError:
-    """What a reply asks for: `parse`, unless it calls a tool that the agent has not."""
+    """Commands that a reply asks for: `parse`, unless it calls a tool that the agent has not."""
     names = [tool.name for tool in agent.tools]
     for call in reply.tool_calls if names else ():
         if call.name not in names:

@@ -1,4 +1,4 @@
-"""What a rollout did so far, as its agent sees it.
+"""The rollout so far, as its agent sees it.
 
 Invariant: pure; it holds what is stored and no more, so it is the same for every attempt, on
 whatever machine. Made from the store by the activities of replies, and by exports.
@@ -15,14 +15,14 @@ from mainspring.trajectories.turns import Call, Execution
 @dataclass(frozen=True, slots=True)
 class Record:
     calls: Sequence[Call]
-    """Of the rollout's epoch, in their order; one whose parent is None began a branch."""
+    """Calls of the rollout's epoch, in order; one whose parent is None began a branch."""
     executions: Sequence[Execution]
-    """Of their commands, in their order."""
+    """Executions of their commands, in order."""
     last_request: ModelRequest | None = None
-    """What the last call replied to: what the agent gave for the record without it."""
+    """Request that the last call replied to: the agent's for the record without it."""
 
     def ran(self, call: int) -> Sequence[Execution]:
-        """What the commands of call number `call` did, in their order."""
+        """Executions of the commands of call number `call`, in order."""
         first = bisect_left(self.executions, call, key=lambda each: each.call)
         return self.executions[
             first : bisect_right(self.executions, call, first, key=lambda each: each.call)

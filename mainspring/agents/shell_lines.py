@@ -25,7 +25,7 @@ class _Heredoc:
 
 @dataclass(slots=True)
 class ShellLines:
-    """What the lines so far have opened."""
+    """Quotes and heredocs that the lines so far have opened."""
 
     _open: list[str] = field(default_factory=list)
     """Quotes and substitutions that are open, as they begin, the innermost last."""

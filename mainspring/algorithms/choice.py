@@ -122,7 +122,7 @@ def advantages_of_turns(
 
 
 def _estimator(trainer: TrainerConfig) -> tuple[str, AdvantageEstimator]:
-    """What it is called in messages, and the estimator."""
+    """Name of the estimator in messages, and the estimator."""
     found = find("advantage", trainer.advantage, ADVANTAGES)
     return f"trainer.advantage {trainer.advantage!r}", found
 

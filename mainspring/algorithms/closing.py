@@ -1,4 +1,4 @@
-"""What a group is good for once all its rollouts have ended: pure arithmetic on their rewards.
+"""Use of a group once all its rollouts have ended: pure arithmetic on their rewards.
 
 Invariant: a group that a step may use has enough scored rollouts, and the campaign's filter lets it
 through: by default its rewards differ, as an advantage is a comparison within the group.

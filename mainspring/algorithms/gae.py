@@ -68,8 +68,8 @@ def gae_of_branches(
 
 
 def whitened(advantages_N: Sequence[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
-    """Of all branches of a batch: minus the mean over their action tokens, divided by the unbiased
-    standard deviation. Equal advantages, or a single one, give exact zeros."""
+    """Advantages of all branches of a batch: minus the mean over their action tokens, divided by
+    the unbiased standard deviation. Equal advantages, or a single one, give exact zeros."""
     if not advantages_N:
         return []
     together = np.concatenate(list(advantages_N))

@@ -36,7 +36,7 @@ class GapConfig(Section):
     `k3 = 0.01`; other figures are then only reported."""
 
     mode: GapMode = GapMode.ENFORCE
-    """What a gap beyond a bound does."""
+    """Effect of a gap beyond a bound."""
     max: Annotated[float | None, Within(le=LARGE)] = Field(default=None, gt=0)
     """Bound on the largest difference of one token, in nats."""
     mean: Annotated[float | None, Within(le=LARGE)] = Field(default=None, gt=0)

@@ -54,7 +54,7 @@ class Batches:
         return draw % self.stride
 
     def places(self, step: int) -> range:
-        """Of a step, which counts from 1."""
+        """Places of a step, which counts from 1."""
         return range((step - 1) * self.groups_per_step, step * self.groups_per_step)
 
     def version_of(self, step: int) -> int:
@@ -62,7 +62,7 @@ class Batches:
         return max(0, step - 1 - self.max_staleness)
 
     def next_draw(self, place: int, earlier: Sequence[Drawn]) -> int | None:
-        """What fills `place` next; None when it is filled, or a group is under way.
+        """Draw that fills `place` next; None when it is filled, or a group is under way.
 
         A flat draw gives way to the next one. What was cancelled or masked tells nothing of its
         task and is played again under the same number, a masked one at most MAX_REPEATS times."""

@@ -1,4 +1,4 @@
-"""What makes the bits of a row independent of the rows computed beside it, for engine and trainer.
+"""Settings that make a row's bits independent of the rows beside it, for engine and trainer.
 
 Two things of a CPU's float32 results depend on company: MKL chooses another kernel for another
 number of rows, and attention adds its keys in blocks, so that its sum depends on the length to

@@ -1,4 +1,4 @@
-"""What of this machine's processor decides the bits of a float32 result.
+"""Features of this machine's processor that decide the bits of a float32 result.
 
 Read from the kernel, without torch. Used for stamps and for the environment of engine and trainer
 processes.
@@ -10,7 +10,7 @@ from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
 AVX512_FLAGS = frozenset({"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"})
-"""What MKL and ATen ask for before they use AVX-512."""
+"""Flags that MKL and ATen ask for before they use AVX-512."""
 AVX2_FLAGS = frozenset({"avx2", "fma"})
 
 

@@ -12,9 +12,9 @@ class Fingerprint(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     batch: str | None = None
-    """Of the samples in order, without the names that a campaign gives them; None for version 0."""
+    """Digest of the samples in order, without the campaign's names; None for version 0."""
     gradient: str | None = None
-    """Of every update's gradients before they are clipped; None where nothing moved, for version 0,
-    and of a step engine that does not tell."""
+    """Digest of every update's gradients before they are clipped; None where nothing moved, for
+    version 0, and of a step engine that does not tell."""
     weights: str | None
-    """Of the exported weights; None where the files hold another dtype than floats."""
+    """Digest of the exported weights; None where the files hold another dtype than floats."""

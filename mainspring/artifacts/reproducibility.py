@@ -1,4 +1,4 @@
-"""What two campaigns are compared by, and what keeps one from being repeated bit for bit. Pure.
+"""Fingerprints to compare two campaigns by, and reasons why one may not repeat bit for bit. Pure.
 
 Invariant: a fingerprint holds no name of its campaign and no time, so that two campaigns with one
 configuration and one seed have equal ones.
@@ -45,13 +45,13 @@ class StepFingerprint(BaseModel):
 
     step: int
     batch: str | None
-    """Of the samples in their order: tokens, log-probs, policy versions, advantages."""
+    """Digest of the samples in their order: tokens, log-probs, policy versions, advantages."""
     gradient: str | None
-    """Of the reduced gradient of each update, before clipping."""
+    """Digest of the reduced gradient of each update, before clipping."""
     weights: str | None
-    """Of the policy version that the step made, as exported."""
+    """Digest of the policy version that the step made, as exported."""
     calls: dict[str, str] | None = None
-    """Of each call of the batch, by "place.rollout.call"; None: not asked for."""
+    """Digest of each call of the batch, by "place.rollout.call"; None: not asked for."""
 
 
 class CampaignFingerprint(BaseModel):
@@ -60,9 +60,9 @@ class CampaignFingerprint(BaseModel):
     campaign: str
     schedule: str
     weights: str | None
-    """Of the newest policy version."""
+    """Digest of the newest policy version."""
     base_weights: str | None
-    """Of version 0, before any step."""
+    """Digest of version 0, before any step."""
     steps: list[StepFingerprint]
     """In order."""
     deviations: list[Deviation]

@@ -22,9 +22,9 @@ class StoredVersion:
 def kept_versions(
     versions: Sequence[StoredVersion], keep_checkpoints: int, keep_best: int
 ) -> set[int]:
-    """Of `versions`, in order: the newest `keep_checkpoints` with a checkpoint and as many of all;
-    the `keep_best` that solved most, of equal ones the newer; and what may still become one of
-    these."""
+    """Numbers to keep of `versions`, in order: the newest `keep_checkpoints` with a checkpoint and
+    as many of all; the `keep_best` that solved most, of equal ones the newer; and what may still
+    become one of these."""
     kept = {0}
     kept |= {each.version for each in versions[-keep_checkpoints:]}
     resumable = [each.version for each in versions if each.has_checkpoint]

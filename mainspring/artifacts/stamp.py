@@ -27,7 +27,7 @@ class MachineStamp(BaseModel):
     """The processor's vendor and widest instructions."""
 
     def differences(self, other: "MachineStamp") -> list[str]:
-        """What of `other` is not the same, as "name VALUE instead of VALUE"."""
+        """Fields of `other` that are not the same, as "name VALUE instead of VALUE"."""
         mine, theirs = self.model_dump(), other.model_dump()
         return [
             f"{name} {theirs.get(name)!r} instead of {value!r}"
@@ -37,7 +37,7 @@ class MachineStamp(BaseModel):
 
 
 class Stamp(MachineStamp):
-    """Of a trainer."""
+    """Stamp of a trainer."""
 
     micro_batch_tokens: int
     """How a batch is cut, and so the order of its sums."""
@@ -50,7 +50,7 @@ class Stamp(MachineStamp):
 
 
 def machine_stamp(torch_version: str, cpu_capability: str) -> MachineStamp:
-    """Of this process; what torch tells is given by those who import it."""
+    """Stamp of this process; what torch tells is given by those who import it."""
     return MachineStamp(
         torch=torch_version,
         mkl_cbwr=os.environ.get(MKL_VARIABLE, ""),

@@ -38,7 +38,7 @@ class AgentConfig(Section):
     """Version of the client's bundle; None: the one that `mainspring agents add` installs. This
     field and those below are for programs."""
     options: dict[str, str | int | float | bool | list[str]] = Field(default_factory=dict)
-    """What the client takes beside, by its own names; `command` for the kind "command", `function`
+    """Further options of the client, by its own names; `command` for the kind "command", `function`
     for the kind "function"; for "harbor" and "remote" those of docs/agents.md."""
     tool_parser: str = "hermes"
     """How a reply writes tool calls: "hermes", "qwen_xml", "llama_json", "none", or a function of

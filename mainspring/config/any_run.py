@@ -48,7 +48,7 @@ def training(run: AnyRun) -> CampaignConfig:
 
 
 def ranks_of(run: AnyRun) -> CampaignConfig:
-    """What the ranks of a run that trains are built from. Raises UsageError for other kinds."""
+    """Configuration of the ranks of a run that trains. Raises UsageError for other kinds."""
     return run.ranks if isinstance(run, SftConfig) else training(run)
 
 

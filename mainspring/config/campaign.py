@@ -65,7 +65,7 @@ class CampaignConfig(RunConfig):
 
     @property
     def adapter_rank(self) -> int:
-        """Of the adapters that engines load; 0: they load whole models."""
+        """Rank of the adapters that engines load; 0: they load whole models."""
         return self.trainer.lora.rank if self.policy.publish is Publish.ADAPTER else 0
 
     @property
@@ -74,7 +74,7 @@ class CampaignConfig(RunConfig):
 
     @property
     def batches(self) -> Batches | None:
-        """Of a reproducible campaign."""
+        """Batches of a reproducible campaign."""
         if self.schedule is not Schedule.REPRODUCIBLE:
             return None
         trainer = self.trainer
@@ -114,7 +114,7 @@ class CampaignConfig(RunConfig):
 
     @property
     def gap_bounds(self) -> GapBounds:
-        """Of [trainer.gap], with the defaults of the engines' dtype."""
+        """Bounds of [trainer.gap], with the defaults of the engines' dtype."""
         return bounds(self.trainer.gap, self.policy.dtype)
 
     @property

@@ -1,4 +1,4 @@
-"""What every kind of run has: its name, its tasks, and how its rollouts are played and scored.
+"""Configuration of every kind of run: name, tasks, and how its rollouts are played and scored.
 
 Invariants: unknown keys are refused; every bound stands on its field. The checked model of a kind
 (`any_run`) is stored as JSON with the run, so one that is resumed never depends on its file again.
@@ -52,7 +52,7 @@ class RunConfig(NamedConfig):
     @model_validator(mode="before")
     @classmethod
     def _functions_give_scores(cls, given: Any) -> Any:
-        """What a function returned is its rollout's reward, unless the file names others."""
+        """Make what a function returned its rollout's reward, unless the file names others."""
         if not isinstance(given, dict):
             return given
         agent, reward = given.get("agent"), given.get("reward", {})

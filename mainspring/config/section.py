@@ -38,9 +38,9 @@ LARGE = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """What a number must be beyond its type, or each number in a list or table; stands in the
-    field's Annotated. Python would take `true` for 1: that is refused. Bounds given here spare
-    stored configurations."""
+    """Bounds of a number, or of each number in a list or table; stands in the field's Annotated.
+    Python would take `true` for 1: that is refused. Bounds given here spare stored
+    configurations."""
 
     le: float | None = None
     lt: float | None = None

@@ -116,7 +116,7 @@ def load_settings(home: Path | None = None) -> Settings:
 
 
 def _recorded(stack_file: Path) -> dict[str, str]:
-    """What the embedded stack wrote; empty when it never ran. Raises ConfigError."""
+    """Settings that the embedded stack wrote; empty when it never ran. Raises ConfigError."""
     try:
         return json.loads(stack_file.read_text())
     except FileNotFoundError:

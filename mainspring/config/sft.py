@@ -66,9 +66,9 @@ class SftSource(Section):
 
 class SftData(Section):
     sources: Annotated[tuple[SftSource, ...], Field(min_length=1)]
-    """What is trained on; sources are put one after the other, and then shuffled."""
+    """Samples to train on; sources are put one after the other, and then shuffled."""
     overlong: OverlongSample = OverlongSample.REFUSE
-    """What becomes of samples that are longer than `trainer.max_tokens`."""
+    """Fate of samples that are longer than `trainer.max_tokens`."""
 
 
 class SftOptimizerConfig(OptimizerConfig):
@@ -126,8 +126,8 @@ class SftConfig(RunConfig):
 
     @property
     def ranks(self) -> CampaignConfig:
-        """What its ranks are built from: a campaign of this model, layout and optimizer. The
-        bundled model begins with its random weights."""
+        """Configuration of its ranks: a campaign of this model, layout and optimizer. The bundled
+        model begins with its random weights."""
         shared = {name: getattr(self.trainer, name) for name in ParallelConfig.model_fields}
         bundled = self.policy.model == BUNDLED
         warm = WarmStartConfig(copy_steps=0, steps=0) if bundled else None
@@ -143,7 +143,7 @@ class SftPolicy(Section):
 
 
 class SftFile(NamedConfig):
-    """What `mainspring sft FILE` reads."""
+    """File that `mainspring sft FILE` reads."""
 
     policy: SftPolicy = SftPolicy()
     data: SftData

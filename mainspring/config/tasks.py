@@ -19,4 +19,4 @@ class TasksConfig(Section):
     """Size of the split "heldout_templates": templates that never occur in training (bundled tasks
     only)."""
     unverified: Unverified = Unverified.SKIP
-    """What to do with tasks that are not verified (bundled ones need no verification)."""
+    """Treatment of tasks that are not verified (bundled ones need no verification)."""

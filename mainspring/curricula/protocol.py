@@ -14,7 +14,7 @@ from mainspring.config.campaign import CampaignConfig
 
 @dataclass(frozen=True, slots=True)
 class TaskHistory:
-    """What the campaign knows of one of its tasks."""
+    """The campaign's record of one of its tasks."""
 
     num_scored: int = 0
     """Rollouts with a reward, in the newest `curriculum.recent_groups` groups of the task."""

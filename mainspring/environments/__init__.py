@@ -1,1 +1,1 @@
-"""What an agent acts on: the seam, and which environment plays a task. Pure."""
+"""Environments that agents act on: the seam, and which environment plays a task. Pure."""

@@ -16,7 +16,7 @@ OF_FUNCTIONS = "infra.environments.function:FunctionEnvironment"
 """Where a function plays tasks of another kind, and no class is named for the kind."""
 METHODS = ("open", "grade")
 _GRADING = ("grade",)
-"""What a class has to do where a function is the world."""
+"""Methods that a class must have where a function is the world."""
 
 
 def is_world(config: RunConfig, kind: str) -> bool:

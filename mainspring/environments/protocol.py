@@ -38,12 +38,12 @@ class EnvironmentBroken(WorkFailed):
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What one step did."""
+    """Outcome of one step."""
 
     returncode: int
     """0: it did what was asked; -1 when killed at the timeout."""
     output: bytes
-    """What the agent is shown: of a shell, stdout and stderr interleaved as written."""
+    """Output that the agent is shown: of a shell, stdout and stderr interleaved as written."""
     truncated: bool = False
     """A part of the output is left out."""
     timed_out: bool = False
@@ -52,10 +52,10 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What a world leaves."""
+    """Result that a world leaves."""
 
     result: bytes
-    """What is graded; empty: nothing was achieved, and it is not graded."""
+    """Result that is graded; empty: nothing was achieved, and it is not graded."""
     note: str | None = None
     """Why it is empty, or what it lacks."""
 
@@ -65,7 +65,7 @@ class Judged(NamedTuple):
     output: str = ""
     """The end of what decided it, for people."""
     report: GradeReport = GradeReport()
-    """What the verdict was made of; rewards may use its `score`."""
+    """Facts behind the verdict; rewards may use its `score`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""What keeps a verdict honest: files that may not stand in for tests, proofs, known exploits."""
+"""Guards of an honest verdict: files that may not stand in for tests, proofs, known exploits."""

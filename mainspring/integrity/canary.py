@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from mainspring.artifacts.program_files import program
 
 MAX_CHARS = 1 << 20
-"""Of one test file; parsing larger ones would hold up a node."""
+"""Characters of one test file; parsing larger ones would hold up a node."""
 _RUNNER = re.compile(r"\b(?:pytest|py\.test|unittest|nose2?|tox)\b")
 _TEST = re.compile(r"test|runTest$")
 _REWARD = re.compile(r"\breward\b|/logs/")
@@ -67,7 +67,7 @@ def _parsed(path: str, text: str) -> ast.Module | None:
 
 
 def _tests_of(tree: ast.Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Of the module and its classes; functions inside functions are no tests."""
+    """Test functions of the module and its classes; functions inside functions are no tests."""
     found: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
     bodies: list[list[ast.stmt]] = [tree.body]
     while bodies:

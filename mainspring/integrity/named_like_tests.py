@@ -33,7 +33,7 @@ _WORD = re.compile(rb"\w+")
 
 
 def may_be_programs(patch: bytes, task: SweTask) -> tuple[str, ...]:
-    """Of the paths that `without_tests` drops, those that can count after all."""
+    """Paths that `without_tests` drops and that can count after all."""
     _, dropped = without_tests(patch, task)
     if not dropped:
         return ()

@@ -24,7 +24,7 @@ _LEFT_OUT = frozenset({"skipped", "xfailed", "deselected"})
 
 @dataclass(frozen=True, slots=True)
 class RunCounts:
-    """Of one run; several summaries are added up."""
+    """Counts of one run; several summaries are added up."""
 
     num_run: int
     """Tests that passed or failed."""

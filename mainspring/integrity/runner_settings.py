@@ -1,4 +1,4 @@
-"""What a repository's settings tell pytest to do, read from text that anybody may write. Pure.
+"""Steering of pytest by a repository's settings, read from text that anybody may write. Pure.
 
 Invariant: two texts with equal steering run the same tests in the same way, as far as settings
 decide it. Imported by grading, which compares a settings file before and after a patch.

@@ -24,7 +24,7 @@ RUNNERS = frozenset(
         *("nose", "nose2", "xdist", "coverage", "hypothesis", "tox", "numpy", "pip", "setuptools"),
     }
 )
-"""What runs tests, and what it loads beside the standard library."""
+"""Modules that run tests, and that these load beside the standard library."""
 _PLUGIN = re.compile(r"pytest_\w+")
 _NOT_ONLY_PYTHONS = frozenset({"test", "tests", "this"})
 """Modules of the standard library with names that are everybody's."""
@@ -37,7 +37,7 @@ _MODULE = re.compile(r"(\w+)(?:\.[\w-]+)*\.(?:py|pyc|so|pyd)")
 _PACKAGE_FILE = re.compile(r"__(?:init|main)__\.(?:[\w-]+\.)*(?:py|pyc|so)")
 _PROBE = program(__file__, "import_probe.py")
 MAX_PROBED_CHARS = 1 << 20
-"""Of one test file that is parsed."""
+"""Characters of one test file that is parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def candidates(patch: bytes, task: SweTask) -> tuple[Shadow, ...]:
 
 
 def any_module(patch: bytes, admitted: frozenset[str]) -> tuple[Shadow, ...]:
-    """What these files of the patch could stand in for, also for a module of the repository."""
+    """Modules that these files of the patch could stand in for, also those of the repository."""
     _, changes = split(patch)
     admitted_changes = (change for change in changes if change.path in admitted)
     return tuple(shadow for change in admitted_changes for shadow in _all_readings(change))

@@ -13,7 +13,7 @@ from itertools import pairwise
 Words = tuple[str, ...]
 
 MAX_CHARS = 20_000
-"""Of one script; a reply is far below."""
+"""Characters of one script; a reply is far below."""
 MAX_DEPTH = 3
 """Scripts inside scripts."""
 

@@ -1,4 +1,4 @@
-"""What makes a trajectory look like cheating: clear patterns in its commands and its patch. Pure.
+"""Marks of a trajectory that looks like cheating: clear patterns in commands and patch. Pure.
 
 For people to read, never scored: ordinary work is not marked (new tests are good work), and a
 clever cheat may well escape. Time is linear in what is read. Imported by activities.
@@ -103,7 +103,7 @@ def suspicions(commands: Sequence[str], patch: bytes, task: SweTask) -> tuple[Su
 def after_grading(
     marks: tuple[Suspicion, ...], verdict: Verdict | None, report: GradeReport | None
 ) -> tuple[Suspicion, ...]:
-    """What remains of the marks after the tests. A pass was made without the changes that did not
+    """The marks that remain after the tests. A pass was made without the changes that did not
     count, and Python itself was asked what it loads; one that the tests decided, and would have
     failed if they had to, refutes what a patch only looks like."""
     if report is None:

@@ -54,7 +54,7 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """What the agent is not to find."""
+    """Things that the agent is not to find."""
 
     files: frozenset[str]
     """Names of the test files that are not in the repository."""

@@ -20,7 +20,7 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What a config.json tells about its model."""
+    """Facts that a config.json tells about its model."""
 
     model_type: str
     architectures: tuple[str, ...]

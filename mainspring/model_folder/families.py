@@ -21,7 +21,7 @@ ARCHITECTURES = {
 FAMILIES = tuple(ARCHITECTURES)
 EXPERTS = ("qwen3_moe",)
 LARGEST = 2**31 - 1
-"""Of a size: what no model has would only overflow later."""
+"""Largest size: what no model has would only overflow later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ DEFAULTS: dict[str, dict[str, int | None]] = {
     "qwen3_moe": {"num_key_value_heads": 4, "max_position_embeddings": 32768},
     "llama": {"num_key_value_heads": None, "max_position_embeddings": 2048},
 }
-"""What transformers takes where a field is left out. None: as many as there are heads."""
+"""Values that transformers takes where a field is left out. None: as many as there are heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class WrongField:
 
 
 def wrong_fields(config: dict[str, Any]) -> Iterator[WrongField]:
-    """Of a config.json whose `model_type` is in FAMILIES."""
+    """Wrong fields of a config.json whose `model_type` is in FAMILIES."""
     family = config["model_type"]
     required = _REQUIRED + (_REQUIRED_OF_EXPERTS if family in EXPERTS else ())
     kinds = _EVERY | _OWN[family]

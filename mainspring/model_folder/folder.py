@@ -48,8 +48,8 @@ def known_sizes(config: dict[str, Any]) -> Sizes | None:
 
 
 def export_dtype(directory: Path, config: dict[str, Any]) -> str:
-    """Of the weights of an export: that of config.json, else the one in which they are stored, as
-    transformers takes it; where they differ, the widest, which loses nothing."""
+    """Dtype of the weights of an export: that of config.json, else the one in which they are
+    stored, as transformers takes it; where they differ, the widest, which loses nothing."""
     named = config.get("dtype") or config.get("torch_dtype")
     if named is not None:
         return str(named)

@@ -1,4 +1,4 @@
-"""What a config.json must not have, in one list for plan, checklist, engines and trainer.
+"""Contents that a config.json must not have, in one list for plan, checklist, engines and trainer.
 
 A use includes those before it: what is trained is served by the CPU engine too, and what that
 serves, transformers reads. So a rule names the first use that refuses it. Invariant: a config that
@@ -49,8 +49,8 @@ def check_config(config: dict[str, Any], named: str, use: FolderUse) -> None:
 
 
 def check_served(config: dict[str, Any], named: str) -> None:
-    """What the CPU engine does not compute, of a config with all that transformers fills in. Raises
-    ModelError."""
+    """Refuse what the CPU engine does not compute, in a config with all that transformers fills in.
+    Raises ModelError."""
     for what, _ in _unserved(config):
         raise ModelError(f"{named}: {what} cannot be served by the CPU engine", remedy=SGLANG)
 
@@ -79,7 +79,7 @@ def refusals(config: dict[str, Any]) -> Iterator[FolderRefusal]:
 
 
 def _broken(config: dict[str, Any]) -> Iterator[FolderRefusal]:
-    """Of a family, whose fields have the right kinds."""
+    """Refusals of a family, whose fields have the right kinds."""
 
     def broken(message: str) -> FolderRefusal:
         return FolderRefusal(FolderUse.READ, f"{CONFIG} has {message}", RESTORE)
@@ -117,7 +117,7 @@ def _broken(config: dict[str, Any]) -> Iterator[FolderRefusal]:
 
 
 def _unserved(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What cannot be served, with its remedy, of any model."""
+    """Things in any model that cannot be served, each with its remedy."""
     kind = config.get("model_type")
     for name in ("quantization_config", "compression_config"):
         if config.get(name) is not None:
@@ -171,7 +171,7 @@ def _special_tokens(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _untrained(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Of a family: what transformers, and so the CPU engine, computes and the trainer does not."""
+    """Things in a family that transformers and the CPU engine compute and the trainer does not."""
     kind = config["model_type"]
     for found in rope.kinds(config):
         if found not in rope.TRAINED:

@@ -40,7 +40,7 @@ def kinds(config: dict[str, Any]) -> Iterator[object]:
 
 
 def broken(config: dict[str, Any]) -> Iterator[str]:
-    """What is not read in one way by all. Of a family that is trained."""
+    """Things in a trained family that not all programs read in one way."""
     old, new = config.get("rope_scaling") or {}, config.get("rope_parameters") or {}
     if old and new and _without_theta(old) != _without_theta(new):
         yield "rope_scaling and rope_parameters differ"
@@ -77,7 +77,7 @@ def broken(config: dict[str, Any]) -> Iterator[str]:
 
 
 def unserved(config: dict[str, Any]) -> Iterator[str]:
-    """Of any model, what the CPU engine cannot serve."""
+    """Things in any model that the CPU engine cannot serve."""
     for kind in kinds(config):
         if not isinstance(kind, str) or kind not in SERVED:
             yield f"rope_type {kind!r}"

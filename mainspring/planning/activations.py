@@ -17,9 +17,9 @@ FLOAT32_BYTES = 4
 MMAP_BYTES = 32 << 20
 """Tensors on CPU below this size come from malloc's heap, which does not shrink (glibc)."""
 CHUNK_BYTES = 64 << 20
-"""Of the float32 logits of one chunk of the output layer; the trainer takes it from here."""
+"""Bytes of the float32 logits of one chunk of the output layer; the trainer takes it from here."""
 KEPT_BYTES = 2 * CHUNK_BYTES
-"""Of logits kept for the backward pass, which saves an eighth of the output layer's work; the
+"""Bytes of logits kept for the backward pass, which saves an eighth of the output layer's work; the
 trainer takes it from here."""
 CHUNK_COPIES = 5
 """Tensors of a chunk's size that exist at once."""
@@ -27,7 +27,7 @@ CHUNK_COPIES = 5
 
 @dataclass(frozen=True, slots=True)
 class BatchTokens:
-    """What one micro-batch brings to a rank."""
+    """Tokens that one micro-batch brings to a rank."""
 
     num: int
     """Tokens of the micro-batch, padding included, over all ranks that share its sequences."""
@@ -39,7 +39,7 @@ class BatchTokens:
 
 @dataclass(frozen=True, slots=True)
 class LayerBytes:
-    """Of one layer and one micro-batch."""
+    """Bytes of one layer and one micro-batch."""
 
     input: int
     """Its input alone: what full recomputation keeps."""
@@ -57,7 +57,7 @@ class LayerBytes:
 
     @property
     def from_heap(self) -> int:
-        """Of what is kept, in tensors that are small enough for malloc's heap."""
+        """Bytes kept in tensors that are small enough for malloc's heap."""
         return sum(
             all_of_them
             for all_of_them, each in (
@@ -72,14 +72,14 @@ class LayerBytes:
 
 @dataclass(frozen=True, slots=True)
 class KeptBytes:
-    """Of all layers of a rank and one micro-batch, when its forward pass ends."""
+    """Bytes kept by all layers of a rank and one micro-batch, when its forward pass ends."""
 
     activations: int
     attention: int
     again: int
-    """What the backward pass adds at its largest layer."""
+    """Bytes that the backward pass adds at its largest layer."""
     from_heap: int
-    """Of activations and attention, as `LayerBytes.from_heap`."""
+    """Bytes of activations and attention, as `LayerBytes.from_heap`."""
 
 
 def layer_bytes(
@@ -159,7 +159,7 @@ def kept_bytes(
 def logits_bytes(
     shape: ModelShape, parallel: ParallelConfig, kind: RankKind, tokens: BatchTokens
 ) -> int:
-    """Of the output layer while its backward pass runs: of action tokens, in chunks."""
+    """Bytes of the output layer while its backward pass runs: of action tokens, in chunks."""
     if not kind.has_output:
         return 0
     width = bytes_per_value(parallel)

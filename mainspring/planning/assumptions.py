@@ -1,4 +1,4 @@
-"""What a plan assumes because no file tells it: averages of rollouts, and speeds of machines.
+"""Assumptions of a plan, as no file tells them: averages of rollouts, and speeds of machines.
 
 Each has a name, a unit and a source; a command's option replaces it. Invariant: none is used
 without being printed.
@@ -23,10 +23,10 @@ FLOAT32_MFU = 0.6
 DECODE_PARAMETERS_PER_S = 16_000_000_000_000
 """Tokens a second of one GPU engine, times active parameters: 2,000 tokens/s of an 8B model."""
 CPU_FLOPS_PER_THREAD = 60_000_000_000
-"""Of a training step in one thread, 20 to 106 million parameters: 60 to 80 measured on a machine of
-docs/performance.md with other work on it (cli/bench/measure_plan.py)."""
+"""Speed of a training step in one thread, 20 to 106 million parameters: 60 to 80 measured on a
+machine of docs/performance.md with other work on it (cli/bench/measure_plan.py)."""
 CPU_DECODE_SHARE = 0.2
-"""Of those operations, what decoding reaches on a CPU; assumed, not measured."""
+"""Share of those operations that decoding reaches on a CPU; assumed, not measured."""
 CPU_DECODE_TOKENS_PER_S = 400
 """The CPU engine's own work bounds small models; assumed, not measured."""
 
@@ -46,7 +46,7 @@ class Given:
     decode_tokens_per_s: float | None = None
     disk_gb_per_s: float | None = None
     gpu_name: str | None = None
-    """Of the GPUs seen on this machine."""
+    """Name of the GPUs seen on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class Assumptions:
     mfu: float
     """1 on a CPU, where the peak is a measured speed."""
     decode_tokens_per_s: float
-    """Of one engine."""
+    """Speed of one engine."""
     disk_bytes_per_s: int
     source: Mapping[str, str]
-    """Of each field: "given", or where it comes from."""
+    """Origin of each field: "given", or where it comes from."""
 
 
 def assumptions_of(config: CampaignConfig, shape: ModelShape, given: Given) -> Assumptions:

@@ -31,7 +31,7 @@ class Change:
     fields: dict[str, Any]
     """New values of [trainer]."""
     peak_bytes: int
-    """Of the largest rank, once changed."""
+    """Peak of the largest rank, once changed."""
     num_ranks: int
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a campaign asks of engines, sandbox nodes and disks.
+"""Demand of a campaign on engines, sandbox nodes and disks.
 
 Invariant: an upper bound takes every rollout at `policy.max_context`; an expected figure takes the
 averages that are given, and each of those is named among the assumptions.
@@ -13,16 +13,16 @@ from mainspring.planning.engine_facts import bytes_per_value, facts_of
 from mainspring.planning.model_shape import ModelShape
 
 MANIFEST_BYTES = 1 << 20
-"""Of a checkpoint beside its weights: manifest, tokenizer, config."""
+"""Bytes of a checkpoint beside its weights: manifest, tokenizer, config."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
     rollouts_per_step: int
     rollouts_in_flight: int
-    """Of training, at most; evaluations have their own bound."""
+    """Rollouts of training, at most; evaluations have their own bound."""
     evaluation_rollouts: int
-    """Of one evaluation, at once, beside those of training."""
+    """Rollouts of one evaluation, at once, beside those of training."""
     sandboxes: int
     """Open at once, as far as `sandbox.max_open` lets them be."""
     sandbox_memory_bytes: int
@@ -39,7 +39,7 @@ class Demand:
     """Expected: a rollout in flight is half-way through on average."""
     kv_bytes_per_token: int
     checkpoint_bytes: int
-    """Of one, with its export."""
+    """Size of one, with its export."""
     export_bytes: int
     num_checkpoints: int
     """Those that are kept, and the one that is being written."""

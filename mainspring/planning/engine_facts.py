@@ -36,7 +36,7 @@ def facts_of(parallel: ParallelConfig) -> EngineFacts:
 
 
 def bytes_per_value(parallel: ParallelConfig) -> int:
-    """Of weights and activations."""
+    """Bytes per value of weights and activations."""
     return 2 if parallel.dtype is Dtype.BFLOAT16 else 4
 
 

@@ -23,7 +23,7 @@ GPU_TFLOPS: Mapping[str, tuple[float, float]] = MappingProxyType(
         "L4": (121.0, 30.3),
     }
 )
-"""Of dense bfloat16 and of float32, in TFLOP/s."""
+"""Peaks of dense bfloat16 and of float32, in TFLOP/s."""
 _OTHERS = ("MIG", "H100 PCIe", "H100 NVL", "H200 NVL", "RTX 4090 D", "Laptop")
 """Slices of a GPU, and variants that are slower than the one in the table."""
 

@@ -15,12 +15,12 @@ from mainspring.planning.model_shape import ModelShape
 RANKS_PER_HOST = 8
 """GPUs of a host; assumed."""
 FILE_BYTES = 4 << 30
-"""Of one exported file: what a rank that writes collects."""
+"""Size of one exported file: a rank that writes collects as much."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostMemory:
-    """Of the host with the most to do."""
+    """Memory of the host with the most to do."""
 
     num_ranks: int
     import_bytes: int

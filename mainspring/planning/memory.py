@@ -19,16 +19,16 @@ from mainspring.planning.model_shape import ModelShape
 from mainspring.planning.rank_kinds import RankKind, rank_kinds
 
 CPU_REST_BYTES = 430_000_000
-"""Of a rank on CPU whose model is next to nothing: Python, torch and Megatron-core; measured."""
+"""Bytes of a rank on CPU with next to no model: Python, torch and Megatron-core; measured."""
 CUDA_REST_BYTES = 3_000_000_000
-"""Of a GPU beside tensors: CUDA context, NCCL's buffers, workspaces of libraries; assumed."""
+"""Bytes of a GPU beside tensors: CUDA context, NCCL's buffers, workspaces of libraries; assumed."""
 CUDA_GAP_SHARE = 0.05
-"""Of activations and logits: what torch's allocator holds beyond them on a GPU; assumed."""
+"""Share of activations and logits that torch's allocator holds beyond them on a GPU; assumed."""
 
 
 HEAP_SHARE = 0.8
-"""Of activations in small tensors: what the heap of a rank on CPU holds beyond tensors that are in
-use, because freed ones leave gaps of other sizes. Measured (cli/bench/measure_plan.py)."""
+"""Share of activations in small tensors that the heap of a rank on CPU holds beyond those in use,
+because freed ones leave gaps of other sizes. Measured (cli/bench/measure_plan.py)."""
 
 
 class MemoryPart(StrEnum):
@@ -42,7 +42,7 @@ class MemoryPart(StrEnum):
     ATTENTION = "attention"
     LOGITS = "logits"
     ALLOCATOR = "allocator"
-    """What malloc on a CPU, or torch's allocator on a GPU, holds of freed tensors."""
+    """Freed tensors that malloc on a CPU, or torch's allocator on a GPU, still holds."""
     REST = "rest"
     """Libraries, and on a GPU the CUDA context."""
 
@@ -72,7 +72,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """Of the device of one rank: its GPU, or its process on CPU."""
+    """Memory of the device of one rank: its GPU, or its process on CPU."""
 
     kind: RankKind
     moments: tuple[Moment, ...]
@@ -168,7 +168,8 @@ def _moments(
 
 
 def critic_parameters(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -> int:
-    """Of a rank's critic: the policy's without an output layer, and one number for each token."""
+    """Parameters of a rank's critic: the policy's without an output layer, and one number for each
+    token."""
     # A last stage that is not the first keeps a copy of the embedding in its place.
     keeps = shape.is_tied or trainer.pipeline_parallel > 1
     output = 0 if keeps else kind.output_parameters
@@ -208,7 +209,7 @@ def optimizer_bytes(shape: ModelShape, trainer: TrainerConfig, kind: RankKind) -
 
 
 def _update_bytes(trainer: TrainerConfig, kind: RankKind) -> int:
-    """What the optimizer computes beside its state: on GPUs for all weights at once."""
+    """Bytes that the optimizer computes beside its state: on GPUs for all weights at once."""
     if trainer.device is Device.CUDA and not facts_of(trainer).shards_optimizer:
         return FLOAT32_BYTES * kind.num_parameters
     return 2 * FLOAT32_BYTES * kind.largest_parameters

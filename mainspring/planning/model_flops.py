@@ -25,7 +25,7 @@ def output_flops(shape: ModelShape, num_wanted: float) -> float:
 
 
 def model_flops(shape: ModelShape, lengths: Sequence[int], num_wanted: int) -> float:
-    """Of forward and backward pass over sequences of these lengths."""
+    """Operations of forward and backward pass over sequences of these lengths."""
     num_pairs = sum(length * length for length in lengths)
     return (
         layer_flops(shape, sum(lengths))

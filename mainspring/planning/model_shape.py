@@ -18,7 +18,7 @@ _HALF = ("bfloat16", "float16")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape(Sizes):
     file_bytes_per_weight: int
-    """Of the dtype that config.json names, or the weights have; exports have it too."""
+    """Bytes of the dtype that config.json names, or the weights have; exports have it too."""
 
     @property
     def q_width(self) -> int:
@@ -26,7 +26,7 @@ class ModelShape(Sizes):
 
     @property
     def kv_width(self) -> int:
-        """Of the keys alone, or of the values alone."""
+        """Width of the keys alone, or of the values alone."""
         return self.num_kv_heads * self.head_dim
 
     @property
@@ -59,7 +59,7 @@ class ModelShape(Sizes):
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the embedding alone, or of the output layer alone."""
+        """Parameters of the embedding alone, or of the output layer alone."""
         return self.vocab_size * self.hidden_size
 
     @property

@@ -23,7 +23,7 @@ class MemoryPlan:
     micro_batch: BatchTokens
     """The largest one."""
     num_micro_batches: int
-    """Of one data-parallel copy in a step, expected."""
+    """Micro-batches of one data-parallel copy in a step, expected."""
     ranks: tuple[RankMemory, ...]
     host: HostMemory
     demand: Demand
@@ -34,7 +34,7 @@ class MemoryPlan:
         return max(self.ranks, key=lambda rank: rank.peak.num_bytes)
 
     def lacks_bytes(self, gpu_bytes: int) -> int:
-        """What the largest rank needs beyond a GPU's memory; 0 where it fits."""
+        """Bytes that the largest rank needs beyond a GPU's memory; 0 where it fits."""
         return max(0, self.largest.peak.num_bytes - gpu_bytes)
 
 

@@ -20,13 +20,13 @@ class RankKind:
     most_micro_batches: int
     """Forward passes that wait for their backward pass at once, if the batch has as many."""
     dense_parameters: int
-    """Of this rank, without experts."""
+    """Parameters of this rank, without experts."""
     expert_parameters: int
-    """Of this rank's experts."""
+    """Parameters of this rank's experts."""
     output_parameters: int
-    """Of the output layer, also where it is the embedding's weight; 0 on other stages."""
+    """Parameters of the output layer, also if it is the embedding's weight; 0 on other stages."""
     largest_parameters: int
-    """Of its largest weight."""
+    """Parameters of its largest weight."""
 
     @property
     def num_parameters(self) -> int:

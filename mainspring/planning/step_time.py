@@ -35,7 +35,7 @@ ROLLOUT_STAGES = (Stage.GENERATE, Stage.COMMANDS)
 class StepTime:
     seconds_of: dict[Stage, float]
     flops: float
-    """Of one step, over all ranks, recomputation included."""
+    """Operations of one step, over all ranks, recomputation included."""
     bubble: float
     """Share of the trainer's time in which a pipeline stage waits for others."""
     overlaps: bool
@@ -99,7 +99,7 @@ def step_time(
 def training_flops(
     config: CampaignConfig, shape: ModelShape, demand: Demand, assumed: Assumptions
 ) -> float:
-    """Of one pass over a batch: what the model needs, and what is computed twice."""
+    """Operations of one pass over a batch: those that the model needs, and those computed twice."""
     tokens = demand.tokens_per_step
     wanted = demand.action_tokens_per_step
     layers = layer_flops(shape, tokens)
@@ -117,7 +117,7 @@ def training_flops(
 
 
 def critic_flops(shape: ModelShape, demand: Demand, assumed: Assumptions) -> float:
-    """Of one pass of a critic over a batch; its values before the step take a third of one."""
+    """Operations of a critic's pass over a batch; its values before the step take a third of it."""
     tokens = demand.tokens_per_step
     return layer_flops(shape, tokens) + attention_flops(shape, assumed.tokens_per_rollout * tokens)
 

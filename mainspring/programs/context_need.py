@@ -29,13 +29,13 @@ class ContextNeed:
     compacts: bool = True
     """It replaces its history by a summary; else a full context ends its rollout."""
     share: float = 1.0
-    """Of the context beside a reply: above it, the history is replaced."""
+    """Share of the context beside a reply: above it, the history is replaced."""
     reserve: int = 0
     """Tokens that it leaves free beside a reply and that share."""
     max_reply: int | None = None
     """Tokens that it sets aside for a reply, at most."""
     remedy: str = ""
-    """What makes the first prompt shorter."""
+    """Way to make the first prompt shorter."""
     is_measured: bool = True
     """False: options or version change the first prompt, so the number is a guess."""
 
@@ -62,7 +62,7 @@ class ContextNeed:
             )
 
     def warning(self, kind: str, max_context: int, max_new_tokens: int) -> tuple[str, str] | None:
-        """What is narrow, and what to do; None: nothing is."""
+        """The narrow limit, and what to do; None: nothing is narrow."""
         room = self.room(max_context, max_new_tokens)
         if room >= (SMALL_ROOM if self.compacts else SMALL_UNTIL_FULL):
             return None
@@ -78,7 +78,7 @@ class ContextNeed:
         return LEAST_ROOM if self.compacts else LEAST_UNTIL_FULL
 
     def _limit(self, max_context: int, max_new_tokens: int) -> int:
-        """Of a prompt."""
+        """Most tokens of a prompt."""
         return int(self.share * (max_context - self._reply(max_new_tokens))) - self.reserve
 
     def _reply(self, max_new_tokens: int) -> int:

@@ -9,13 +9,13 @@ from mainspring.programs.reply import Reply
 from mainspring.programs.request import ChatMessage, ModelRequest
 
 BYTES_PER_TOKEN = 4
-"""Of UTF-8: English and code have about 3.5 to 4.5 in the vocabularies of today."""
+"""Bytes of UTF-8: English and code have about 3.5 to 4.5 in the vocabularies of today."""
 MESSAGE_BYTES = 16
 """For a message's role and its marks."""
 
 
 def tokens_of_request(request: ModelRequest) -> int:
-    """Of the whole prompt, its tools included."""
+    """Tokens of the whole prompt, its tools included."""
     tools = sum(len(tool.model_dump_json().encode()) for tool in request.tools)
     return _tokens(tools) + tokens_of_messages(request.messages)
 

@@ -35,7 +35,7 @@ class FunctionFailed(WorkFailed):
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a command in the rollout's sandbox did."""
+    """Outcome of a command in the rollout's sandbox."""
 
     returncode: int
     """-1 when it was killed at its timeout."""
@@ -47,7 +47,7 @@ class Ran:
 
 
 class FunctionSandbox(Protocol):
-    """What a function gets as `sandbox`, for tasks with a repository."""
+    """Sandbox that a function gets as `sandbox`, for tasks with a repository."""
 
     async def run(self, command: str, *, timeout_s: float | None = None) -> Ran:
         """Run bash in the repository, once; commands that are asked for together run one after the
@@ -57,7 +57,7 @@ class FunctionSandbox(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What a function returned, as it is stored."""
+    """Value that a function returned, as it is stored."""
 
     data: bytes
     type: str

@@ -29,7 +29,7 @@ class HarborClient:
     bundle: str
     """Name of its recipe, and of Mainspring's own profile for it."""
     model: str
-    """What Harbor's class is told as the model's name."""
+    """Name of the model for Harbor's class."""
     programs: Mapping[str, str]
     """As Harbor's class calls it, to the program in the bundle's `bin`."""
     set_by_harbor: tuple[str, ...] = ()
@@ -74,12 +74,12 @@ OUTSIDE: Mapping[str, Outside] = {
 
 
 class Inside(BaseModel):
-    """Of an agent whose client runs in the sandbox."""
+    """Facts of an agent whose client runs in the sandbox."""
 
     model_config = ConfigDict(frozen=True)
 
     environment: dict[str, str]
-    """Of its commands; they lead to the model port."""
+    """Variables of its commands; they lead to the model port."""
     prelude: str
     """Bash that stands before each of its commands."""
     files: dict[str, str] = {}
@@ -89,11 +89,11 @@ class Inside(BaseModel):
     extends: str | None = None
     """Harbor's name of the agent that `arguments` are for."""
     arguments: dict[str, Any] = {}
-    """Of the class that has this name, and of those that extend it."""
+    """Arguments of the class that has this name, and of those that extend it."""
 
 
 class HarborStart(BaseModel):
-    """What the process of a rollout makes and runs its agent from."""
+    """Description from which the process of a rollout makes and runs its agent."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -102,7 +102,7 @@ class HarborStart(BaseModel):
     instruction: str
     model: str
     arguments: dict[str, Any]
-    """Of its class, from the campaign's `agent.options`."""
+    """Arguments of its class, from the campaign's `agent.options`."""
     max_context: int
     max_new_tokens: int
     inside: Inside | None = None

@@ -21,10 +21,10 @@ not ask, as its own count was above the model's context."""
 _FULL_WORDS = re.compile(
     r"\bran out of room\b|context[ _](window|length)|prompt is too long", re.IGNORECASE
 )
-"""Of a client's error: Codex's own sentence, the code that endpoints give, and Claude Code's result
-where its version tells no reason."""
+"""Words of a client's error: Codex's own sentence, the code that endpoints give, and Claude Code's
+result where its version tells no reason."""
 MAX_LINES = 50
-"""Of the end: what it said last is in the last few."""
+"""Lines of the end: what it said last is in the last few."""
 
 
 def last_words(printed: str) -> str | None:
@@ -69,7 +69,7 @@ def _error_of(event: Mapping[str, Any]) -> object:
 
 
 def _events(lines: Iterator[str]) -> Iterator[Mapping[str, Any]]:
-    """Of whole lines."""
+    """Events in whole lines."""
     for line in lines:
         if line.startswith("{"):
             try:

@@ -20,7 +20,7 @@ from mainspring.trajectories.turns import Call
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What a client shows the model that is another in each run: ignored when matching only."""
+    """Parts of a client's prompt that differ in each run: ignored when matching only."""
 
     patterns: tuple[str, ...] = ()
     """Regular expressions; what they match in the text of tools' results is left out."""
@@ -89,7 +89,7 @@ def continued_call(
 
 
 def key_of(request: ModelRequest, noise: Noise = SILENT) -> str:
-    """Of all that the model is shown, and of the bound on the reply."""
+    """Key of all that the model is shown, and of the bound on the reply."""
     return _digest(chain(request, noise)[-1], str(request.max_tokens))
 
 

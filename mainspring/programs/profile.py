@@ -16,9 +16,9 @@ MODEL_PORT = 8400
 MODEL_URL = f"http://127.0.0.1:{MODEL_PORT}"
 """Where a program in a sandbox finds its model; without a path."""
 MODEL_NAME = "mainspring"
-"""What clients call the model; the gateway takes any name."""
+"""Name by which clients call the model; the gateway takes any name."""
 KEY = "sk-none"
-"""What clients send as a key inside a sandbox, where none is needed."""
+"""Key that clients send inside a sandbox, where none is needed."""
 TO_MODEL: Mapping[str, str] = {
     "OPENAI_BASE_URL": f"{MODEL_URL}/v1",
     "OPENAI_API_KEY": KEY,
@@ -32,7 +32,7 @@ BUNDLES = "/opt/mainspring-agents"
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a program is started with."""
+    """Inputs that a program is started with."""
 
     instruction: str
     """The task, as the user would type it."""

@@ -1,4 +1,4 @@
-"""What the bundles of known clients are made of: recipes.toml, read once.
+"""Recipes of the bundles of known clients: recipes.toml, read once.
 
 Pure but for that file. Used by profiles, which need a client's version, and by `infra.bundles`.
 """
@@ -28,12 +28,12 @@ class Recipe(BaseModel):
     programs: Mapping[str, str]
     """Name in the bundle's bin, to what it starts."""
     min_python: str | None = None
-    """Of the Python that the bundle is made with, and brings."""
+    """Version of the Python that the bundle is made with, and brings."""
     max_python: str | None = None
     min_glibc: str | None = None
-    """Of the image; None: it needs none, or what the bundle's Python needs."""
+    """Version of the image's glibc; None: it needs none, or what the bundle's Python needs."""
     version_argument: str = "--version"
-    """What `mainspring agents check` runs it with."""
+    """Argument with which `mainspring agents check` runs it."""
 
     @property
     def bundle(self) -> str:

@@ -1,4 +1,4 @@
-"""What the store tells of a program's requests, in words."""
+"""Words of the store about a program's requests."""
 
 from enum import StrEnum
 
@@ -15,7 +15,7 @@ class RequestState(StrEnum):
 
 
 class BranchKind(StrEnum):
-    """What a branch of a program's calls is for."""
+    """Purpose of a branch of a program's calls."""
 
     MAIN = "main"
     """The agent's own turns."""

@@ -6,7 +6,7 @@ from mainspring.programs.request import Frozen
 
 
 class RefusalKind(StrEnum):
-    """What is wrong with a request that its dialect allows."""
+    """Fault of a request that its dialect allows."""
 
     PROMPT_TOO_LONG = "prompt_too_long"
     """It leaves no room for a reply; a shorter one may."""
@@ -18,6 +18,6 @@ class Refusal(Frozen):
     kind: RefusalKind
     message: str = ""
     num_tokens: int = 0
-    """Of the prompt, when it is too long."""
+    """Tokens of the prompt, when it is too long."""
     max_tokens: int = 0
     """That prompt and reply may have together."""

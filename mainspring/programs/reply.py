@@ -41,10 +41,10 @@ class Answer(Frozen):
     """A stored reply, ready to be told."""
 
     number: int
-    """Of the call, among those of its epoch; ids in the answer are made from it."""
+    """Number of the call, among those of its epoch; ids in the answer are made from it."""
     reply: Reply
     num_prompt_tokens: int
-    """Of the whole prompt."""
+    """Tokens of the whole prompt."""
     num_completion_tokens: int
 
     def call_id(self, index: int) -> str:

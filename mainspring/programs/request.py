@@ -1,4 +1,4 @@
-"""What the policy is asked: by a program, in one form for all dialects, or by an agent of ours.
+"""Requests to the policy: by a program, in one form for all dialects, or by an agent of ours.
 
 Invariants: it holds all that the model is shown, in order, and nothing that differs between two
 runs of the same program but what the program itself shows the model; text is as the client sent it.
@@ -54,9 +54,9 @@ class ChatMessage(Frozen):
     role: Role
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
-    """Of an assistant's message."""
+    """Calls of an assistant's message."""
     call_id: str = ""
-    """Of a tool's message: the call that it answers."""
+    """Id in a tool's message: the call that it answers."""
 
 
 class ToolSpec(Frozen):

@@ -6,9 +6,9 @@ Pure. Imported by the store, the workflow and the gateway.
 from enum import StrEnum
 
 MAX_PATCH_BYTES = 16 * 1024 * 1024
-"""Of a patch as text; grading reads it whole."""
+"""Bytes of a patch as text; grading reads it whole."""
 MAX_NOTE_CHARS = 2000
-"""Of what an agent tells about its error."""
+"""Characters that an agent tells about its error."""
 
 
 class SessionEnd(StrEnum):

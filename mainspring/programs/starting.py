@@ -1,4 +1,4 @@
-"""What a sandbox runs to start a program: its files, its variables, its command, as one script.
+"""Script that starts a program in a sandbox: its files, its variables and its command.
 
 Pure; the same launch gives the same script. Used by the activity that runs programs.
 """
@@ -23,7 +23,7 @@ result. You cannot ask questions: when you are done, end.
 
 
 def instruction(issue: str, workdir: str) -> str:
-    """What a program is told, as a user would type it."""
+    """Words that a program is told, as a user would type it."""
     return INSTRUCTION.format(workdir=workdir, issue=issue.strip())
 
 

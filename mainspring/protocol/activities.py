@@ -161,7 +161,7 @@ PLAY_TURNS = NodeCall("play_turns", PlayInput, PlayResult, STORE_TIMEOUT_S)
 """Play several turns, replies and commands, resuming from what is stored; where they end, store the
 patch and remove the sandbox. Own share: `play_s`."""
 ASKED_AT = "asked_at"
-"""What its heartbeat tells while a reply is asked for: since when, in unix seconds."""
+"""Field of its heartbeat while a reply is asked for: since when, in unix seconds."""
 RESTORE_SANDBOX = NodeCall("restore_sandbox", SandboxInput, RestoreResult, SHELL_GRACE_S)
 """Replay the recorded commands in a new sandbox, checking each. Own share: the commands."""
 COLLECT_PATCH = NodeCall("collect_patch", SandboxInput, PatchResult, COLLECT_TIMEOUT_S)
@@ -250,12 +250,12 @@ CHECK_EXTENSIONS = QueueCall(
 
 
 def reply_s(request_timeout_s: float) -> float:
-    """What one reply may take."""
+    """Time that one reply may take."""
     return GENERATE.timeout_s + request_timeout_s
 
 
 def command_s(command_timeout_s: float) -> float:
-    """What one command may take."""
+    """Time that one command may take."""
     return EXECUTE.timeout_s + command_timeout_s
 
 

@@ -22,7 +22,7 @@ class Quorum(BaseModel):
     num_missing: int
     """Rollouts that must be scored yet before the others become stragglers."""
     straggler_s: float
-    """What these have left, of replies and commands."""
+    """Time that these have left for replies and commands."""
 
 
 class CreateGroupResult(BaseModel):
@@ -158,7 +158,7 @@ class SurveyInput(BaseModel):
     since: float
     """Masked and flat groups in a row are counted from here, in unix seconds."""
     status: CampaignStatus
-    """What its row is to have while the workflow runs."""
+    """Status that its row is to have while the workflow runs."""
 
 
 class Survey(BaseModel):
@@ -222,7 +222,7 @@ class CampaignProgress(BaseModel):
     paused: bool
     doing: str
     waiting_for: str | None = None
-    """What has to happen next, in words; None: nothing is waited for."""
+    """Event that has to come next, in words; None: nothing is waited for."""
     waiting_since: float | None = None
     """In unix seconds."""
     waiting_queue: str | None = None

@@ -6,13 +6,13 @@ from mainspring.ids import RolloutId, SandboxId
 from mainspring.programs.record import RequestState
 
 ASK_SIGNAL = "ask"
-"""Of the rollout's workflow, with number and epoch: a request of its program is stored."""
+"""Signal to the rollout's workflow, with number and epoch: a request of its program is stored."""
 ASK_AGAIN_SIGNAL = "ask_again"
 """The same, of a request that its life has asked before, whether it was answered or not."""
 
 
 class ProgramLimits(BaseModel):
-    """Of a program's requests; its calls and its time are bounded as an agent's are."""
+    """Limits of a program's requests; its calls and its time are bounded as an agent's are."""
 
     requests_per_minute: int
     parallel_requests: int
@@ -47,15 +47,15 @@ class AnswerInput(BaseModel):
     rollout: RolloutId
     epoch: int
     number: int
-    """Of the request."""
+    """Number of the request."""
     min_policy_version: int
 
 
 class AnswerResult(BaseModel):
     state: RequestState
     summary: str = ""
-    """What the policy asks for, for the UI."""
+    """Commands that the policy asks for, for the UI."""
     num_prompt_tokens: int = 0
     num_completion_tokens: int = 0
     spent_s: float = 0.0
-    """What the engine took, without waits, outages and attempts before it."""
+    """Time that the engine took, without waits, outages and attempts before it."""

@@ -31,7 +31,7 @@ class RolloutResult(BaseModel):
     num_turns: int
     verdict: Verdict | None = None
     fault: str | None = None
-    """What it was masked for, with the remedy."""
+    """Cause for which it was masked, with the remedy."""
     broken: str | None = None
     """Why no rollout of this campaign can be scored."""
 
@@ -99,7 +99,7 @@ class GenerateResult(BaseModel):
     num_completion_tokens: int | None = 0
     """None: an endpoint that does not count them."""
     spent_s: float = 0.0
-    """What the engine took for this reply, without waits, outages and attempts before it."""
+    """Time that the engine took for this reply, without waits, outages and attempts before it."""
 
 
 class OpenInput(BaseModel):
@@ -133,7 +133,7 @@ class ExecuteResult(BaseModel):
     """The submit command ran and succeeded; the patch is stored and the sandbox closed."""
     num_output_bytes: int
     spent_s: float = 0.0
-    """What the command itself took."""
+    """Time that the command itself took."""
 
 
 class PlayInput(BaseModel):
@@ -141,7 +141,7 @@ class PlayInput(BaseModel):
     epoch: int
     sandbox: SandboxId
     tally: Tally
-    """Of the turns before."""
+    """Tally of the turns before."""
     num_turns: int
     """To play at most."""
     min_policy_version: int
@@ -153,18 +153,18 @@ class PlayInput(BaseModel):
 
 class PlayResult(BaseModel):
     tally: Tally
-    """Of all turns up to now. Without a stop it counts whole turns only; what is stored of the next
-    one is not played again."""
+    """Tally of all turns up to now. Without a stop it counts whole turns only; what is stored of
+    the next one is not played again."""
     returncode: int | None = None
-    """Of the last command that ran now."""
+    """Return code of the last command that ran now."""
     num_tokens: int | None = None
-    """Of the conversation, where they are counted."""
+    """Tokens of the conversation, where they are counted."""
     execute_s: float = 0.0
-    """What commands took as this attempt saw it."""
+    """Time of the commands as this attempt saw it."""
     is_closed: bool = False
     """The turns have ended, the patch is stored and the sandbox closed."""
     collect_s: float = 0.0
-    """What that took without a submission, whose command includes it."""
+    """Time that this took without a submission, whose command includes it."""
     retry_s: float | None = None
     """When to try the next turn again, which failed after others of the same activity; None: it did
     not."""

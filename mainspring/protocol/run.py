@@ -23,7 +23,7 @@ class RunState(BaseModel):
     concurrency: int
     """Rollouts in flight at once."""
     summary: str
-    """What its rollouts are, for the UI."""
+    """Description of its rollouts, for the UI."""
     rollouts_per_run: int = 1000
     """Then the workflow continues as new, a group later at the latest: with ten events of each
     rollout in its history that is a third of what the server allows."""
@@ -44,7 +44,7 @@ class RunGroupResult(BaseModel):
     size: int
     """0: the run has no group of this index."""
     unfinished: list[int]
-    """Of its rollouts, those to be played: not ended yet, or ended without a verdict."""
+    """Rollouts that are to be played: not ended yet, or ended without a verdict."""
     is_last: bool = False
     """The run is known to have no group after this one."""
 
@@ -59,7 +59,7 @@ class RunProgress(BaseModel):
     num_in_flight: int
     paused: bool
     waiting_for: str | None = None
-    """What has to happen next, in words."""
+    """Event that has to come next, in words."""
     waiting_since: float | None = None
     """When a rollout last began or ended, in unix seconds."""
     waiting_queue: str | None = None

@@ -7,11 +7,11 @@ from mainspring.programs.session import SessionEnd
 from mainspring.status import Verdict
 
 SESSION_SIGNAL = "session"
-"""Of the rollout's workflow, without arguments: its session was taken or has ended; look."""
+"""Signal to the rollout's workflow, without arguments: its session was taken or has ended; look."""
 
 
 class RemoteLimits(BaseModel):
-    """Of a rollout that an agent outside plays, beside those of a program's requests."""
+    """Limits of a rollout that an agent outside plays, beside those of a program's requests."""
 
     silence_s: float
     """Without a request and without a heartbeat, until the session is offered again."""
@@ -48,16 +48,16 @@ class EndSessionInput(SessionRef):
 
 class EndSessionResult(BaseModel):
     ending: SessionEnd
-    """What stands."""
+    """The ending that stands."""
     note: str = ""
-    """What the agent told of its error."""
+    """The agent's words about its error."""
     verdict: Verdict | None = None
-    """Of a reward that was handed in."""
+    """Verdict of a reward that was handed in."""
 
 
 class RefuseInput(BaseModel):
     rollout: RolloutId
     epoch: int
     numbers: list[int]
-    """Of requests that a limit forbids."""
+    """Numbers of requests that a limit forbids."""
     reason: str

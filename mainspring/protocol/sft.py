@@ -16,7 +16,7 @@ class SftState(BaseModel):
 class SftSurveyInput(BaseModel):
     campaign: CampaignId
     status: CampaignStatus
-    """What its row is to have while the workflow runs."""
+    """Status that its row is to have while the workflow runs."""
 
 
 class SftSurvey(BaseModel):
@@ -25,7 +25,7 @@ class SftSurvey(BaseModel):
     version: int | None
     """The newest version, which is also its number of steps; None: not even the first is made."""
     num_steps: int
-    """Of the whole run."""
+    """Steps of the whole run."""
     next_version: int
     """The step after which the next version is made."""
 
@@ -42,4 +42,4 @@ class SftStepsResult(BaseModel):
     version: int
     """The newest version: `last`, or an earlier one where the run was paused."""
     loss: float | None
-    """Of the last step that was computed."""
+    """Loss of the last step that was computed."""

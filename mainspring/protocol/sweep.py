@@ -1,4 +1,4 @@
-"""What one sweep is asked and what it found."""
+"""Input and result of one sweep."""
 
 from pydantic import BaseModel
 
@@ -11,7 +11,7 @@ class SweepInput(BaseModel):
 
 
 class SweepResult(BaseModel):
-    """What one sweep found; the line `swept` in the rollout workers' logs."""
+    """Findings of one sweep; the line `swept` in the rollout workers' logs."""
 
     num_rollouts_alive: int
     """Under way for longer than the minimum age, by a workflow that runs."""

@@ -43,8 +43,8 @@ APPLY_TIMEOUT_S = 60.0
 CANARY_TIMEOUT_S = 45.0
 """Tests that must fail are run after a pass; a run that takes longer has not passed."""
 MAX_TEST_RUNS = 6
-"""Of one grading: the patch's own, the one with files that are only named like tests, and where a
-pass is in doubt, those that settle it, as long as the first at most."""
+"""Test runs of one grading: the patch's own, the one with files that are only named like tests, and
+where a pass is in doubt, those that settle it, as long as the first at most."""
 
 # Heartbeats of activities.
 ACTIVITY_BEAT_S = 4.0

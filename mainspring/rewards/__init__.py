@@ -1,1 +1,1 @@
-"""What a rollout's end is worth, and pass@k over many of them. Pure."""
+"""Reward for a rollout's end, and pass@k over many of them. Pure."""

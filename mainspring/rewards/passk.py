@@ -28,7 +28,7 @@ class PassAtK:
 
 
 def pass_at_k(num_samples: int, num_resolved: int, k: int) -> float:
-    """Of one task. Raises ValueError unless 0 <= num_resolved <= num_samples and
+    """Pass@k of one task. Raises ValueError unless 0 <= num_resolved <= num_samples and
     1 <= k <= num_samples."""
     if not (0 <= num_resolved <= num_samples and 1 <= k <= num_samples):
         raise ValueError(f"pass@{k} of {num_resolved} resolved in {num_samples} samples")

@@ -49,7 +49,7 @@ class Outcome:
     """Prompts, observations and replies: what `max_context` bounds; None likewise."""
     max_context: int
     replies: tuple[str, ...] = ()
-    """What the policy wrote, turn by turn."""
+    """Replies that the policy wrote, turn by turn."""
     patch: bytes = b""
 
     @property
@@ -66,7 +66,7 @@ class Scored:
     reward: float | None
     """None: masked."""
     parts: dict[str, float | None] = field(default_factory=dict)
-    """What each part came to, before its weight; None: it could not be measured, nor counted."""
+    """Value of each part, before its weight; None: it could not be measured, nor counted."""
 
 
 def _outcome(outcome: Outcome, *, passed: float = 1.0, failed: float = 0.0) -> float:

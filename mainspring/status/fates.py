@@ -1,4 +1,4 @@
-"""What happens after a failure: one rule for every FaultKind, in one table.
+"""Fates after a failure: one rule for every FaultKind, in one table.
 
 Invariant: no failure is retried without a bound. An activity that fails is tried again until its
 rule makes the failure final; then a rollout is masked (its group counts it, it gets no reward), and
@@ -44,7 +44,7 @@ class Rule:
 
     fate: Fate
     remedy: str
-    """What to do, for errors that bring no remedy of their own."""
+    """Remedy, for errors that bring no remedy of their own."""
     attempts: int = 1
     seconds: float = 0.0
     """Since the activity was first scheduled."""

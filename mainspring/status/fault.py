@@ -4,8 +4,8 @@ from enum import StrEnum
 
 
 class FaultKind(StrEnum):
-    """What failed: the `type` of the Temporal ApplicationError that carries a failure. What happens
-    then is in `mainspring.status.fates`."""
+    """Kind of failure: the `type` of the Temporal ApplicationError that carries a failure. What
+    happens then is in `mainspring.status.fates`."""
 
     SANDBOX_LOST = "SandboxLost"
     """The sandbox is gone (node restarted, container died); rebuilt by replay."""

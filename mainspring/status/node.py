@@ -22,7 +22,7 @@ class SandboxStatus(StrEnum):
 
 
 class NodeStatus(StrEnum):
-    """Of a container host; derived from what it last said, when, and what it was asked."""
+    """Status of a container host; derived from what it last said, when, and what it was asked."""
 
     UP = "up"
     """Said so lately."""

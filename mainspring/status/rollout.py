@@ -82,7 +82,7 @@ class Player(StrEnum):
 
 
 class Suspicion(StrEnum):
-    """What makes a trajectory look like cheating; for people to read, never scored."""
+    """Mark of a trajectory that looks like cheating; for people to read, never scored."""
 
     SEARCHED_HISTORY = "searched_history"
     """A command looked for the fix in git's history, other branches or unreachable objects."""
@@ -111,7 +111,7 @@ class Suspicion(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What grading found."""
+    """Result of a grading."""
 
     RESOLVED = "resolved"
     """The hidden tests pass."""

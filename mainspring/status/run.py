@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Verification(StrEnum):
-    """What grading a task's gold patch and an empty one has shown."""
+    """Result of grading a task's gold patch and an empty one."""
 
     UNVERIFIED = "unverified"
     """Not both were graded."""
@@ -91,7 +91,7 @@ class CampaignStatus(StrEnum):
 
 
 class Unverified(StrEnum):
-    """What a run does with tasks that are not verified."""
+    """Treatment, in a run, of tasks that are not verified."""
 
     SKIP = "skip"
     """Only tasks that `mainspring tasks verify` passed; the number of excluded ones is shown."""

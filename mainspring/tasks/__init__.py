@@ -1,1 +1,1 @@
-"""What a task is, how it is decided, and the patches that answer it. Pure."""
+"""Tasks, how they are decided, and the patches that answer them. Pure."""

@@ -62,7 +62,7 @@ HANDED_IN = "handed_in"
 
 
 class Canary(StrEnum):
-    """What tests did that must fail."""
+    """Outcome of tests that must fail."""
 
     FAILED = "failed"
     """The tests decide."""
@@ -72,20 +72,20 @@ class Canary(StrEnum):
 
 
 class GradeReport(BaseModel):
-    """What a verdict was made of; stored with it."""
+    """Facts behind a verdict; stored with it."""
 
     model_config = ConfigDict(frozen=True)
 
     judge: str = ""
     """The judge's `kind`; empty when nothing was run."""
     returncode: int | None = None
-    """Of the test command."""
+    """Return code of the test command."""
     fail_to_pass_passed: tuple[str, ...] = ()
     fail_to_pass_failed: tuple[str, ...] = ()
     pass_to_pass_passed: tuple[str, ...] = ()
     pass_to_pass_failed: tuple[str, ...] = ()
     score: float | None = None
-    """What the reward file said."""
+    """Number in the reward file."""
     dropped_paths: tuple[str, ...] = ()
     """Changes that were dropped from the patch: tests, CI configuration, Python's start files,
     commits of repositories inside."""
@@ -114,11 +114,11 @@ class GradeReport(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """What grading has shown about a task without the patch that is graded."""
+    """Reports of grading about a task without the patch that is graded."""
 
     gold: GradeReport | None = None
-    """Of the true fix, where it resolved the task."""
+    """Report of the true fix, where it resolved the task."""
     empty: GradeReport | None = None
-    """Of no patch at all."""
+    """Report of no patch at all."""
     is_gold: bool = False
     """The patch is the true fix itself."""

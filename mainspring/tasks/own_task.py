@@ -12,7 +12,7 @@ class OwnTask(Task):
     kind: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
     """Named in the campaign file's section [environments]."""
     data: dict[str, JsonValue] = Field(default_factory=dict)
-    """What the environment makes its world of."""
+    """Data from which the environment makes its world."""
 
     @field_validator("kind")
     @classmethod

@@ -56,8 +56,7 @@ class FileChange:
 
 
 def split(patch: bytes) -> tuple[bytes, list[FileChange]]:
-    """What stands before the first file, and each file's part. Text that is no patch is all
-    before."""
+    """The text before the first file, and each file's part. Text that is no patch is all before."""
     lines = io.BytesIO(patch).readlines()
     starts = _starts(lines)
     parts = [lines[start:end] for start, end in pairwise([*starts, len(lines)])]
@@ -72,7 +71,7 @@ def paths(patch: bytes) -> set[str]:
 
 
 def hidden_paths(task: SweTask) -> set[str]:
-    """Of the task's own tests: hidden in the image, laid over the repository, patched in, or
+    """Paths of the task's own tests: hidden in the image, laid over the repository, patched in, or
     patched in by a test command that brings the patch with it."""
     laid_over = {path for path in (*task.tests, *task.hidden_files) if not path.startswith("/")}
     return laid_over | paths(task.test_patch.encode()) | _in_script(task)
@@ -118,7 +117,7 @@ def attributes_last(patch: bytes) -> bytes:
 
 
 def _ended(part: bytes) -> bytes:
-    """What was last, where it lacks the end of its line."""
+    """The part, with an end to its last line."""
     return part if part.endswith(b"\n") else part + b"\n"
 
 
@@ -201,7 +200,7 @@ def _paths(part: list[bytes]) -> tuple[str, str]:
 
 
 def header_paths(line: bytes) -> tuple[str, str]:
-    """Of `diff --git a/x b/x`, after and before. Where no other line tells them they are equal."""
+    """Paths in `diff --git a/x b/x`, after and before; equal where no other line tells them."""
     names = line.removeprefix(GIT).rstrip(b"\r\n")
     quoted = re.fullmatch(rb'("(?:[^"\\]|\\.)*"|\S+) ("(?:[^"\\]|\\.)*"|\S+)', names)
     half = len(names) // 2

@@ -1,4 +1,4 @@
-"""What a verifier's reward file holds: one number, from reward.txt or reward.json. Pure.
+"""Reading of a verifier's reward file: one number, from reward.txt or reward.json. Pure.
 
 As in Harbor, reward.txt (a number) goes before reward.json (a number, or an object of numbers). Of
 an object the entry "reward" counts, else the mean of all. Imported by grading.

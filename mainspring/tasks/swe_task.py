@@ -26,9 +26,9 @@ class SweTask(Task):
     files: dict[str, str] = Field(default_factory=dict)
     """Repository-relative path to text, for tasks without an image."""
     executables: tuple[str, ...] = ()
-    """Of `files` and `tests`: those with the executable bit (mode 755)."""
+    """Those of `files` and `tests` with the executable bit (mode 755)."""
     variables: dict[str, str] = Field(default_factory=dict)
-    """Of all commands in its sandboxes, beside those of the image."""
+    """Variables of all commands in its sandboxes, beside those of the image."""
     base_patch: str = ""
     """Git patch that makes the image's repository the task's: it brings the bug. The repository's
     history then begins with its result. Paths of all patches count from `workdir`."""
@@ -49,7 +49,7 @@ class SweTask(Task):
     allow_hosts: tuple[str, ...] = ()
     """All its sandboxes may reach, as `mainspring.tasks.allow_list` reads it: "pypi.org:443"."""
     clock: AwareDatetime | None = None
-    """What its sandboxes' commands read as the time when they open: "2024-05-01T12:00:00Z"."""
+    """Time that its sandboxes' commands read when they open: "2024-05-01T12:00:00Z"."""
 
     @model_validator(mode="after")
     def _has_a_repository(self) -> Self:

@@ -1,4 +1,4 @@
-"""What a task of every kind has. The kind tells which environment plays it.
+"""Fields that a task of every kind has. The kind tells which environment plays it.
 
 Invariants: a task is pure data, never changes under its id, and names no code; its field `kind`
 and what the kind needs beside this stand in `swe_task` and `own_task`, read by `any_task`.

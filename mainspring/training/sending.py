@@ -1,4 +1,4 @@
-"""What travels from a trainer's ranks straight into engines: where they meet, and what comes next.
+"""Weights sent from a trainer's ranks straight into engines: where they meet, and what comes next.
 
 SGLang's terms: engines join a process group whose rank 0 has the weights, and take each bucket of
 tensors that is announced to them. Used by trainer, activities and the engines' clients.
@@ -7,8 +7,8 @@ tensors that is announced to them. Used by trainer, activities and the engines' 
 from dataclasses import dataclass
 
 BUCKET_BYTES = 512 << 20
-"""Of one announcement, on the rank that sends and on each engine that takes it; one weight that is
-larger goes alone."""
+"""Bytes of one announcement, on the rank that sends and on each engine that takes it; one weight
+that is larger goes alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """What a rank broadcasts next in its group, one tensor after the other."""
+    """Tensors that a rank broadcasts next in its group, one tensor after the other."""
 
     group: str
     names: tuple[str, ...]

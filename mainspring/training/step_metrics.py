@@ -1,4 +1,4 @@
-"""What a trainer is given and what a step measures: shapes that trainer, store and report agree on.
+"""Input of a trainer and measurements of a step: shapes that trainer, store and report agree on.
 
 Pure. docs/metrics.md has a line for every figure, which a test compares with the names here.
 """
@@ -34,7 +34,7 @@ class TrainerJob:
     config: CampaignConfig
     origin: Origin
     epoch: int
-    """Of the lease; a newer one has taken over."""
+    """Epoch of the lease; a newer one has taken over."""
 
     @property
     def campaign(self) -> CampaignId:
@@ -75,21 +75,21 @@ class StepMetrics:
     """How many such tokens there were; 0 means that nothing was compared."""
     seconds: float
     values: dict[str, float | None] = field(default_factory=dict)
-    """What the loss names, such as `clip_fraction`, and PASS_NAMES: means as above. CRITIC_NAMES
-    where there is a critic."""
+    """Figures that the loss names, such as `clip_fraction`, and PASS_NAMES: means as above.
+    CRITIC_NAMES where there is a critic."""
     loss_policy: float | None = None
-    """What the campaign's loss came to, without the two parts below."""
+    """Value of the campaign's loss, without the two parts below."""
     loss_kl: float | None = None
-    """Of the KL penalty; None where the loss has none."""
+    """Term of the KL penalty; None where the loss has none."""
     loss_entropy: float | None = None
-    """Of the entropy bonus, negative; None without one. A loss of your own has it in
+    """Term of the entropy bonus, negative; None without one. A loss of your own has it in
     `loss_policy`."""
     logprob_gap_p50: float | None = None
     logprob_gap_p99: float | None = None
     num_trained_tokens: int = 0
     """That went through forward and backward pass: prompts and observations too, in each pass."""
     rank_memory_peak_gib: float | None = field(default=None, compare=False)
-    """Of the rank that needed most."""
+    """Memory of the rank that needed most."""
     gradient: str | None = None
     """See `mainspring.artifacts.fingerprint`; None unless the campaign is reproducible. Not a
     figure."""
@@ -132,8 +132,8 @@ class StepMetrics:
 
 
 def of_all_ranks(ranks: Sequence[StepMetrics]) -> StepMetrics:
-    """What the ranks measured of one step together: means are over the batch already, the first
-    rank has them; memory and peaks are each rank's own."""
+    """Metrics of one step over all ranks: means are over the batch already, the first rank has
+    them; memory and peaks are each rank's own."""
     memory = [each.rank_memory_peak_gib for each in ranks]
     peaks = [each.peak_flops for each in ranks]
     return replace(
@@ -152,9 +152,9 @@ class StepClock:
     since_before_s: float
     """From the same commit until now."""
     engine_idle_s: float
-    """Of that time: while no engine had a request of the campaign."""
+    """Part of that time in which no engine had a request of the campaign."""
     engine_request_s: float
-    """Of that time: the requests' times at engines, added up."""
+    """The requests' times at engines in that time, added up."""
 
     def figures(self, num_tokens: int) -> dict[str, float | None]:
         """`num_tokens`: action tokens the step's loss was taken over."""
@@ -171,17 +171,17 @@ CRITIC_NAMES = frozenset(
     {"value_loss", "value_mean", "value_explained_variance", "value_clip_fraction"}
     | {"critic_grad_norm"}
 )
-"""Of figures of a critic, where the campaign has one."""
+"""Names of figures of a critic, where the campaign has one."""
 MACHINE_NAMES = frozenset(
     {"seconds", "compute_s", "tokens_per_s", "mfu", "goodput", "trainer_idle_s"}
     | {"engine_idle_s", "engine_requests_mean", "rank_memory_peak_gib"}
 )
-"""Of figures that depend on the machine and its load; all others repeat when a step does."""
+"""Names of figures that depend on the machine and its load; all others repeat when a step does."""
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisedMetrics:
-    """What a step of a supervised run measures."""
+    """Measurements of a step of a supervised run."""
 
     loss: float
     """Negative log-likelihood: the mean over all trained tokens of the batch, before the step."""
@@ -202,11 +202,11 @@ TAKEN_NAMES = frozenset(
     | {"all_one_groups", "masked_rollouts", "turns_mean", "sampled_tokens_mean"}
     | {"suspicious_share"}
 )
-"""Of a step's other figures (`activities.training.step_batch`, `reports.metrics`): no loss may use
-them."""
+"""Names of a step's other figures (`activities.training.step_batch`, `reports.metrics`): no loss
+may use them."""
 CLIP_NAMES = ("clip_fraction", "clip_fraction_low", "clip_fraction_high", "clip_fraction_dual")
 NLL = "nll"
-"""What Mainspring's losses name."""
+"""Figure that Mainspring's losses name."""
 PASS_NAMES = frozenset({"correction_cut", "kl_reference"})
-"""Of figures that the pass adds to those of the loss, where the campaign asks for them: the share
-of tokens that the correction cut, and the mean KL(current || reference). No loss may use them."""
+"""Names of figures that the pass adds to the loss's, where the campaign asks for them: the share of
+tokens that the correction cut, and the mean KL(current || reference). No loss may use them."""

@@ -62,7 +62,7 @@ class TrackedCampaign:
     uid: str
     """Tells it from another campaign of this name: a tracker finds its run by it."""
     parameters: Mapping[str, str]
-    """Of the configuration, by dotted name."""
+    """Parameters of the configuration, by dotted name."""
 
 
 def chosen(tracking: TrackingConfig) -> list[str]:
@@ -71,7 +71,7 @@ def chosen(tracking: TrackingConfig) -> list[str]:
 
 
 def parameters_of(config: Mapping[str, Any]) -> dict[str, str]:
-    """Of a configuration as JSON; what is unset, and where services are, is left out."""
+    """Parameters of a configuration as JSON; what is unset, and where services are, is left out."""
     kept = {name: value for name, value in config.items() if name != "tracking"}
     if isinstance(policy := kept.get("policy"), dict):
         kept["policy"] = {name: value for name, value in policy.items() if name != "engines"}
@@ -87,7 +87,7 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def point_of(line: Mapping[str, Any]) -> Point:
-    """Of a line of metrics.jsonl (`reports.metrics`)."""
+    """Point of a line of metrics.jsonl (`reports.metrics`)."""
     is_step = line["kind"] == "step"
     series = STEPS if is_step else evaluation_series(line["split"], line["sampling"])
     time_ms = milliseconds(datetime.fromisoformat(line["time"]))
@@ -100,7 +100,7 @@ def evaluation_series(split: str, sampling: str) -> str:
 
 
 def safe_name(name: str) -> str:
-    """Of the characters that every tracker takes."""
+    """The name in characters that every tracker takes."""
     return _NOT_IN_NAMES.sub("_", name)
 
 

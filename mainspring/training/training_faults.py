@@ -110,7 +110,7 @@ def algorithm_broken(what: str, problem: str) -> AlgorithmBroken:
 
 
 def raise_broken(what: str, error: Exception) -> NoReturn:
-    """What an extension raised, as AlgorithmBroken; lack of memory as it is: it may pass."""
+    """Raise an extension's error as AlgorithmBroken; lack of memory as it is: it may pass."""
     if is_out_of_memory(error):
         raise error
     raise algorithm_broken(what, f"raised {cause_of(error)}") from error
@@ -130,7 +130,7 @@ def stamp_differs(
 
 
 def step_differs(campaign: str, step: int, *, is_batch: bool) -> StampDiffers:
-    """Of a step that was trained again, in a reproducible campaign."""
+    """Error of a step that was trained again, in a reproducible campaign."""
     what = "batch" if is_batch else "gradient"
     return StampDiffers(
         f"campaign {campaign}: step {step}, trained again because its version has no checkpoint, "

@@ -19,7 +19,7 @@ class Watched:
     name: str
     is_bad: Callable[[float, Metrics, CampaignConfig], bool]
     means: str
-    """What to look at, or to do."""
+    """Advice: what to look at, or to do."""
 
 
 def _of(metrics: Metrics, name: str) -> float:
@@ -97,7 +97,7 @@ def trained_nothing(metrics: Metrics) -> bool:
 
 
 def warnings(steps: Sequence[tuple[int, Metrics]], config: CampaignConfig) -> list[str]:
-    """Of the newest of these steps, by number; and which of them all trained nothing."""
+    """Warnings of the newest of these steps, by number; and which of them all trained nothing."""
     if not steps:
         return []
     newest, metrics = steps[-1]

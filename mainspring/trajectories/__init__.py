@@ -1,1 +1,1 @@
-"""What a rollout did, turn by turn, and the sample that training takes from it. Pure."""
+"""Trajectory of a rollout, turn by turn, and the sample that training takes from it. Pure."""

@@ -29,10 +29,10 @@ _ROLES = {
     "model": "assistant",
     "developer": "system",
 }
-"""What others call the three roles."""
+"""Names that others have for the three roles."""
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _NOT_READ = ("tool_calls", "function_call", "reasoning_content", "thinking", "audio")
-"""What a message may have beside its content, and chat templates put into a prompt or reply."""
+"""Fields of a message beside its content that chat templates put into a prompt or reply."""
 
 
 def _text(value: object) -> str:
@@ -80,7 +80,7 @@ class ImportedChat(BaseModel):
 
     @property
     def exchanges(self) -> list[tuple[str, str]]:
-        """What was asked and what was replied."""
+        """Pairs of what was asked and what was replied."""
         spoken = [message.content for message in self.messages if message.role != "system"]
         return list(zip(spoken[::2], spoken[1::2], strict=True))
 
@@ -138,7 +138,7 @@ def _read(given: object) -> ImportedChat | ImportedTokens:
 
 
 def _messages(filled: Mapping[str, Any]) -> object:
-    """Of either form, as the first one."""
+    """Messages of either form, as the first one."""
     if filled.get("tools"):
         raise ValueError("tools: chats with tools are not read")
     field = "messages" if "messages" in filled else "conversations"

@@ -27,13 +27,13 @@ _REMEDY = """write for example: fault is not null and split = 'test'"""
 
 class Field(StrEnum):
     VERDICT = "verdict"
-    """What grading found."""
+    """Result of its grading."""
     STOP = "stop"
     """Why the rollout ended."""
     FAULT = "fault"
-    """What it was masked for."""
+    """Cause for which it was masked."""
     SPLIT = "split"
-    """Of its task."""
+    """Split of its task."""
     TASK = "task"
     """Its task's id."""
 

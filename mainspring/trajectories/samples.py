@@ -35,8 +35,8 @@ class Sample:
     advantages: NDArray[np.float32]
     """[T] how much better than its group each action token's rollout or turn was; 0 elsewhere."""
     reward: float | None = None
-    """Of its rollout, for a critic, which makes advantages of it; None: there is no critic, or the
-    sample is not trained on."""
+    """Reward of its rollout, for a critic, which makes advantages of it; None: there is no critic,
+    or the sample is not trained on."""
 
     @property
     def num_action_tokens(self) -> int:
@@ -132,13 +132,13 @@ def without_tokens_before(sample: Sample, version: int) -> Sample:
 
 
 def digest(samples: Iterable[Sample]) -> str:
-    """Of everything that training takes from them, in their order, and of whose they are."""
+    """Digest of everything that training takes from them, in their order, and of whose they are."""
     return _digest((f"{each.rollout} {each.branch}", each) for each in samples)
 
 
 def content_digest(samples: Iterable[Sample]) -> str:
-    """Of everything that training takes from them, in their order: equal in two campaigns whose
-    rollouts have other ids and numbers, and the same content."""
+    """Digest of everything that training takes from them, in their order: equal in two campaigns
+    whose rollouts have other ids and numbers, and the same content."""
     return _digest(("", sample) for sample in samples)
 
 

@@ -10,18 +10,18 @@ SEED_BITS = 31
 
 
 def draw_seed(campaign_seed: int, task: str, draw: int, index: int) -> int:
-    """Of the `index`-th rollout of a training group: see `algorithms.schedule` for draws."""
+    """Seed of the `index`-th rollout of a training group: see `algorithms.schedule` for draws."""
     return _seed("draw", campaign_seed, task, draw, index)
 
 
 def evaluation_seed(campaign_seed: int, task: str, version: int, index: int) -> int:
-    """Of a rollout that measures policy version `version`."""
+    """Seed of a rollout that measures policy version `version`."""
     return _seed("evaluation", campaign_seed, task, version, index)
 
 
 def call_seed(rollout_seed: int, call: int) -> int:
-    """Of one reply. An engine draws each token from it and the token's position, so a reply that
-    was cut off continues with the same tokens."""
+    """Seed of one reply. An engine draws each token from it and the token's position, so a reply
+    that was cut off continues with the same tokens."""
     return _seed("call", rollout_seed, call)
 
 

@@ -12,15 +12,15 @@ from mainspring.status import StopReason
 
 
 class TurnLimits(BaseModel):
-    """What ends a rollout that its agent does not end."""
+    """Limits that end a rollout which its agent does not end."""
 
     step_limit: int
     """Turns."""
     max_format_errors: int
     """In a row."""
     rollout_timeout_s: float
-    """Of replies and commands together. Waiting for engines, nodes, retries or Temporal is no fault
-    of the agent, and is bounded elsewhere."""
+    """Time of replies and commands together. Waiting for engines, nodes, retries or Temporal is no
+    fault of the agent, and is bounded elsewhere."""
     straggler_at_s: float | None = None
     """From here on it is a straggler: most of its group has ended. None: not so."""
 

@@ -23,8 +23,8 @@ class TurnPlace:
 def turn_places(
     rollout: str, calls: Sequence[TokenCall], trained: Container[int] | None = None
 ) -> dict[int, TurnPlace]:
-    """Of the calls that are trained, by number, in the order of their samples and turns; `trained`:
-    as `samples_of` has it. Raises BrokenTrajectory when the calls do not line up."""
+    """Places of the calls that are trained, by number, in the order of their samples and turns;
+    `trained`: as `samples_of` has it. Raises BrokenTrajectory when the calls do not line up."""
     check_tree(rollout, calls)
     chosen = {call.number for call in calls if trained is None or call.number in trained}
     places: dict[int, TurnPlace] = {}

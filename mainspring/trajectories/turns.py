@@ -53,9 +53,9 @@ class Call:
     """"stop" or "length"; an endpoint that takes text may send others."""
     latency_s: float = 0.0
     num_prompt_tokens: int | None = None
-    """Of the whole prompt, as counted by an endpoint that gives text and no tokens."""
+    """Tokens of the whole prompt, as counted by an endpoint that gives text and no tokens."""
     num_completion_tokens: int | None = None
-    """Of the reply, likewise."""
+    """Tokens of the reply, likewise."""
     parts: Reply | None = None
     """Text, reasoning and tool calls apart, as an endpoint gave them to a program, or as the agent
     reads them that offered tools; None: they are read from `text`."""
@@ -107,7 +107,7 @@ class Execution:
 
 
 def by_call(executions: Iterable[Execution]) -> defaultdict[int, list[Execution]]:
-    """What the commands of each call did, in the order given; an empty list for other calls."""
+    """Executions of each call's commands, in the order given; an empty list for other calls."""
     ran: defaultdict[int, list[Execution]] = defaultdict(list)
     for execution in executions:
         ran[execution.call].append(execution)

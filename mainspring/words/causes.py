@@ -18,7 +18,7 @@ from mainspring.words.plain_text import plain
 CAUSE_CHARS = 600
 """Temporal replaces a pending activity's failure by one sentence of its own above 2 KB."""
 TAIL_SHARE = 0.6
-"""Of what is kept of a long text: its end has the reason."""
+"""Share of the end in what is kept of a long text: the end has the reason."""
 CUT = " ... "
 
 _OUT_OF_MEMORY = re.compile(
@@ -64,7 +64,7 @@ def innermost(error: BaseException) -> BaseException:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Of the host or of a GPU, however the library words it."""
+    """Whether the host or a GPU has no memory left, however the library words it."""
     return any(_tells_no_memory(each) for each in _chain(error))
 
 
@@ -132,7 +132,7 @@ def _tells_no_memory(error: BaseException) -> bool:
 
 
 def _without_traceback(text: str) -> str:
-    """Of a message that holds a traceback: its last line that is no line of code."""
+    """The message without its traceback: its last line that is no line of code."""
     if "Traceback (most recent call last)" not in text and "^^^^" not in text:
         return text
     lines = [each for each in text.splitlines() if not each.startswith((" ", "\t"))]

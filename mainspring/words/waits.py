@@ -1,4 +1,4 @@
-"""What a campaign waits for, in words: assembled from what was seen of it, nothing is asked here.
+"""Waits of a campaign, in words: assembled from what was seen of it, nothing is asked here.
 
 Invariants: pure; an ended campaign waits for nothing; work that runs without a failure is no wait;
 equal waits of many rollouts are one, with their number. What was seen comes from `seen_waits`;
@@ -25,7 +25,7 @@ SILENT = timedelta(seconds=POLLER_SILENT_S)
 SLOW = timedelta(seconds=60)
 """A reply or a task that has waited longer than this is worth telling."""
 MAX_CHARS = 300
-"""Of a failure: the rest is in Temporal's UI."""
+"""Characters of a failure: the rest is in Temporal's UI."""
 _OF_ENGINES = {
     FaultKind.ENGINE_UNREACHABLE: "no engine answers at",
     FaultKind.ENGINE_BUSY: "no room now at",
@@ -75,9 +75,9 @@ class Pending:
     since: datetime
     """When this attempt was scheduled, is due, or began."""
     failure: Failure | None = None
-    """Of the attempt before."""
+    """Failure of the attempt before."""
     note: str = ""
-    """What its last heartbeat told."""
+    """Words of its last heartbeat."""
     asked_at: datetime | None = None
     """When an activity of several turns asked for the reply that it waits for."""
 
@@ -112,7 +112,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What was seen of a campaign at one time."""
+    """View of a campaign at one time."""
 
     campaign: str
     kind: CampaignKind
@@ -122,7 +122,7 @@ class Scene:
     """Its workflow runs."""
     engines: tuple[str, ...] = ()
     pending: tuple[Pending, ...] = ()
-    """Of its workflow, and of its oldest groups and rollouts."""
+    """Activities of its workflow, and of its oldest groups and rollouts."""
     stuck: tuple[Stuck, ...] = ()
     pollers: dict[str, tuple[Poller, ...]] | None = None
     """By queue, of the queues that are asked for something."""
@@ -131,7 +131,7 @@ class Scene:
     """Sessions that no agent outside has taken."""
     offered_since: datetime | None = None
     paused: tuple["Wait", ...] = ()
-    """Of engines that stay paused for new weights, where replies are waited for."""
+    """Waits of engines that stay paused for new weights, where replies are waited for."""
     is_being_cancelled: bool = False
     """The order to end its workflow is recorded, and that one still runs."""
 
@@ -155,7 +155,7 @@ class Wait:
     rank: int = 0
     """Those that block everything come first."""
     before: str = ""
-    """What the attempt before this one failed with, where this one runs."""
+    """Failure of the attempt before this one, where this one runs."""
 
     def line(self, at: datetime) -> str:
         age = (at - self.since).total_seconds() if self.since else 0.0
@@ -173,7 +173,7 @@ class Wait:
 
 
 def waits(scene: Scene) -> list[Wait]:
-    """What blocks most comes first; empty when everything moves or has ended."""
+    """Waits of a campaign, what blocks most first; empty when everything moves or has ended."""
     if scene.status in ENDED:
         return []
     if not scene.is_running:
@@ -199,7 +199,7 @@ def waits(scene: Scene) -> list[Wait]:
 
 
 def doing(scene: Scene) -> list[str]:
-    """What the campaign's own workflow has under way, with what was last told of its progress."""
+    """Activities under way in the campaign's own workflow, each with the progress it last told."""
     own = f"campaign/{scene.campaign}"
     return [
         _words(each.activity) + (f": {each.note}" if each.note else "")

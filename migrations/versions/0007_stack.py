@@ -1,4 +1,4 @@
-"""The store has an identity and a time of its last sweep; nodes say goodbye."""
+"""The store has an identity and a time of its last sweep; nodes tell when they end."""
 
 import sqlalchemy as sa
 from alembic import op

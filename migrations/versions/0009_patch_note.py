@@ -1,4 +1,4 @@
-"""A patch says what it lacks, and why there is none."""
+"""A patch has a note of what it lacks, and of why there is none."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -82,7 +82,7 @@ class Trajectory:
     executions: list[Execution]
     """In their order; a command that never ended has none."""
     told: dict[int, ShownRequest] = field(default_factory=dict)
-    """What a program asked, by number of the call."""
+    """Requests of a program, by number of the call."""
     untrained: frozenset[int] = frozenset()
     """Calls that are context only."""
 
@@ -114,11 +114,11 @@ class Trajectory:
 
     @property
     def messages(self) -> list[Message]:
-        """Of the last branch."""
+        """Messages of the last branch."""
         return self.messages_of(self.branches[-1])
 
     def messages_of(self, branch: tuple[Call, ...]) -> list[Message]:
-        """What the policy was told and replied in this branch; empty when nothing was played."""
+        """Words to and from the policy in this branch; empty when nothing was played."""
         if not branch:
             return []
         last = branch[-1]
@@ -129,24 +129,24 @@ class Trajectory:
         return [*map(_message, request.messages), _reply(last)]
 
     def told_after(self, reply: Call) -> str:
-        """What the agent told the policy next."""
+        """Words of the agent that followed the reply."""
         return self._asked(self.replies.index(reply) + 1).messages[-1].text
 
     def _asked(self, num_calls: int) -> ModelRequest:
-        """What the policy was asked after the first `num_calls` calls."""
+        """Request to the policy after the first `num_calls` calls."""
         record = Record(self.replies, self.executions).before(num_calls)
         return next_request(self.agent, self.task, record).request
 
     @cached_property
     def samples(self) -> list[Sample] | None:
-        """Of each branch, as a trainer sees it; None where the replies came without tokens."""
+        """Sample of each branch, as a trainer sees it; None where replies came without tokens."""
         if not self.replies or not all(reply.completion_ids for reply in self.replies):
             return None
         trained = trained_of(self.replies, self.untrained)
         return samples_of(self.rollout.id, self.replies, trained=trained)
 
     def ran(self, reply: Call) -> list[Execution]:
-        """What the reply's commands did, in their order."""
+        """Executions of the reply's commands, in order."""
         return self._by_call[reply.number]
 
     @cached_property
@@ -200,7 +200,7 @@ def _message(message: ChatMessage) -> Message:
 
 
 def num_prompt_tokens(reply: Call) -> int | None:
-    """Of the whole prompt of one turn; None: from an endpoint that does not count."""
+    """Tokens of the whole prompt of one turn; None: from an endpoint that does not count."""
     in_text = not (reply.prompt_ids or reply.completion_ids)
     return reply.num_prompt_tokens if in_text else reply.prompt_start + len(reply.prompt_ids)
 

@@ -57,7 +57,7 @@ class Sharding(StrEnum):
 
 
 class Identity(_Model):
-    """What the weights are: the same identity is the same step of the same campaign."""
+    """Identity of weights: the same identity is the same step of the same campaign."""
 
     origin: Origin
     version: int
@@ -84,7 +84,7 @@ class Manifest(_Model):
     format: int = FORMAT
     identity: Identity
     epoch: int
-    """Of the trainer that wrote it."""
+    """Epoch of the trainer that wrote it."""
     tensor_parallel: int
     sharding: Sharding = Sharding.RANKS
     files: tuple[StoredFile, ...] = ()

@@ -31,7 +31,7 @@ from trainer.model.policy_model import PolicyModel
 from trainer.model.processes import Processes
 
 PassLoss = Callable[[list[int], Tensor], Tensor]
-"""Of one micro-batch, a scalar: from the indices of its sequences, and what the model makes of
+"""Loss of one micro-batch, a scalar: from the indices of its sequences, and what the model makes of
 their wanted tokens, sequence after sequence: [K, N]."""
 
 
@@ -59,8 +59,8 @@ class McoreModule:
 
     @torch.no_grad()
     def rows(self, sequences: Sequence[MaskedSequence]) -> dict[int, NDArray[np.float32]]:
-        """Of this rank's share, by index: [T] of the first that the model makes of each token, 0
-        where not masked."""
+        """Rows of this rank's share, by index: [T] of the first that the model makes of each token,
+        0 where not masked."""
         out: dict[int, NDArray[np.float32]] = {}
 
         def keep(share: list[int], found: Tensor) -> Tensor:

@@ -88,12 +88,12 @@ class BackgroundFiles(ShardFiles, Protocol):
 class StepEngine(Protocol):
     @property
     def weights(self) -> Weights:
-        """Of this rank's shard."""
+        """Weights of this rank's shard."""
         ...
 
     @property
     def files(self) -> ShardFiles:
-        """Of this rank's shard."""
+        """Files of this rank's shard."""
         ...
 
     def optimizer(self, config: OptimizerConfig) -> StepOptimizer:
@@ -101,7 +101,7 @@ class StepEngine(Protocol):
         ...
 
     def logprobs(self, sequences: Sequence[MaskedSequence]) -> dict[int, NDArray[np.float32]]:
-        """Of this rank's share, by index: [T] log-probs under the current weights, 0 where not
+        """Rows of this rank's share, by index: [T] log-probs under the current weights, 0 where not
         masked. Without gradient."""
         ...
 

@@ -37,7 +37,7 @@ def token_weights(
 
 
 def _shared_by(rollouts_N: Sequence[str] | None, num_samples: int) -> list[int]:
-    """Of each sample how many of its kind make the whole batch: rollouts times its branches."""
+    """Counts, for each sample, of its kind in the whole batch: rollouts times its branches."""
     if rollouts_N is None:
         return [num_samples] * num_samples
     branches = Counter(rollouts_N)

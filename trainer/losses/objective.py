@@ -1,4 +1,4 @@
-"""What the losses of this folder share: a bounded ratio, the entropy bonus, the figures of a clip.
+"""Shared parts of this folder's losses: a bounded ratio, the entropy bonus, a clip's figures.
 
 Invariant: every finite input gives a finite gradient. Pure.
 """
@@ -33,7 +33,7 @@ def loss_of(objective: Tensor, tokens: ActionTokens, trainer: TrainerConfig) -> 
 
 
 def clip_sums(low: Tensor, high: Tensor) -> dict[str, Tensor | float]:
-    """Of which tokens were clipped at which bound."""
+    """Sums of tokens clipped at each bound."""
     num_low, num_high = low.sum(), high.sum()
     return {
         "clip_fraction": num_low + num_high,

@@ -23,7 +23,7 @@ class ActionTokens:
     logprobs: Tensor
     """Under the current weights; with gradient."""
     entropy: Tensor
-    """Of the distributions they were taken from; with gradient."""
+    """Entropy of the distributions they were taken from; with gradient."""
     served_logprobs: Tensor
     """As the engine sampled them, in every update on the batch."""
     proximal_logprobs: Tensor
@@ -32,7 +32,7 @@ class ActionTokens:
     advantages: Tensor
     """After [trainer.correction], and after a KL penalty in the reward."""
     weights: Tensor
-    """Of each token in the batch's loss: `trainer.aggregation`."""
+    """Weight of each token in the batch's loss: `trainer.aggregation`."""
     num_tokens_N: Sequence[int]
     """How many of the T tokens each sample has; they add up to T."""
 

@@ -25,7 +25,7 @@ from mainspring.model_folder.weights import INDEX, SINGLE, read_weights
 
 WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".safetensors.index.json")
 FILE_BYTES = 4 << 30
-"""Of one file of weights, and of the host memory that an export needs."""
+"""Bytes of one file of weights, and of the host memory that an export needs."""
 
 
 def load_config(model_dir: Path) -> PretrainedConfig:
@@ -42,7 +42,7 @@ def load_config(model_dir: Path) -> PretrainedConfig:
 
 
 def dtype_of(source: Path) -> torch.dtype:
-    """Of the weights of an export with the config of `source`."""
+    """Dtype of the weights of an export with the config of `source`."""
     return getattr(torch, export_dtype(source, read_config(source)))
 
 
@@ -64,7 +64,7 @@ class HfReader:
 
     @property
     def files(self) -> dict[str, Path]:
-        """Of each weight."""
+        """File of each weight."""
         return {name: weight.file for name, weight in self._weights.items()}
 
     def read(self, name: str) -> Tensor:

@@ -123,7 +123,7 @@ def _experts(hf: PretrainedConfig, parallel: ParallelConfig) -> dict[str, Any]:
 def block(
     config: TransformerConfig, num_layers: int, *, transformer_engine: bool
 ) -> TransformerBlockSubmodules:
-    """Of one pipeline stage."""
+    """Submodules of one pipeline stage."""
     experts = config.num_moe_experts
     if transformer_engine:
         from megatron.core.extensions.transformer_engine import TENorm

@@ -1,6 +1,6 @@
 """Micro-batches as the model takes them: this rank's part of packed sequences, and back.
 
-Sequences stand one after the other; each is lengthened to a multiple of `Alignment` with tokens
+Sequences stand one after the other; each is lengthened to a multiple of `alignment` with tokens
 that nothing before them can see. Invariant: every rank of a pipeline, context or tensor-parallel
 group makes the same micro-batches in the same order; one without sequences keeps ranks in step.
 Imported by the step engines.
@@ -37,13 +37,13 @@ class MicroBatch:
     """[1, T] whether the log-prob of that token is wanted."""
     sequences: PackedSequences
     order_N: Tensor | None
-    """Of the wanted tokens of all context-parallel ranks, rank after rank: their order in the
-    sequences. None without context parallelism."""
+    """Order in the sequences of the wanted tokens of all context-parallel ranks, rank after rank.
+    None without context parallelism."""
     num_wanted_R: tuple[int, ...]
     """Wanted tokens of each context-parallel rank."""
 
     def through(self, model: Any) -> Any:
-        """What a `trainer.model.policy_model.PolicyModel`, wrapped or not, makes of this rank's
+        """Output of a `trainer.model.policy_model.PolicyModel`, wrapped or not, for this rank's
         tokens."""
         return model(
             self.ids,
@@ -56,7 +56,7 @@ class MicroBatch:
 
 
 def alignment(parallel: ParallelConfig, *, as_served: bool) -> int:
-    """What the model's length of every sequence is a multiple of."""
+    """Number that divides the model's length of every sequence."""
     align = ROW_BLOCK if as_served else 1
     if parallel.context_parallel > 1:
         align = 2 * parallel.context_parallel
@@ -70,7 +70,7 @@ def micro_batches(
     *,
     as_served: bool = False,
 ) -> Iterator[MicroBatch]:
-    """Of this rank, at least one. Raises BrokenTrajectory."""
+    """Micro-batches of this rank, at least one. Raises BrokenTrajectory."""
     if any(row.mask[0] for row in sequences):
         raise BrokenTrajectory("the first token of a sequence cannot be an action")
     align = alignment(parallel, as_served=as_served)

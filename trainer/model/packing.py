@@ -17,7 +17,7 @@ decides who computes what, not the result."""
 
 
 def cost(length: int) -> float:
-    """Of a sequence, in tokens without attention."""
+    """Cost of a sequence, in tokens without attention."""
     return length * (1 + length / ATTENTION_LENGTH)
 
 

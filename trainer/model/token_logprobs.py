@@ -21,7 +21,7 @@ from mainspring.planning.activations import CHUNK_BYTES, KEPT_BYTES
 
 @dataclass(frozen=True, slots=True)
 class OutputLayer:
-    """What turns hidden states into log-probs, beside the weight."""
+    """Layer that turns hidden states into log-probs, beside the weight."""
 
     vocab_size: int
     """Columns from it on are padding."""

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def first_layer(model: PolicyModel, processes: Processes) -> int:
-    """Of this rank's pipeline stage, numbered over all stages."""
+    """First layer of this rank's pipeline stage, numbered over all stages."""
     return processes.pp_group.rank() * len(model.decoder.layers)
 
 

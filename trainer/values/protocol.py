@@ -28,12 +28,12 @@ values of their masked tokens, sequence after sequence: [T]."""
 class ValueEngine(Protocol):
     @property
     def weights(self) -> Weights:
-        """Of this rank's shard, the head's too."""
+        """Weights of this rank's shard, the head's too."""
         ...
 
     @property
     def files(self) -> ShardFiles:
-        """Of this rank's shard; they lie beside the policy's."""
+        """Files of this rank's shard; they lie beside the policy's."""
         ...
 
     def optimizer(self, config: OptimizerConfig) -> StepOptimizer:
@@ -41,7 +41,7 @@ class ValueEngine(Protocol):
         ...
 
     def values(self, sequences: Sequence[MaskedSequence]) -> dict[int, NDArray[np.float32]]:
-        """Of this rank's share, by index: [T] values, 0 where not masked. Without gradient."""
+        """Rows of this rank's share, by index: [T] values, 0 where not masked. Without gradient."""
         ...
 
     def forward_backward(self, sequences: Sequence[MaskedSequence], loss: ValueLoss) -> None:

@@ -26,7 +26,7 @@ def grpo(rewards_G: Sequence[float | None], trainer: TrainerConfig) -> list[floa
 
 
 def compared(scores_RN: Sequence[Sequence[float]], trainer: TrainerConfig) -> list[list[float]]:
-    """Of R rollouts, each with N > 0 scores: minus their mean, divided by their deviation as
+    """Scores of R rollouts, N > 0 each, compared: minus their mean, divided by their deviation as
     `trainer.std` has it. A rollout counts once in both, however many scores it has. Scores that are
     all equal, or of a single rollout, give exact zeros."""
     together = [score for scores_N in scores_RN for score in scores_N]

@@ -43,6 +43,6 @@ class TurnEstimator(AdvantageEstimator, Protocol):
         trainer: TrainerConfig,
         /,
     ) -> Sequence[Sequence[float] | None]:
-        """Of each rollout of a group an advantage for each of its N trained turns, in their order;
-        None for a masked rollout, whose turns move no other one's."""
+        """Advantages of each rollout of a group, one for each of its N trained turns, in their
+        order; None for a masked rollout, whose turns move no other one's."""
         ...

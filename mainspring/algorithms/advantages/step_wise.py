@@ -29,7 +29,7 @@ class StepWise:
     def __call__(
         self, rewards_G: Sequence[float | None], trainer: TrainerConfig
     ) -> list[float | None]:
-        """Of rollouts with one turn each."""
+        """Advantages of rollouts with one turn each."""
         return grpo(rewards_G, trainer)
 
     def of_turns(

@@ -1,4 +1,4 @@
-"""What `mainspring eval run FILE` reads: a campaign file, and the section [run] beside it.
+"""File that `mainspring eval run FILE` reads: a campaign file, and the section [run] beside it.
 
 Invariant: the sections that only training uses are checked, so that a mistake in them is named, and
 are no part of the evaluation. Imported by `reading`.

@@ -10,7 +10,7 @@ from mainspring.status import CampaignKind
 
 
 class RegradeConfig(RunConfig):
-    """What it does not name itself it takes from its source."""
+    """A regrade; it takes from its source what it does not name."""
 
     kind: Literal[CampaignKind.REGRADE] = Field(default=CampaignKind.REGRADE, exclude=True)
     of: Annotated[str, Field(min_length=1)]

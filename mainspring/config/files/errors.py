@@ -1,4 +1,4 @@
-"""What is wrong with a campaign file, in plain words: every mistake at once, one line each.
+"""Mistakes in a campaign file, in plain words: all of them at once, one line each.
 
 Invariants: the field stands first, then what it must be and what was found; a name that is not
 known comes with the nearest that is. Pure; imported by `reading`.
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 MAX_LINES = 8
 MAX_CHARS = 60
-"""Of a value that is shown."""
+"""Length of a value that is shown."""
 _LINE = re.compile(r"at line (\d+)")
 _PLAIN: Mapping[str, str] = MappingProxyType(
     {

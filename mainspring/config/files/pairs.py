@@ -32,7 +32,7 @@ GREEDY = 0.2
 @dataclass(frozen=True, slots=True)
 class Pair:
     text: Callable[[Together], str]
-    """What is wrong, and what to set."""
+    """The mistake, and what to set."""
     when: Callable[[Together], Any]
     """Whether a campaign has it."""
 
@@ -42,7 +42,7 @@ def refusals(config: Together) -> list[str]:
 
 
 def warnings(config: Together) -> list[str]:
-    """Of what is not refused, in the order of the table."""
+    """Warnings of what is not refused, in the order of the table."""
     told = (pair.text(config) for pair in WARNED if pair.when(config))
     return [*told, *_idle(config), *leftovers(config)]
 

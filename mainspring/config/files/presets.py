@@ -59,7 +59,7 @@ def expanded(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _own_context(policy: dict[str, Any]) -> int | None:
-    """Of the model directory; None when its config cannot be read or lacks it."""
+    """Context of the model directory; None when its config cannot be read or lacks it."""
     if policy.get("api") == "openai":
         return ENDPOINTS_OWN_CONTEXT
     try:

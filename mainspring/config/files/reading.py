@@ -117,8 +117,8 @@ def check_campaign(
 def check_evaluation(
     raw: dict[str, Any], where: str, named: Mapping[str, str] = MappingProxyType({})
 ) -> EvaluationConfig:
-    """What an evaluation takes of a file and of options that have the file's form. Raises
-    ConfigError as above."""
+    """Evaluation that a file, and options that have its form, ask for. Raises ConfigError as
+    above."""
     return _checked(EvaluationFile, raw, where, named).config()
 
 

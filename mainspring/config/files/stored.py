@@ -24,7 +24,7 @@ _OF_RUN = {
     CampaignKind.REGRADE: frozenset({"of", "split"}),
     CampaignKind.SFT: frozenset[str](),
 }
-"""What each kind used of the section `run`, when all kinds had every section."""
+"""Fields that each kind used of the section `run`, when all kinds had every section."""
 
 
 def read_stored(kind: CampaignKind, raw: dict[str, Any]) -> AnyRun:

@@ -1,4 +1,4 @@
-"""What [trainer] computes from a batch: advantages, the loss, and how losses become one number.
+"""Computations of [trainer] on a batch: advantages, the loss, and how losses become one number.
 
 Base of `mainspring.config.trainer.TrainerConfig`. Sections of their own: `correction`, `kl`.
 """
@@ -70,14 +70,14 @@ class AlgorithmConfig(Section):
     [trainer.critic]. The filter is chosen with it, unless it is set. Or a function of your own as
     "package.module:function"."""
     turn_discount: Annotated[float, Within()] = Field(default=1.0, gt=0, le=1)
-    """What the advantage "step_wise" multiplies a rollout's reward with for each turn that follows
-    the one that is compared."""
+    """Factor of a rollout's reward in the advantage "step_wise", for each turn that follows the one
+    that is compared."""
     keep_reward: Annotated[float, Within(ge=-LARGE, le=LARGE)] = 1.0
     """Minimum reward of the rollouts that the advantage "raft" keeps."""
     std: Std = Std.POPULATION
     """Standard deviation that the advantages "grpo" and "step_wise" divide by."""
     overlong: Overlong = Overlong.KEEP
-    """What becomes of rollouts that a limit on turns, context or time cut off."""
+    """Fate of rollouts that a limit on turns, context or time cut off."""
     loss: str = "clip"
     """The loss of a token; all have the entropy bonus. "clip": PPO's clipped objective.
     "dual_clip": with a bound for negative advantages, too. "cispo": clipped importance weights, and

@@ -22,7 +22,7 @@ DEFAULT_BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
     }
 )
 OWN_BOUNDS = (0.0, float("inf"))
-"""Of a kind of one's own."""
+"""Bounds of a kind of one's own."""
 
 
 class CorrectionConfig(Section):

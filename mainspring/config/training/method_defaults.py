@@ -101,7 +101,7 @@ def _has_lora_lr(trainer: BaseModel) -> bool:
 
 
 def _value(trainer: Any, path: str) -> Any:
-    """Of a section as a file has it, or as it was checked."""
+    """Value in a section as a file has it, or as it was checked."""
     for name in path.split("."):
         trainer = (
             trainer.get(name) if isinstance(trainer, Mapping) else getattr(trainer, name, None)

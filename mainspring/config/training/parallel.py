@@ -58,7 +58,7 @@ class ParallelConfig(Section):
     """Whether tensor-parallel ranks also share the tokens between layers, which saves memory; needs
     the engine "mcore"."""
     recompute: Recompute = Recompute.NONE
-    """What the backward pass computes again to save memory; needs the engine "mcore"."""
+    """Activations computed again in the backward pass to save memory; needs the engine "mcore"."""
     optimizer_offload: bool = False
     """Whether the optimizer's state is kept in the host's memory; needs the engine "mcore" and
     GPUs."""

@@ -13,7 +13,7 @@ from mainspring.programs.reply import Reply
 from mainspring.programs.request import ToolCall, ToolSpec
 
 PYTHON_TAG = "<|python_tag|>"
-"""What Llama opens a call with, where the tokenizer does not take it for a special token."""
+"""Opening of Llama's calls, where the tokenizer does not take it for a special token."""
 BETWEEN = re.compile(r"[\s;]*")
 
 

@@ -66,7 +66,7 @@ def check_context(agent: AgentConfig, policy: PolicyConfig) -> None:
 
 
 def context_warning(agent: AgentConfig, policy: PolicyConfig) -> tuple[str, str] | None:
-    """What is narrow, and what to do about it; None: nothing is, or nothing is known of it."""
+    """The narrow limit, and what to do about it; None: nothing is narrow, or known to be."""
     need = _need_of(agent)
     return need and need.warning(_client(agent), policy.max_context, policy.max_new_tokens)
 

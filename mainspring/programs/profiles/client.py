@@ -1,4 +1,4 @@
-"""What the profiles of known clients share: the bundle, the task in a file, a quiet environment.
+"""Base of the profiles of known clients: the bundle, the task in a file, a quiet environment.
 
 Pure. Imported by the profiles beside this file.
 """
@@ -34,7 +34,7 @@ class Client:
     """A subclass sets the class variables and has `launch`."""
 
     name: ClassVar[str]
-    """Of its recipe."""
+    """Name of its recipe."""
     options: ClassVar[tuple[str, ...]] = ()
     """Fields that `agent.options` may have."""
     noise: Noise = SILENT

@@ -9,7 +9,7 @@ from mainspring.programs.profiles.client import BY_INPUT, PLACE, Client
 
 _HOME = f"{PLACE}/codex"
 _COMPACT_SHARE = 0.9
-"""Of what the context has beside a reply: what a command prints comes on top of the count."""
+"""Share of the context beside a reply: what a command prints comes on top of the count."""
 _PATIENCE = {
     "request_max_retries": 100,
     "stream_max_retries": 100,

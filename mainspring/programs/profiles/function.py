@@ -41,7 +41,7 @@ class FunctionProfile:
             )
         self.path = path
         self.variables = variables_in(config)
-        """Of the node's environment, which the function gets beside the usual ones."""
+        """Variables of the node's environment, which the function gets beside the usual ones."""
         self._options: Mapping[str, Any] = {
             name: value for name, value in config.options.items() if name not in (_PATH, VARIABLES)
         }
@@ -52,7 +52,7 @@ class FunctionProfile:
         return f"function {self.path!r}"
 
     def options_for(self, ask: Ask) -> dict[str, Any]:
-        """What the function gets as `options`."""
+        """Value that the function gets as `options`."""
         return dict(self._options)
 
 

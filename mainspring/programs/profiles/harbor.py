@@ -219,6 +219,6 @@ def _configured(launch: Launch, version: str, client: harbor.HarborClient) -> di
 
 
 def _harbors_name(agent: str, recipe: Recipe | None) -> str | None:
-    """Of the agent whose client the recipe's bundle has; None: Harbor's classes start none."""
+    """Harbor's name of the agent whose client the bundle has; None: Harbor's classes start none."""
     names = [name for name, each in CLIENTS.items() if recipe and each.bundle == recipe.name]
     return agent if agent in CLIENTS else next(iter(names), None)
