@@ -37,7 +37,7 @@ class Ranks(Protocol):
 
     @property
     def stamp(self) -> Stamp:
-        """What the bits of these ranks depend on; once they were started."""
+        """Facts that the bits of these ranks depend on; once they were started."""
         ...
 
     def has_ranks(self) -> bool:
@@ -109,7 +109,7 @@ class WeightSource(Protocol):
         ...
 
     def gather(self, max_bytes: int) -> list[Bucket]:
-        """What each rank sends next; empty when all is sent."""
+        """The next bucket of each rank; empty when all is sent."""
         ...
 
     def send(self) -> None:

@@ -27,7 +27,7 @@ MAX_ENTRIES = 4096
 
 @dataclass(frozen=True, slots=True)
 class RolloutFacts:
-    """What an activity has to know of a rollout, in one look."""
+    """Everything that an activity has to know of a rollout, in one look."""
 
     campaign: CampaignId
     config: AnyRun

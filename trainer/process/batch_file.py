@@ -35,9 +35,9 @@ _ARRAYS = {
     "advantages": np.dtype("<f4"),
     "action_mask": np.dtype(np.bool_),
 }
-"""Of a sample, each [T], in the order of their sections."""
+"""Arrays of a sample, each [T], in the order of their sections."""
 _ALIGNMENT_BYTES = 64
-"""Of the sections, as numpy aligns its own arrays."""
+"""Alignment of the sections, as numpy aligns its own arrays."""
 _LENGTH_BYTES = 8
 """The header's length: the first bytes, little-endian."""
 _BUFFER_BYTES = 1 << 20
@@ -46,7 +46,7 @@ _NAME = re.compile(r"step\d+-epoch(\d+)\.batch")
 
 @dataclass(frozen=True, slots=True)
 class BatchFile:
-    """What travels to the ranks."""
+    """A reference to the file, which travels to the ranks."""
 
     path: Path
     num_bytes: int

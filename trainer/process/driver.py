@@ -108,7 +108,7 @@ class TrainerDriver:
 
     @property
     def stamp(self) -> Stamp:
-        """What the bits of the ranks that were started last depend on."""
+        """Facts that the bits of the ranks that were started last depend on."""
         assert self._stamp is not None, "the ranks were never started"
         return self._stamp
 
@@ -285,7 +285,7 @@ class TrainerDriver:
         self._sending(SenderCalls.meet, timeout_s)
 
     def gather(self, max_bytes: int) -> list[Bucket]:
-        """What each rank sends next; empty when all is sent."""
+        """The next bucket of each rank; empty when all is sent."""
         buckets = self._sending(SenderCalls.gather, max_bytes)
         return [bucket for bucket in buckets if bucket is not None]
 

@@ -35,7 +35,7 @@ class Placement:
             raise _missing(parallel, campaign, address, bundle, num_bundles) from None
 
     def options(self, rank: int) -> dict[str, Any]:
-        """Of the actor of a rank."""
+        """Resources of the actor of a rank."""
         return {
             "scheduling_strategy": PlacementGroupSchedulingStrategy(
                 self._group, placement_group_bundle_index=rank // self._tensor_parallel

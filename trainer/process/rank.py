@@ -129,7 +129,7 @@ class TrainerRank:
         return self._background_files.is_saved(wait=wait)
 
     def sharding(self) -> Sharding:
-        """Of the checkpoints that it writes and loads."""
+        """How the checkpoints that it writes and loads are cut."""
         return self._engine.files.sharding
 
     @property

@@ -1,4 +1,4 @@
-"""What the driver calls on each rank, by method: signatures alone, of the classes that load torch.
+"""Methods that the driver calls on each rank: signatures alone, of the classes that load torch.
 
 Invariant: the driver imports this file in their place, and sends a method's name. Implemented by
 `trainer.process.rank.TrainerRank` and `trainer.process.sender.WeightSender`; pyright compares them

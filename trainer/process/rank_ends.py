@@ -34,7 +34,7 @@ from mainspring.words.plain_text import plain
 from trainer.process.rank_log import last_words, rank_log
 
 WORDS_CHARS = 300
-"""Of the end of a rank's log, where that is all there is to tell."""
+"""Length of the end of a rank's log, where that is all there is to tell."""
 _MEMORY = (
     "lower trainer.micro_batch_tokens, or give the ranks more memory: `mainspring campaign plan "
     "FILE` tells what they need"

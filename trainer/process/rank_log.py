@@ -1,4 +1,4 @@
-"""What a rank prints: a file beside the other logs, so that an error of CUDA, NCCL or the linker
+"""The output of a rank: a file beside the other logs, so that an error of CUDA, NCCL or the linker
 outlives the rank. Of each rank the current life and the one before are kept, each bounded.
 """
 

@@ -44,7 +44,7 @@ CUDA_ENV = {
 
 
 def rank_environment(config: CampaignConfig) -> dict[str, str]:
-    """Of the processes of the ranks: what must be set before torch is imported."""
+    """Environment of the ranks' processes: what must be set before torch is imported."""
     environment = {"OMP_NUM_THREADS": str(config.trainer.threads_per_rank)}
     environment |= CUDA_ENV if config.trainer.device is Device.CUDA else CPU_ENV
     if config.schedule is Schedule.REPRODUCIBLE:
@@ -59,7 +59,7 @@ class RankProcesses:
         self._imports: list[Any] = []
         """Calls to those that were made ahead."""
         self._placement: Placement | None = None
-        """Of a cluster that others use too."""
+        """The place in a cluster that others use too."""
 
     def warm(self, config: CampaignConfig) -> None:
         """Start Ray and processes for ranks, which import what these need; returns before they

@@ -237,7 +237,7 @@ def end_leftovers() -> dict[int, str]:
 
 
 def _last_words(temp_dir: Path, pid: int) -> str:
-    """Of the log that Ray keeps of this driver, when its last line is a warning or an error."""
+    """The last line of Ray's log of this driver, when that is a warning or an error."""
     for log_file in temp_dir.glob(f"session_latest/logs/python-core-driver-*_{pid}.log"):
         lines = log_file.read_text(errors="replace").splitlines()
         if lines and (found := _WARNING.match(lines[-1])):

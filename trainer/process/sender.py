@@ -31,7 +31,7 @@ class WeightSender:
         self._name = ""
         self._group: Any = None
         self._size = 0
-        """Of the group: this rank and those of the engines."""
+        """Size of the group: this rank and those of the engines."""
         self._left: Iterator[tuple[int, StateDict]] = iter(())
         self._bucket: list[Tensor] = []
 
@@ -73,7 +73,7 @@ class WeightSender:
             ) from error
 
     def gather(self, max_bytes: int) -> Bucket | None:
-        """What is sent next; None when this rank has sent all."""
+        """Collect the next bucket to send; None when this rank has sent all."""
         found: StateDict = {}
         num_bytes = 0
         for size, weights in self._left:
@@ -92,7 +92,7 @@ class WeightSender:
         )
 
     def send(self) -> None:
-        """What was gathered. Raises SendingFailed when an engine is lost."""
+        """Send what was gathered. Raises SendingFailed when an engine is lost."""
         if self._group is None:
             return
         failure = self._broadcast()

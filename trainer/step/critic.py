@@ -46,7 +46,7 @@ class ValuedSample:
     values: NDArray[np.float32]
     """Before the step."""
     returns: NDArray[np.float32]
-    """What the values should have been."""
+    """The values that would have been right."""
 
 
 class Critic:
@@ -195,7 +195,7 @@ class Critic:
 
 
 def value_engine_of(parallel: ParallelConfig) -> ValueEngineClass:
-    """Of a critic beside this step engine; engines of your own have the plain one's."""
+    """The critic's engine beside this step engine; engines of your own have the plain one."""
     if parallel.engine_name != MCORE:
         return PlainValueEngine
     from trainer.values.mcore import McoreValueEngine  # Megatron's optimizer takes 3 s to import
@@ -217,7 +217,7 @@ def _placed(values: NDArray[np.float64], mask: NDArray[np.bool_]) -> NDArray[np.
 def _flat(
     values_N: Sequence[NDArray[np.float32]], judged: Sequence[ValuedSample]
 ) -> NDArray[np.float32]:
-    """Of all action tokens, branch after branch."""
+    """The values of all action tokens, branch after branch."""
     picked = [
         values[each.sample.action_mask] for values, each in zip(values_N, judged, strict=True)
     ]

@@ -67,7 +67,7 @@ class PassSums:
 
 @dataclass(frozen=True, slots=True)
 class PassFigures:
-    """What one pass over a batch measured, under the weights it began with; over all ranks."""
+    """Figures of one pass over a batch, under the weights it began with; over all ranks."""
 
     loss: float | None
     entropy: float | None
@@ -77,13 +77,13 @@ class PassFigures:
     kl: float | None
     """The same, never negative and of low variance (k3, Schulman 2020)."""
     values: dict[str, float | None]
-    """What the loss names, and PASS_NAMES."""
+    """Means of the sums that the loss names, and of PASS_NAMES."""
     num_tokens: int
     parts: LossParts
 
 
 def combined(figures: Sequence[PassFigures]) -> PassFigures:
-    """Of the mini-batches of one pass: the mean of their losses, and means over all tokens."""
+    """Figures of a pass: the mean of its mini-batches' losses, and means over all tokens."""
     if len(figures) == 1:
         return figures[0]
     num_tokens = sum(each.num_tokens for each in figures)
@@ -258,7 +258,7 @@ class LossPass:
 
     @torch.no_grad()
     def _corrected(self, tokens: ActionTokens) -> Corrected:
-        """Of all samples of a micro-batch, each by itself. Raises AlgorithmBroken."""
+        """Correct all samples of a micro-batch, each by itself. Raises AlgorithmBroken."""
         assert self._correction is not None
         config = self._trainer.correction
         what = f"trainer.correction.kind {config.kind!r}"

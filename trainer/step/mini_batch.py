@@ -22,7 +22,7 @@ Recomputed = Mapping[int, NDArray[np.float32]]
 @dataclass(frozen=True, slots=True)
 class MiniBatch:
     samples: Sequence[Sample]
-    """Of all ranks, each with action tokens."""
+    """The samples of all ranks, each with action tokens."""
     proximal: Recomputed | None = None
     """Under the weights that the step began with; None: as served."""
     reference: Recomputed | None = None

@@ -157,7 +157,7 @@ class PolicyStep:
     def _gap(
         self, differences: Sequence[NDArray[np.float32]], step: int, current_version: int
     ) -> LogprobGap:
-        """Of all ranks' differences. Raises LogprobGapTooLarge."""
+        """The gap over all ranks' differences. Raises LogprobGapTooLarge."""
         gap = measure(self._processes.gather_over_batch([*differences]))
         beyond = gap.beyond(self._config.gap_bounds)
         if beyond and self._config.trainer.gap.mode is GapMode.ENFORCE:

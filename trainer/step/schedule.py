@@ -16,7 +16,7 @@ def lr_scale(step: int, num_steps: int, warmup_steps: int, final_fraction: float
 def policy_lr_scale(
     step: int, num_steps: int, warmup_steps: int, final_fraction: float, critic_steps: int = 0
 ) -> float | None:
-    """Of a campaign's step, from 0. The first `critic_steps` train a critic alone: they take
+    """Scale of a campaign's step, from 0. The first `critic_steps` train a critic alone: they take
     nothing from the policy's warm-up and fall, as in verl, and have no rate."""
     if step < critic_steps:
         return None

@@ -1,4 +1,4 @@
-"""What a step costs one rank: operations the model needs, the device's peak, and memory.
+"""Costs of a step on one rank: operations the model needs, the device's peak, and memory.
 
 Invariants: measuring computes nothing about the batch's values, makes no collective and moves no
 weight; what is not known (an architecture without a count, a GPU without a known peak, a CPU) is
@@ -36,7 +36,7 @@ class StepCost:
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def flops(self, samples: Sequence[Sample]) -> float | None:
-        """Of all passes of a step over these samples, by all ranks."""
+        """Operations of all passes of a step over these samples, by all ranks."""
         if self._shape is None:
             return None
         num_wanted = sum(sample.num_action_tokens for sample in samples)
@@ -54,7 +54,7 @@ class StepCost:
         return self._trainer.updates_per_step * sum(map(trained_tokens, samples))
 
     def memory_peak_gib(self) -> float | None:
-        """Of a GPU since `begin`, of a process on a CPU since it was started."""
+        """Peak memory of a GPU since `begin`, of a process on a CPU since it was started."""
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device) / GIB
         found = _PEAK_RESIDENT.search(Path("/proc/self/status").read_text())
