@@ -4,7 +4,7 @@ Where the task runs, in this order: the image that task.toml names; else, when `
 nothing but text files (a `files/` tree without a Dockerfile, or a Dockerfile that has only FROM,
 WORKDIR and COPY into the WORKDIR), those files, so that no image and no Docker is needed; else an
 image named by rule, `mainspring-harbor/<task>`, which has to be built from `environment/`.
-The verifier's folder is /tests, outside of the repository: keys of `Task.tests` are absolute.
+The verifier's folder is /tests, outside of the repository: keys of `SweTask.tests` are absolute.
 Imported by `resolve`.
 """
 
