@@ -139,7 +139,7 @@ def make_node(
     over_http = partial(serve_over_http, api_key=settings.policy_api_key)
     served = ServedCampaigns(db, serve or over_http)
     gateways = partial(gateway_addresses.found, settings)
-    functions = FunctionLives(db, node, held, settings.home / "functions" / node, gateways)
+    functions = FunctionLives(db, held, settings.home / "functions" / node, gateways)
     programs = ProgramActivities(db, known, held, gateways, functions)
     playing = PlayingActivities(known, node, held, ReplyActivities(db, known, served), sandboxes)
     make = partial(

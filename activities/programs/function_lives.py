@@ -30,7 +30,7 @@ from infra.stack.ports import LOOPBACK
 from mainspring.config.run import RunConfig
 from mainspring.environments.choice import OF_FUNCTIONS, environment_of
 from mainspring.environments.protocol import CommandResult, WorldLost
-from mainspring.ids import NodeId, program_id
+from mainspring.ids import program_id
 from mainspring.programs.functions import FunctionFailed, require_number, visible
 from mainspring.programs.profiles.function import FunctionProfile
 from mainspring.protocol.program import RunProgramInput, RunProgramResult
@@ -44,19 +44,17 @@ ERROR_CHARS = 500
 
 
 class FunctionLives:
-    def __init__(
-        self, db: Database, node: NodeId, held: HeldSandboxes, folder: Path, gateways: Gateways
-    ) -> None:
-        """`folder`: for what functions write while they run."""
+    def __init__(self, db: Database, held: HeldSandboxes, folder: Path, gateways: Gateways) -> None:
+        """`folder`: of this node alone, for what functions write while they run."""
         self._db = db
         self._held = held
-        self._node = node
         self._folder = folder
+        self._owner = str(folder.absolute())
         self._gateways = gateways
 
     async def clear_left(self) -> None:
         """Remove what a process of this node left that could not end its functions."""
-        await asyncio.to_thread(kill_left, self._node)
+        await asyncio.to_thread(kill_left, self._owner)
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     async def play(
@@ -118,7 +116,7 @@ class FunctionLives:
             async with process.running(
                 start,
                 profile.variables,
-                label_of(self._node, name),
+                label_of(self._owner, name),
                 self._folder,
                 sandbox.run if sandbox else None,
             ) as function:

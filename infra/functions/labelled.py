@@ -19,9 +19,10 @@ PASS_S = 0.01
 _PROC = Path("/proc")
 
 
-def label_of(node: str, name: str) -> str:
-    """Label of what this process of the node starts as `name`."""
-    return f"{node}/{os.getpid()}/{name}"
+def label_of(owner: str, name: str) -> str:
+    """Label of what this process starts as `name`. `owner`: the folder of the node's functions, as
+    another stack on this machine may have a node of the same name."""
+    return f"{owner}/{os.getpid()}/{name}"
 
 
 def kill_labelled(label: str) -> int:
@@ -29,10 +30,10 @@ def kill_labelled(label: str) -> int:
     return _kill(lambda found: found == label)
 
 
-def kill_left(node: str) -> int:
-    """End what earlier processes of the node left; how many there were."""
-    ours = label_of(node, "")
-    return _kill(lambda found: found.startswith(f"{node}/") and not found.startswith(ours))
+def kill_left(owner: str) -> int:
+    """End what earlier processes of this owner left; how many there were."""
+    ours = label_of(owner, "")
+    return _kill(lambda label: label.startswith(f"{owner}/") and not label.startswith(ours))
 
 
 def _kill(is_meant: Callable[[str], bool]) -> int:

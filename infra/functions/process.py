@@ -120,7 +120,9 @@ class FunctionProcess:
         while True:
             try:
                 raw = await self._reader.readline()
-            except (ValueError, ConnectionError) as error:
+            except ConnectionError:  # it was killed before it had read all that it was told
+                raw = b""
+            except ValueError as error:
                 return FunctionEnd(1, error=f"told its node what cannot be read: {error}")
             if not raw.endswith(b"\n"):
                 code = await self._process.wait()

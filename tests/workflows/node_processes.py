@@ -13,7 +13,7 @@ from program_cluster import ProgramCluster, gateway_of, without_gateway
 from cli.operations.machine.embedded_stack import StackInfo
 from mainspring.ids import NodeId
 
-NODE = NodeId("program-node-process")
+NODE = NodeId(f"program-node-process-{os.getpid()}")
 StartNode = Callable[[], AbstractAsyncContextManager[asyncio.subprocess.Process]]
 
 

@@ -242,6 +242,18 @@ async def holder(folder: Path, name: str) -> AsyncIterator[tuple[asyncio.subproc
         await holding.wait()
 
 
+async def test_one_that_is_killed_before_it_reads_what_it_is_told_was_killed(
+    tmp_path: Path,
+) -> None:
+    """The kernel tells of such an end by a connection that is reset, not by its end."""
+    async with calling("half", tmp_path) as function:
+        # The interpreter takes longer to start than this takes.
+        os.kill(function.pid, signal.SIGKILL)
+        async with asyncio.timeout(60):
+            end = await function.ended()
+    assert (end.returncode, end.error) == (-signal.SIGKILL, "was ended by signal 9")
+
+
 async def test_it_ends_with_its_node(tmp_path: Path) -> None:
     async with holder(tmp_path, "blocks") as (holding, pid):
         assert runs(pid)
@@ -257,8 +269,8 @@ async def test_the_next_process_of_a_node_ends_what_the_last_one_left(tmp_path: 
         holding.send_signal(signal.SIGKILL)
         await holding.wait()
     assert any(map(runs, left))
-    # Of another node: none of its own.
-    assert labelled.kill_left("functions") == 0
+    # Of another owner, also one whose name begins alike: none of its own.
+    assert labelled.kill_left("functions") == labelled.kill_left(f"{NODE}-2") == 0
     assert labelled.kill_left(NODE) >= 1
     await until(lambda: not any(map(runs, left)), 20)
 
