@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import Home, Json, Workers
+from cli.options import Home, Json, OneSplit, Workers
 from cli.terminal_text import echo
 from mainspring.config.files.presets import Preset
 from mainspring.status import PolicyApi, Unverified
@@ -31,146 +31,140 @@ Concurrency = Annotated[
 OPTIONS = {"engines": "--base-url", "samples": "--n", "step_limit": "--step-limit"}
 """Of fields that are not called as their option."""
 
+app = typer.Typer(name="eval", help="Measure a model on a task set.", no_args_is_help=True)
 
-def register(app: typer.Typer) -> None:
-    evaluation = typer.Typer(help="Measure a model on a task set.", no_args_is_help=True)
-    app.add_typer(evaluation, name="eval")
 
-    @evaluation.command()
-    def run(
-        file: Annotated[
-            Path | None, typer.Argument(help="Campaign file (TOML); options override it.")
-        ] = None,
-        source: Annotated[
-            str | None, typer.Option(help="Task set to evaluate on (`tasks list` shows them).")
-        ] = None,
-        split: Annotated[
-            str | None, typer.Option(help="Split of the tasks (default: the only one).")
-        ] = None,
-        part: Annotated[
-            str | None, typer.Option("--slice", help='Only tasks at these positions, e.g. "0:5".')
-        ] = None,
-        unverified: Annotated[
-            Unverified | None,
-            typer.Option(
-                help="Skip or use tasks that `tasks verify` has not passed (default: skip)."
-            ),
-        ] = None,
-        model: Annotated[
-            str | None,
-            typer.Option(
-                help="Model name at the endpoint (--api openai), or model directory (--api sglang)."
-            ),
-        ] = None,
-        api: Annotated[
-            PolicyApi | None, typer.Option(help="API of the endpoint (default: sglang).")
-        ] = None,
-        base_url: Annotated[
-            list[str] | None, typer.Option(help="Base URL of the endpoint. Repeat to balance load.")
-        ] = None,
-        samples: Annotated[
-            int | None,
-            typer.Option("--n", min=1, max=250, help="Number of rollouts per task (default: 1)."),
-        ] = None,
-        temperature: Annotated[
-            str | None,
-            typer.Option(
-                help='Sampling temperature (default: 0; with --n above 1: 1), or "default" to send '
-                "none, for models that refuse it."
-            ),
-        ] = None,
-        step_limit: Annotated[
-            int | None,
-            typer.Option(min=1, max=500, help="Maximum number of turns per rollout (default: 20)."),
-        ] = None,
-        preset: Annotated[
-            Preset | None,
-            typer.Option(help="Limits of another agent program, for comparable scores."),
-        ] = None,
-        concurrency: Concurrency = None,
-        name: Name = None,
-        output: Output = None,
-        retry: Retry = False,
-        workers: Workers = True,
-        home: Home = None,
-        as_json: Json = False,
-    ) -> None:
-        """Evaluate a model on a task set and write results and trajectories.
+@app.command()
+def run(
+    file: Annotated[
+        Path | None, typer.Argument(help="Campaign file (TOML); options override it.")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(help="Task set to evaluate on (`tasks list` shows them).")
+    ] = None,
+    split: OneSplit = None,
+    part: Annotated[
+        str | None, typer.Option("--slice", help='Only tasks at these positions, e.g. "0:5".')
+    ] = None,
+    unverified: Annotated[
+        Unverified | None,
+        typer.Option(help="Skip or use tasks that `tasks verify` has not passed (default: skip)."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Model name at the endpoint (--api openai), or model directory (--api sglang)."
+        ),
+    ] = None,
+    api: Annotated[
+        PolicyApi | None, typer.Option(help="API of the endpoint (default: sglang).")
+    ] = None,
+    base_url: Annotated[
+        list[str] | None, typer.Option(help="Base URL of the endpoint. Repeat to balance load.")
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option("--n", min=1, max=250, help="Number of rollouts per task (default: 1)."),
+    ] = None,
+    temperature: Annotated[
+        str | None,
+        typer.Option(
+            help='Sampling temperature (default: 0; with --n above 1: 1), or "default" to send '
+            "none, for models that refuse it."
+        ),
+    ] = None,
+    step_limit: Annotated[
+        int | None,
+        typer.Option(min=1, max=500, help="Maximum number of turns per rollout (default: 20)."),
+    ] = None,
+    preset: Annotated[
+        Preset | None, typer.Option(help="Limits of another agent program, for comparable scores.")
+    ] = None,
+    concurrency: Concurrency = None,
+    name: Name = None,
+    output: Output = None,
+    retry: Retry = False,
+    workers: Workers = True,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Evaluate a model on a task set and write results and trajectories.
 
-        The endpoint's key is read from MAINSPRING_POLICY_API_KEY. To resume an interrupted run,
-        give its --name; nothing else is needed. Starts local workers unless
-        MAINSPRING_TEMPORAL_ADDRESS is set; then existing workers are used.
-        """
-        from mainspring.config.files.model_path import with_model_path
-        from mainspring.config.files.reading import check_evaluation, read_toml
+    The endpoint's key is read from MAINSPRING_POLICY_API_KEY. To resume an interrupted run,
+    give its --name; nothing else is needed. Starts local workers unless
+    MAINSPRING_TEMPORAL_ADDRESS is set; then existing workers are used.
+    """
+    from mainspring.config.files.model_path import with_model_path
+    from mainspring.config.files.reading import check_evaluation, read_toml
 
-        raw = with_model_path(read_toml(file), file) if file else {}
-        named: dict[str, str] = {}
-        for section, options in {
-            "tasks": {"source": source, "unverified": unverified},
-            "policy": {
-                "model": model,
-                "api": api,
-                "engines": base_url or None,
-                "temperature": _number(temperature),
-            },
-            "agent": {"step_limit": step_limit, "preset": preset},
-            "evaluation": {"concurrency": concurrency},
-            "run": {"split": split, "slice": part, "samples": samples},
-        }.items():
-            given = {key: value for key, value in options.items() if value is not None}
-            raw[section] = {**raw.get(section, {}), **given}
-            named |= {f"{section}.{key}": OPTIONS.get(key, f"--{key}") for key in given}
-        if name is not None and file is None and (source is None or model is None):
-            return _perform(_stored_run(name, raw), output, retry, workers, home, as_json)
-        _complete(raw, name)
-        where = str(file) if file else "eval run"
-        check_evaluation(raw, where, named)  # before any service is asked
+    raw = with_model_path(read_toml(file), file) if file else {}
+    named: dict[str, str] = {}
+    for section, options in {
+        "tasks": {"source": source, "unverified": unverified},
+        "policy": {
+            "model": model,
+            "api": api,
+            "engines": base_url or None,
+            "temperature": _number(temperature),
+        },
+        "agent": {"step_limit": step_limit, "preset": preset},
+        "evaluation": {"concurrency": concurrency},
+        "run": {"split": split, "slice": part, "samples": samples},
+    }.items():
+        given = {key: value for key, value in options.items() if value is not None}
+        raw[section] = {**raw.get(section, {}), **given}
+        named |= {f"{section}.{key}": OPTIONS.get(key, f"--{key}") for key in given}
+    if name is not None and file is None and (source is None or model is None):
+        return _perform(_stored_run(name, raw), output, retry, workers, home, as_json)
+    _complete(raw, name)
+    where = str(file) if file else "eval run"
+    check_evaluation(raw, where, named)  # before any service is asked
 
-        async def known(run: Any) -> Any:
-            raw["run"]["split"] = await run.split_of(raw, raw["run"].get("split"))
-            return check_evaluation(raw, where, named)
+    async def known(run: Any) -> Any:
+        raw["run"]["split"] = await run.split_of(raw, raw["run"].get("split"))
+        return check_evaluation(raw, where, named)
 
-        _perform(known, output, retry, workers, home, as_json)
+    _perform(known, output, retry, workers, home, as_json)
 
-    @evaluation.command()
-    def regrade(
-        campaign: Annotated[
-            str | None, typer.Argument(help="Name of an evaluation or campaign that has ended.")
-        ] = None,
-        name: Annotated[
-            str | None,
-            typer.Option(help="Name of the run. Reuse it to resume. Default: CAMPAIGN and time."),
-        ] = None,
-        output: Output = None,
-        retry: Retry = False,
-        workers: Workers = True,
-        home: Home = None,
-        as_json: Json = False,
-    ) -> None:
-        """Grade the stored patches of an evaluation or campaign again, without the model.
 
-        To resume an interrupted run, give its --name; nothing else is needed.
-        """
-        from mainspring.errors import UsageError
-        from mainspring.ids import campaign_id_at
+@app.command()
+def regrade(
+    campaign: Annotated[
+        str | None, typer.Argument(help="Name of an evaluation or campaign that has ended.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the run. Reuse it to resume. Default: CAMPAIGN and time."),
+    ] = None,
+    output: Output = None,
+    retry: Retry = False,
+    workers: Workers = True,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Grade the stored patches of an evaluation or campaign again, without the model.
 
-        if campaign is None and name is None:
-            raise UsageError(
-                "`mainspring eval regrade` needs the name of what to grade again",
-                remedy="`mainspring campaign list` lists campaigns and evaluations",
-            )
-        chosen = name or campaign_id_at("regrade", campaign or "", datetime.now())
+    To resume an interrupted run, give its --name; nothing else is needed.
+    """
+    from mainspring.errors import UsageError
+    from mainspring.ids import campaign_id_at
 
-        async def known(run: Any) -> Any:
-            from cli.operations.runs.stored_run import stored
-            from mainspring.config.evaluations.regrade import RegradeConfig
+    if campaign is None and name is None:
+        raise UsageError(
+            "`mainspring eval regrade` needs the name of what to grade again",
+            remedy="`mainspring campaign list` lists campaigns and evaluations",
+        )
+    chosen = name or campaign_id_at("regrade", campaign or "", datetime.now())
 
-            if campaign is None:
-                return await stored(run.db, chosen, RegradeConfig)
-            return await run.regrade_config(campaign, chosen)
+    async def known(run: Any) -> Any:
+        from cli.operations.runs.stored_run import stored
+        from mainspring.config.evaluations.regrade import RegradeConfig
 
-        _perform(known, output, retry, workers, home, as_json)
+        if campaign is None:
+            return await stored(run.db, chosen, RegradeConfig)
+        return await run.regrade_config(campaign, chosen)
+
+    _perform(known, output, retry, workers, home, as_json)
 
 
 def _number(text: str | None) -> float | str | None:

@@ -1,16 +1,33 @@
-"""What `mainspring campaign fingerprint` prints, and how it compares two."""
+"""`mainspring campaign fingerprint`: the digests of a campaign, compared with those of another."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from cli.options import with_database
+import typer
+
+from cli.options import CampaignName, Home, Json, with_database
 from cli.terminal_text import echo
 
 
-def show_fingerprint(
-    name: str, calls: bool, against: Path | None, home: Path | None, as_json: bool
+def fingerprint(
+    name: CampaignName,
+    calls: Annotated[
+        bool, typer.Option("--calls", help="Include the SHA-256 of each call of each batch.")
+    ] = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with another fingerprint (--json) to compare with. Exit code 4 if they "
+            "differ."
+        ),
+    ] = None,
+    home: Home = None,
+    as_json: Json = False,
 ) -> None:
-    """Raises UsageError, WorkFailed when the two fingerprints differ."""
+    """Show the SHA-256 of a reproducible campaign's weights, batches and gradients.
+
+    To find the first call in which two campaigns differ, write both with --calls.
+    """
     from infra.db.naming import campaign_named
     from infra.db.reading import fingerprints
 
