@@ -1,6 +1,7 @@
 """The `mainspring` command: adds the commands of each module and turns errors into exit codes.
 
-Each noun's file has an `app` with its commands; what has a file of its own is added to it by name.
+Each noun's file has an `app` with its commands; a command with a file of its own is added there.
+
 Exit codes: 0 done, 2 usage, 3 a service is missing or unfit, 4 the work failed, 130 interrupted.
 """
 

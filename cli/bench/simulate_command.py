@@ -108,11 +108,11 @@ def simulate(
         figures = asyncio.run(play_all(grid, progress))
     rows = [
         {
-            **each.as_dict(),
-            "gain": gain(each, figures),
-            "gain_over_waiting": gain(each, figures, waits_for_all=True),
+            **campaign.as_dict(),
+            "gain": gain(campaign, figures),
+            "gain_over_waiting": gain(campaign, figures, waits_for_all=True),
         }
-        for each in figures
+        for campaign in figures
     ]
     if plot is not None:
         from cli.bench.simulate.plots import write
@@ -149,12 +149,12 @@ def _or_none(option: str, text: str) -> list[float | None]:
 
 
 def _quorums(text: str, group_size: int) -> list[int | None]:
-    found = [None if n is None else int(n) for n in _or_none("--quorums", text)]
-    if wrong := [n for n in found if n is not None and n >= group_size]:
+    quorums = [None if n is None else int(n) for n in _or_none("--quorums", text)]
+    if wrong := [n for n in quorums if n is not None and n >= group_size]:
         raise typer.BadParameter(
             f"{wrong[0]} is not below --group-size {group_size}", param_hint="--quorums"
         )
-    return found
+    return quorums
 
 
 def _ways(text: str) -> list[str]:

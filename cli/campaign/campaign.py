@@ -55,12 +55,12 @@ def show(name: RunName, home: Home = None, as_json: Json = False) -> None:
 
     seen = with_database(home, go)
     if as_json:
-        told = {
+        document = {
             **summary(seen.data, seen.report),
             "waits": [wait.as_dict() for wait in seen.waits],
             "metrics": list(metrics.lines(seen.data)),
         }
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps(document))
         return
     campaign_screen.print_one(seen)
 
@@ -119,8 +119,8 @@ def key(
 
     if revoke:
         revoked = with_database(home, lambda db: session_keys.revoke(db, name))
-        told = {"name": revoked, "revoked": True}
-        echo(json.dumps(told) if as_json else f"the key of {revoked} is revoked")
+        document = {"name": revoked, "revoked": True}
+        echo(json.dumps(document) if as_json else f"the key of {revoked} is revoked")
         return
     run, made = with_database(home, lambda db: session_keys.make(db, name))
     echo(json.dumps({"name": run, "key": made}) if as_json else made)
@@ -198,9 +198,9 @@ def report(
         page, _ = write(data, directory)
         return page, summary(data, page)
 
-    page, found = with_database(home, go)
+    page, figures = with_database(home, go)
     if as_json:
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(figures))
         return
     echo(str(page))
     hint(f"open {page.absolute().as_uri()}")

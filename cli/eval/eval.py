@@ -191,8 +191,8 @@ def _stored_run(name: str, raw: dict[str, Any]) -> Callable[[Any], Any]:
                 remedy="give them, or correct --name (`mainspring campaign list` lists the runs)",
             )
         config = await stored(run.db, name, EvaluationConfig)
-        tables = ("tasks", "policy", "agent")
-        given = {each: raw[each] for each in tables if raw[each]} | raw["evaluation"] | raw["run"]
+        given = {key: raw[key] for key in ("tasks", "policy", "agent") if raw[key]}
+        given |= raw["evaluation"] | raw["run"]
         return changed(config, given, "eval run")
 
     return known
@@ -262,9 +262,9 @@ def _perform(
             record = await run.perform(config, retry=retry)
             directory = output or report(run.settings.home, record.id)
             with counting("writing") as progress:
-                found = await write_evaluation(run.db, record.id, directory, progress)
+                summary = await write_evaluation(run.db, record.id, directory, progress)
             again = resuming(record.kind, record.id, home)
-            return found, directory, run.settings.temporal_link, again
+            return summary, directory, run.settings.temporal_link, again
 
     summary, directory, ui, again = asyncio.run(go())
     if as_json:

@@ -31,13 +31,13 @@ def current(home: Home = None, as_json: Json = False) -> None:
     """Show the migration of the database, and the one this program needs."""
     from migrations import upgrade
 
-    found, needed = upgrade.current(_database_url(home)), upgrade.head()
+    stored, needed = upgrade.current(_database_url(home)), upgrade.head()
     if as_json:
-        typer.echo(json.dumps({"current": found, "needed": needed, "ready": found == needed}))
-    elif found == needed:
-        echo(f"{found} (up to date)")
+        typer.echo(json.dumps({"current": stored, "needed": needed, "ready": stored == needed}))
+    elif stored == needed:
+        echo(f"{stored} (up to date)")
     else:
-        echo(f"{found or 'empty'}, needs {needed}: run `mainspring db upgrade`")
+        echo(f"{stored or 'empty'}, needs {needed}: run `mainspring db upgrade`")
 
 
 def _database_url(home: Path | None) -> str:

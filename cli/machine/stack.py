@@ -65,9 +65,9 @@ def down(home: Home = None, as_json: Json = False) -> None:
     from mainspring.errors import UsageError
 
     if running := supervised(_home(home)):
-        told = ", ".join(f"process {pid} runs {name}" for name, pid in running)
+        commands = ", ".join(f"process {pid} runs {name}" for name, pid in running)
         raise UsageError(
-            f"{told}, and would start them again",
+            f"{commands}, and would start them again",
             remedy="stop it first: Ctrl-C there, `kill PROCESS`, or for a campaign "
             f"`mainspring train --name {running[0][0]} --stop`",
         )

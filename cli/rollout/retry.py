@@ -57,14 +57,15 @@ def retry(
 
         db = services.db
         if campaign is None:
-            named = [await rollout_named(db, each) for each in ids or []]
+            named = [await rollout_named(db, id) for id in ids or []]
             chosen = list(dict.fromkeys(named))  # one that is named twice begins again once
         else:
             name = (await campaign_named(db, campaign)).id
             wanted = rollout_search.RolloutQuery(
                 failed=failed, masked=masked, conditions=conditions
             )
-            chosen = [each.id for each in (await rollout_search.find(db, name, wanted))[0]]
+            rows, _ = await rollout_search.find(db, name, wanted)
+            chosen = [row.id for row in rows]
         done = await retrying.retry(services.client, db, chosen, skip_final=campaign is not None)
         return done, await campaign_control.unserved(services.client)
 
@@ -74,17 +75,17 @@ def retry(
     if as_json:
         typer.echo(json.dumps(asdict(done)))
         return
-    for each in done.reset:
-        echo(f"{each} is retried")
-    for each in done.returned:
-        echo(f"{each} is retried by its run")
-    for each in done.waiting:
-        echo(f"{each} has not started: nothing to retry")
+    for rollout in done.reset:
+        echo(f"{rollout} is retried")
+    for rollout in done.returned:
+        echo(f"{rollout} is retried by its run")
+    for rollout in done.waiting:
+        echo(f"{rollout} has not started: nothing to retry")
     if done.final:
         echo(f"{len(done.final)} rollouts of closed training groups are final: skipped")
-    for each in done.restarted:
-        again = resuming(done.kinds[each], each, home)
-        echo(f"run {each} is started again; without workers of your own, `{again}` starts them")
+    for run in done.restarted:
+        again = resuming(done.kinds[run], run, home)
+        echo(f"run {run} is started again; without workers of your own, `{again}` starts them")
     if done.reset and unserved:
         echo(unserved)
     if not (done.reset or done.returned or done.waiting):

@@ -196,8 +196,8 @@ def export(
 
     done = with_database(home, write)
     if as_json:
-        told = {"out": str(out), "format": format, "rollouts": done.num_written}
-        typer.echo(json.dumps(told | {"skipped": done.num_skipped}))
+        document = {"out": str(out), "format": format, "rollouts": done.num_written}
+        typer.echo(json.dumps(document | {"skipped": done.num_skipped}))
         return
     skipped = f"; {done.num_skipped} without a reply skipped" if done.num_skipped else ""
     echo(f"{done.num_written} rollouts written to {out}{skipped}")
@@ -232,20 +232,20 @@ def _turn_bounds(text: str | None) -> tuple[int | None, int | None]:
 
     if text is None:
         return None, None
-    found = _TURNS.fullmatch(text.strip())
-    if found is None:
+    match = _TURNS.fullmatch(text.strip())
+    if match is None:
         raise UsageError(
             f"--turns {text!r} is not a number of turns", remedy="write 5, '>10', '<=3' or 5..10"
         )
-    if found["low"]:
-        return int(found["low"]), int(found["high"])
-    number = int(found["number"])
+    if match["low"]:
+        return int(match["low"]), int(match["high"])
+    number = int(match["number"])
     return {
         ">": (number + 1, None),
         ">=": (number, None),
         "<": (None, number - 1),
         "<=": (None, number),
-    }.get(found["op"], (number, number))
+    }.get(match["op"], (number, number))
 
 
 def _one_of(option: str, word: str, words: tuple[str, ...]) -> str:
@@ -256,10 +256,10 @@ def _one_of(option: str, word: str, words: tuple[str, ...]) -> str:
     return word
 
 
-def _row(found: Any) -> dict[str, Any]:
+def _row(rollout: Any) -> dict[str, Any]:
     keys = ("id", "task", "sample_index", "player", "phase", "stop_reason", "verdict", "reward")
     rest = ("num_turns", "epoch", "suspicions", "fault", "split", "policy_version")
     return {
-        **{key: getattr(found, key) for key in (*keys, *rest)},
-        "elapsed_s": found.spent_s,
+        **{key: getattr(rollout, key) for key in (*keys, *rest)},
+        "elapsed_s": rollout.spent_s,
     }

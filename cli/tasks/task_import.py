@@ -155,9 +155,9 @@ def export(
         await known_source(db, source, split)
         return await get_tasks(db, source, split)
 
-    found = asyncio.run(with_database(home, read))
+    tasks = asyncio.run(with_database(home, read))
     try:
-        written = export_tasks(found, directory, mirrors[0] if mirrors else None)
+        written = export_tasks(tasks, directory, mirrors[0] if mirrors else None)
     except OSError as error:
         raise UsageError(f"{error.filename or directory}: {error.strerror}") from None
     if as_json:

@@ -100,30 +100,30 @@ def images(
             await known_source(db, source, split)
         return await list_images(db, source=source, split=split, first=first)
 
-    found: list[Any] = []
+    statuses: list[Any] = []
     if wanted := with_database(home, read):
         store = open_store(settings.home, mirrors)
-        found = asyncio.run((pull_missing if pull else survey)(store, wanted))
+        statuses = asyncio.run((pull_missing if pull else survey)(store, wanted))
     if as_json:
-        typer.echo(json.dumps([asdict(status) for status in found]))
+        typer.echo(json.dumps([asdict(status) for status in statuses]))
     else:
-        _print(found)
-    if failed := [status for status in found if status.error]:
+        _print(statuses)
+    if failed := [status for status in statuses if status.error]:
         raise WorkFailed(
-            f"{len(failed)} of {len(found)} images could not be pulled:\n"
+            f"{len(failed)} of {len(statuses)} images could not be pulled:\n"
             + "\n".join(f"  {status.error}" for status in failed),
             remedy="repeat the command to pull only those",
         )
 
 
-def _print(found: list[Any]) -> None:
+def _print(statuses: list[Any]) -> None:
     from cli.tables import Screen, Table
 
     table = Table("image", "tasks", "here", "MB")
-    for status in found:
+    for status in statuses:
         missing = status.num_bytes is None
         size = "" if missing else f"{status.num_bytes / 1e6:.0f}"
         table.add_row(status.image, str(status.num_tasks), "no" if missing else "yes", size)
-    num_missing = sum(status.num_bytes is None for status in found)
-    table.caption = f"{len(found)} images, {num_missing} missing"
+    num_missing = sum(status.num_bytes is None for status in statuses)
+    table.caption = f"{len(statuses)} images, {num_missing} missing"
     Screen().print(table)

@@ -81,7 +81,7 @@ def verify(
             "`mainspring tasks verify` needs --source",
             remedy="`mainspring tasks list` lists task sets; or give --name to resume a run",
         )
-    names = exploit or [each.name for each in EXPLOITS]
+    names = exploit or [known.name for known in EXPLOITS]
     tries = {"players": ["exploit"], "exploits": names} if adversarial else {}
     kind = "attack" if adversarial else "verify"
     raw = {
@@ -117,13 +117,13 @@ def verify(
             record = await run.perform(config, retry=retry)
             tried = bool(config.exploits)
             read, file = (attacks.read, attacks.FILE) if tried else (_read, FILE)
-            found = await read(run, config, record.id)
+            results = await read(run, config, record.id)
             folder = report(run.settings.home, record.id)
-            write_whole(folder / file, json.dumps(found, indent=1) + "\n")
-        return found, tried
+            write_whole(folder / file, json.dumps(results, indent=1) + "\n")
+        return results, tried
 
-    found, tried = asyncio.run(perform())
-    attacks.tell(found, as_json) if tried else _tell(found, as_json)
+    results, tried = asyncio.run(perform())
+    attacks.tell(results, as_json) if tried else _tell(results, as_json)
 
 
 async def _read(run: Any, config: Any, campaign: Any) -> dict[str, Any]:
@@ -160,28 +160,28 @@ async def _read(run: Any, config: Any, campaign: Any) -> dict[str, Any]:
     }
 
 
-def _tell(found: dict[str, Any], as_json: bool) -> None:
+def _tell(results: dict[str, Any], as_json: bool) -> None:
     """Raises WorkFailed when a task could not be graded."""
     from mainspring.errors import WorkFailed
 
-    echo(json.dumps(found)) if as_json else _print(found)
-    if found["counts"]["verified"] and not as_json:
-        where = f"--source {found['source']} --split {found['split']}"
+    echo(json.dumps(results)) if as_json else _print(results)
+    if results["counts"]["verified"] and not as_json:
+        where = f"--source {results['source']} --split {results['split']}"
         hint(f"`mainspring eval run {where} --model MODEL`, or use them in a campaign file")
-    num_faults = sum(each["fault"] is not None for each in found["not_verified"].values())
+    num_faults = sum(task["fault"] is not None for task in results["not_verified"].values())
     if num_faults:
         raise WorkFailed(
-            f"{num_faults} of {found['num_tasks']} tasks could not be graded",
+            f"{num_faults} of {results['num_tasks']} tasks could not be graded",
             remedy="fix what their faults name, then run "
-            f"`mainspring tasks verify --name {found['campaign']} --retry`",
+            f"`mainspring tasks verify --name {results['campaign']} --retry`",
         )
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(results: dict[str, Any]) -> None:
     from cli.tables import Screen, Table
 
     console = Screen()
-    if bad := found["not_verified"]:
+    if bad := results["not_verified"]:
         table = Table("task", "verification", "reason")
         for task, known in list(bad.items())[:NUM_LISTED]:
             why = known["fault"] or known["reason"] or ""
@@ -190,14 +190,14 @@ def _print(found: dict[str, Any]) -> None:
             table.caption = f"and {len(bad) - NUM_LISTED} more (--json lists all)"
         console.print(table)
     said = ", ".join(
-        f"{number} {word.replace('_', ' ')}" for word, number in found["counts"].items() if number
+        f"{number} {word.replace('_', ' ')}" for word, number in results["counts"].items() if number
     )
     patches = ", ".join(
-        f"{player} patches {each['num_resolved']}/{each['num_graded']} pass"
-        for player, each in found["patches"].items()
+        f"{player} patches {passes['num_resolved']}/{passes['num_graded']} pass"
+        for player, passes in results["patches"].items()
     )
     console.print(patches, soft_wrap=True)
     console.print(
-        f"{found['num_tasks']} tasks of {found['source']}, split {found['split']}: {said}",
+        f"{results['num_tasks']} tasks of {results['source']}, split {results['split']}: {said}",
         soft_wrap=True,
     )

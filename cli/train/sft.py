@@ -49,7 +49,7 @@ def sft(
 
     done = asyncio.run(train_supervised(home, config, say, for_a_program=as_json))
     if as_json:
-        told = {
+        summary = {
             "name": done.name,
             "num_steps": done.num_steps,
             "num_samples": done.data.num_samples,
@@ -61,9 +61,9 @@ def sft(
             "loss_last": done.loss_last,
             "model": str(done.model),
         }
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps(summary))
         return
-    before, after = (_loss(each) for each in (done.loss_first, done.loss_last))
+    before, after = (_loss(loss) for loss in (done.loss_first, done.loss_last))
     console.print(f"{done.num_steps} steps, loss {before} to {after}")
     echo(str(done.model))
     hint(f"set policy.model to this folder; `mainspring campaign show {done.name}`")
