@@ -39,12 +39,12 @@ Workers = Annotated[
 
 
 def hint(text: str) -> None:
-    """What to do next, beside what the command prints for other programs."""
+    """Print the next step, beside what the command prints for other programs."""
     echo(f"next: {text}", dim=True, err=True)
 
 
 def tell(text: str) -> None:
-    """What a command waits for, beside what it prints."""
+    """Print what a command waits for, beside its output."""
     echo(text, err=True, dim=True)
 
 

@@ -224,7 +224,7 @@ def _row(record: Any, standing: Any) -> dict[str, Any]:
 
 
 def _num_steps(record: Any, standing: Any) -> int | None:
-    """Of the whole run; None of one that trains nothing."""
+    """Number of steps of the whole run; None of one that trains nothing."""
     if record.kind.value == "train":
         return record.config.trainer.num_steps
     if record.kind.value == "sft" and standing is not None:

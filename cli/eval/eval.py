@@ -29,7 +29,7 @@ Concurrency = Annotated[
 ]
 
 OPTIONS = {"engines": "--base-url", "samples": "--n", "step_limit": "--step-limit"}
-"""Of fields that are not called as their option."""
+"""Options that have another name than their field."""
 
 app = typer.Typer(name="eval", help="Measure a model on a task set.", no_args_is_help=True)
 
@@ -168,7 +168,7 @@ def regrade(
 
 
 def _number(text: str | None) -> float | str | None:
-    """What is no number is refused by name with the other fields."""
+    """Number, or the text: it is refused by name with the other fields."""
     try:
         return None if text is None else float(text)
     except ValueError:

@@ -127,7 +127,7 @@ def verify(
 
 
 async def _read(run: Any, config: Any, campaign: Any) -> dict[str, Any]:
-    """What became of each task, from the store."""
+    """Results of each task, from the store."""
     from collections import Counter
     from dataclasses import asdict
 
