@@ -1,4 +1,6 @@
-"""The `mainspring` command: registers the command modules and turns errors into exit codes.
+"""The `mainspring` command: adds the commands of each module and turns errors into exit codes.
+
+Each noun's file has an `app` with its commands; a command with a file of its own is added there.
 
 Exit codes: 0 done, 2 usage, 3 a service is missing or unfit, 4 the work failed, 130 interrupted.
 """
@@ -35,11 +37,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = (
-    *(train, sft, stack, tasks, campaign, eval, rollout, worker, node, agents, model),
-    *(serve, db, temporal, doctor, bench),
+    *(train, sft, stack, serve, doctor),
+    *(tasks, campaign, eval, rollout, worker, node, agents, model, db, temporal, bench),
 )
 for module in COMMANDS:
-    module.register(app)
+    app.add_typer(module.app)
 
 
 def _reflow(commands: typer.Typer) -> None:

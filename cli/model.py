@@ -16,29 +16,28 @@ class Form(StrEnum):
     """A distributed checkpoint of Megatron-core, loaded under any parallel sizes."""
 
 
-def register(app: typer.Typer) -> None:
-    model = typer.Typer(help="Convert models between formats.", no_args_is_help=True)
-    app.add_typer(model, name="model")
+app = typer.Typer(name="model", help="Convert models between formats.", no_args_is_help=True)
 
-    @model.command("convert")
-    def convert(
-        source: Annotated[Path, typer.Argument(help="Folder of the model.")],
-        destination: Annotated[Path, typer.Argument(help="Folder to make.")],
-        to: Annotated[Form, typer.Option(help="Format of the folder to make.")],
-        like: Annotated[
-            Path | None,
-            typer.Option(
-                help="Hugging Face folder whose config and tokenizer the result gets (needed for "
-                "huggingface)."
-            ),
-        ] = None,
-    ) -> None:
-        """Convert a model between a Hugging Face folder and Megatron's torch_dist format.
 
-        Weights alone are converted, without an optimizer. To torch-dist needs a GPU. The folder
-        to make appears when it is complete.
-        """
-        from cli.operations.checks.model_convert import convert_model
+@app.command("convert")
+def convert(
+    source: Annotated[Path, typer.Argument(help="Folder of the model.")],
+    destination: Annotated[Path, typer.Argument(help="Folder to make.")],
+    to: Annotated[Form, typer.Option(help="Format of the folder to make.")],
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            help="Hugging Face folder whose config and tokenizer the result gets (needed for "
+            "huggingface)."
+        ),
+    ] = None,
+) -> None:
+    """Convert a model between a Hugging Face folder and Megatron's torch_dist format.
 
-        made = convert_model(source, destination, is_to_torch_dist=to is Form.TORCH_DIST, like=like)
-        echo(str(made))
+    Weights alone are converted, without an optimizer. To torch-dist needs a GPU. The folder
+    to make appears when it is complete.
+    """
+    from cli.operations.checks.model_convert import convert_model
+
+    made = convert_model(source, destination, is_to_torch_dist=to is Form.TORCH_DIST, like=like)
+    echo(str(made))

@@ -16,18 +16,35 @@ LONG = "this takes long; Postgres and Temporal answer"
 
 Home = Annotated[Path | None, typer.Option(help="State folder (default .mainspring).")]
 Json = Annotated[bool, typer.Option("--json", help="Print machine-readable JSON.")]
+CampaignFile = Annotated[Path | None, typer.Argument(help="Campaign file (TOML).")]
+StoredName = Annotated[
+    str | None, typer.Option(help="Name of a stored campaign to resume, instead of its file.")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the checklist. Store and start nothing.")
+]
+CampaignName = Annotated[str, typer.Argument(help="Name of the campaign.")]
+RunName = Annotated[str, typer.Argument(help="Name of the campaign or other run.")]
+Failed = Annotated[
+    bool, typer.Option("--failed", help="Only rollouts that were graded and not resolved.")
+]
+Masked = Annotated[
+    bool,
+    typer.Option("--masked", help="Only rollouts without a score: cancelled, or ended by a fault."),
+]
+OneSplit = Annotated[str | None, typer.Option(help="Split of the tasks (default: the only one).")]
 Workers = Annotated[
     bool, typer.Option(help="Start a local rollout worker and sandbox node for this run.")
 ]
 
 
 def hint(text: str) -> None:
-    """What to do next, beside what the command prints for other programs."""
+    """Print the next step, beside what the command prints for other programs."""
     echo(f"next: {text}", dim=True, err=True)
 
 
 def tell(text: str) -> None:
-    """What a command waits for, beside what it prints."""
+    """Print what a command waits for, beside its output."""
     echo(text, err=True, dim=True)
 
 

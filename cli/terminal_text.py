@@ -1,4 +1,4 @@
-"""What commands print in lines.
+"""Text that commands print in lines.
 
 Invariant: text from elsewhere (models, tasks, commands, failures, names of machines) reaches a
 terminal through here or through `cli.tables`, and steers none. JSON escapes its own. Imported by

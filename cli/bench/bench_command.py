@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from cli.bench import simulate_command as simulate
+from cli.bench.simulate_command import simulate
 from cli.options import Json
 from cli.terminal_text import echo
 
@@ -16,293 +16,287 @@ Together = Annotated[
     typer.Option(min=1, max=50, help="Number of turns that one activity plays."),
 ]
 
+app = typer.Typer(name="bench", help="Benchmark this machine.", no_args_is_help=True)
+app.command()(simulate)
 
-def register(app: typer.Typer) -> None:
-    bench = typer.Typer(help="Benchmark this machine.", no_args_is_help=True)
-    app.add_typer(bench, name="bench")
 
-    @bench.callback()
-    def _group() -> None:
-        """Benchmark this machine."""
+@app.command()
+def turns(turns_per_activity: Together = 1, as_json: Json = False) -> None:
+    """Measure turns per second and overhead per turn, with a no-op model and sandbox.
 
-    simulate.register(bench)
+    "baseline" is the same activities and database called from plain asyncio, without Temporal.
+    "a turn" and "a rollout" are what one more of them costs: a rollout's begin, grading and end
+    without its turns.
+    """
+    from cli.bench.bench_turns import measure
 
-    @bench.command()
-    def turns(
-        turns_per_activity: Together = 1,
-        as_json: Json = False,
-    ) -> None:
-        """Measure turns per second and overhead per turn, with a no-op model and sandbox.
+    figures = _run(measure(turns_per_activity))
+    if as_json:
+        typer.echo(json.dumps(figures))
+        return
+    from cli.tables import Screen, Table
 
-        "baseline" is the same activities and database called from plain asyncio, without Temporal.
-        "a turn" and "a rollout" are what one more of them costs: a rollout's begin, grading and end
-        without its turns.
-        """
-        from cli.bench.bench_turns import measure
+    table = Table(
+        *("rollouts at once", "turns/s", "overhead p50", "p99", "a turn", "a rollout"),
+        *("baseline turns/s", "p50"),
+    )
+    for concurrency, row in figures.items():
+        base = row["baseline"]
+        table.add_row(
+            concurrency,
+            f"{row['turns_per_s']:.1f}",
+            f"{row['overhead_p50_ms']:.1f} ms",
+            f"{row['overhead_p99_ms']:.1f} ms",
+            f"{row['ms_per_turn']:.1f} ms",
+            f"{row['ms_per_rollout']:.1f} ms",
+            f"{base['turns_per_s']:.1f}",
+            f"{base['overhead_p50_ms']:.1f} ms",
+        )
+    Screen().print(table)
 
-        figures = _run(measure(turns_per_activity))
+
+@app.command()
+def scale(
+    rollouts: Annotated[
+        str, typer.Option(help="Numbers of rollouts at once, ascending.")
+    ] = "50,200,1000,5000",
+    num_turns: Annotated[
+        int, typer.Option("--turns", min=1, max=500, help="Number of turns of each rollout.")
+    ] = 10,
+    turns_per_activity: Together = 5,
+    reply_s: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=60,
+            help="Seconds that the model waits before it replies. Above 0 all "
+            "rollouts are in flight together.",
+        ),
+    ] = 0,
+    limit_s: Annotated[
+        float, typer.Option(min=1, help="Seconds that one number of rollouts may take.")
+    ] = 900,
+    soak_s: Annotated[
+        float | None,
+        typer.Option(
+            min=120,
+            help="Seconds to keep the first number of rollouts in flight, to see what grows.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure speed, memory and bytes with many rollouts at once, on this machine.
+
+    The workflow, the workers, Temporal and Postgres are real; model and sandbox do nothing.
+    Each number of rollouts has services and workers of its own, which are removed. Exits 4 if
+    rollouts did not end as expected or in time.
+    """
+    from cli.bench.bench_scale import measure, read_numbers
+    from cli.bench.bench_soak import measure_soak
+    from cli.bench.loaded_stack import Load
+    from cli.progress import counting
+    from mainspring.errors import UsageError
+
+    numbers = read_numbers(rollouts)
+    if turns_per_activity > num_turns:
+        raise UsageError(
+            f"--turns-per-activity {turns_per_activity} is above --turns {num_turns}",
+            remedy="an activity plays turns of one rollout: give it as many at most",
+        )
+    load = Load(num_turns, turns_per_activity, limit_s, reply_s)
+    figures: dict[str, dict[str, Any]] = {}
+    try:
+        if soak_s is None:
+            _run(measure(numbers, load, counting, figures))
+        else:
+            _run(measure_soak(numbers[0], soak_s, load, counting, figures))
+    finally:
+        # Also of what came before the number that failed.
         if as_json:
             typer.echo(json.dumps(figures))
-            return
-        from cli.tables import Screen, Table
+        elif figures:
+            from cli.bench.bench_screen import print_scale, print_soak
 
-        table = Table(
-            *("rollouts at once", "turns/s", "overhead p50", "p99", "a turn", "a rollout"),
-            *("baseline turns/s", "p50"),
-        )
-        for concurrency, row in figures.items():
-            base = row["baseline"]
-            table.add_row(
-                concurrency,
-                f"{row['turns_per_s']:.1f}",
-                f"{row['overhead_p50_ms']:.1f} ms",
-                f"{row['overhead_p99_ms']:.1f} ms",
-                f"{row['ms_per_turn']:.1f} ms",
-                f"{row['ms_per_rollout']:.1f} ms",
-                f"{base['turns_per_s']:.1f}",
-                f"{base['overhead_p50_ms']:.1f} ms",
-            )
-        Screen().print(table)
+            (print_scale if soak_s is None else print_soak)(figures)
 
-    @bench.command()
-    def scale(
-        rollouts: Annotated[
-            str, typer.Option(help="Numbers of rollouts at once, ascending.")
-        ] = "50,200,1000,5000",
-        num_turns: Annotated[
-            int, typer.Option("--turns", min=1, max=500, help="Number of turns of each rollout.")
-        ] = 10,
-        turns_per_activity: Together = 5,
-        reply_s: Annotated[
-            float,
-            typer.Option(
-                min=0,
-                max=60,
-                help="Seconds that the model waits before it replies. Above 0 all "
-                "rollouts are in flight together.",
-            ),
-        ] = 0,
-        limit_s: Annotated[
-            float, typer.Option(min=1, help="Seconds that one number of rollouts may take.")
-        ] = 900,
-        soak_s: Annotated[
-            float | None,
-            typer.Option(
-                min=120,
-                help="Seconds to keep the first number of rollouts in flight, to see what grows.",
-            ),
-        ] = None,
-        as_json: Json = False,
-    ) -> None:
-        """Measure speed, memory and bytes with many rollouts at once, on this machine.
 
-        The workflow, the workers, Temporal and Postgres are real; model and sandbox do nothing.
-        Each number of rollouts has services and workers of its own, which are removed. Exits 4 if
-        rollouts did not end as expected or in time.
-        """
-        from cli.bench.bench_scale import measure, read_numbers
-        from cli.bench.bench_soak import measure_soak
-        from cli.bench.loaded_stack import Load
-        from cli.progress import counting
-        from mainspring.errors import UsageError
+@app.command()
+def gateway(
+    sessions: Annotated[
+        str, typer.Option(help="Numbers of sessions at once, ascending.")
+    ] = "1,32,200",
+    num_calls: Annotated[
+        int,
+        typer.Option(
+            "--calls",
+            min=1,
+            max=2000,
+            help="Number of calls of one session; many sessions ask four times as many together.",
+        ),
+    ] = 200,
+    prompt_tokens: Annotated[
+        str, typer.Option(help="Numbers of tokens of the first prompt, ascending.")
+    ] = "1000,8000,20000",
+    as_json: Json = False,
+) -> None:
+    """Measure what a request of a program costs beyond the engine, and requests per second.
 
-        numbers = read_numbers(rollouts)
-        if turns_per_activity > num_turns:
-            raise UsageError(
-                f"--turns-per-activity {turns_per_activity} is above --turns {num_turns}",
-                remedy="an activity plays turns of one rollout: give it as many at most",
-            )
-        load = Load(num_turns, turns_per_activity, limit_s, reply_s)
-        figures: dict[str, dict[str, Any]] = {}
-        try:
-            if soak_s is None:
-                _run(measure(numbers, load, counting, figures))
-            else:
-                _run(measure_soak(numbers[0], soak_s, load, counting, figures))
-        finally:
-            # Also of what came before the number that failed.
-            if as_json:
-                typer.echo(json.dumps(figures))
-            elif figures:
-                from cli.bench.bench_screen import print_scale, print_soak
+    Gateway, rollout worker, workflow, Temporal, Postgres and tokenizer are real; the engine
+    answers at once, and sandboxes are clients of the bench. Histories grow call by call.
+    """
+    from cli.bench import bench_gateway
 
-                (print_scale if soak_s is None else print_soak)(figures)
-
-    @bench.command()
-    def gateway(
-        sessions: Annotated[
-            str, typer.Option(help="Numbers of sessions at once, ascending.")
-        ] = "1,32,200",
-        num_calls: Annotated[
-            int,
-            typer.Option(
-                "--calls",
-                min=1,
-                max=2000,
-                help="Number of calls of one session; many sessions ask four times as many "
-                "together.",
-            ),
-        ] = 200,
-        prompt_tokens: Annotated[
-            str, typer.Option(help="Numbers of tokens of the first prompt, ascending.")
-        ] = "1000,8000,20000",
-        as_json: Json = False,
-    ) -> None:
-        """Measure what a request of a program costs beyond the engine, and requests per second.
-
-        Gateway, rollout worker, workflow, Temporal, Postgres and tokenizer are real; the engine
-        answers at once, and sandboxes are clients of the bench. Histories grow call by call.
-        """
-        from cli.bench import bench_gateway
-
-        numbers = bench_gateway.read_numbers("--sessions", sessions, bench_gateway.MAX_SESSIONS)
-        sizes = bench_gateway.read_numbers("--prompt-tokens", prompt_tokens, 200_000)
-        figures: dict[str, dict[str, Any]] = {}
-        try:
-            _run(bench_gateway.measure(numbers, num_calls, sizes, figures))
-        finally:
-            # Also of what came before the load that failed.
-            if as_json:
-                typer.echo(json.dumps(figures))
-            elif figures:
-                from cli.bench.bench_screen import print_gateway
-
-                print_gateway(figures)
-
-    @bench.command()
-    def grade(
-        num_tasks: Annotated[
-            int, typer.Option("--tasks", min=1, help="Number of patches to grade.")
-        ] = 500,
-        as_json: Json = False,
-    ) -> None:
-        """Measure how many gold patches are graded per minute, with real workers and sandboxes.
-
-        "faults" are gradings that ended without a verdict because something else failed.
-        """
-        from cli.bench.bench_grade import measure
-
-        figures = _run(measure(num_tasks, lambda text: echo(text, dim=True, err=True)))
+    numbers = bench_gateway.read_numbers("--sessions", sessions, bench_gateway.MAX_SESSIONS)
+    sizes = bench_gateway.read_numbers("--prompt-tokens", prompt_tokens, 200_000)
+    figures: dict[str, dict[str, Any]] = {}
+    try:
+        _run(bench_gateway.measure(numbers, num_calls, sizes, figures))
+    finally:
+        # Also of what came before the load that failed.
         if as_json:
             typer.echo(json.dumps(figures))
-            return
-        for key, value in figures.items():
-            echo(f"{key:16} {value}")
+        elif figures:
+            from cli.bench.bench_screen import print_gateway
 
-    @bench.command()
-    def sandbox(
-        image: Annotated[
-            str | None,
-            typer.Option(help="Image with bash and a git repository, for the Docker backend."),
-        ] = None,
-        workdir: Annotated[
-            str, typer.Option(help="Folder of the repository in the image.")
-        ] = "/testbed",
-        as_json: Json = False,
-    ) -> None:
-        """Measure what opening, using and closing a sandbox costs, by backend and load.
+            print_gateway(figures)
 
-        "docker_exec_cli" is a plain way to compare with: one `docker exec` process per command.
-        """
-        from cli.bench.bench_sandbox import measure
 
-        figures = _run(measure(image, workdir))
-        if as_json:
-            typer.echo(json.dumps(figures))
-            return
-        from cli.tables import Screen, Table
+@app.command()
+def grade(
+    num_tasks: Annotated[
+        int, typer.Option("--tasks", min=1, help="Number of patches to grade.")
+    ] = 500,
+    as_json: Json = False,
+) -> None:
+    """Measure how many gold patches are graded per minute, with real workers and sandboxes.
 
-        table = Table(
-            "backend",
-            "at once",
-            "open",
-            "`true`",
-            "exec",
-            "exec p95",
-            "diff",
-            "close",
-            "cycles/s",
-            "alive",
-        )
-        table.caption = "milliseconds, medians where not p95"
-        columns = (
-            *("open_p50_ms", "exec_overhead_p50_ms", "exec_p50_ms", "exec_p95_ms"),
-            *("diff_p50_ms", "close_p50_ms"),
-        )
-        skipped: list[str] = []
-        for backend, by_concurrency in figures.items():
-            if "skipped" in by_concurrency:
-                skipped.append(f"{backend} skipped: {by_concurrency['skipped']}")
+    "faults" are gradings that ended without a verdict because something else failed.
+    """
+    from cli.bench.bench_grade import measure
+
+    figures = _run(measure(num_tasks, lambda text: echo(text, dim=True, err=True)))
+    if as_json:
+        typer.echo(json.dumps(figures))
+        return
+    for key, value in figures.items():
+        echo(f"{key:16} {value}")
+
+
+@app.command()
+def sandbox(
+    image: Annotated[
+        str | None,
+        typer.Option(help="Image with bash and a git repository, for the Docker backend."),
+    ] = None,
+    workdir: Annotated[
+        str, typer.Option(help="Folder of the repository in the image.")
+    ] = "/testbed",
+    as_json: Json = False,
+) -> None:
+    """Measure what opening, using and closing a sandbox costs, by backend and load.
+
+    "docker_exec_cli" is a plain way to compare with: one `docker exec` process per command.
+    """
+    from cli.bench.bench_sandbox import measure
+
+    figures = _run(measure(image, workdir))
+    if as_json:
+        typer.echo(json.dumps(figures))
+        return
+    from cli.tables import Screen, Table
+
+    table = Table(
+        "backend",
+        "at once",
+        "open",
+        "`true`",
+        "exec",
+        "exec p95",
+        "diff",
+        "close",
+        "cycles/s",
+        "alive",
+    )
+    table.caption = "milliseconds, medians where not p95"
+    columns = (
+        *("open_p50_ms", "exec_overhead_p50_ms", "exec_p50_ms", "exec_p95_ms"),
+        *("diff_p50_ms", "close_p50_ms"),
+    )
+    skipped: list[str] = []
+    for backend, by_concurrency in figures.items():
+        if "skipped" in by_concurrency:
+            skipped.append(f"{backend} skipped: {by_concurrency['skipped']}")
+            continue
+        for concurrency, row in by_concurrency.items():
+            if "skipped" in row:
+                skipped.append(f"{backend} at {concurrency} skipped: {row['skipped']}")
                 continue
-            for concurrency, row in by_concurrency.items():
-                if "skipped" in row:
-                    skipped.append(f"{backend} at {concurrency} skipped: {row['skipped']}")
-                    continue
-                table.add_row(
-                    backend,
-                    concurrency,
-                    *(f"{row[column]:.1f}" for column in columns),
-                    f"{row['cycles_per_s']:.1f}",
-                    str(row["max_alive"]),
-                )
-        console = Screen()
-        console.print(table)
-        for line in skipped:
-            console.print(line)
-
-    @bench.command()
-    def train(
-        num_steps: Annotated[
-            int, typer.Option("--steps", min=1, max=50, help="Number of steps on each side.")
-        ] = 3,
-        large_batch: Annotated[
-            bool,
-            typer.Option(
-                "--large-batch",
-                help="Also store 512 rollouts of 32,768 tokens, and time how they reach a rank.",
-            ),
-        ] = False,
-        as_json: Json = False,
-    ) -> None:
-        """Measure a trainer's step beside the same step by Hugging Face, on one CPU thread.
-
-        Hugging Face takes one sequence at a time. Both sides take turns; speeds are medians, in
-        tokens per second of CPU time.
-        """
-        from cli.bench.bench_train import measure
-
-        def say(line: str) -> None:
-            echo(line, err=True)
-
-        large: dict[str, Any] = {}
-        if large_batch:  # first: its peak of memory is a process's without torch
-            from cli.bench import bench_large_batch
-
-            large["large_batch"] = _run(bench_large_batch.measure(say))
-        figures = measure(num_steps, say) | large
-        if as_json:
-            typer.echo(json.dumps(figures))
-            return
-        from cli.tables import Screen, Table
-
-        table = Table("lengths", "tokens/s", "Hugging Face", "ratio")
-        for name in ("equal_lengths", "mixed_lengths"):
-            row = figures[name]
-            speeds = (f"{row[key]:.0f}" for key in ("tokens_per_s", "hf_tokens_per_s"))
-            table.add_row(name.partition("_")[0], *speeds, f"{row['ratio']:.2f}")
-        Screen().print(table)
-        files = figures["files"]
-        echo(
-            f"checkpoint: {files['checkpoint_s_per_gb']:.1f} s per GB; "
-            f"export: {files['export_s_per_gb']:.1f} s per GB"
-        )
-        if large:
-            row = large["large_batch"]
-            echo(
-                f"batch of {row['num_sequences']} x {row['tokens_each']} tokens: read in "
-                f"{row['read_s']:.1f} s, handed out in {row['hand_out_s']:.1f} s; the event loop "
-                f"stood at most {row['max_loop_block_s']:.2f} s; {row['driver_peak_gib']:.2f} GiB"
+            table.add_row(
+                backend,
+                concurrency,
+                *(f"{row[column]:.1f}" for column in columns),
+                f"{row['cycles_per_s']:.1f}",
+                str(row["max_alive"]),
             )
+    console = Screen()
+    console.print(table)
+    for line in skipped:
+        console.print(line)
+
+
+@app.command()
+def train(
+    num_steps: Annotated[
+        int, typer.Option("--steps", min=1, max=50, help="Number of steps on each side.")
+    ] = 3,
+    large_batch: Annotated[
+        bool,
+        typer.Option(
+            "--large-batch",
+            help="Also store 512 rollouts of 32,768 tokens, and time how they reach a rank.",
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure a trainer's step beside the same step by Hugging Face, on one CPU thread.
+
+    Hugging Face takes one sequence at a time. Both sides take turns; speeds are medians, in
+    tokens per second of CPU time.
+    """
+    from cli.bench.bench_train import measure
+
+    def say(line: str) -> None:
+        echo(line, err=True)
+
+    large: dict[str, Any] = {}
+    if large_batch:  # first: its peak of memory is a process's without torch
+        from cli.bench import bench_large_batch
+
+        large["large_batch"] = _run(bench_large_batch.measure(say))
+    figures = measure(num_steps, say) | large
+    if as_json:
+        typer.echo(json.dumps(figures))
+        return
+    from cli.tables import Screen, Table
+
+    table = Table("lengths", "tokens/s", "Hugging Face", "ratio")
+    for name in ("equal_lengths", "mixed_lengths"):
+        row = figures[name]
+        speeds = (f"{row[key]:.0f}" for key in ("tokens_per_s", "hf_tokens_per_s"))
+        table.add_row(name.partition("_")[0], *speeds, f"{row['ratio']:.2f}")
+    Screen().print(table)
+    files = figures["files"]
+    echo(
+        f"checkpoint: {files['checkpoint_s_per_gb']:.1f} s per GB; "
+        f"export: {files['export_s_per_gb']:.1f} s per GB"
+    )
+    if large:
+        row = large["large_batch"]
+        echo(
+            f"batch of {row['num_sequences']} x {row['tokens_each']} tokens: read in "
+            f"{row['read_s']:.1f} s, handed out in {row['hand_out_s']:.1f} s; the event loop "
+            f"stood at most {row['max_loop_block_s']:.2f} s; {row['driver_peak_gib']:.2f} GiB"
+        )
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

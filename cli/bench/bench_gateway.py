@@ -57,9 +57,9 @@ EDGE = 20
 TOTAL_CALLS = 4
 """Times `num_calls`: what many sessions ask together."""
 MIN_CALLS = 5
-"""Of each session."""
+"""Fewest calls of each session."""
 LIMIT_S = 900.0
-"""Of one load."""
+"""Time limit of one load."""
 POLL_S = 0.05
 ENGINE_CALLS = 50
 WARM_UP = (4, 5)
@@ -201,7 +201,7 @@ def _row(load: SessionLoad, engine_s: float) -> Figures:
 
 
 def _text(tokenizer: ChatTokenizer, num_tokens: int) -> str:
-    """Of about this number of tokens."""
+    """Text of about this number of tokens."""
     each = len(tokenizer.encode_plain(WORDS * 100)) / 100
     return WORDS * max(1, round(num_tokens / each))
 

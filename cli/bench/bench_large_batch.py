@@ -48,7 +48,7 @@ CALL_TOKENS = 1024
 """New tokens of a call, prompt and reply: a rollout of 32k tokens has 32 turns."""
 REPLY_TOKENS = 256
 TEXT_BYTES = 4
-"""Of a token of a reply, about."""
+"""Bytes of a reply's token, about."""
 VOCAB_SIZE = 151_936
 LOOK_S = 0.01
 """Between two looks at the clock of the event loop."""

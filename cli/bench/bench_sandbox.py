@@ -179,7 +179,7 @@ class Cycles:
     opens_s: list[float] = field(default_factory=list)
     execs_s: list[float] = field(default_factory=list)
     overheads_s: list[float] = field(default_factory=list)
-    """Of the command that does nothing: all of it is the way there and back."""
+    """Times of the command that does nothing: all of it is the way there and back."""
     diffs_s: list[float] = field(default_factory=list)
     closes_s: list[float] = field(default_factory=list)
     alive: int = 0

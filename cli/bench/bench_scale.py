@@ -152,7 +152,7 @@ async def _overheads(stack: LoadedStack, load: Load) -> Figures:
 
 
 async def _histories(stack: LoadedStack, num_turns: int) -> Figures:
-    """Of a sample of the rollouts."""
+    """Histories of a sample of the rollouts."""
     sample = stack.ids[:: max(1, len(stack.ids) // HISTORIES)][:HISTORIES]
     found = [await _history(stack, each) for each in sample]
     num_events, num_bytes = (sum(each) for each in zip(*found, strict=True)) if found else (0, 0)

@@ -19,7 +19,7 @@ from mainspring.errors import WorkFailed
 SAMPLE_EVERY_S = 30.0
 LOOK_S = 0.5
 MIN_SAMPLES = 3
-"""Of the second half: two make a line whatever they are."""
+"""Fewest samples of the second half: two make a line whatever they are."""
 S_PER_HOUR = 3600.0
 
 

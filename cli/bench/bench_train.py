@@ -22,7 +22,7 @@ SAME_LOSS = 1e-4
 
 
 def measure(num_steps: int, say: Callable[[str], None]) -> dict[str, Any]:
-    """Of each shape: tokens per CPU second of both sides, and their ratio; medians of num_steps
+    """Measure each shape: tokens per CPU second of both sides, their ratio; medians of num_steps
     steps. Seconds per GB of an export and of a checkpoint with its optimizer."""
     # Read when torch is imported: here, not before.
     os.environ |= {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "CUDA_VISIBLE_DEVICES": ""}

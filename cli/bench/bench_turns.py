@@ -74,13 +74,13 @@ PLAN: Mapping[int, tuple[int, int]] = {1: (10, 60), 50: (5, 15), 200: (5, 10)}
 """Rollouts at once -> turns of the short and of the long ones: enough for a median, about two
 minutes together."""
 ATTEMPT_S = 600.0
-"""Of the activities that plain asyncio calls."""
+"""Time limit of the activities that plain asyncio calls."""
 POOL_SIZE = 16
 NODE = NodeId("bench")
 
 
 def _cpu_s() -> float:
-    """Of this process and its servers up to now. On a busy machine it tells more than time does."""
+    """CPU time of this process and its servers. On a busy machine it tells more than time does."""
     this = psutil.Process()
     return sum(sum(each.cpu_times()[:4]) for each in (this, *this.children(recursive=True)))
 

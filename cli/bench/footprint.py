@@ -1,4 +1,4 @@
-"""What the processes of one machine take: memory, processor time, open files, bytes on disk.
+"""Use of one machine by its processes: memory, processor time, open files, bytes on disk.
 
 Owns how each is measured. Memory is resident memory. A process of ours or Temporal's is read with
 its peak as the kernel keeps it, so that no peak falls between two looks; Postgres' processes share
@@ -27,7 +27,7 @@ _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 
 @dataclass(slots=True)
 class Footprint:
-    """Of named processes, and of the stack of one home folder."""
+    """Use by named processes, and by the stack of one home folder."""
 
     home: Path
     workers: Mapping[str, int]
@@ -57,7 +57,7 @@ class Footprint:
         return {**counts, POSTGRES: len(self._postgres())}
 
     def temporal_bytes(self) -> int:
-        """Of its database and the log before it."""
+        """Size of its database and the log before it."""
         return sum(file.stat().st_size for file in self.home.glob("temporal.db*"))
 
     def _single(self) -> dict[str, psutil.Process]:

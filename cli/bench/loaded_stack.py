@@ -46,13 +46,13 @@ STARTS = 64
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What each rollout does, and how long a number of them may take."""
+    """Work of each rollout, and the time limit of a number of them."""
 
     num_turns: int
     turns_per_activity: int
     limit_s: float
     reply_s: float = 0.0
-    """What a reply takes; without it, many of a burst end before others begin."""
+    """Seconds that a reply takes; without it, many of a burst end before others begin."""
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class LoadedStack:
             return await volume.stored_bytes(connection)
 
     async def faults(self) -> str:
-        """What rollouts were masked for; empty: none was."""
+        """Faults for which rollouts were masked; empty: none was."""
         async with self.db.transaction() as connection:
             return "; ".join(await volume.faults(connection, CAMPAIGN, limit=3))
 

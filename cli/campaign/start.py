@@ -1,15 +1,27 @@
 """`mainspring campaign start`: the checklist, then the campaign; its workers run elsewhere."""
 
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from cli.options import tell
+import typer
+
+from cli.options import CampaignFile, DryRun, Home, StoredName, tell
 from cli.terminal_text import echo
 
 
-def start_campaign(
-    file: Path | None, name: str | None, dry_run: bool, force: bool, home: Path | None
+def start(
+    file: CampaignFile = None,
+    name: StoredName = None,
+    dry_run: DryRun = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Start even if the checklist finds something missing.")
+    ] = False,
+    home: Home = None,
 ) -> None:
+    """Start a campaign from a TOML file, or resume it. Its workers run elsewhere.
+
+    `mainspring train FILE` starts the workers too. To resume a stored campaign, its --name is
+    enough.
+    """
     import asyncio
 
     from cli.operations.checks import checklist

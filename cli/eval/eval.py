@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import Home, Json, Workers
+from cli.options import Home, Json, OneSplit, Workers
 from cli.terminal_text import echo
 from mainspring.config.files.presets import Preset
 from mainspring.status import PolicyApi, Unverified
@@ -29,152 +29,146 @@ Concurrency = Annotated[
 ]
 
 OPTIONS = {"engines": "--base-url", "samples": "--n", "step_limit": "--step-limit"}
-"""Of fields that are not called as their option."""
+"""Options that have another name than their field."""
+
+app = typer.Typer(name="eval", help="Measure a model on a task set.", no_args_is_help=True)
 
 
-def register(app: typer.Typer) -> None:
-    evaluation = typer.Typer(help="Measure a model on a task set.", no_args_is_help=True)
-    app.add_typer(evaluation, name="eval")
+@app.command()
+def run(
+    file: Annotated[
+        Path | None, typer.Argument(help="Campaign file (TOML); options override it.")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(help="Task set to evaluate on (`tasks list` shows them).")
+    ] = None,
+    split: OneSplit = None,
+    part: Annotated[
+        str | None, typer.Option("--slice", help='Only tasks at these positions, e.g. "0:5".')
+    ] = None,
+    unverified: Annotated[
+        Unverified | None,
+        typer.Option(help="Skip or use tasks that `tasks verify` has not passed (default: skip)."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Model name at the endpoint (--api openai), or model directory (--api sglang)."
+        ),
+    ] = None,
+    api: Annotated[
+        PolicyApi | None, typer.Option(help="API of the endpoint (default: sglang).")
+    ] = None,
+    base_url: Annotated[
+        list[str] | None, typer.Option(help="Base URL of the endpoint. Repeat to balance load.")
+    ] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option("--n", min=1, max=250, help="Number of rollouts per task (default: 1)."),
+    ] = None,
+    temperature: Annotated[
+        str | None,
+        typer.Option(
+            help='Sampling temperature (default: 0; with --n above 1: 1), or "default" to send '
+            "none, for models that refuse it."
+        ),
+    ] = None,
+    step_limit: Annotated[
+        int | None,
+        typer.Option(min=1, max=500, help="Maximum number of turns per rollout (default: 20)."),
+    ] = None,
+    preset: Annotated[
+        Preset | None, typer.Option(help="Limits of another agent program, for comparable scores.")
+    ] = None,
+    concurrency: Concurrency = None,
+    name: Name = None,
+    output: Output = None,
+    retry: Retry = False,
+    workers: Workers = True,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Evaluate a model on a task set and write results and trajectories.
 
-    @evaluation.command()
-    def run(
-        file: Annotated[
-            Path | None, typer.Argument(help="Campaign file (TOML); options override it.")
-        ] = None,
-        source: Annotated[
-            str | None, typer.Option(help="Task set to evaluate on (`tasks list` shows them).")
-        ] = None,
-        split: Annotated[
-            str | None, typer.Option(help="Split of the tasks (default: the only one).")
-        ] = None,
-        part: Annotated[
-            str | None, typer.Option("--slice", help='Only tasks at these positions, e.g. "0:5".')
-        ] = None,
-        unverified: Annotated[
-            Unverified | None,
-            typer.Option(
-                help="Skip or use tasks that `tasks verify` has not passed (default: skip)."
-            ),
-        ] = None,
-        model: Annotated[
-            str | None,
-            typer.Option(
-                help="Model name at the endpoint (--api openai), or model directory (--api sglang)."
-            ),
-        ] = None,
-        api: Annotated[
-            PolicyApi | None, typer.Option(help="API of the endpoint (default: sglang).")
-        ] = None,
-        base_url: Annotated[
-            list[str] | None, typer.Option(help="Base URL of the endpoint. Repeat to balance load.")
-        ] = None,
-        samples: Annotated[
-            int | None,
-            typer.Option("--n", min=1, max=250, help="Number of rollouts per task (default: 1)."),
-        ] = None,
-        temperature: Annotated[
-            str | None,
-            typer.Option(
-                help='Sampling temperature (default: 0; with --n above 1: 1), or "default" to send '
-                "none, for models that refuse it."
-            ),
-        ] = None,
-        step_limit: Annotated[
-            int | None,
-            typer.Option(min=1, max=500, help="Maximum number of turns per rollout (default: 20)."),
-        ] = None,
-        preset: Annotated[
-            Preset | None,
-            typer.Option(help="Limits of another agent program, for comparable scores."),
-        ] = None,
-        concurrency: Concurrency = None,
-        name: Name = None,
-        output: Output = None,
-        retry: Retry = False,
-        workers: Workers = True,
-        home: Home = None,
-        as_json: Json = False,
-    ) -> None:
-        """Evaluate a model on a task set and write results and trajectories.
+    The endpoint's key is read from MAINSPRING_POLICY_API_KEY. To resume an interrupted run,
+    give its --name; nothing else is needed. Starts local workers unless
+    MAINSPRING_TEMPORAL_ADDRESS is set; then existing workers are used.
+    """
+    from mainspring.config.files.model_path import with_model_path
+    from mainspring.config.files.reading import check_evaluation, read_toml
 
-        The endpoint's key is read from MAINSPRING_POLICY_API_KEY. To resume an interrupted run,
-        give its --name; nothing else is needed. Starts local workers unless
-        MAINSPRING_TEMPORAL_ADDRESS is set; then existing workers are used.
-        """
-        from mainspring.config.files.model_path import with_model_path
-        from mainspring.config.files.reading import check_evaluation, read_toml
+    raw = with_model_path(read_toml(file), file) if file else {}
+    named: dict[str, str] = {}
+    for section, options in {
+        "tasks": {"source": source, "unverified": unverified},
+        "policy": {
+            "model": model,
+            "api": api,
+            "engines": base_url or None,
+            "temperature": _number(temperature),
+        },
+        "agent": {"step_limit": step_limit, "preset": preset},
+        "evaluation": {"concurrency": concurrency},
+        "run": {"split": split, "slice": part, "samples": samples},
+    }.items():
+        given = {key: value for key, value in options.items() if value is not None}
+        raw[section] = {**raw.get(section, {}), **given}
+        named |= {f"{section}.{key}": OPTIONS.get(key, f"--{key}") for key in given}
+    if name is not None and file is None and (source is None or model is None):
+        return _perform(_stored_run(name, raw), output, retry, workers, home, as_json)
+    _complete(raw, name)
+    where = str(file) if file else "eval run"
+    check_evaluation(raw, where, named)  # before any service is asked
 
-        raw = with_model_path(read_toml(file), file) if file else {}
-        named: dict[str, str] = {}
-        for section, options in {
-            "tasks": {"source": source, "unverified": unverified},
-            "policy": {
-                "model": model,
-                "api": api,
-                "engines": base_url or None,
-                "temperature": _number(temperature),
-            },
-            "agent": {"step_limit": step_limit, "preset": preset},
-            "evaluation": {"concurrency": concurrency},
-            "run": {"split": split, "slice": part, "samples": samples},
-        }.items():
-            given = {key: value for key, value in options.items() if value is not None}
-            raw[section] = {**raw.get(section, {}), **given}
-            named |= {f"{section}.{key}": OPTIONS.get(key, f"--{key}") for key in given}
-        if name is not None and file is None and (source is None or model is None):
-            return _perform(_stored_run(name, raw), output, retry, workers, home, as_json)
-        _complete(raw, name)
-        where = str(file) if file else "eval run"
-        check_evaluation(raw, where, named)  # before any service is asked
+    async def known(run: Any) -> Any:
+        raw["run"]["split"] = await run.split_of(raw, raw["run"].get("split"))
+        return check_evaluation(raw, where, named)
 
-        async def known(run: Any) -> Any:
-            raw["run"]["split"] = await run.split_of(raw, raw["run"].get("split"))
-            return check_evaluation(raw, where, named)
+    _perform(known, output, retry, workers, home, as_json)
 
-        _perform(known, output, retry, workers, home, as_json)
 
-    @evaluation.command()
-    def regrade(
-        campaign: Annotated[
-            str | None, typer.Argument(help="Name of an evaluation or campaign that has ended.")
-        ] = None,
-        name: Annotated[
-            str | None,
-            typer.Option(help="Name of the run. Reuse it to resume. Default: CAMPAIGN and time."),
-        ] = None,
-        output: Output = None,
-        retry: Retry = False,
-        workers: Workers = True,
-        home: Home = None,
-        as_json: Json = False,
-    ) -> None:
-        """Grade the stored patches of an evaluation or campaign again, without the model.
+@app.command()
+def regrade(
+    campaign: Annotated[
+        str | None, typer.Argument(help="Name of an evaluation or campaign that has ended.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the run. Reuse it to resume. Default: CAMPAIGN and time."),
+    ] = None,
+    output: Output = None,
+    retry: Retry = False,
+    workers: Workers = True,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Grade the stored patches of an evaluation or campaign again, without the model.
 
-        To resume an interrupted run, give its --name; nothing else is needed.
-        """
-        from mainspring.errors import UsageError
-        from mainspring.ids import campaign_id_at
+    To resume an interrupted run, give its --name; nothing else is needed.
+    """
+    from mainspring.errors import UsageError
+    from mainspring.ids import campaign_id_at
 
-        if campaign is None and name is None:
-            raise UsageError(
-                "`mainspring eval regrade` needs the name of what to grade again",
-                remedy="`mainspring campaign list` lists campaigns and evaluations",
-            )
-        chosen = name or campaign_id_at("regrade", campaign or "", datetime.now())
+    if campaign is None and name is None:
+        raise UsageError(
+            "`mainspring eval regrade` needs the name of what to grade again",
+            remedy="`mainspring campaign list` lists campaigns and evaluations",
+        )
+    chosen = name or campaign_id_at("regrade", campaign or "", datetime.now())
 
-        async def known(run: Any) -> Any:
-            from cli.operations.runs.stored_run import stored
-            from mainspring.config.evaluations.regrade import RegradeConfig
+    async def known(run: Any) -> Any:
+        from cli.operations.runs.stored_run import stored
+        from mainspring.config.evaluations.regrade import RegradeConfig
 
-            if campaign is None:
-                return await stored(run.db, chosen, RegradeConfig)
-            return await run.regrade_config(campaign, chosen)
+        if campaign is None:
+            return await stored(run.db, chosen, RegradeConfig)
+        return await run.regrade_config(campaign, chosen)
 
-        _perform(known, output, retry, workers, home, as_json)
+    _perform(known, output, retry, workers, home, as_json)
 
 
 def _number(text: str | None) -> float | str | None:
-    """What is no number is refused by name with the other fields."""
+    """Number, or the text: it is refused by name with the other fields."""
     try:
         return None if text is None else float(text)
     except ValueError:
@@ -197,8 +191,8 @@ def _stored_run(name: str, raw: dict[str, Any]) -> Callable[[Any], Any]:
                 remedy="give them, or correct --name (`mainspring campaign list` lists the runs)",
             )
         config = await stored(run.db, name, EvaluationConfig)
-        tables = ("tasks", "policy", "agent")
-        given = {each: raw[each] for each in tables if raw[each]} | raw["evaluation"] | raw["run"]
+        given = {key: raw[key] for key in ("tasks", "policy", "agent") if raw[key]}
+        given |= raw["evaluation"] | raw["run"]
         return changed(config, given, "eval run")
 
     return known
@@ -268,9 +262,9 @@ def _perform(
             record = await run.perform(config, retry=retry)
             directory = output or report(run.settings.home, record.id)
             with counting("writing") as progress:
-                found = await write_evaluation(run.db, record.id, directory, progress)
+                summary = await write_evaluation(run.db, record.id, directory, progress)
             again = resuming(record.kind, record.id, home)
-            return found, directory, run.settings.temporal_link, again
+            return summary, directory, run.settings.temporal_link, again
 
     summary, directory, ui, again = asyncio.run(go())
     if as_json:

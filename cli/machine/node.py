@@ -8,75 +8,74 @@ import typer
 from cli.options import Home, Json, with_database
 from cli.terminal_text import echo
 
+app = typer.Typer(name="node", help="List and drain sandbox nodes.", no_args_is_help=True)
 
-def register(app: typer.Typer) -> None:
-    node = typer.Typer(help="List and drain sandbox nodes.", no_args_is_help=True)
-    app.add_typer(node, name="node")
 
-    @node.command("list")
-    def list_(home: Home = None, as_json: Json = False) -> None:
-        """List sandbox nodes with load and status."""
-        from infra.db.nodes import nodes
+@app.command("list")
+def list_(home: Home = None, as_json: Json = False) -> None:
+    """List sandbox nodes with load and status."""
+    from infra.db.nodes import nodes
 
-        rows = [_row(record) for record in with_database(home, nodes.list_nodes)]
-        if as_json:
-            typer.echo(json.dumps(rows))
-            return
-        from cli.tables import Screen, Table
+    rows = [_row(record) for record in with_database(home, nodes.list_nodes)]
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    from cli.tables import Screen, Table
 
-        table = Table("node", "status", "open", "takes new", "backends", "disk", "memory", "seen")
-        for row in rows:
-            table.add_row(
-                row["node"],
-                row["status"],
-                f"{row['num_open']}/{row['capacity']}",
-                "yes" if row["takes_new"] else row["refusal"] or row["status"],
-                ", ".join(row["backends"]),
-                _gb(row["disk_free_mb"]),
-                _gb(row["memory_free_mb"]),
-                _ago(row["seen_s"]),
-            )
-        table.caption = "disk and memory that are free; how long ago the node was seen"
-        Screen().print(table)
+    table = Table("node", "status", "open", "takes new", "backends", "disk", "memory", "seen")
+    for row in rows:
+        table.add_row(
+            row["node"],
+            row["status"],
+            f"{row['num_open']}/{row['capacity']}",
+            "yes" if row["takes_new"] else row["refusal"] or row["status"],
+            ", ".join(row["backends"]),
+            _gb(row["disk_free_mb"]),
+            _gb(row["memory_free_mb"]),
+            _ago(row["seen_s"]),
+        )
+    table.caption = "disk and memory that are free; how long ago the node was seen"
+    Screen().print(table)
 
-    @node.command()
-    def drain(
-        name: Annotated[str, typer.Argument(metavar="NODE", help="Id of the node.")],
-        undo: Annotated[
-            bool, typer.Option("--undo", help="Let the node take new sandboxes again.")
-        ] = False,
-        wait: Annotated[
-            bool, typer.Option("--wait", help="Wait until no sandbox is open on the node.")
-        ] = False,
-        timeout_s: Annotated[
-            float, typer.Option(min=0, help="Give up waiting after this many seconds.")
-        ] = 3600.0,
-        home: Home = None,
-        as_json: Json = False,
-    ) -> None:
-        """Let a node open no new sandboxes; open ones finish.
 
-        A node that restarts stays drained until you use --undo.
-        """
-        from cli.operations.machine.drain import drain as ask
-        from mainspring.errors import UsageError
-        from mainspring.ids import NodeId
+@app.command()
+def drain(
+    name: Annotated[str, typer.Argument(metavar="NODE", help="Id of the node.")],
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Let the node take new sandboxes again.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until no sandbox is open on the node.")
+    ] = False,
+    timeout_s: Annotated[
+        float, typer.Option(min=0, help="Give up waiting after this many seconds.")
+    ] = 3600.0,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Let a node open no new sandboxes; open ones finish.
 
-        if undo and wait:
-            raise UsageError("--undo and --wait exclude each other", remedy="give one of them")
+    A node that restarts stays drained until you use --undo.
+    """
+    from cli.operations.machine.drain import drain as ask
+    from mainspring.errors import UsageError
+    from mainspring.ids import NodeId
 
-        async def go(db: Any) -> Any:
-            return await ask(db, NodeId(name), undo=undo, wait_s=timeout_s if wait else None)
+    if undo and wait:
+        raise UsageError("--undo and --wait exclude each other", remedy="give one of them")
 
-        row = _row(with_database(home, go, ""))
-        if as_json:
-            typer.echo(json.dumps(row))
-        elif undo:
-            echo(f"node {name} is told to take new work again")
-        elif row["status"] == "drained":
-            echo(f"node {name} is drained: it may be stopped")
-        else:
-            echo(f"node {name} is told to drain; {row['num_open']} sandboxes are open on it")
+    async def go(db: Any) -> Any:
+        return await ask(db, NodeId(name), undo=undo, wait_s=timeout_s if wait else None)
+
+    row = _row(with_database(home, go, ""))
+    if as_json:
+        typer.echo(json.dumps(row))
+    elif undo:
+        echo(f"node {name} is told to take new work again")
+    elif row["status"] == "drained":
+        echo(f"node {name} is drained: it may be stopped")
+    else:
+        echo(f"node {name} is told to drain; {row['num_open']} sandboxes are open on it")
 
 
 def _row(record: Any) -> dict[str, Any]:

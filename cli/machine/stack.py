@@ -28,58 +28,61 @@ UiPort = Annotated[
     ),
 ]
 
+app = typer.Typer()
 
-def register(app: typer.Typer) -> None:
-    @app.command()
-    def up(
-        home: Home = None,
-        postgres_port: PostgresPort = None,
-        temporal_port: TemporalPort = None,
-        ui_port: UiPort = None,
-        as_json: Json = False,
-    ) -> None:
-        """Start local Postgres and Temporal. Does nothing if they are running."""
 
-        from cli.operations.machine.embedded_stack import up as bring_up
-        from cli.tables import Screen
-        from infra.stack.ports import Forced
+@app.command()
+def up(
+    home: Home = None,
+    postgres_port: PostgresPort = None,
+    temporal_port: TemporalPort = None,
+    ui_port: UiPort = None,
+    as_json: Json = False,
+) -> None:
+    """Start local Postgres and Temporal. Does nothing if they are running."""
 
-        forced = Forced(postgres_port, temporal_port, ui_port)
-        with Screen(stderr=True).status("starting Postgres and Temporal"):
-            what = "starting Postgres and Temporal"
-            run_spoken(home, bring_up(_home(home), forced), what)
-        _show(home, as_json)
-        if not as_json:
-            hint("`mainspring quickstart`, or `mainspring train FILE` with your own campaign")
+    from cli.operations.machine.embedded_stack import up as bring_up
+    from cli.tables import Screen
+    from infra.stack.ports import Forced
 
-    @app.command()
-    def down(home: Home = None, as_json: Json = False) -> None:
-        """Stop local Postgres and Temporal. Data is kept. Workers you started keep running.
+    forced = Forced(postgres_port, temporal_port, ui_port)
+    with Screen(stderr=True).status("starting Postgres and Temporal"):
+        what = "starting Postgres and Temporal"
+        run_spoken(home, bring_up(_home(home), forced), what)
+    _show(home, as_json)
+    if not as_json:
+        hint("`mainspring quickstart`, or `mainspring train FILE` with your own campaign")
 
-        Refused while a command runs that would start them again.
-        """
-        from cli.operations.machine.embedded_stack import down as bring_down
-        from cli.operations.machine.supervisor import supervised
-        from mainspring.errors import UsageError
 
-        if running := supervised(_home(home)):
-            told = ", ".join(f"process {pid} runs {name}" for name, pid in running)
-            raise UsageError(
-                f"{told}, and would start them again",
-                remedy="stop it first: Ctrl-C there, `kill PROCESS`, or for a campaign "
-                f"`mainspring train --name {running[0][0]} --stop`",
-            )
-        stopped = run_spoken(home, bring_down(_home(home)), "stopping Temporal and Postgres")
-        if as_json:
-            typer.echo(json.dumps({"stopped": stopped}))
-        else:
-            echo(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
+@app.command()
+def down(home: Home = None, as_json: Json = False) -> None:
+    """Stop local Postgres and Temporal. Data is kept. Workers you started keep running.
 
-    @app.command()
-    def status(home: Home = None, as_json: Json = False) -> None:
-        """Show whether Postgres and Temporal are up. Exits 3 if not."""
-        if not _show(home, as_json):
-            raise typer.Exit(3)
+    Refused while a command runs that would start them again.
+    """
+    from cli.operations.machine.embedded_stack import down as bring_down
+    from cli.operations.machine.supervisor import supervised
+    from mainspring.errors import UsageError
+
+    if running := supervised(_home(home)):
+        commands = ", ".join(f"process {pid} runs {name}" for name, pid in running)
+        raise UsageError(
+            f"{commands}, and would start them again",
+            remedy="stop it first: Ctrl-C there, `kill PROCESS`, or for a campaign "
+            f"`mainspring train --name {running[0][0]} --stop`",
+        )
+    stopped = run_spoken(home, bring_down(_home(home)), "stopping Temporal and Postgres")
+    if as_json:
+        typer.echo(json.dumps({"stopped": stopped}))
+    else:
+        echo(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
+
+
+@app.command()
+def status(home: Home = None, as_json: Json = False) -> None:
+    """Show whether Postgres and Temporal are up. Exits 3 if not."""
+    if not _show(home, as_json):
+        raise typer.Exit(3)
 
 
 def _home(home: Path | None) -> Path:

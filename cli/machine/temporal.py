@@ -9,35 +9,34 @@ import typer
 from cli.options import Home, Json, hint, run_spoken
 from cli.terminal_text import echo
 
+app = typer.Typer(name="temporal", help="Set up your own Temporal server.", no_args_is_help=True)
 
-def register(app: typer.Typer) -> None:
-    temporal = typer.Typer(help="Set up your own Temporal server.", no_args_is_help=True)
-    app.add_typer(temporal, name="temporal")
 
-    @temporal.command()
-    def setup(home: Home = None, as_json: Json = False) -> None:
-        """Register the search attributes of rollouts on the namespace. Safe to repeat."""
-        missing, namespace = run_spoken(home, _register(home))
-        if as_json:
-            typer.echo(json.dumps({"namespace": namespace, "registered": missing}))
-        elif missing:
-            echo(f"registered on namespace {namespace}: {', '.join(missing)}")
-        else:
-            echo(f"namespace {namespace} has all search attributes")
+@app.command()
+def setup(home: Home = None, as_json: Json = False) -> None:
+    """Register the search attributes of rollouts on the namespace. Safe to repeat."""
+    missing, namespace = run_spoken(home, _register(home))
+    if as_json:
+        typer.echo(json.dumps({"namespace": namespace, "registered": missing}))
+    elif missing:
+        echo(f"registered on namespace {namespace}: {', '.join(missing)}")
+    else:
+        echo(f"namespace {namespace} has all search attributes")
 
-    @temporal.command()
-    def move(
-        namespace: Annotated[str, typer.Argument(help="Name of an existing namespace.")],
-        home: Home = None,
-        as_json: Json = False,
-    ) -> None:
-        """Move to another Temporal namespace. Workflows in the old one are not moved."""
-        before = run_spoken(home, _move(namespace, home))
-        if as_json:
-            typer.echo(json.dumps({"namespace": namespace, "before": before}))
-            return
-        echo(f"moved to namespace {namespace} (before: {before or 'none'})")
-        hint("`mainspring campaign start FILE` resumes a campaign that ran in the old one")
+
+@app.command()
+def move(
+    namespace: Annotated[str, typer.Argument(help="Name of an existing namespace.")],
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Move to another Temporal namespace. Workflows in the old one are not moved."""
+    before = run_spoken(home, _move(namespace, home))
+    if as_json:
+        typer.echo(json.dumps({"namespace": namespace, "before": before}))
+        return
+    echo(f"moved to namespace {namespace} (before: {before or 'none'})")
+    hint("`mainspring campaign start FILE` resumes a campaign that ran in the old one")
 
 
 async def _move(name: str, home: Path | None) -> str | None:

@@ -6,99 +6,87 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import Home, Json, with_services
+from cli.options import Failed, Home, Json, Masked, with_services
 from cli.terminal_text import echo
 
 
-def register(rollout: typer.Typer) -> None:
-    @rollout.command()
-    def retry(
-        ids: Annotated[
-            list[str] | None,
-            typer.Argument(
-                metavar="ROLLOUT", help="Ids of the rollouts; or choose with --campaign."
-            ),
-        ] = None,
-        campaign: Annotated[
-            str | None, typer.Option(help="Name of the campaign to choose rollouts from.")
-        ] = None,
-        failed: Annotated[
-            bool, typer.Option("--failed", help="Only rollouts that were graded and not resolved.")
-        ] = False,
-        masked: Annotated[
-            bool,
-            typer.Option(
-                "--masked", help="Only rollouts without a score: cancelled, or ended by a fault."
-            ),
-        ] = False,
-        where: Annotated[
-            str | None,
-            typer.Option(
-                help="Only rollouts with these values of verdict, stop, fault, split or task: "
-                "\"fault is not null and split = 'test'\"."
-            ),
-        ] = None,
-        home: Home = None,
-        as_json: Json = False,
-    ) -> None:
-        """Retry rollouts from their first turn. The new result replaces the old one.
+def retry(
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ROLLOUT", help="Ids of the rollouts; or choose with --campaign."),
+    ] = None,
+    campaign: Annotated[
+        str | None, typer.Option(help="Name of the campaign to choose rollouts from.")
+    ] = None,
+    failed: Failed = False,
+    masked: Masked = False,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            help="Only rollouts with these values of verdict, stop, fault, split or task: "
+            "\"fault is not null and split = 'test'\"."
+        ),
+    ] = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Retry rollouts from their first turn. The new result replaces the old one.
 
-        Rollouts of a closed training group are final and are refused. A finished evaluation is
-        started again to run its rollouts.
-        """
-        from mainspring.errors import UsageError
-        from mainspring.trajectories.rollout_filter import parse
+    Rollouts of a closed training group are final and are refused. A finished evaluation is
+    started again to run its rollouts.
+    """
+    from mainspring.errors import UsageError
+    from mainspring.trajectories.rollout_filter import parse
 
-        filters = failed or masked or where is not None
-        if bool(ids) == (campaign is not None) or (ids and filters):
-            raise UsageError(
-                "give ids of rollouts, or --campaign with a filter", remedy="give one of the two"
+    filters = failed or masked or where is not None
+    if bool(ids) == (campaign is not None) or (ids and filters):
+        raise UsageError(
+            "give ids of rollouts, or --campaign with a filter", remedy="give one of the two"
+        )
+    if campaign is not None and not filters:
+        raise UsageError(
+            f"--campaign {campaign} alone would retry all its rollouts",
+            remedy="add --failed, --masked or --where",
+        )
+    conditions = tuple(parse(where)) if where is not None else ()
+
+    async def go(services: Any) -> Any:
+        from cli.operations.runs import campaign_control, retrying
+        from infra.db.naming import campaign_named, rollout_named
+        from infra.db.reading import rollout_search
+
+        db = services.db
+        if campaign is None:
+            named = [await rollout_named(db, id) for id in ids or []]
+            chosen = list(dict.fromkeys(named))  # one that is named twice begins again once
+        else:
+            name = (await campaign_named(db, campaign)).id
+            wanted = rollout_search.RolloutQuery(
+                failed=failed, masked=masked, conditions=conditions
             )
-        if campaign is not None and not filters:
-            raise UsageError(
-                f"--campaign {campaign} alone would retry all its rollouts",
-                remedy="add --failed, --masked or --where",
-            )
-        conditions = tuple(parse(where)) if where is not None else ()
+            rows, _ = await rollout_search.find(db, name, wanted)
+            chosen = [row.id for row in rows]
+        done = await retrying.retry(services.client, db, chosen, skip_final=campaign is not None)
+        return done, await campaign_control.unserved(services.client)
 
-        async def go(services: Any) -> Any:
-            from cli.operations.runs import campaign_control, retrying
-            from infra.db.naming import campaign_named, rollout_named
-            from infra.db.reading import rollout_search
+    from cli.operations.runs.stored_run import resuming
 
-            db = services.db
-            if campaign is None:
-                named = [await rollout_named(db, each) for each in ids or []]
-                chosen = list(dict.fromkeys(named))  # one that is named twice begins again once
-            else:
-                name = (await campaign_named(db, campaign)).id
-                wanted = rollout_search.RolloutQuery(
-                    failed=failed, masked=masked, conditions=conditions
-                )
-                chosen = [each.id for each in (await rollout_search.find(db, name, wanted))[0]]
-            done = await retrying.retry(
-                services.client, db, chosen, skip_final=campaign is not None
-            )
-            return done, await campaign_control.unserved(services.client)
-
-        from cli.operations.runs.stored_run import resuming
-
-        done, unserved = with_services(home, go)
-        if as_json:
-            typer.echo(json.dumps(asdict(done)))
-            return
-        for each in done.reset:
-            echo(f"{each} is retried")
-        for each in done.returned:
-            echo(f"{each} is retried by its run")
-        for each in done.waiting:
-            echo(f"{each} has not started: nothing to retry")
-        if done.final:
-            echo(f"{len(done.final)} rollouts of closed training groups are final: skipped")
-        for each in done.restarted:
-            again = resuming(done.kinds[each], each, home)
-            echo(f"run {each} is started again; without workers of your own, `{again}` starts them")
-        if done.reset and unserved:
-            echo(unserved)
-        if not (done.reset or done.returned or done.waiting):
-            echo("no rollout matches")
+    done, unserved = with_services(home, go)
+    if as_json:
+        typer.echo(json.dumps(asdict(done)))
+        return
+    for rollout in done.reset:
+        echo(f"{rollout} is retried")
+    for rollout in done.returned:
+        echo(f"{rollout} is retried by its run")
+    for rollout in done.waiting:
+        echo(f"{rollout} has not started: nothing to retry")
+    if done.final:
+        echo(f"{len(done.final)} rollouts of closed training groups are final: skipped")
+    for run in done.restarted:
+        again = resuming(done.kinds[run], run, home)
+        echo(f"run {run} is started again; without workers of your own, `{again}` starts them")
+    if done.reset and unserved:
+        echo(unserved)
+    if not (done.reset or done.returned or done.waiting):
+        echo("no rollout matches")

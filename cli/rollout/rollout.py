@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import Home, Json, with_database
-from cli.rollout import retry
+from cli.options import Failed, Home, Json, Masked, RunName, with_database
+from cli.rollout.retry import retry
 from cli.terminal_text import echo, plain
 from mainspring.status import StopReason, Verdict
 from mainspring.trajectories.format import TrajectoryFormat
@@ -17,201 +17,190 @@ from mainspring.trajectories.format import TrajectoryFormat
 _TURNS = re.compile(r"(?P<op>>=|<=|>|<|=|)\s*(?P<number>\d+)|(?P<low>\d+)\.\.(?P<high>\d+)")
 ORDERS = ("newest", "oldest", "turns", "reward", "seconds")
 
+app = typer.Typer(
+    name="rollout",
+    help="Inspect, retry and export rollouts (one agent run on one task).",
+    no_args_is_help=True,
+)
+app.command()(retry)
 
-def register(app: typer.Typer) -> None:
-    rollout = typer.Typer(
-        help="Inspect, retry and export rollouts (one agent run on one task).", no_args_is_help=True
+
+@app.command("list")
+def list_(
+    campaign: RunName,
+    failed: Failed = False,
+    masked: Masked = False,
+    suspicious: Annotated[
+        bool, typer.Option("--suspicious", help="Only rollouts that look like cheating.")
+    ] = False,
+    verdict: Annotated[
+        Verdict | None, typer.Option(help="Only rollouts with this verdict.")
+    ] = None,
+    stop: Annotated[
+        StopReason | None, typer.Option(help="Only rollouts with this stop reason.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Only rollouts of tasks whose id contains this text.")
+    ] = None,
+    split: Annotated[str | None, typer.Option(help="Only rollouts of tasks in this split.")] = None,
+    version: Annotated[
+        int | None, typer.Option(min=0, help="Only rollouts of this policy version.")
+    ] = None,
+    step: Annotated[
+        int | None, typer.Option(min=1, help="Only rollouts in the batch of this training step.")
+    ] = None,
+    fault: Annotated[
+        str | None, typer.Option(help="Only rollouts whose fault contains this text.")
+    ] = None,
+    turns: Annotated[
+        str | None, typer.Option(help="Only rollouts with this number of turns: 5, '>10' or 5..10.")
+    ] = None,
+    sort: Annotated[str, typer.Option(help=f"Order of the list: {', '.join(ORDERS)}.")] = "newest",
+    limit: Annotated[int, typer.Option(min=1, help="Number of rollouts to list.")] = 40,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """List rollouts of a campaign, newest group first."""
+    from infra.db.reading.rollout_search import Order, RolloutQuery
+
+    fewest, most = _turn_bounds(turns)
+    wanted = RolloutQuery(
+        failed=failed,
+        masked=masked,
+        suspicious=suspicious,
+        verdict=verdict,
+        stop=stop,
+        task=task,
+        split=split,
+        version=version,
+        step=step,
+        fault=fault,
+        min_turns=fewest,
+        max_turns=most,
     )
-    app.add_typer(rollout, name="rollout")
-    retry.register(rollout)
+    order = Order(_one_of("--sort", sort, ORDERS))
 
-    @rollout.command("list")
-    def list_(
-        campaign: Annotated[str, typer.Argument(help="Name of the campaign or other run.")],
-        failed: Annotated[
-            bool, typer.Option("--failed", help="Only rollouts that were graded and not resolved.")
-        ] = False,
-        masked: Annotated[
-            bool,
-            typer.Option(
-                "--masked", help="Only rollouts without a score: cancelled, or ended by a fault."
-            ),
-        ] = False,
-        suspicious: Annotated[
-            bool, typer.Option("--suspicious", help="Only rollouts that look like cheating.")
-        ] = False,
-        verdict: Annotated[
-            Verdict | None, typer.Option(help="Only rollouts with this verdict.")
-        ] = None,
-        stop: Annotated[
-            StopReason | None, typer.Option(help="Only rollouts with this stop reason.")
-        ] = None,
-        task: Annotated[
-            str | None, typer.Option(help="Only rollouts of tasks whose id contains this text.")
-        ] = None,
-        split: Annotated[
-            str | None, typer.Option(help="Only rollouts of tasks in this split.")
-        ] = None,
-        version: Annotated[
-            int | None, typer.Option(min=0, help="Only rollouts of this policy version.")
-        ] = None,
-        step: Annotated[
-            int | None,
-            typer.Option(min=1, help="Only rollouts in the batch of this training step."),
-        ] = None,
-        fault: Annotated[
-            str | None, typer.Option(help="Only rollouts whose fault contains this text.")
-        ] = None,
-        turns: Annotated[
-            str | None,
-            typer.Option(help="Only rollouts with this number of turns: 5, '>10' or 5..10."),
-        ] = None,
-        sort: Annotated[
-            str, typer.Option(help=f"Order of the list: {', '.join(ORDERS)}.")
-        ] = "newest",
-        limit: Annotated[int, typer.Option(min=1, help="Number of rollouts to list.")] = 40,
-        home: Home = None,
-        as_json: Json = False,
-    ) -> None:
-        """List rollouts of a campaign, newest group first."""
-        from infra.db.reading.rollout_search import Order, RolloutQuery
+    async def read(db: Any) -> Any:
+        return await _find(db, campaign, wanted, order, limit)
 
-        fewest, most = _turn_bounds(turns)
-        wanted = RolloutQuery(
-            failed=failed,
-            masked=masked,
-            suspicious=suspicious,
-            verdict=verdict,
-            stop=stop,
-            task=task,
-            split=split,
-            version=version,
-            step=step,
-            fault=fault,
-            min_turns=fewest,
-            max_turns=most,
+    name, rows, total = with_database(home, read)
+    if as_json:
+        typer.echo(json.dumps([_row(row) for row in rows]))
+        return
+    from cli.rollout import rollout_screen
+
+    rollout_screen.print_list(name, rows, total, limit, with_time=order is Order.SECONDS)
+
+
+@app.command()
+def show(
+    rollout_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="ROLLOUT",
+            help="Id of the rollout; the campaign's name is optional if the rest is unique.",
+        ),
+    ],
+    turn: Annotated[
+        int | None, typer.Option(min=1, help="Number of the turn to show (default: all).")
+    ] = None,
+    patch: Annotated[
+        bool, typer.Option("--patch", help="Print only the patch, as it was graded.")
+    ] = False,
+    tests: Annotated[
+        bool, typer.Option("--tests", help="Print only the output of the hidden tests.")
+    ] = False,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Show one rollout: result, issue, turns, patch and test output."""
+    from infra.db.naming import rollout_named
+    from mainspring.errors import UsageError
+    from reports.one_rollout import read as read_all
+
+    if sum((turn is not None, patch, tests, as_json)) > 1:
+        raise UsageError(
+            "--turn, --patch, --tests and --json exclude each other", remedy="give one of them"
         )
-        order = Order(_one_of("--sort", sort, ORDERS))
 
-        async def read(db: Any) -> Any:
-            return await _find(db, campaign, wanted, order, limit)
+    async def read(db: Any) -> Any:
+        return await read_all(db, await rollout_named(db, rollout_id))
 
-        name, rows, total = with_database(home, read)
-        if as_json:
-            typer.echo(json.dumps([_row(row) for row in rows]))
-            return
+    seen = with_database(home, read)
+    if as_json:
+        typer.echo(json.dumps(seen.as_dict()))
+    elif patch or tests:
+        text = seen.patch if patch else seen.grade_output
+        if text is None:
+            what = "a patch" if patch else "a test output"
+            raise UsageError(
+                f"rollout {seen.record.id} has no {what.removeprefix('a ')}",
+                remedy=f"`mainspring rollout show {seen.record.id}` tells why it ended",
+            )
+        # A file gets every byte of it, a terminal what does not steer it.
+        text = plain(text) if sys.stdout.isatty() else text
+        sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+    else:
+        if turn is not None and turn > len(seen.turns):
+            raise UsageError(
+                f"rollout {seen.record.id} has {len(seen.turns)} turns, no turn {turn}",
+                remedy=f"give --turn 1 to {len(seen.turns)}" if seen.turns else "",
+            )
         from cli.rollout import rollout_screen
 
-        rollout_screen.print_list(name, rows, total, limit, with_time=order is Order.SECONDS)
+        rollout_screen.print_one(seen, only_turn=turn)
 
-    @rollout.command()
-    def show(
-        rollout_id: Annotated[
-            str,
-            typer.Argument(
-                metavar="ROLLOUT",
-                help="Id of the rollout; the campaign's name is optional if the rest is unique.",
-            ),
-        ],
-        turn: Annotated[
-            int | None, typer.Option(min=1, help="Number of the turn to show (default: all).")
-        ] = None,
-        patch: Annotated[
-            bool, typer.Option("--patch", help="Print only the patch, as it was graded.")
-        ] = False,
-        tests: Annotated[
-            bool, typer.Option("--tests", help="Print only the output of the hidden tests.")
-        ] = False,
-        home: Home = None,
-        as_json: Json = False,
-    ) -> None:
-        """Show one rollout: result, issue, turns, patch and test output."""
-        from infra.db.naming import rollout_named
-        from mainspring.errors import UsageError
-        from reports.one_rollout import read as read_all
 
-        if sum((turn is not None, patch, tests, as_json)) > 1:
-            raise UsageError(
-                "--turn, --patch, --tests and --json exclude each other", remedy="give one of them"
+@app.command()
+def export(
+    out: Annotated[
+        Path, typer.Argument(help="Folder (folders, atif) or file (sft, parquet) to write.")
+    ],
+    campaign: Annotated[str, typer.Option(help="Name of the campaign or other run.")],
+    format: Annotated[
+        TrajectoryFormat, typer.Option(help="Format of the files.")
+    ] = TrajectoryFormat.FOLDERS,
+    resolved: Annotated[
+        bool | None,
+        typer.Option(
+            "--resolved/--all",
+            help="Export resolved rollouts or all. Default: resolved for sft, else all.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Number of rollouts to export, oldest first.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Export the trajectories of a campaign's finished rollouts."""
+    from cli.progress import counting
+    from infra.db.naming import campaign_named
+    from reports.export import formats as exporting
+
+    only_resolved = format is TrajectoryFormat.SFT if resolved is None else resolved
+
+    async def write(db: Any) -> Any:
+        with counting("rollouts") as progress:
+            return await exporting.export(
+                db,
+                (await campaign_named(db, campaign)).id,
+                out,
+                format=format,
+                resolved=only_resolved,
+                limit=limit,
+                force=force,
+                progress=progress,
             )
 
-        async def read(db: Any) -> Any:
-            return await read_all(db, await rollout_named(db, rollout_id))
-
-        seen = with_database(home, read)
-        if as_json:
-            typer.echo(json.dumps(seen.as_dict()))
-        elif patch or tests:
-            text = seen.patch if patch else seen.grade_output
-            if text is None:
-                what = "a patch" if patch else "a test output"
-                raise UsageError(
-                    f"rollout {seen.record.id} has no {what.removeprefix('a ')}",
-                    remedy=f"`mainspring rollout show {seen.record.id}` tells why it ended",
-                )
-            # A file gets every byte of it, a terminal what does not steer it.
-            text = plain(text) if sys.stdout.isatty() else text
-            sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
-        else:
-            if turn is not None and turn > len(seen.turns):
-                raise UsageError(
-                    f"rollout {seen.record.id} has {len(seen.turns)} turns, no turn {turn}",
-                    remedy=f"give --turn 1 to {len(seen.turns)}" if seen.turns else "",
-                )
-            from cli.rollout import rollout_screen
-
-            rollout_screen.print_one(seen, only_turn=turn)
-
-    @rollout.command()
-    def export(
-        out: Annotated[
-            Path, typer.Argument(help="Folder (folders, atif) or file (sft, parquet) to write.")
-        ],
-        campaign: Annotated[str, typer.Option(help="Name of the campaign or other run.")],
-        format: Annotated[
-            TrajectoryFormat, typer.Option(help="Format of the files.")
-        ] = TrajectoryFormat.FOLDERS,
-        resolved: Annotated[
-            bool | None,
-            typer.Option(
-                "--resolved/--all",
-                help="Export resolved rollouts or all. Default: resolved for sft, else all.",
-            ),
-        ] = None,
-        limit: Annotated[
-            int | None, typer.Option(min=1, help="Number of rollouts to export, oldest first.")
-        ] = None,
-        force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
-        home: Home = None,
-        as_json: Json = False,
-    ) -> None:
-        """Export the trajectories of a campaign's finished rollouts."""
-        from cli.progress import counting
-        from infra.db.naming import campaign_named
-        from reports.export import formats as exporting
-
-        only_resolved = format is TrajectoryFormat.SFT if resolved is None else resolved
-
-        async def write(db: Any) -> Any:
-            with counting("rollouts") as progress:
-                return await exporting.export(
-                    db,
-                    (await campaign_named(db, campaign)).id,
-                    out,
-                    format=format,
-                    resolved=only_resolved,
-                    limit=limit,
-                    force=force,
-                    progress=progress,
-                )
-
-        done = with_database(home, write)
-        if as_json:
-            told = {"out": str(out), "format": format, "rollouts": done.num_written}
-            typer.echo(json.dumps(told | {"skipped": done.num_skipped}))
-            return
-        skipped = f"; {done.num_skipped} without a reply skipped" if done.num_skipped else ""
-        echo(f"{done.num_written} rollouts written to {out}{skipped}")
+    done = with_database(home, write)
+    if as_json:
+        document = {"out": str(out), "format": format, "rollouts": done.num_written}
+        typer.echo(json.dumps(document | {"skipped": done.num_skipped}))
+        return
+    skipped = f"; {done.num_skipped} without a reply skipped" if done.num_skipped else ""
+    echo(f"{done.num_written} rollouts written to {out}{skipped}")
 
 
 async def _find(db: Any, campaign: str, wanted: Any, order: Any, limit: int) -> Any:
@@ -243,20 +232,20 @@ def _turn_bounds(text: str | None) -> tuple[int | None, int | None]:
 
     if text is None:
         return None, None
-    found = _TURNS.fullmatch(text.strip())
-    if found is None:
+    match = _TURNS.fullmatch(text.strip())
+    if match is None:
         raise UsageError(
             f"--turns {text!r} is not a number of turns", remedy="write 5, '>10', '<=3' or 5..10"
         )
-    if found["low"]:
-        return int(found["low"]), int(found["high"])
-    number = int(found["number"])
+    if match["low"]:
+        return int(match["low"]), int(match["high"])
+    number = int(match["number"])
     return {
         ">": (number + 1, None),
         ">=": (number, None),
         "<": (None, number - 1),
         "<=": (None, number),
-    }.get(found["op"], (number, number))
+    }.get(match["op"], (number, number))
 
 
 def _one_of(option: str, word: str, words: tuple[str, ...]) -> str:
@@ -267,10 +256,10 @@ def _one_of(option: str, word: str, words: tuple[str, ...]) -> str:
     return word
 
 
-def _row(found: Any) -> dict[str, Any]:
+def _row(rollout: Any) -> dict[str, Any]:
     keys = ("id", "task", "sample_index", "player", "phase", "stop_reason", "verdict", "reward")
     rest = ("num_turns", "epoch", "suspicions", "fault", "split", "policy_version")
     return {
-        **{key: getattr(found, key) for key in (*keys, *rest)},
-        "elapsed_s": found.spent_s,
+        **{key: getattr(rollout, key) for key in (*keys, *rest)},
+        "elapsed_s": rollout.spent_s,
     }

@@ -26,14 +26,14 @@ INDENT = 2
 STOPPED = -1
 """The exit code of a program that its sandbox ended, at a limit or for a cancel."""
 PRINTED_CHARS = 300
-"""Of what a program printed."""
+"""Characters shown of a program's output."""
 SHOWN_INSTRUCTIONS = 300
 """Characters of a client's system prompt; those of Codex and Claude Code have 12,000 and more."""
 _MESSAGE = re.compile(
     r"(?ms)^\[(?:system|user|assistant|tool)\] .*?(?=^\[(?:user|assistant|tool|system)\] |\Z)"
 )
 PATCH_CHARS = 200_000
-"""Of a patch; one of 30 MB takes a terminal minutes."""
+"""Characters shown of a patch; one of 30 MB takes a terminal minutes."""
 NUMBERS = ("reward", "turns", "try", "time")
 ENDS = {
     StopReason.SUBMITTED: "submitted by the agent",
@@ -161,7 +161,7 @@ def _facts(rows: list[Any]) -> dict[str, list[str]]:
 
 
 def _common_start(ids: list[str]) -> str:
-    """What all ids begin with, up to a separator: it would only take room."""
+    """Common beginning of all ids, up to a separator: it would only take room."""
     # Letter by letter, then cut back to a separator.
     common = os.path.commonprefix(ids) if len(ids) > 1 else ""  # noqa: RUF071
     return re.sub(r"[^-_/.:]*$", "", common)
@@ -307,7 +307,7 @@ def _say_turn(console: Any, say: Any, turn: Any, *, whole: bool) -> None:
 
 
 def _without_instructions(turn: Any) -> str:
-    """What the turn was told, the client's own system prompt cut after its beginning."""
+    """Prompt of the turn, the client's own system prompt cut after its beginning."""
     return _MESSAGE.sub(lambda found: _shortened(found[0], turn.number), turn.told)
 
 
@@ -320,7 +320,7 @@ def _shortened(message: str, turn: int) -> str:
 
 
 def _grade_lines(report: dict[str, Any]) -> Iterator[str]:
-    """What the verdict was made of, in a few lines."""
+    """Parts of the verdict, in a few lines."""
     for name in ("fail_to_pass", "pass_to_pass"):
         passed, failed = report.get(f"{name}_passed", ()), report.get(f"{name}_failed", ())
         if passed or failed:

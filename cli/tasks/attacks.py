@@ -12,7 +12,7 @@ FILE = "exploits.json"
 
 
 async def read(run: Any, config: Any, campaign: Any) -> dict[str, Any]:
-    """What became of each exploit, from the store."""
+    """Results of each exploit, from the store."""
     from infra.db.reading import exploited
     from infra.db.tasks import selections
 

@@ -13,165 +13,158 @@ NUM_SHOWN = 20
 """Failed rows printed; more would hide the counts. --json has all."""
 
 
-def register(tasks: typer.Typer) -> None:
-    @tasks.command("import")
-    def import_(
-        source: Annotated[
-            str,
-            typer.Argument(
-                help="A .jsonl, .json or .parquet file, a SWE-bench task repository, a Harbor task "
-                "or a folder of them, a data set of the Hugging Face hub, or a task source of your "
-                'own as "package.module:Class".'
-            ),
-        ],
-        name: Annotated[
-            str | None,
-            typer.Option(help="Name of the task set. Default: from the rows, else from the file."),
-        ] = None,
-        split: Annotated[
-            str | None,
-            typer.Option(
-                help="Import only this split. Rows without a split get this one (default: train)."
-            ),
-        ] = None,
-        limit: Annotated[
-            int | None,
-            typer.Option(min=1, help="Number of rows to import, from the start (default: all)."),
-        ] = None,
-        filter_: Annotated[
-            str | None,
-            typer.Option(
-                "--filter",
-                help="Import only tasks whose id contains a match of this regular expression.",
-            ),
-        ] = None,
-        image_template: Annotated[
-            str | None,
-            typer.Option(
-                help="Name of each task's image, e.g. hub.example/{id}. {id_1776} and {id_s} are "
-                'the id with "__" replaced by "_1776_" or "_s_".'
-            ),
-        ] = None,
-        allow_host: Annotated[
-            list[str] | None,
-            typer.Option(help="HOST:PORT that the sandboxes of all tasks may reach. Repeatable."),
-        ] = None,
-        id_prefix: Annotated[
-            str,
-            typer.Option(help="Prefix for task ids; use it when two sets contain the same tasks."),
-        ] = "",
-        replace: Annotated[
-            bool,
-            typer.Option("--replace", help="Replace stored tasks that no campaign has used."),
-        ] = False,
-        home: Home = None,
-        as_json: Json = False,
-    ) -> None:
-        """Import tasks from a file, a folder or a Hugging Face data set. Safe to repeat.
+def import_(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="A .jsonl, .json or .parquet file, a SWE-bench task repository, a Harbor task "
+            "or a folder of them, a data set of the Hugging Face hub, or a task source of your "
+            'own as "package.module:Class".'
+        ),
+    ],
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of the task set. Default: from the rows, else from the file."),
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Import only this split. Rows without a split get this one (default: train)."
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of rows to import, from the start (default: all)."),
+    ] = None,
+    filter_: Annotated[
+        str | None,
+        typer.Option(
+            "--filter",
+            help="Import only tasks whose id contains a match of this regular expression.",
+        ),
+    ] = None,
+    image_template: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of each task's image, e.g. hub.example/{id}. {id_1776} and {id_s} are "
+            'the id with "__" replaced by "_1776_" or "_s_".'
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="HOST:PORT that the sandboxes of all tasks may reach. Repeatable."),
+    ] = None,
+    id_prefix: Annotated[
+        str, typer.Option(help="Prefix for task ids; use it when two sets contain the same tasks.")
+    ] = "",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace stored tasks that no campaign has used.")
+    ] = False,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Import tasks from a file, a folder or a Hugging Face data set. Safe to repeat.
 
-        Invalid rows are reported and skipped; valid rows are imported.
-        """
-        import asyncio
+    Invalid rows are reported and skipped; valid rows are imported.
+    """
+    import asyncio
 
-        from infra.db.connect import with_database
-        from infra.sources.importing import import_rows, selected
-        from infra.sources.protocol import ImportOptions
-        from infra.sources.resolve import open_source
-        from mainspring.errors import WorkFailed
+    from infra.db.connect import with_database
+    from infra.sources.importing import import_rows, selected
+    from infra.sources.protocol import ImportOptions
+    from infra.sources.resolve import open_source
+    from mainspring.errors import WorkFailed
 
-        options = ImportOptions(name, split, image_template, tuple(allow_host or ()), id_prefix)
-        opened = open_source(source, options)
-        rows = selected(opened.rows(), _compiled(filter_), limit)
+    options = ImportOptions(name, split, image_template, tuple(allow_host or ()), id_prefix)
+    opened = open_source(source, options)
+    rows = selected(opened.rows(), _compiled(filter_), limit)
 
-        async def run(db: Any) -> Any:
-            with _progress(source, limit) as show:
-                return await import_rows(db, rows, show, replace=replace)
+    async def run(db: Any) -> Any:
+        with _progress(source, limit) as show:
+            return await import_rows(db, rows, show, replace=replace)
 
-        report = asyncio.run(with_database(home, run))
-        echo(json.dumps(_as_json(report)) if as_json else _as_text(report))
-        if report.with_tests and not as_json:
-            name_, split_ = min(report.with_tests)
-            hint(f"`mainspring tasks verify --source {name_} --split {split_}`")
-        if report.failed:
-            raise WorkFailed(
-                f"{len(report.failed)} of {report.num_rows} rows of {source} were not imported",
-                remedy="correct the rows and repeat the command; imported tasks are kept",
-            )
+    report = asyncio.run(with_database(home, run))
+    echo(json.dumps(_as_json(report)) if as_json else _as_text(report))
+    if report.with_tests and not as_json:
+        name_, split_ = min(report.with_tests)
+        hint(f"`mainspring tasks verify --source {name_} --split {split_}`")
+    if report.failed:
+        raise WorkFailed(
+            f"{len(report.failed)} of {report.num_rows} rows of {source} were not imported",
+            remedy="correct the rows and repeat the command; imported tasks are kept",
+        )
 
-    @tasks.command()
-    def remove(
-        source: Annotated[
-            str, typer.Option(help="Task set to remove from (`tasks list` shows them).")
-        ],
-        ids: Annotated[
-            list[str] | None,
-            typer.Argument(metavar="ID", help="Ids of the tasks to remove (default: all)."),
-        ] = None,
-        home: Home = None,
-        as_json: Json = False,
-    ) -> None:
-        """Remove stored tasks, or a whole task set.
 
-        Tasks that a campaign has used cannot be removed. If one task cannot be removed, none is.
-        """
-        import asyncio
+def remove(
+    source: Annotated[str, typer.Option(help="Task set to remove from (`tasks list` shows them).")],
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID", help="Ids of the tasks to remove (default: all)."),
+    ] = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Remove stored tasks, or a whole task set.
 
-        from infra.db.connect import with_database
-        from infra.db.tasks import task_removal
-        from infra.db.tasks.tasks import known_source
-        from mainspring.ids import TaskId
+    Tasks that a campaign has used cannot be removed. If one task cannot be removed, none is.
+    """
+    import asyncio
 
-        async def run(db: Any) -> int:
-            await known_source(db, source)
-            return await task_removal.remove(db, source, [TaskId(id) for id in ids or ()])
+    from infra.db.connect import with_database
+    from infra.db.tasks import task_removal
+    from infra.db.tasks.tasks import known_source
+    from mainspring.ids import TaskId
 
-        num_removed = asyncio.run(with_database(home, run))
-        if as_json:
-            typer.echo(json.dumps({"source": source, "num_removed": num_removed}))
-        else:
-            echo(f"{num_removed} {'task' if num_removed == 1 else 'tasks'} of {source} removed")
+    async def run(db: Any) -> int:
+        await known_source(db, source)
+        return await task_removal.remove(db, source, [TaskId(id) for id in ids or ()])
 
-    @tasks.command()
-    def export(
-        directory: Annotated[
-            Path, typer.Argument(help="Folder for the files; created if it is missing.")
-        ],
-        source: Annotated[str, typer.Option(help="Task set to export (`tasks list` shows them).")],
-        split: Annotated[str | None, typer.Option(help="Export only this split.")] = None,
-        mirror: Annotated[
-            str | None,
-            typer.Option(help="Mirror to name the images after, e.g. mirror.example/hub."),
-        ] = None,
-        home: Home = None,
-        as_json: Json = False,
-    ) -> None:
-        """Write instance_ids.txt, docker_images.txt and eval.jsonl, which can be imported again."""
-        import asyncio
+    num_removed = asyncio.run(with_database(home, run))
+    if as_json:
+        typer.echo(json.dumps({"source": source, "num_removed": num_removed}))
+    else:
+        echo(f"{num_removed} {'task' if num_removed == 1 else 'tasks'} of {source} removed")
 
-        from infra.db.connect import with_database
-        from infra.db.tasks.tasks import get_tasks, known_source
-        from infra.sandbox.containers.image_names import parse_mirrors
-        from infra.sources.exporting import export_tasks
-        from mainspring.errors import UsageError
 
-        mirrors = parse_mirrors(mirror or "")
-        if len(mirrors) > 1:
-            raise UsageError("images are named after one mirror only", remedy="give one --mirror")
+def export(
+    directory: Annotated[
+        Path, typer.Argument(help="Folder for the files; created if it is missing.")
+    ],
+    source: Annotated[str, typer.Option(help="Task set to export (`tasks list` shows them).")],
+    split: Annotated[str | None, typer.Option(help="Export only this split.")] = None,
+    mirror: Annotated[
+        str | None, typer.Option(help="Mirror to name the images after, e.g. mirror.example/hub.")
+    ] = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Write instance_ids.txt, docker_images.txt and eval.jsonl, which can be imported again."""
+    import asyncio
 
-        async def read(db: Any) -> Any:
-            await known_source(db, source, split)
-            return await get_tasks(db, source, split)
+    from infra.db.connect import with_database
+    from infra.db.tasks.tasks import get_tasks, known_source
+    from infra.sandbox.containers.image_names import parse_mirrors
+    from infra.sources.exporting import export_tasks
+    from mainspring.errors import UsageError
 
-        found = asyncio.run(with_database(home, read))
-        try:
-            written = export_tasks(found, directory, mirrors[0] if mirrors else None)
-        except OSError as error:
-            raise UsageError(f"{error.filename or directory}: {error.strerror}") from None
-        if as_json:
-            typer.echo(json.dumps({str(directory / name): num for name, num in written.items()}))
-        else:
-            for name, num_lines in written.items():
-                echo(f"{directory / name}  {num_lines} lines")
+    mirrors = parse_mirrors(mirror or "")
+    if len(mirrors) > 1:
+        raise UsageError("images are named after one mirror only", remedy="give one --mirror")
+
+    async def read(db: Any) -> Any:
+        await known_source(db, source, split)
+        return await get_tasks(db, source, split)
+
+    tasks = asyncio.run(with_database(home, read))
+    try:
+        written = export_tasks(tasks, directory, mirrors[0] if mirrors else None)
+    except OSError as error:
+        raise UsageError(f"{error.filename or directory}: {error.strerror}") from None
+    if as_json:
+        typer.echo(json.dumps({str(directory / name): num for name, num in written.items()}))
+    else:
+        for name, num_lines in written.items():
+            echo(f"{directory / name}  {num_lines} lines")
 
 
 def _compiled(pattern: str | None) -> Any:

@@ -13,88 +13,83 @@ NUM_SHOWN = 20
 """Files named that were left out; more would hide what comes next."""
 
 
-def register(tasks: typer.Typer) -> None:
-    @tasks.command()
-    def new(
-        repository: Annotated[Path, typer.Argument(help="Folder of a git repository.")],
-        tests: Annotated[
-            list[str],
-            typer.Option(help="File or folder of hidden tests in the repository. Repeatable."),
-        ],
-        test_command: Annotated[
-            str, typer.Option(help="Bash command that runs the tests; exit code 0 means resolved.")
-        ],
-        out: Annotated[Path, typer.Option(help="JSONL file to append the row to.")],
-        gold: Annotated[
-            Path | None, typer.Option(help="Patch with the fix; the tests are in the work tree.")
-        ] = None,
-        base: Annotated[
-            str,
-            typer.Option(
-                help="Commit before the fix. Default: the fix's parent, or HEAD with --gold."
-            ),
-        ] = "",
-        fix: Annotated[str, typer.Option(help="Commit with the fix and its tests.")] = "",
-        task_id: Annotated[
-            str, typer.Option("--id", help="Id of the task. Default: repository and commit.")
-        ] = "",
-        issue: Annotated[
-            Path | None, typer.Option(help="File with the issue. Default: the fix's message.")
-        ] = None,
-        split: Annotated[str, typer.Option(help="Split of the task.")] = "train",
-        image: Annotated[
-            str | None, typer.Option(help="Docker image with the repository at --workdir.")
-        ] = None,
-        workdir: Annotated[
-            str, typer.Option(help="Folder of the repository in the sandbox.")
-        ] = "/testbed",
-        test_timeout: Annotated[
-            float, typer.Option(min=1.0, help="Time limit of the tests in seconds.")
-        ] = 60.0,
-        leave_out: Annotated[
-            list[str] | None,
-            typer.Option(
-                help="Files of the repository to leave out, as a pattern such as 'docs/*'. "
-                "Repeatable."
-            ),
-        ] = None,
-    ) -> None:
-        """Make a task from a git repository, as a row that `tasks import` takes.
+def new(
+    repository: Annotated[Path, typer.Argument(help="Folder of a git repository.")],
+    tests: Annotated[
+        list[str],
+        typer.Option(help="File or folder of hidden tests in the repository. Repeatable."),
+    ],
+    test_command: Annotated[
+        str, typer.Option(help="Bash command that runs the tests; exit code 0 means resolved.")
+    ],
+    out: Annotated[Path, typer.Option(help="JSONL file to append the row to.")],
+    gold: Annotated[
+        Path | None, typer.Option(help="Patch with the fix; the tests are in the work tree.")
+    ] = None,
+    base: Annotated[
+        str,
+        typer.Option(help="Commit before the fix. Default: the fix's parent, or HEAD with --gold."),
+    ] = "",
+    fix: Annotated[str, typer.Option(help="Commit with the fix and its tests.")] = "",
+    task_id: Annotated[
+        str, typer.Option("--id", help="Id of the task. Default: repository and commit.")
+    ] = "",
+    issue: Annotated[
+        Path | None, typer.Option(help="File with the issue. Default: the fix's message.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split of the task.")] = "train",
+    image: Annotated[
+        str | None, typer.Option(help="Docker image with the repository at --workdir.")
+    ] = None,
+    workdir: Annotated[
+        str, typer.Option(help="Folder of the repository in the sandbox.")
+    ] = "/testbed",
+    test_timeout: Annotated[
+        float, typer.Option(min=1.0, help="Time limit of the tests in seconds.")
+    ] = 60.0,
+    leave_out: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Files of the repository to leave out, as a pattern such as 'docs/*'. Repeatable."
+        ),
+    ] = None,
+) -> None:
+    """Make a task from a git repository, as a row that `tasks import` takes.
 
-        With --fix, the changes between two commits are split: changes to tests become the hidden
-        tests, the rest becomes the fix. With --gold, the fix is a patch, and the agent does not
-        see the files named by --tests.
+    With --fix, the changes between two commits are split: changes to tests become the hidden
+    tests, the rest becomes the fix. With --gold, the fix is a patch, and the agent does not
+    see the files named by --tests.
 
-        A row without an image holds text. Binary files, links and submodules are left out and
-        named, unless the fix or the tests need them.
-        """
-        from infra.sources.from_repository import RepositoryTask, make_row
+    A row without an image holds text. Binary files, links and submodules are left out and
+    named, unless the fix or the tests need them.
+    """
+    from infra.sources.from_repository import RepositoryTask, make_row
 
-        made = make_row(
-            repository,
-            RepositoryTask(
-                tests=tuple(tests),
-                test_command=test_command,
-                gold=None if gold is None else _read(gold),
-                base=base,
-                fix=fix,
-                id=task_id,
-                issue="" if issue is None else _read(issue),
-                split=split,
-                image=image,
-                workdir=workdir,
-                test_timeout_s=test_timeout,
-                leave_out=tuple(leave_out or ()),
-            ),
-        )
-        _append(out, made.row)
-        if made.left_out:
-            echo(f"left out {len(made.left_out)} of the repository's files:")
-            for named in _first(made.left_out):
-                echo(f"  {named}")
-        echo(f"task {made.row['id']} is in {out}; next:")
-        echo(f"  mainspring tasks import {out} --name {out.stem}")
-        echo(f"  mainspring tasks verify --source {out.stem} --split {split}")
+    made = make_row(
+        repository,
+        RepositoryTask(
+            tests=tuple(tests),
+            test_command=test_command,
+            gold=None if gold is None else _read(gold),
+            base=base,
+            fix=fix,
+            id=task_id,
+            issue="" if issue is None else _read(issue),
+            split=split,
+            image=image,
+            workdir=workdir,
+            test_timeout_s=test_timeout,
+            leave_out=tuple(leave_out or ()),
+        ),
+    )
+    _append(out, made.row)
+    if made.left_out:
+        echo(f"left out {len(made.left_out)} of the repository's files:")
+        for named in _first(made.left_out):
+            echo(f"  {named}")
+    echo(f"task {made.row['id']} is in {out}; next:")
+    echo(f"  mainspring tasks import {out} --name {out.stem}")
+    echo(f"  mainspring tasks verify --source {out.stem} --split {split}")
 
 
 def _first(left_out: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.options import Home, Json, hint, tell
+from cli.options import CampaignFile, DryRun, Home, Json, StoredName, hint, tell
 from cli.terminal_text import echo, plain
 from mainspring.algorithms.schedule import Schedule
 
@@ -20,72 +20,68 @@ Stop = Annotated[
         "--stop", help="Stop the processes. To resume, repeat the command without --stop."
     ),
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the checklist. Store and start nothing.")
-]
+
+app = typer.Typer()
 
 
-def register(app: typer.Typer) -> None:
-    @app.command()
-    def train(
-        file: Annotated[Path | None, typer.Argument(help="Campaign file (TOML).")] = None,
-        name: Annotated[
-            str | None,
-            typer.Option(help="Name of a stored campaign to resume, instead of its file."),
-        ] = None,
-        detach: Detach = False,
-        stop: Stop = False,
-        dry_run: DryRun = False,
-        home: Home = None,
-        as_json: Json = False,
-    ) -> None:
-        """Run a campaign with everything it needs on this machine, and write its report.
+@app.command()
+def train(
+    file: CampaignFile = None,
+    name: StoredName = None,
+    detach: Detach = False,
+    stop: Stop = False,
+    dry_run: DryRun = False,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Run a campaign with everything it needs on this machine, and write its report.
 
-        Starts Postgres and Temporal (unless configured), an engine if none is running, a rollout
-        worker, a sandbox node and the trainer. To resume after an interruption, repeat the command,
-        or give --name without the file.
-        """
-        from mainspring.config.files.reading import load_campaign
-        from mainspring.config.settings import configured_settings
+    Starts Postgres and Temporal (unless configured), an engine if none is running, a rollout
+    worker, a sandbox node and the trainer. To resume after an interruption, repeat the command,
+    or give --name without the file.
+    """
+    from mainspring.config.files.reading import load_campaign
+    from mainspring.config.settings import configured_settings
 
-        if file is None:
-            name = require_name(name, "train")
-            if stop:
-                return _stop(configured_settings(home).home, name)
-            command = ["train", "--name", name]
-            config = _stored(home, name)
-            return _perform(config, command, home, detach, stop, dry_run, as_json, as_stored=True)
-        config = load_campaign(file, tell)
-        refuse_other_name(name, config.name, file)
-        command = ["train", str(file.absolute())]
-        _perform(config, command, home, detach, stop, dry_run, as_json)
+    if file is None:
+        name = require_name(name, "train")
+        if stop:
+            return _stop(configured_settings(home).home, name)
+        command = ["train", "--name", name]
+        config = _stored(home, name)
+        return _perform(config, command, home, detach, stop, dry_run, as_json, as_stored=True)
+    config = load_campaign(file, tell)
+    refuse_other_name(name, config.name, file)
+    command = ["train", str(file.absolute())]
+    _perform(config, command, home, detach, stop, dry_run, as_json)
 
-    @app.command()
-    def quickstart(
-        seed: Annotated[int, typer.Option(min=0, help="Seed of tasks, model and sampling.")] = 0,
-        schedule: Annotated[
-            Schedule,
-            typer.Option(
-                help="Order of groups: by time (fastest), or by number, so that the same seed "
-                "gives the same weights (reproducible)."
-            ),
-        ] = Schedule.FASTEST,
-        detach: Detach = False,
-        stop: Stop = False,
-        dry_run: DryRun = False,
-        home: Home = None,
-        as_json: Json = False,
-    ) -> None:
-        """Train a small bundled model on bundled tasks (about 10 minutes on 2 cores).
 
-        Does what `mainspring train` does, with the bundled file. To resume after an interruption,
-        repeat the command.
-        """
-        from cli.operations.runs.quickstart import bundled_campaign
+@app.command()
+def quickstart(
+    seed: Annotated[int, typer.Option(min=0, help="Seed of tasks, model and sampling.")] = 0,
+    schedule: Annotated[
+        Schedule,
+        typer.Option(
+            help="Order of groups: by time (fastest), or by number, so that the same seed "
+            "gives the same weights (reproducible)."
+        ),
+    ] = Schedule.FASTEST,
+    detach: Detach = False,
+    stop: Stop = False,
+    dry_run: DryRun = False,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Train a small bundled model on bundled tasks (about 10 minutes on 2 cores).
 
-        command = ["quickstart", "--seed", str(seed), "--schedule", schedule]
-        config = bundled_campaign(seed, schedule)
-        _perform(config, command, home, detach, stop, dry_run, as_json, as_stored=True)
+    Does what `mainspring train` does, with the bundled file. To resume after an interruption,
+    repeat the command.
+    """
+    from cli.operations.runs.quickstart import bundled_campaign
+
+    command = ["quickstart", "--seed", str(seed), "--schedule", schedule]
+    config = bundled_campaign(seed, schedule)
+    _perform(config, command, home, detach, stop, dry_run, as_json, as_stored=True)
 
 
 def require_name(name: str | None, command: str) -> str:

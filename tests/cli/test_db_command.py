@@ -34,7 +34,7 @@ async def test_without_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 async def _run(*arguments: str) -> str:
     app = typer.Typer()
-    db.register(app)
+    app.add_typer(db.app)
     # In a thread, as on the command line: no event loop of ours around it.
     result = await asyncio.to_thread(CliRunner().invoke, app, ["db", *arguments])
     if result.exception is not None:

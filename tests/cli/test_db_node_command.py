@@ -142,7 +142,7 @@ async def drains(db: Database) -> dict[NodeId, bool]:
 
 async def run(*arguments: str) -> str:
     app = typer.Typer()
-    node.register(app)
+    app.add_typer(node.app)
     # In a thread, as on the command line: no event loop of ours around it.
     result = await asyncio.to_thread(CliRunner().invoke, app, ["node", *arguments])
     if result.exception is not None:

@@ -293,8 +293,8 @@ async def test_campaigns_on_a_narrow_terminal(store: Database) -> None:
 
 async def run(*arguments: str) -> str:
     app = typer.Typer()
-    rollout.register(app)
-    campaign.register(app)
+    app.add_typer(rollout.app)
+    app.add_typer(campaign.app)
     # In a thread, as on the command line: no event loop of ours around it.
     result = await asyncio.to_thread(CliRunner().invoke, app, list(arguments))
     if result.exception is not None:

@@ -38,7 +38,7 @@ async def store(
 
 async def run(*arguments: str) -> tuple[str, BaseException | None]:
     app = typer.Typer()
-    campaign.register(app)
+    app.add_typer(campaign.app)
     result = await asyncio.to_thread(CliRunner().invoke, app, ["campaign", *arguments])
     return result.stdout, result.exception
 

@@ -32,8 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(*arguments: str) -> BaseException | None:
     app = typer.Typer()
-    app.callback()(lambda: None)
-    serve.register(app)
+    app.add_typer(serve.app)
     return CliRunner().invoke(app, ["serve", *arguments]).exception
 
 

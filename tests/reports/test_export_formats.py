@@ -137,7 +137,7 @@ async def add_campaign(db: Database, ends: list[tuple[str, Verdict | None]] = EN
 
 async def run(*arguments: str) -> Result:
     app = typer.Typer()
-    command.register(app)
+    app.add_typer(command.app)
     # the command runs an event loop of its own
     return await asyncio.to_thread(CliRunner().invoke, app, ["rollout", *map(str, arguments)])
 

@@ -1,1 +1,1 @@
-"""What benches put in the place of policy, sandbox and program: it takes no time."""
+"""Stand-ins of benches for policy, sandbox and program, which take no time."""

@@ -20,12 +20,12 @@ from mainspring.environments.protocol import CommandResult
 from mainspring.errors import WorkFailed
 
 OBSERVATION = "<returncode>1</returncode>\n<output>\n{number} passed, 1 failed in 0.0{number}s\n"
-"""What a client tells next: another text in each call."""
+"""A client's next message: another text in each call."""
 
 
 @dataclass(slots=True)
 class SessionLoad:
-    """What each of these sessions asks, and what their calls took."""
+    """The calls of each of these sessions, and the times that they took."""
 
     num_sessions: int
     num_calls: int

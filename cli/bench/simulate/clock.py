@@ -26,7 +26,7 @@ SLOW = 1.5
 
 
 class Activity(Interceptor):
-    """Of each worker: notes when an activity began or ended last."""
+    """Note for each worker when an activity began or ended last."""
 
     def __init__(self) -> None:
         self.seen_s = time.monotonic()

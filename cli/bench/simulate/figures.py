@@ -46,7 +46,7 @@ class Figures:
     """Share of the trained rollouts that the deadline ended, or that were the last of their
     group."""
     turns_mean: float | None
-    """Of the trained rollouts: a mean below the trace's is a bias to short ones."""
+    """Mean turns of the trained rollouts: one below the trace's is a bias to short ones."""
     wall_simulated_s: float
     wall_real_s: float
 
@@ -107,7 +107,7 @@ async def measured(
 
 
 def _lives(journal: Journal, row: RolloutRecord) -> list[PlayedLife]:
-    """Of the try that was graded."""
+    """Lives of the try that was graded."""
     played = journal.lives(row.id, row.epoch)
     return [each for each in played if each.life.sample == played[-1].life.sample]
 

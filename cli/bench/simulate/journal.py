@@ -1,4 +1,4 @@
-"""What a simulated campaign did and when, in simulated unix seconds. Written by `fleet` alone.
+"""Events of a simulated campaign, in simulated unix seconds. Written by `fleet` alone.
 
 Invariant: an activity that runs twice writes the same key, and its first entry stands; slices of a
 life become one entry.

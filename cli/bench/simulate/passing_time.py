@@ -30,7 +30,7 @@ from mainspring.protocol.activities import (
 
 
 def duration_s(setting: Setting, activity: str, ask: Any) -> float:
-    """What the work of one activity takes, up to its end or to the moment its failure is known."""
+    """Duration of one activity's work, up to its end or to the moment its failure is known."""
     fixed_s = {
         OPEN_SANDBOX.name: OPEN_S,
         GRADE.name: GRADE_S,
@@ -47,7 +47,7 @@ def duration_s(setting: Setting, activity: str, ask: Any) -> float:
 
 
 class PassingTime(Interceptor):
-    """Of the worker that runs the workflows."""
+    """Interceptor of the worker that runs the workflows."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting

@@ -30,7 +30,7 @@ SLICE_TURNS = 4
 
 
 class OnLoss(StrEnum):
-    """What becomes of a rollout whose machine dies."""
+    """Treatment of a rollout whose machine dies."""
 
     RESUME = "resume"
     """A new sandbox, its commands replayed, the next turn: what Mainspring does."""
@@ -51,7 +51,7 @@ class Setting:
     """Mean of a machine's exponential lifetime; None: machines do not die."""
     on_loss: OnLoss = OnLoss.RESUME
     deadline_s: float | None = None
-    """Of a rollout's turns; then it is graded as it is (`agent.rollout_timeout_s`)."""
+    """Time limit of a rollout's turns; then it is graded as it is (`agent.rollout_timeout_s`)."""
     quorum: int | None = None
     """Scored rollouts of a group after which its others have `straggler_s` left
     (`trainer.quorum`); None: it waits for all. Machines then do not die."""

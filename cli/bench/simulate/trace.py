@@ -14,10 +14,10 @@ from statistics import NormalDist
 MEAN_TURNS = 64.8
 MAX_TURNS = 250
 TURNS_SIGMA = 0.8
-"""Of the logarithm: half of the rollouts end by turn 48, and 2 of 100 reach the last one."""
+"""Sigma of the logarithm: half of the rollouts end by turn 48, and 2 of 100 reach the last one."""
 MEAN_MODEL_S = 47.0
 MODEL_SIGMA = 0.5
-"""Of the logarithm of one reply's time."""
+"""Sigma of the logarithm of one reply's time."""
 MEAN_COMMAND_S = 0.6
 """Exponential."""
 SOLVED = 0.4
@@ -36,7 +36,7 @@ class TraceTurn:
 
 @lru_cache(maxsize=20_000)
 def turns(seed: int, sample: str) -> tuple[TraceTurn, ...]:
-    """Of one try at a task."""
+    """Turns of one try at a task."""
     draw = random.Random(f"{seed} turns {sample}")
     number = min(MAX_TURNS, max(1, round(draw.lognormvariate(_turns_mu(), TURNS_SIGMA))))
     model_mu = math.log(MEAN_MODEL_S) - MODEL_SIGMA**2 / 2
@@ -68,7 +68,7 @@ def _turns_mu() -> float:
 
 
 def _cut_mean(mu: float) -> float:
-    """Of a lognormal number that is cut at MAX_TURNS."""
+    """Mean of a lognormal number that is cut at MAX_TURNS."""
     below = NormalDist().cdf((math.log(MAX_TURNS) - mu) / TURNS_SIGMA)
     weighted = NormalDist().cdf((math.log(MAX_TURNS) - mu) / TURNS_SIGMA - TURNS_SIGMA)
     return math.exp(mu + TURNS_SIGMA**2 / 2) * weighted + MAX_TURNS * (1 - below)

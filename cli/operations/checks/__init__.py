@@ -1,1 +1,1 @@
-"""What is asked before a run is stored: whether its parts, model, tasks and machine can do it."""
+"""Checks before a run is stored: whether its parts, model, tasks and machine can do it."""

@@ -1,4 +1,4 @@
-"""What a campaign needs before it is stored: found, missing, or not visible from this machine.
+"""Needs of a campaign before it is stored: found, missing, or not visible from this machine.
 
 Invariants: looking changes nothing; whatever is missing comes with what to do about it; what only
 other machines can see is a warning, never a refusal. Used by `mainspring train`, which starts the
@@ -50,7 +50,7 @@ from mainspring.tasks.sandbox_choice import backend_name
 SPARE_BYTES = 2 << 30
 """Postgres, Temporal, logs and reports of a campaign of some hours."""
 BYTES_PER_PARAMETER = 16
-"""Of one checkpoint: weights, two moments and the exported copy, four bytes each."""
+"""Size of one checkpoint: weights, two moments and the exported copy, four bytes each."""
 TRAINER_LIBRARIES = ("torch", "ray", "megatron")
 
 
@@ -70,7 +70,7 @@ def require(campaign: str, items: Sequence[Item]) -> None:
 async def of_this_machine(
     config: CampaignConfig, settings: Settings, hardware: Hardware
 ) -> list[Item]:
-    """What `mainspring train` needs here before any service is asked."""
+    """Needs of `mainspring train` on this machine, before any service is asked."""
     model = as_before(model_item(config), config, settings.home)
     items = [
         model,
@@ -110,7 +110,7 @@ def _setting_items(config: CampaignConfig) -> list[Item]:
 async def of_the_fleet(
     config: CampaignConfig, settings: Settings, client: Client, db: Database
 ) -> list[Item]:
-    """What `mainspring campaign start` can see of engines and workers elsewhere."""
+    """Engines and workers elsewhere, as far as `mainspring campaign start` can see them."""
     model = model_item(config)
     items = [model, *_named_items(config), *_setting_items(config)]
     for url in config.policy.engines if model.state is State.OK else ():
@@ -160,7 +160,7 @@ async def _extension_items(config: CampaignConfig, client: Client, db: Database)
 
 
 async def of_the_tasks(config: CampaignConfig, db: Database | None) -> list[Item]:
-    """What a new campaign needs: room for its client; tasks in its splits, verified ones, none of
+    """Needs of a new campaign: room for its client; tasks in its splits, verified ones, none of
     which asks for another agent. Without `db` (Postgres is down) only what can be known."""
     items = _context_items(config)
     if config.tasks.source == BUNDLED:
@@ -203,7 +203,7 @@ async def of_the_tasks(config: CampaignConfig, db: Database | None) -> list[Item
 
 
 async def engine_item(config: CampaignConfig, url: str, settings: Settings) -> Item | None:
-    """What serves at `url`; None when no HTTP server answers there."""
+    """The server at `url`; None when no HTTP server answers there."""
     if not await local_engines.answering([url]):
         return None
     what, model = f"engine {url}", config.policy.model
@@ -353,7 +353,7 @@ def _disk_item(config: CampaignConfig, home: Path) -> Item:
 
 
 def _checkpoint_bytes(config: CampaignConfig) -> int:
-    """What those that are kept and the one being written take."""
+    """Size of those that are kept and of the one being written."""
     if config.policy.model == BUNDLED:
         return 0
     directory = Path(config.policy.model)

@@ -21,6 +21,6 @@ class Item:
     state: State
     found: str
     fix: str = ""
-    """What to do about it."""
+    """Remedy of what is missing."""
     is_service: bool = False
     """A missing service or machine, as opposed to wrong input."""

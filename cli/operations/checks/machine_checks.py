@@ -1,4 +1,4 @@
-"""What `mainspring doctor` finds: services, sandbox backends and their limits, disk.
+"""Findings of `mainspring doctor`: services, sandbox backends and their limits, disk.
 
 Leaves everything as it was.
 """
@@ -63,7 +63,7 @@ async def examine(home: Path | None) -> list[Finding]:
 
 
 async def contents_finding(backend: BwrapBackend) -> Finding:
-    """What tasks without an image find in their sandboxes."""
+    """Contents of sandboxes of tasks without an image."""
     try:
         contents = await backend.contents()
     except BackendUnavailable as unavailable:
@@ -77,7 +77,7 @@ async def contents_finding(backend: BwrapBackend) -> Finding:
 
 
 def group_findings(groups: cgroup.Cgroups) -> list[Finding]:
-    """What control groups limit of bubblewrap's sandboxes, for a worker started as we were."""
+    """Limits of bubblewrap's sandboxes by control groups, for a worker started as we were."""
     findings: list[Finding] = []
     for controller, what in cgroup.CONTROLLERS.items():
         reason = groups.missing.get(controller)

@@ -17,7 +17,7 @@ from mainspring.planning.model_shape import read_shape
 from mainspring.planning.plan import plan_of
 
 EXACTNESS = 0.1
-"""Of a plan, as a share."""
+"""Possible error of a plan, as a share."""
 
 
 def memory_here() -> int:

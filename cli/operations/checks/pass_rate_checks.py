@@ -17,7 +17,7 @@ from mainspring.status import Exclusion
 def refuse_pass_rates(
     config: CampaignConfig, split: str, counts: Mapping[Exclusion | None, int]
 ) -> None:
-    """Of a split without a task to use. Raises UsageError."""
+    """Refuse a split without a task to use. Raises UsageError."""
     bounds = config.curriculum
     found = ", ".join(
         f"{number} {word.replace('_', ' ')}" for word, number in counts.items() if word

@@ -1,4 +1,4 @@
-"""What `mainspring agents` does: bundles of this machine, made, listed, tried and removed."""
+"""Bundles of this machine, made, listed, tried and removed for `mainspring agents`."""
 
 import asyncio
 import re
@@ -55,7 +55,7 @@ def add_bundles(names: Sequence[str]) -> list[tuple[Bundle, bool]]:
 
 
 def list_bundles() -> list[Listed]:
-    """What is here, then what could be."""
+    """Bundles that are here, then those that could be."""
     here = store().list()
     rows = [_row(bundle) for bundle in here]
     names = {bundle.name for bundle in here}
@@ -74,7 +74,7 @@ def remove_bundle(name: str) -> str:
 
 
 def check_bundle(name: str) -> str:
-    """What each of its programs prints of its version, in a sandbox. Raises WorkFailed."""
+    """Run each of its programs for its version in a sandbox. Raises WorkFailed."""
     recipe = asked(name)
     bundle = store().find(recipe.bundle)
     if digest(bundle.folder) != bundle.manifest.sha256:
@@ -121,7 +121,7 @@ async def _try(recipe: Recipe, bundle: Bundle) -> str:
 
 
 def _version_in(text: str, recipe: Recipe) -> str:
-    """What a program tells of its version: all that it prints when it is asked for that alone."""
+    """Version that a program tells: all that it prints when it is asked for that alone."""
     if recipe.version_argument != "--version":
         named = re.search(rf"\b{re.escape(recipe.version)}\b", text)
         return named[0] if named else textwrap.shorten(text, TAIL_CHARS, placeholder=" ...")

@@ -148,7 +148,7 @@ async def revive(home: Path) -> list[str]:
 
 
 async def status(home: Path) -> list[ServiceState]:
-    """What runs and answers, for the home folder's stack or the configured services."""
+    """State of each service, for the home folder's stack or the configured services."""
     home = home.absolute()
     settings, configured = load_settings(home), configured_settings(home)
     postgres, temporal = Postgres(home).daemon.pid(), Temporal(home).daemon.pid()

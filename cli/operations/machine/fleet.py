@@ -41,7 +41,7 @@ UNREACHABLE_S = 120.0
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """On CPU every process gets one compute thread."""
 WORKERS = ("workers.rollout", "workers.sandbox")
-"""What a fork server imports ahead for these two."""
+"""Modules that a fork server imports ahead."""
 
 
 @dataclass(slots=True)

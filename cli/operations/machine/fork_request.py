@@ -1,4 +1,4 @@
-"""What a fleet asks of its fork server, and what every process of a fleet does when it begins.
+"""Requests of a fleet to its fork server, and the first acts of each process of a fleet.
 
 Pure but for `die_with_parent`. Imported by both sides: `cli.operations.machine.forks` and the
 program `cli.fork_server`, which is started and never imported.

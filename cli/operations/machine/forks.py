@@ -32,7 +32,7 @@ TRIES = 3
 
 
 SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Of the fork server, whatever the user has set: numpy starts a thread for each processor."""
+"""Set in every fork server, whatever the user has set: numpy starts a thread for each processor."""
 
 
 class ForkServerLost(Exception):

@@ -13,7 +13,7 @@ class GpusHere:
     name: str
     num: int
     memory_bytes: int
-    """Of the smallest one."""
+    """Memory of the smallest one."""
 
 
 def gpus_here() -> GpusHere | None:

@@ -43,7 +43,7 @@ SLOTS_PER_RUNNING = 2
 """KV caches of the CPU engine for each request at once, as its scheduler has it (not imported: it
 brings torch)."""
 SHARED_GPU_FRACTION = "0.35"
-"""Of a GPU's memory that SGLang may take where the trainer needs the same GPU."""
+"""Share of a GPU's memory that SGLang may take where the trainer needs the same GPU."""
 FIRST_VERSION = "base"
 """Not a policy version: the first request brings the engine up to date."""
 
@@ -57,7 +57,7 @@ class EngineKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What of this machine decides which engine is started."""
+    """Parts of this machine that decide which engine is started."""
 
     gpus: tuple[str, ...]
     """Indices or ids of the GPUs that this process may use."""

@@ -18,7 +18,7 @@ from mainspring.words.plain_text import plain
 
 CAUSE_CHARS = 200
 TAIL_BYTES = 64 << 10
-"""Of a log: a traceback is longer than a screen, and some loggers frame each of its lines."""
+"""End of a log: a traceback is longer than a screen, and some loggers frame each of its lines."""
 KILLED = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 """Ends by another's doing; the other signals are faults of the process itself."""
 
@@ -38,7 +38,7 @@ _BESIDE = re.compile(r"\d{4}-\d\d-\d\d|[{\[+]|  |Traceback |error: |\s*$")
 _FAULT = re.compile(
     r"\berror\b|\bfatal\b|\bfailed\b|\bpanic|\babort|terminate called|what\(\):", re.IGNORECASE
 )
-"""What libraries in other languages print before they end their process."""
+"""Lines that libraries in other languages print before they end their process."""
 _BOX = re.compile(r"[\u2500-\u257f]+")
 """Around what the command line tells of its arguments."""
 
@@ -103,7 +103,7 @@ class LifeBegun:
 
 
 def cause_in(text: str) -> str:
-    """What the end of a log tells as the error: our own line or the last traceback's class and
+    """The error at the end of a log: our own line or the last traceback's class and
     message, whichever came last; else the last line that tells of a fault, or that is not empty.
     Empty when nothing was logged."""
     lines = plain(text).splitlines()

@@ -30,8 +30,8 @@ async def spoken(
     *,
     what: str = "",
 ) -> T:
-    """What `work` gives. `what` it does, for a wait in which every service answers; empty: `work`
-    tells that itself."""
+    """The result of `work`. `what` is what it does, for a wait in which every service answers;
+    empty: `work` tells that itself."""
     begun = time.monotonic()
     task = asyncio.ensure_future(work)
     try:

@@ -1,4 +1,4 @@
-"""What an operator does to a campaign: cancel, pause, resume, drop its batch, roll back a version.
+"""Acts of an operator on a campaign: cancel, pause, resume, drop its batch, roll back a version.
 
 Invariants: a campaign that does not run is named with its status, and the command fails; what is
 dropped or rolled back is decided in the store, once, and the running workflow is told afterwards.
@@ -40,7 +40,7 @@ _WORDS = {
 
 
 async def refuse_ended(db: Database, name: str, verb: str) -> None:
-    """What the row alone tells, without Temporal. Raises UsageError."""
+    """Refuse by the row alone, without Temporal. Raises UsageError."""
     record = await campaign_named(db, name)
     if record.status in campaigns.ENDS:
         raise _does_not_run(record.id, record.status, verb)

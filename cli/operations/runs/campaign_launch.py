@@ -347,7 +347,7 @@ def _run_state(config: Measurement, paused: bool) -> RunState:
 
 
 def _state(config: CampaignConfig, paused: bool) -> CampaignState:
-    """What the workflow decides by; where the campaign stands it reads from the store."""
+    """Input of the workflow's decisions; where the campaign stands it reads from the store."""
     return CampaignState(
         campaign=CampaignId(config.name),
         plan=CampaignPlan(

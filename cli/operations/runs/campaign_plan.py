@@ -93,7 +93,7 @@ def _gpu_bytes(gpu_memory_gb: float | None, seen: GpusHere | None) -> tuple[int 
 
 
 def _shape(config: CampaignConfig) -> tuple[ModelShape, list[str]]:
-    """Of the model, and what about its directory is worth knowing."""
+    """Shape of the model, and what about its directory is worth knowing."""
     model = config.policy.model
     if model == BUNDLED:
         return shape_of(bundled_shape.config(), "the bundled model"), []

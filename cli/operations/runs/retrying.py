@@ -41,7 +41,7 @@ class Retried:
     restarted: list[CampaignId] = field(default_factory=list)
     """Runs that were started again."""
     kinds: dict[CampaignId, CampaignKind] = field(default_factory=dict)
-    """Of these."""
+    """Kinds of these."""
 
 
 async def retry(

@@ -1,4 +1,4 @@
-"""What is seen of a campaign's workflows, queues and nodes: Temporal and the store, read only.
+"""View of a campaign's workflows, queues and nodes: Temporal and the store, read only.
 
 Looks at the campaign's own workflow and its few oldest groups and rollouts: what holds those up
 holds up the rest. What it means is said by `mainspring.words.waits`.
@@ -48,7 +48,7 @@ NUM_OLDEST = 8
 
 
 async def look(db: Database, client: Client, record: CampaignRecord) -> Scene:
-    """What there is to see of the campaign now. Raises RPCError when Temporal does not answer."""
+    """Look at the campaign now. Raises RPCError when Temporal does not answer."""
     at = datetime.now(UTC)
     if record.status in ENDED:
         return Scene(record.id, record.kind, record.status, at, is_running=False)

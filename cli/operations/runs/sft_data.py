@@ -1,4 +1,4 @@
-"""What a supervised run is trained on: its sources, checked and put together sample by sample.
+"""Data of a supervised run: its sources, checked and put together sample by sample.
 
 Invariants: everything that is wrong with a source is found before the run is visible; a sample has
 ids of the model's own vocabulary and at most as many tokens as it may have; what is left out is
@@ -54,7 +54,7 @@ class SftSamples:
         self._num_too_long = self._longest = self._num_empty = 0
         self._first_empty = ""
         self.told: list[str] = []
-        """What became of each source, in words."""
+        """Outcome of each source, in words."""
 
     async def check_campaigns(self) -> None:
         """Raises UsageError for one whose rollouts this model cannot be trained on, and

@@ -1,4 +1,4 @@
-"""What of a campaign or other run still lives, and waiting until nothing does.
+"""Parts of a campaign or other run that still live, and waiting until none does.
 
 Invariants: counted are its workflows that run in Temporal and its sandboxes that a live node holds;
 what outlives its run's end is cancelled, as nothing would use it; a run that was started again
@@ -107,7 +107,7 @@ class Ending:
         return False
 
     async def _cancel(self, seen: Alive) -> None:
-        """What the run's own workflow did not cancel: those of one that finished, or that was
+        """Cancel what the run's own workflow did not: those of one that finished, or that was
         terminated. Its own ends by itself."""
         for id in seen.workflows.keys() - self._cancelled - {seen.own}:
             self._cancelled.add(id)

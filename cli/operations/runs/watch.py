@@ -56,10 +56,10 @@ SPARK_WIDTH = 60
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What there is to see of a campaign now."""
+    """View of a campaign now."""
 
     unit: str
-    """What its bar counts."""
+    """Noun that its bar counts."""
     num_done: int
     total: int
     facts: list[tuple[str, str]]
@@ -70,7 +70,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """What happens in Temporal."""
+    """Progress in Temporal."""
 
     doing: tuple[str, ...] = ()
     waits: tuple[Wait, ...] = ()
@@ -219,7 +219,7 @@ class RunWatch:
         return Shown("rollouts", seen.num_done, total, facts, line, moves.waits)
 
     async def _look(self, record: CampaignRecord) -> Moves:
-        """What happens in Temporal, asked now and then; nothing when the campaign has ended."""
+        """Progress in Temporal, asked now and then; nothing when the campaign has ended."""
         if record.status in ENDED:
             return Moves()
         if time.monotonic() - self._looked_at < LOOK_EVERY_S:

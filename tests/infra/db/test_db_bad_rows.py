@@ -78,7 +78,7 @@ async def import_file(home: Path, rows: list[dict[str, object]], *more: str):
     file = home / "rows.jsonl"
     file.write_text("".join(json.dumps(each) + "\n" for each in rows))
     app = typer.Typer()
-    tasks.register(app)
+    app.add_typer(tasks.app)
     # the command runs an event loop of its own
     arguments = ["tasks", "import", str(file), *more]
     return file, await asyncio.to_thread(CliRunner().invoke, app, arguments)

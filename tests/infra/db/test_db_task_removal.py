@@ -32,7 +32,7 @@ def home(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 async def ask(*arguments: str | Path) -> Result:
     app = typer.Typer()
-    tasks.register(app)
+    app.add_typer(tasks.app)
     # the command runs an event loop of its own
     return await asyncio.to_thread(CliRunner().invoke, app, ["tasks", *map(str, arguments)])
 

@@ -19,7 +19,7 @@ from tests.waiting import DEADLINE_S
 
 COMMAND = (
     "import typer; from cli.machine import serve; "
-    "app = typer.Typer(); app.callback()(lambda: None); serve.register(app); app()"
+    "app = typer.Typer(); app.add_typer(serve.app); app()"
 )
 
 

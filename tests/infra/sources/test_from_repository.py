@@ -52,7 +52,7 @@ def repository(tmp_path: Path) -> Path:
 
 def new(repository: Path, *arguments: str) -> Result:
     app = typer.Typer()
-    tasks.register(app)
+    app.add_typer(tasks.app)
     return CliRunner().invoke(app, ["tasks", "new", str(repository), *arguments])
 
 
