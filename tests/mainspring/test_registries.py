@@ -135,3 +135,4 @@ def test_what_cannot_be_imported_is_refused(what: str) -> None:
         registry.check("nobody")
     if what in FIELDS:
         assert "cannot be imported" in refused(FIELDS[what], NOWHERE).message
+        refused(FIELDS[what], "nobody")
