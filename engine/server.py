@@ -15,7 +15,7 @@ from engine.scheduler import Scheduler
 from engine.served_model import ServedModel
 from engine.slots import fitting_batch
 from engine.thread import EngineThread
-from infra.listener import listen
+from infra.tcp import listen
 
 SHUTDOWN_TIMEOUT_S = 5
 """Requests still open then are cut; their clients go to another engine."""

@@ -11,10 +11,9 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from gateway import models
 from gateway.bodies import Bodies
 from gateway.channel import Channel
-from gateway.dialects import gemini, messages
+from gateway.dialects import gemini, messages, openai
 from gateway.dialects.protocol import DialectWire, Envelope, Problem, ProblemKind
 from gateway.endpoint import Endpoint, Handler
 from gateway.exchange import KEEP_ALIVE_S, Exchange
@@ -85,8 +84,8 @@ class _Gateway:
     async def models(self, channel: Channel) -> None:
         wire = _wire_of(channel)
         if session := await self._admitted(channel, wire, "GET"):
-            listed = {MESSAGES: models.anthropic_list, GEMINI: models.gemini_list}
-            await channel.respond(200, listed.get(wire, models.openai_list)(session.max_context))
+            listed = {MESSAGES: messages.models, GEMINI: gemini.models}
+            await channel.respond(200, listed.get(wire, openai.models)(session.max_context))
 
     async def model(self, channel: Channel) -> None:
         """One model, or Gemini's `models/NAME:METHOD`."""
@@ -102,8 +101,8 @@ class _Gateway:
             return
         wire = _wire_of(channel)
         if session := await self._admitted(channel, wire, "GET"):
-            forms = {MESSAGES: models.in_anthropic_form, GEMINI: models.in_gemini_form}
-            told = forms.get(wire, models.in_openai_form)
+            forms = {MESSAGES: messages.model, GEMINI: gemini.model}
+            told = forms.get(wire, openai.model)
             name = channel.scope["path_params"]["model"]
             await channel.respond(200, told(name, session.max_context))
 

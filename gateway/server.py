@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from gateway.connection import MAX_CONNECTIONS, BoundConnections, Connection
 from gateway.timed_connection import HEADERS_TIMEOUT_S, TimedConnection
-from infra.listener import listen
+from infra.tcp import listen
 from mainspring.errors import ServiceError
 
 MAX_HEADERS_BYTES = 64 * 1024

@@ -1,24 +1,24 @@
-"""Which extensions of your own a configuration names, and which processes import them.
+"""All extension points: which table each has, which field of a configuration names it, and which
+processes import it.
 
-Invariant: the same table as in docs/extending.md. Pure. Imported by commands, which ask each
-process whether it can import its share before a run is stored.
+Invariant: the same table as in docs/extending.md, but for what only Mainspring brings. Pure; a
+registry is named by its path, because some of them import what the domain must not. Imported by
+commands, which ask each process whether it can import its share before a run is stored.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
 from pydantic import BaseModel
 
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.named import is_path
+from mainspring.config.registry import is_path
 from mainspring.config.sft import SftConfig
-from mainspring.config.tracking import TrackingConfig
-from mainspring.programs.functions import FUNCTION
-from mainspring.programs.harbor import HARBOR
+from mainspring.programs.functions import FUNCTION, FUNCTIONS
+from mainspring.programs.harbor import HARBOR, HARBOR_AGENTS
 from mainspring.training.tracking import TRACKERS, chosen
-
-HARBOR_AGENT = "Harbor agent"
 
 
 class ProcessRole(StrEnum):
@@ -28,6 +28,142 @@ class ProcessRole(StrEnum):
     """Holds sandboxes, or worlds of an environment of your own."""
     TRAINER = "trainer"
     """Computes advantages, losses and gradients."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionPoint:
+    what: str
+    """For messages."""
+    registry: str
+    """As "module:attribute", a `mainspring.config.registry.Registry`."""
+    protocol: str
+    """The file that tells what one must do."""
+    field: str | None = None
+    """Dotted, of a configuration. None: a command's argument names it."""
+    roles: tuple[ProcessRole, ...] = ()
+    """Processes that import one of your own, beside commands."""
+    of_kind: str | None = None
+    """The `agent.kind` that the field belongs to; None: any."""
+    is_open: bool = True
+    """The field takes paths of your own."""
+
+
+_WORKER, _NODE, _TRAINER = ProcessRole.ROLLOUT_WORKER, ProcessRole.NODE, ProcessRole.TRAINER
+POINTS = (
+    ExtensionPoint(
+        what="agent",
+        registry="mainspring.agents.choice:AGENTS",
+        protocol="mainspring/agents/protocol.py",
+        field="agent.kind",
+        roles=(_WORKER, _NODE),
+    ),
+    ExtensionPoint(
+        what="program",
+        registry="mainspring.programs.profiles.choice:PROFILES",
+        protocol="mainspring/programs/profile.py",
+        field="agent.kind",
+        is_open=False,
+    ),
+    ExtensionPoint(
+        what=FUNCTIONS.what,
+        registry="mainspring.programs.functions:FUNCTIONS",
+        protocol="mainspring/programs/functions.py",
+        field="agent.options.function",
+        roles=(_NODE,),
+        of_kind=FUNCTION,
+    ),
+    ExtensionPoint(
+        what=HARBOR_AGENTS.what,
+        registry="mainspring.programs.harbor:HARBOR_AGENTS",
+        protocol="infra/harbor/making.py",
+        field="agent.options.agent",
+        roles=(_NODE,),
+        of_kind=HARBOR,
+    ),
+    ExtensionPoint(
+        what="reply parser",
+        registry="mainspring.programs.parsing.choice:PARSERS",
+        protocol="mainspring/programs/parsing/protocol.py",
+        field="agent.tool_parser",
+        roles=(_WORKER,),
+    ),
+    ExtensionPoint(
+        what="environment",
+        registry="mainspring.environments.choice:ENVIRONMENTS",
+        protocol="mainspring/environments/protocol.py",
+        field="environments",
+        roles=(_NODE,),
+    ),
+    ExtensionPoint(
+        what="sandbox backend",
+        registry="infra.sandbox.backends:BACKENDS",
+        protocol="infra/sandbox/protocol.py",
+        field="sandbox.backend",
+        roles=(_NODE,),
+    ),
+    ExtensionPoint(
+        what="reward",
+        registry="mainspring.rewards.scoring:PARTS",
+        protocol="mainspring/rewards/scoring.py",
+        field="reward.parts.name",
+        roles=(_WORKER,),
+    ),
+    ExtensionPoint(
+        what="curriculum",
+        registry="mainspring.curricula.choice:CURRICULA",
+        protocol="mainspring/curricula/protocol.py",
+        field="curriculum.kind",
+        roles=(_WORKER,),
+    ),
+    ExtensionPoint(
+        what="filter",
+        registry="mainspring.algorithms.choice:FILTERS",
+        protocol="mainspring/algorithms/filters/protocol.py",
+        field="trainer.filter",
+        roles=(_WORKER,),
+    ),
+    ExtensionPoint(
+        what="advantage",
+        registry="mainspring.algorithms.choice:ADVANTAGES",
+        protocol="mainspring/algorithms/advantages/protocol.py",
+        field="trainer.advantage",
+        roles=(_TRAINER,),
+    ),
+    ExtensionPoint(
+        what="loss",
+        registry="mainspring.algorithms.choice:LOSSES",
+        protocol="trainer/losses/protocol.py",
+        field="trainer.loss",
+        roles=(_TRAINER,),
+    ),
+    ExtensionPoint(
+        what="correction",
+        registry="mainspring.algorithms.choice:CORRECTIONS",
+        protocol="trainer/corrections/protocol.py",
+        field="trainer.correction.kind",
+        roles=(_TRAINER,),
+    ),
+    ExtensionPoint(
+        what="engine",
+        registry="mainspring.algorithms.choice:ENGINES",
+        protocol="trainer/engines/protocol.py",
+        field="trainer.engine",
+        roles=(_TRAINER,),
+    ),
+    ExtensionPoint(
+        what="tracker",
+        registry="mainspring.training.tracking:TRACKERS",
+        protocol="infra/tracking/protocol.py",
+        field="tracking",
+        roles=(_TRAINER,),
+        is_open=False,
+    ),
+    ExtensionPoint(
+        what="task source",
+        registry="infra.sources.own:SOURCES",
+        protocol="infra/sources/protocol.py",
+    ),
+)
 
 
 class Extension(BaseModel):
@@ -40,41 +176,35 @@ class Extension(BaseModel):
 def extensions_of(config: AnyRun, role: ProcessRole) -> list[Extension]:
     """Extensions that a process of `role` imports for a run; what Mainspring brings is left out.
 
-    Harbor's own agents are listed: they need a package that is an extra."""
-    return [
-        Extension(what=what, path=name)
-        for what, name, roles in _named(config)
-        if role in roles and (is_path(name) or what == HARBOR_AGENT)
+    Harbor's own agents and trackers are listed: they need packages of extras."""
+    found = [
+        Extension(what=point.what, path=name)
+        for point in POINTS
+        if point.is_open and role in point.roles
+        for name in _names(config, point)
+        if is_path(name) or point.what == HARBOR_AGENTS.what
     ]
+    if role is ProcessRole.TRAINER and isinstance(config, CampaignConfig | SftConfig):
+        for name in chosen(config.tracking):
+            found.append(Extension(what=f"tracker {name}", path=TRACKERS.path_of(name)))
+    return found
 
 
-def _named(config: AnyRun) -> Iterator[tuple[str, str, tuple[ProcessRole, ...]]]:
-    if isinstance(config, SftConfig):
-        yield "engine", config.trainer.engine_name, (ProcessRole.TRAINER,)
-        yield from _trackers(config.tracking)
-        return
-    yield "agent", config.agent.kind, (ProcessRole.ROLLOUT_WORKER, ProcessRole.NODE)
-    if config.agent.kind == FUNCTION:
-        yield FUNCTION, str(config.agent.options.get("function")), (ProcessRole.NODE,)
-    if config.agent.kind == HARBOR:
-        yield HARBOR_AGENT, str(config.agent.options.get("agent")), (ProcessRole.NODE,)
-    for part in config.reward.parts:
-        yield "reward", part.name, (ProcessRole.ROLLOUT_WORKER,)
-    for path in config.environments.values():
-        yield "environment", path, (ProcessRole.NODE,)
-    if config.sandbox.backend is not None:
-        yield "sandbox backend", config.sandbox.backend, (ProcessRole.NODE,)
-    if isinstance(config, CampaignConfig):
-        trainer = config.trainer
-        yield "curriculum", config.curriculum.kind, (ProcessRole.ROLLOUT_WORKER,)
-        yield "filter", trainer.filter, (ProcessRole.ROLLOUT_WORKER,)
-        yield "advantage", trainer.advantage, (ProcessRole.TRAINER,)
-        yield "loss", trainer.loss, (ProcessRole.TRAINER,)
-        yield "correction", trainer.correction.kind, (ProcessRole.TRAINER,)
-        yield "engine", trainer.engine_name, (ProcessRole.TRAINER,)
-        yield from _trackers(config.tracking)
+def _names(config: AnyRun, point: ExtensionPoint) -> list[str]:
+    """What the configuration has in the point's field."""
+    is_read = point.of_kind in (None, config.agent.kind)
+    if point.field is None or not is_read:
+        return []
+    return [each for each in _at(config, point.field) if isinstance(each, str)]
 
 
-def _trackers(tracking: TrackingConfig) -> Iterator[tuple[str, str, tuple[ProcessRole, ...]]]:
-    for name in chosen(tracking):
-        yield f"tracker {name}", TRACKERS[name], (ProcessRole.TRAINER,)
+def _at(value: object, field: str) -> Iterator[object]:
+    if isinstance(value, tuple):
+        for each in value:
+            yield from _at(each, field)
+    elif not field:
+        yield from value.values() if isinstance(value, Mapping) else (value,)
+    else:
+        first, _, rest = field.partition(".")
+        inner = value.get(first) if isinstance(value, Mapping) else getattr(value, first, None)
+        yield from _at(inner, rest)

@@ -217,7 +217,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"connect", "nodes", "rollouts", "tasks"},
         {"fence", "listening", "store"},
         {"database"},
-        {"revision", "tables"},
+        {"tables"},
     ),
     "infra/policy": (
         {"serving"},

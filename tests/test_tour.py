@@ -21,11 +21,11 @@ PARTS = ("**Decides:** ", "**Keeps:** ", "**Killed here:** ")
 DOORS = {
     "mainspring/algorithms/advantages/grpo.py: grpo": (
         "mainspring/algorithms/choice.py",
-        '"grpo": grpo',
+        '("grpo", grpo)',
     ),
     "trainer/losses/clip.py: clip": (
         "mainspring/algorithms/choice.py",
-        '"clip": "trainer.losses.clip:clip"',
+        '("clip", "trainer.losses.clip:clip")',
     ),
     "infra/db/listening.py: _told": ("infra/db/programs/model_requests.py", "pg_notify("),
 }

@@ -6,10 +6,10 @@ Pure; the tests hold every answer against the types of the package `openai`.
 
 from typing import Any
 
-from gateway.dialects import openai_errors, sse
+from gateway.dialects import openai, sse
 from gateway.dialects.conversation import Conversation, Text, Toolbox
 from gateway.dialects.json_value import BadRequest, JsonValue
-from gateway.dialects.openai_text import text_of
+from gateway.dialects.openai import text_of
 from gateway.dialects.protocol import Envelope, ParsedRequest, Problem, ProblemKind
 from mainspring.programs.reply import Answer, Reply
 from mainspring.programs.request import Dialect, ModelRequest, ToolCall
@@ -112,12 +112,12 @@ class Chat:
         return [*events, "data: [DONE]\n\n"]
 
     def error(self, problem: Problem) -> tuple[int, dict[str, Any]]:
-        status, body = openai_errors.error(problem)
+        status, body = openai.error(problem)
         # litellm, and so mini-swe-agent, asks again for minutes after a 403 and not after a 401.
         return 401 if problem.kind is ProblemKind.SESSION_OVER else status, body
 
     def error_event(self, problem: Problem) -> str:
-        return sse.event(openai_errors.error(problem)[1])
+        return sse.event(openai.error(problem)[1])
 
     def tells_in_stream(self, problem: Problem) -> bool:
         return False

@@ -12,6 +12,7 @@ from gateway.dialects.arguments import from_object, to_object
 from gateway.dialects.conversation import Conversation, Text, Toolbox, as_json
 from gateway.dialects.json_value import BadRequest, JsonValue
 from gateway.dialects.protocol import STATUSES, Envelope, ParsedRequest, Problem, ProblemKind
+from mainspring.programs.profile import MODEL_NAME
 from mainspring.programs.reply import Answer
 from mainspring.programs.request import Dialect, ModelRequest, ToolCall
 
@@ -115,6 +116,21 @@ class Gemini:
 def token_count(num_tokens: int) -> dict[str, int]:
     """The answer of the route that counts tokens."""
     return {"totalTokens": num_tokens}
+
+
+def model(name: str, max_context: int) -> dict[str, Any]:
+    """What the route of a model answers: there is one, under any name."""
+    return {
+        "name": f"models/{name}",
+        "displayName": name,
+        "inputTokenLimit": max_context,
+        "supportedGenerationMethods": ["generateContent", "countTokens"],
+    }
+
+
+def models(max_context: int) -> dict[str, Any]:
+    """The answer of the route that lists models."""
+    return {"models": [model(MODEL_NAME, max_context)]}
 
 
 class _Contents(Conversation):

@@ -12,6 +12,7 @@ from gateway.dialects.arguments import from_object, to_object
 from gateway.dialects.conversation import Conversation, Text, Toolbox, as_json, without_billing
 from gateway.dialects.json_value import JsonValue
 from gateway.dialects.protocol import STATUSES, Envelope, ParsedRequest, Problem, ProblemKind
+from mainspring.programs.profile import MODEL_NAME
 from mainspring.programs.reply import Answer, Finish
 from mainspring.programs.request import Dialect, ModelRequest, ToolCall
 
@@ -29,6 +30,7 @@ _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "top_k": (),
     "top_p": (),
 }
+_BEGAN = "1970-01-01T00:00:00Z"
 _SUBAGENT = "cc_is_subagent=true"
 _FINISHES = {
     Finish.STOP: "end_turn",
@@ -109,6 +111,27 @@ class Messages:
 def token_count(num_tokens: int) -> dict[str, int]:
     """The answer of the route that counts tokens."""
     return {"input_tokens": num_tokens}
+
+
+def model(name: str, max_context: int) -> dict[str, Any]:
+    """What the route of a model answers: there is one, under any name."""
+    return {
+        "id": name,
+        "type": "model",
+        "display_name": name,
+        "created_at": _BEGAN,
+        "max_input_tokens": max_context,
+    }
+
+
+def models(max_context: int) -> dict[str, Any]:
+    """The answer of the route that lists models."""
+    return {
+        "data": [model(MODEL_NAME, max_context)],
+        "has_more": False,
+        "first_id": MODEL_NAME,
+        "last_id": MODEL_NAME,
+    }
 
 
 def _add(conversation: Conversation, message: JsonValue) -> None:

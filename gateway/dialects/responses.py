@@ -9,11 +9,11 @@ tests hold every answer against the types of the package `openai`.
 
 from typing import Any
 
-from gateway.dialects import openai_errors, responses_stream, sse
+from gateway.dialects import openai, responses_stream, sse
 from gateway.dialects.arguments import FREEFORM_SCHEMA, from_freeform, to_freeform
 from gateway.dialects.conversation import Conversation, Text, Toolbox, as_json
 from gateway.dialects.json_value import BadRequest, JsonValue
-from gateway.dialects.openai_text import text_of
+from gateway.dialects.openai import text_of
 from gateway.dialects.protocol import Envelope, ParsedRequest, Problem, ProblemKind
 from mainspring.programs.reply import Answer
 from mainspring.programs.request import Dialect, ModelRequest, ToolCall
@@ -93,7 +93,7 @@ class Responses:
         return responses_stream.events(_response(asked, answer), self.body(asked, answer))
 
     def error(self, problem: Problem) -> tuple[int, dict[str, Any]]:
-        status, body = openai_errors.error(problem)
+        status, body = openai.error(problem)
         # Codex asks again after a 403 and not after a 400.
         return 400 if problem.kind is ProblemKind.SESSION_OVER else status, body
 

@@ -5,13 +5,13 @@ Invariant: what a client puts together from the pieces is the answer in `respons
 
 from typing import Any
 
-from gateway.dialects import openai_errors, sse
+from gateway.dialects import openai, sse
 from gateway.dialects.protocol import Problem, ProblemKind
 
 _FAILURE_CODES = {
     ProblemKind.UNAVAILABLE: "server_error",
     ProblemKind.INTERNAL: "server_error",
-    ProblemKind.PROMPT_TOO_LONG: openai_errors.CODES[ProblemKind.PROMPT_TOO_LONG],
+    ProblemKind.PROMPT_TOO_LONG: openai.CODES[ProblemKind.PROMPT_TOO_LONG],
 }
 """Codex compacts at the last one and asks again after the others; every other problem has the code
 at which it stops."""
@@ -47,7 +47,7 @@ def events(opening: dict[str, Any], whole: dict[str, Any]) -> list[str]:
 def failure(problem: Problem) -> str:
     error = {
         "code": _FAILURE_CODES.get(problem.kind, _STOP),
-        "message": openai_errors.message(problem),
+        "message": openai.message(problem),
     }
     response = {
         "id": "resp_failed",

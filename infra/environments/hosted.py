@@ -10,11 +10,11 @@ from infra.environments.own import OwnEnvironment, OwnWorld
 from infra.environments.swe import SweEnvironment, SweWorld
 from infra.sandbox.backends import Backends
 from infra.sandbox.protocol import SandboxBackend
-from mainspring.config.named import find, make
 from mainspring.config.run import RunConfig
 from mainspring.environments.choice import (
     ENVIRONMENTS,
     OF_FUNCTIONS,
+    OF_KINDS,
     check_environments,
     environment_of,
     is_world,
@@ -38,7 +38,7 @@ class Environments:
     def __init__(self, backends: Backends) -> None:
         self.backends = backends
         self.swe = SweEnvironment(backends)
-        self._made: dict[tuple[str, bool], Hosted] = {(ENVIRONMENTS[SWE], False): self.swe}
+        self._made: dict[tuple[str, bool], Hosted] = {(OF_KINDS[SWE], False): self.swe}
         """By name, and whether a function is the world."""
 
     def of(self, config: RunConfig, task: AnyTask) -> Hosted:
@@ -53,7 +53,7 @@ class Environments:
     def _make(self, name: str, of_function: bool) -> Hosted:
         if name == OF_FUNCTIONS:
             return OwnEnvironment(name, FunctionEnvironment(None))
-        made = make("environment", name, find("environment", name, {}), self.backends)
+        made = ENVIRONMENTS.make(name, self.backends)
         if of_function:
             return OwnEnvironment(name, FunctionEnvironment(OwnEnvironment(name, made)))
         return made if isinstance(made, SweEnvironment) else OwnEnvironment(name, made)

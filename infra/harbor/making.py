@@ -19,9 +19,9 @@ from harbor.environments.base import BaseEnvironment
 from harbor.models.agent.name import AgentName
 from harbor.models.trial.config import AgentConfig
 
-from mainspring.config.named import find, is_path
+from mainspring.config.registry import is_path
 from mainspring.errors import ConfigError
-from mainspring.programs.harbor import HarborStart, Inside
+from mainspring.programs.harbor import HARBOR_AGENTS, HarborStart, Inside
 
 _API_BASE = "api_base"
 _MODEL_INFO = "model_info"
@@ -33,7 +33,7 @@ def class_of(agent: str) -> type[BaseAgent]:
     """Raises ConfigError."""
     if not is_path(agent):
         return AgentFactory.get_agent_class(AgentName(agent))
-    found = find("Harbor agent", agent, {})
+    found = HARBOR_AGENTS.find(agent)
     if not inspect.isclass(found) or not issubclass(found, BaseAgent):
         what = f"the class {found.__name__}" if inspect.isclass(found) else type(found).__name__
         raise ConfigError(

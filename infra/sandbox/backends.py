@@ -11,22 +11,35 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.containers.docker import DockerBackend
 from infra.sandbox.protocol import BackendPlace, BackendUnavailable, SandboxBackend
-from mainspring.config.named import find, find_class
+from mainspring.config.registry import Registry
 from mainspring.errors import ConfigError
 from mainspring.tasks.sandbox_choice import BWRAP, DOCKER, backend_name
 
 Found = SandboxBackend | BackendUnavailable
 """A backend, or why it cannot run here."""
-BACKENDS: dict[str, Callable[[BackendPlace], SandboxBackend]] = {
-    DOCKER: lambda place: DockerBackend(place.state_dir, place.mirrors),
-    BWRAP: lambda place: BwrapBackend(place.state_dir),
-}
-METHODS = ("probe", "open", "attach", "rename", "list_open", "remove")
+
+
+class _Docker(DockerBackend):
+    def __init__(self, place: BackendPlace) -> None:
+        super().__init__(place.state_dir, place.mirrors)
+
+
+class _Bwrap(BwrapBackend):
+    def __init__(self, place: BackendPlace) -> None:
+        super().__init__(place.state_dir)
+
+
+BACKENDS: Registry[Callable[[BackendPlace], SandboxBackend]] = Registry(
+    "sandbox backend",
+    ((DOCKER, _Docker), (BWRAP, _Bwrap)),
+    takes="place",
+    methods=("probe", "open", "attach", "rename", "list_open", "remove"),
+)
 
 
 class Backends(Mapping[str, Found]):
@@ -104,13 +117,6 @@ async def available_backends(
     return backends.with_backends(dict(zip((place.name for place in places), found, strict=True)))
 
 
-def check_backend(name: str | None) -> None:
-    """Raises ConfigError when no backend has this name, it cannot be imported, or it lacks a
-    method. Whether it can run is for its nodes to find out."""
-    if name is not None:
-        find_class("sandbox backend", name, BACKENDS, METHODS, "place")
-
-
 def _state_dir_of(name: str, state_dir: Path) -> Path:
     """Each class of your own has a directory, so that no two list each other's sandboxes."""
     if name in BACKENDS:
@@ -121,9 +127,8 @@ def _state_dir_of(name: str, state_dir: Path) -> Path:
 
 async def _probe(place: BackendPlace) -> Found:
     try:
-        check_backend(place.name)
-        make: Any = find("sandbox backend", place.name, BACKENDS)
-        backend = await asyncio.to_thread(make, place)
+        BACKENDS.check(place.name)
+        backend = await asyncio.to_thread(BACKENDS.find(place.name), place)
         if backend.name != place.name:
             return BackendUnavailable(
                 f"sandbox backend {place.name!r} calls itself {backend.name!r}",

@@ -4,12 +4,16 @@ Invariant: whatever is wrong with it is one UsageError that names it; no row tha
 reaches the store.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
-from infra.sources.protocol import ImportOptions, SourceRow
-from mainspring.config.named import find_class, make
+from infra.sources.protocol import ImportOptions, SourceRow, TaskSource
+from mainspring.config.registry import Registry
 from mainspring.errors import MainspringError, UsageError
+
+SOURCES: Registry[Callable[[ImportOptions], TaskSource]] = Registry(
+    "task source", takes="options", methods=("rows",)
+)
+"""Of your own, which are named by their paths only: `resolve` tells the others by what they are."""
 
 
 class OwnSource:
@@ -18,8 +22,8 @@ class OwnSource:
     def __init__(self, named: str, options: ImportOptions) -> None:
         """Raises ConfigError when no source can be imported and made of it."""
         self._named = named
-        found = find_class("task source", named, {}, ("rows",), "options")
-        self._source: Any = make("task source", named, found, options)
+        SOURCES.check(named)
+        self._source = SOURCES.make(named, options)
 
     def rows(self) -> Iterator[SourceRow]:
         try:

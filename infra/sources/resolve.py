@@ -11,7 +11,7 @@ from infra.sources.image_rules import check_template
 from infra.sources.own import OwnSource
 from infra.sources.protocol import ImportOptions, TaskSource
 from infra.sources.swebench_repo import SwebenchRepoSource
-from mainspring.config.named import is_path
+from mainspring.config.registry import is_path
 from mainspring.errors import UsageError
 from mainspring.tasks.allow_list import AllowList
 

@@ -7,7 +7,6 @@ worker, and by commands, which refuse a campaign whose tracker is not installed.
 import importlib.util
 
 from infra.tracking.protocol import TrackedBy, Tracker
-from mainspring.config.named import find
 from mainspring.config.tracking import TrackingConfig
 from mainspring.errors import ConfigError
 from mainspring.training.tracking import TRACKERS, chosen
@@ -26,4 +25,4 @@ def check_tracking(tracking: TrackingConfig) -> None:
 
 def make_tracker(name: str, given: TrackedBy) -> Tracker:
     """Imports its package. Raises ConfigError."""
-    return find("tracker", TRACKERS[name], {})(given)
+    return TRACKERS.find(name)(given)

@@ -13,16 +13,21 @@ from mainspring.agents.bundled import BundledAgent
 from mainspring.agents.program import ProgramAgent
 from mainspring.agents.protocol import Agent
 from mainspring.config.agent import AgentConfig
-from mainspring.config.named import find, find_class, make
+from mainspring.config.registry import Registry
 from mainspring.errors import ConfigError
 from mainspring.programs.functions import find_function
-from mainspring.programs.parsing.choice import parser_of
-from mainspring.programs.profiles.choice import KINDS, is_program, profile_for
+from mainspring.programs.parsing.choice import PARSERS
+from mainspring.programs.profiles.choice import PROFILES, is_program, profile_for
 from mainspring.programs.profiles.function import FunctionProfile
 from mainspring.tasks.task import Task
 
-AGENTS: dict[str, Callable[[AgentConfig], Agent]] = {"bash": BashAgent, "bundled": BundledAgent}
-METHODS = ("request", "parse", "is_done")
+AGENTS: Registry[Callable[[AgentConfig], Agent]] = Registry(
+    "agent",
+    (("bash", BashAgent), ("bundled", BundledAgent)),
+    takes="config",
+    methods=("request", "parse", "is_done"),
+    also=PROFILES,
+)
 
 
 def agent_for(config: AgentConfig, task: Task) -> Agent:
@@ -35,7 +40,7 @@ def agent_for(config: AgentConfig, task: Task) -> Agent:
             f"task {task.id} asks for the agent {name!r}, which does not exist",
             remedy=f"the agents are {', '.join(AGENTS)}",
         )
-    return _made(config, name)
+    return AGENTS.make(name, config)
 
 
 def allowed(config: AgentConfig) -> tuple[str, ...]:
@@ -51,10 +56,10 @@ def check_agent(config: AgentConfig) -> None:
         profile = profile_for(config)
         if isinstance(profile, FunctionProfile):
             find_function(profile.path)
-        parser_of(config.tool_parser)
+        PARSERS.check(config.tool_parser)
         return
-    find_class("agent", config.kind, {**AGENTS, **KINDS}, METHODS, "config")
-    agent = _made(config, config.kind)
+    AGENTS.check(config.kind)
+    agent = AGENTS.make(config.kind, config)
     missing = [name for name in ("appends", "tools") if not hasattr(agent, name)]
     if missing:
         raise ConfigError(
@@ -69,13 +74,9 @@ def check_agent(config: AgentConfig) -> None:
             remedy="write `def parse(self, reply: Reply)` and read `reply.text`: see "
             "docs/extending.md",
         )
-    parser_of(config.tool_parser)
+    PARSERS.check(config.tool_parser)
 
 
 def _first_annotation(method: Callable[..., object]) -> object:
     """Annotation of its first argument; None where it has none."""
     return next(iter(getattr(method, "__annotations__", {}).values()), None)
-
-
-def _made(config: AgentConfig, name: str) -> Agent:
-    return make("agent", name, find("agent", name, AGENTS), config)

@@ -6,9 +6,8 @@ the typed failure AlgorithmBroken, never a zero. Losses and engines need torch: 
 where they are, and imports one only for the trainer, or to check one of your own.
 """
 
-import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
@@ -31,7 +30,7 @@ from mainspring.algorithms.filters.mixed import mixed
 from mainspring.algorithms.filters.none import none
 from mainspring.algorithms.filters.protocol import GroupFilter
 from mainspring.algorithms.filters.solved import solved
-from mainspring.config.named import find, find_class
+from mainspring.config.registry import Registry
 from mainspring.config.trainer import TrainerConfig
 from mainspring.config.training.algorithm import GAE
 from mainspring.config.training.correction import NO_CORRECTION
@@ -40,34 +39,67 @@ from mainspring.errors import ConfigError
 from mainspring.training.training_faults import algorithm_broken, raise_broken
 from mainspring.trajectories.turn_places import TurnPlace
 
-ADVANTAGES: dict[str, AdvantageEstimator] = {
-    "grpo": grpo,
-    "dr_grpo": dr_grpo,
-    "rloo": rloo,
-    "reinforce_plus_plus": reinforce_plus_plus,
-    "reinforce_plus_plus_baseline": reinforce_plus_plus_baseline,
-    "raft": raft,
-    "step_wise": step_wise,
-    GAE: gae,
-}
-FILTERS: dict[str, GroupFilter] = {"mixed": mixed, "none": none, "solved": solved}
-LOSSES = {
-    "clip": "trainer.losses.clip:clip",
-    "dual_clip": "trainer.losses.dual_clip:dual_clip",
-    "cispo": "trainer.losses.cispo:cispo",
-    "gspo": "trainer.losses.gspo:gspo",
-    "nll": "trainer.losses.nll:nll",
-}
-CORRECTIONS = {
-    "tis": "trainer.corrections.tis:tis",
-    "icepop": "trainer.corrections.icepop:icepop",
-    "sequence_mask": "trainer.corrections.sequence_mask:sequence_mask",
-}
-ENGINES = {
-    PLAIN: "trainer.engines.plain:PlainEngine",
-    MCORE: "trainer.engines.mcore:McoreEngine",
-}
-ENGINE_METHODS = ("optimizer", "logprobs", "forward_backward")
+
+def _compares_in_one_way(what: str, estimate: Any) -> None:
+    """Raises ConfigError."""
+    if isinstance(estimate, BatchEstimator) and isinstance(estimate, TurnEstimator):
+        raise ConfigError(
+            f"{what} has both over_batch and of_turns, which exclude each other",
+            remedy="keep of_turns for an advantage of each turn, or over_batch for one of each "
+            "rollout",
+        )
+
+
+ADVANTAGES: Registry[AdvantageEstimator] = Registry(
+    "advantage",
+    (
+        ("grpo", grpo),
+        ("dr_grpo", dr_grpo),
+        ("rloo", rloo),
+        ("reinforce_plus_plus", reinforce_plus_plus),
+        ("reinforce_plus_plus_baseline", reinforce_plus_plus_baseline),
+        ("raft", raft),
+        ("step_wise", step_wise),
+        (GAE, gae),
+    ),
+    takes="rewards_G, trainer",
+    require=_compares_in_one_way,
+)
+FILTERS: Registry[GroupFilter] = Registry(
+    "filter",
+    (("mixed", mixed), ("none", none), ("solved", solved)),
+    takes="rewards_G, trainer",
+)
+LOSSES: Registry[Any] = Registry(
+    "loss",
+    (
+        ("clip", "trainer.losses.clip:clip"),
+        ("dual_clip", "trainer.losses.dual_clip:dual_clip"),
+        ("cispo", "trainer.losses.cispo:cispo"),
+        ("gspo", "trainer.losses.gspo:gspo"),
+        ("nll", "trainer.losses.nll:nll"),
+    ),
+    takes="tokens, trainer",
+)
+CORRECTIONS: Registry[Any] = Registry(
+    "correction",
+    (
+        ("tis", "trainer.corrections.tis:tis"),
+        ("icepop", "trainer.corrections.icepop:icepop"),
+        ("sequence_mask", "trainer.corrections.sequence_mask:sequence_mask"),
+    ),
+    takes="log_ratio, correction",
+    also=(NO_CORRECTION,),
+)
+ENGINES: Registry[Any] = Registry(
+    "engine",
+    (
+        (PLAIN, "trainer.engines.plain:PlainEngine"),
+        (MCORE, "trainer.engines.mcore:McoreEngine"),
+    ),
+    takes="campaign, model, groups",
+    methods=("optimizer", "logprobs", "forward_backward"),
+)
 
 
 def advantages_of(rewards_G: Sequence[float | None], trainer: TrainerConfig) -> list[float | None]:
@@ -123,8 +155,7 @@ def advantages_of_turns(
 
 def _estimator(trainer: TrainerConfig) -> tuple[str, AdvantageEstimator]:
     """Name of the estimator in messages, and the estimator."""
-    found = find("advantage", trainer.advantage, ADVANTAGES)
-    return f"trainer.advantage {trainer.advantage!r}", found
+    return f"trainer.advantage {trainer.advantage!r}", ADVANTAGES.find(trainer.advantage)
 
 
 def _advantages(what: str, found: Any, rewards_G: Sequence[float | None]) -> list[float | None]:
@@ -141,7 +172,7 @@ def _advantages(what: str, found: Any, rewards_G: Sequence[float | None]) -> lis
 def is_usable(rewards_G: Sequence[float | None], trainer: TrainerConfig) -> bool:
     """Whether the campaign's filter lets a step use a group. Raises AlgorithmBroken."""
     what = f"trainer.filter {trainer.filter!r}"
-    found = _called(what, find("filter", trainer.filter, FILTERS), tuple(rewards_G), trainer)
+    found = _called(what, FILTERS.find(trainer.filter), tuple(rewards_G), trainer)
     if not isinstance(found, bool):
         raise algorithm_broken(what, f"returned {found!r:.80}, expected True or False")
     return found
@@ -149,46 +180,30 @@ def is_usable(rewards_G: Sequence[float | None], trainer: TrainerConfig) -> bool
 
 def find_loss(trainer: TrainerConfig) -> Any:
     """A `trainer.losses.protocol.Loss`. Imports torch. Raises ConfigError."""
-    return _located("loss", trainer.loss, LOSSES)
+    return LOSSES.find(trainer.loss)
 
 
 def find_correction(trainer: TrainerConfig) -> Any:
     """A `trainer.corrections.protocol.Correction`, None where the campaign has none. Imports torch.
     Raises ConfigError."""
     kind = trainer.correction.kind
-    return None if kind == NO_CORRECTION else _located("correction", kind, CORRECTIONS)
+    return None if kind == NO_CORRECTION else CORRECTIONS.find(kind)
 
 
 def find_engine(trainer: TrainerConfig) -> Any:
     """A class that makes a `trainer.engines.protocol.StepEngine`. Imports torch. Raises
     ConfigError."""
-    return _located("engine", trainer.engine_name, ENGINES)
+    return ENGINES.find(trainer.engine_name)
 
 
 def check_algorithms(trainer: TrainerConfig) -> None:
     """Raises ConfigError for the first that cannot be used."""
-    takes = "(rewards_G, trainer)"
-    for what, known in (("advantage", ADVANTAGES), ("filter", FILTERS)):
-        name = getattr(trainer, what)
-        found = find(what, name, known)
-        _check_function(what, name, found, takes, ", ".join(known))
-        if isinstance(found, BatchEstimator) and isinstance(found, TurnEstimator):
-            raise ConfigError(
-                f"{what} {name!r} has both over_batch and of_turns, which exclude each other",
-                remedy="keep of_turns for an advantage of each turn, or over_batch for one of each "
-                "rollout",
-            )
-    if trainer.loss not in LOSSES:
-        found, known = find_loss(trainer), ", ".join(LOSSES)
-        _check_function("loss", trainer.loss, found, "(tokens, trainer)", known)
-    kind = trainer.correction.kind
-    if kind not in (NO_CORRECTION, *CORRECTIONS):
-        found, known = find_correction(trainer), ", ".join((NO_CORRECTION, *CORRECTIONS))
-        _check_function("correction", kind, found, "(log_ratio, correction)", known)
+    ADVANTAGES.check(trainer.advantage)
+    FILTERS.check(trainer.filter)
+    LOSSES.check(trainer.loss)
+    CORRECTIONS.check(trainer.correction.kind)
     check_device(trainer)
-    engine = trainer.engine_name
-    if engine not in ENGINES:
-        find_class("engine", engine, ENGINES, ENGINE_METHODS, "campaign, model, groups")
+    ENGINES.check(trainer.engine_name)
 
 
 def check_device(trainer: TrainerConfig) -> None:
@@ -200,10 +215,6 @@ def check_device(trainer: TrainerConfig) -> None:
         )
 
 
-def _located(what: str, name: str, places: Mapping[str, str]) -> Any:
-    return find(what, places.get(name, name), places)
-
-
 def _called(what: str, function: Any, *given: object) -> Any:
     try:
         return function(*given)
@@ -213,18 +224,3 @@ def _called(what: str, function: Any, *given: object) -> Any:
 
 def _is_finite(value: object) -> bool:
     return isinstance(value, Real) and math.isfinite(value)
-
-
-def _check_function(what: str, name: str, found: Any, given: str, known: str) -> None:
-    remedy = f"write it as `def name{given}` (docs/extending.md), or choose from {known}"
-    is_coroutine = inspect.iscoroutinefunction(found)
-    # A class could be called too, and would give an object instead of an answer.
-    if not callable(found) or inspect.isclass(found) or is_coroutine:
-        kind = "coroutine function" if is_coroutine else type(found).__name__
-        raise ConfigError(f"{what} {name!r} is a {kind}, expected a plain function", remedy=remedy)
-    try:
-        inspect.signature(found).bind(None, None)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{what} {name!r} cannot be called as {given}: {error}", remedy=remedy
-        ) from None

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, model_validator
 from mainspring.algorithms.gap import GapBounds, bounds
 from mainspring.algorithms.schedule import Batches, Schedule
 from mainspring.config.curriculum import SHUFFLED, CurriculumConfig
-from mainspring.config.evaluations.eval_schedule import EvalSchedule
+from mainspring.config.evaluations.evaluation import EvalSchedule
 from mainspring.config.files.pairs import refusals
 from mainspring.config.run import RunConfig
 from mainspring.config.section import BUNDLED, STORED

@@ -4,19 +4,28 @@ Invariant: a task names a kind, which is data; only the section [environments] o
 names code. Pure. Imported by nodes, which make environments, and by commands, which check them.
 """
 
-from mainspring.config.named import find_class
+from collections.abc import Callable
+from typing import Any
+
+from mainspring.config.registry import Registry
 from mainspring.config.run import RunConfig
+from mainspring.environments.protocol import Environment
 from mainspring.errors import ConfigError
 from mainspring.programs.functions import FUNCTION
 from mainspring.tasks.swe_task import SWE
 
-ENVIRONMENTS = {SWE: "infra.environments.swe:SweEnvironment"}
+OF_KINDS = {SWE: "infra.environments.swe:SweEnvironment"}
 """Those of Mainspring by kind of task, as paths: only sandbox nodes import them."""
 OF_FUNCTIONS = "infra.environments.function:FunctionEnvironment"
 """Where a function plays tasks of another kind, and no class is named for the kind."""
-METHODS = ("open", "grade")
-_GRADING = ("grade",)
-"""Methods that a class must have where a function is the world."""
+ENVIRONMENTS: Registry[Callable[[Any], Environment]] = Registry(
+    "environment", takes="backends", methods=("open", "grade")
+)
+"""Environments of your own, which are named by their paths only."""
+JUDGES: Registry[Callable[[Any], Environment]] = Registry(
+    "environment", takes="backends", methods=("grade",)
+)
+"""Where a function is the world."""
 
 
 def is_world(config: RunConfig, kind: str) -> bool:
@@ -26,7 +35,7 @@ def is_world(config: RunConfig, kind: str) -> bool:
 
 def environment_of(config: RunConfig, kind: str) -> str:
     """The path of its class. Raises ConfigError when the kind has none."""
-    known = ENVIRONMENTS | config.environments
+    known = OF_KINDS | config.environments
     if kind in known:
         return known[kind]
     if is_world(config, kind):
@@ -40,5 +49,4 @@ def environment_of(config: RunConfig, kind: str) -> str:
 def check_environments(config: RunConfig) -> None:
     """Raises ConfigError when a class of [environments] cannot be imported or lacks a method."""
     for kind, path in config.environments.items():
-        methods = _GRADING if is_world(config, kind) else METHODS
-        find_class("environment", path, {}, methods, "backends")
+        (JUDGES if is_world(config, kind) else ENVIRONMENTS).check(path)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from mainspring.config.named import find
+from mainspring.config.registry import Registry
 from mainspring.errors import ConfigError, WorkFailed
 from mainspring.status import FaultKind
 from mainspring.tasks.any_task import AnyTask
@@ -65,13 +65,12 @@ class Returned:
     is_number: bool = False
 
 
-def find_function(path: str) -> Callable[..., Any]:
-    """Raises ConfigError when there is none that can be called."""
-    found = find("function", path, {})
+def _can_be_called(what: str, found: Any) -> None:
+    """Raises ConfigError."""
     if not inspect.iscoroutinefunction(found):
         is_plain = inspect.isfunction(found)
-        what = "not async" if is_plain else f"a {type(found).__name__}"
-        raise ConfigError(f"function {path!r} is {what}, expected an async function", remedy=_SHAPE)
+        kind = "not async" if is_plain else f"a {type(found).__name__}"
+        raise ConfigError(f"{what} is {kind}, expected an async function", remedy=_SHAPE)
     unknown = [
         each.name
         for each in inspect.signature(found).parameters.values()
@@ -81,11 +80,20 @@ def find_function(path: str) -> Callable[..., Any]:
     ]
     if unknown:
         raise ConfigError(
-            f"function {path!r} needs {', '.join(unknown)}, which it is not given by name",
+            f"{what} needs {', '.join(unknown)}, which it is not given by name",
             remedy=f"its parameters are {', '.join(PARAMETERS)}: take those that it needs, or give "
             "others a default",
         )
-    return found
+
+
+FUNCTIONS: Registry[Callable[..., Any]] = Registry("function", require=_can_be_called)
+"""Of your own, which are named by their paths only."""
+
+
+def find_function(path: str) -> Callable[..., Any]:
+    """Raises ConfigError when there is none that can be called."""
+    FUNCTIONS.check(path)
+    return FUNCTIONS.find(path)
 
 
 def arguments(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:

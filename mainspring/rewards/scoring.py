@@ -14,7 +14,7 @@ from functools import cache
 from numbers import Real
 from typing import Any
 
-from mainspring.config.named import find
+from mainspring.config.registry import Registry
 from mainspring.config.reward import SCORE, RewardPart
 from mainspring.config.run import RunConfig
 from mainspring.errors import ConfigError, WorkFailed
@@ -115,13 +115,17 @@ def _format(outcome: Outcome) -> float:
     return 1.0 - outcome.num_format_errors / num_replies if num_replies else 1.0
 
 
-PARTS: dict[str, Part] = {
-    "outcome": _outcome,
-    SCORE: _score,
-    "tests_passed": _tests_passed,
-    "length": _length,
-    "format": _format,
-}
+PARTS: Registry[Part] = Registry(
+    "reward part",
+    (
+        ("outcome", _outcome),
+        (SCORE, _score),
+        ("tests_passed", _tests_passed),
+        ("length", _length),
+        ("format", _format),
+    ),
+    takes="outcome, **options",
+)
 
 
 def score(parts: tuple[RewardPart, ...], outcome: Outcome) -> Scored:
@@ -157,8 +161,9 @@ def check_parts(config: RunConfig) -> None:
             raise ConfigError(f"{where} is named twice", remedy="add up their weights in one part")
         seen.add(part.name)
         try:
+            PARTS.check(part.name)
             inspect.signature(_function(part.name)).bind(None, **part.options)
-        except RewardBroken as error:
+        except ConfigError as error:
             raise ConfigError(f"{where}: {error.message}", remedy=error.remedy) from error
         except (TypeError, ValueError) as error:
             options = ", ".join(sorted(part.options)) or "no options"
@@ -205,14 +210,8 @@ def _finite(value: object, where: str) -> float:
 
 @cache
 def _function(name: str) -> Part:
-    """Raises RewardBroken when nothing of that name can be called."""
+    """Raises RewardBroken when there is nothing of that name."""
     try:
-        found: Any = find("reward part", name, PARTS)
+        return PARTS.find(name)
     except ConfigError as error:
         raise RewardBroken(error.message, remedy=error.remedy) from error
-    if not callable(found) or inspect.iscoroutinefunction(found):
-        raise RewardBroken(
-            f"{name!r} is not a plain function",
-            remedy="write it as `def name(outcome, **options) -> float`",
-        )
-    return found

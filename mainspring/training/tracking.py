@@ -6,21 +6,24 @@ equal points. Pure.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any
 
+from mainspring.config.registry import Registry
 from mainspring.config.tracking import TrackingConfig
 
 STEPS = "steps"
 """The series of the training steps; an evaluation's is "evaluation/SPLIT/SAMPLING"."""
-TRACKERS: Mapping[str, str] = MappingProxyType(
-    {
-        "mlflow": "infra.tracking.mlflow_tracker:MlflowTracker",
-        "wandb": "infra.tracking.wandb_tracker:WandbTracker",
-    }
+TRACKERS: Registry[Callable[[Any], Any]] = Registry(
+    "tracker",
+    (
+        ("mlflow", "infra.tracking.mlflow_tracker:MlflowTracker"),
+        ("wandb", "infra.tracking.wandb_tracker:WandbTracker"),
+    ),
+    takes="given",
+    methods=("open", "send", "end"),
 )
 """By the name of their section in [tracking], and of the module and the extra that they need."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_/. -]")

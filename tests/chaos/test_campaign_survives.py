@@ -29,7 +29,7 @@ from infra.stack import ports
 from infra.temporal.connection import connect
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluations.eval_schedule import EvalSchedule
+from mainspring.config.evaluations.evaluation import EvalSchedule
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.rollout import RolloutConfig
 from mainspring.config.settings import load_settings

@@ -145,12 +145,12 @@ async def test_every_process_is_asked(
         file.write_text(
             f"""{known}
 [agent]
-kind = "mainspring.agents.bash:BashAgent"
+kind = "mainspring.agents.program:ProgramAgent"
 [policy]
 engines = ["http://127.0.0.1:9"]
 [trainer]
 device = "cpu"
-loss = "trainer.losses.clip:clip"
+loss = "operator:add"
 [trainer.warm_start]
 """
         )

@@ -16,7 +16,7 @@ from typing import Any
 from mainspring.programs.profiles.choice import PROFILES
 from tests.chaos.fault_roles import Role
 
-NAMES = [kind for kind in PROFILES if kind not in ("command", "function")]
+NAMES = [kind for kind in PROFILES if kind not in ("command", "function", "remote")]
 """Clients."""
 SHARES = ("50", "90")
 """Of a client's calls, in percent: where something is killed."""

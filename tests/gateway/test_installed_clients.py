@@ -15,7 +15,7 @@ CONFIGS = {
     "claude-code short": {"kind": "claude-code", "options": {"tools": ["Bash", "Edit", "Read"]}},
     "aider": {"kind": "aider", "options": {"files": ["pkg/calc.py"]}},
 }
-KINDS = [kind for kind in PROFILES if kind not in ("command", "function", "harbor")]
+KINDS = [kind for kind in PROFILES if kind not in ("command", "function", "harbor", "remote")]
 
 
 @pytest.mark.timeout(900)

@@ -4,9 +4,10 @@ from pathlib import Path
 
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
-from mainspring.extensions import ProcessRole, extensions_of
+from mainspring.extensions import POINTS, ProcessRole, extensions_of
 
-PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "extending.md"
 IN_COMMANDS_ONLY = "task source"
 WORDS = {
     ProcessRole.ROLLOUT_WORKER: "rollout workers",
@@ -18,7 +19,7 @@ ROWS = {"group filter": "filter", "step engine": "engine", "program in Python": 
 CONFIG = CampaignConfig.model_validate(
     {
         "name": "own",
-        "agent": {"kind": "own:Agent"},
+        "agent": {"kind": "own:Agent", "tool_parser": "own:parse"},
         "reward": {"parts": [{"name": "outcome"}, {"name": "own:reward"}]},
         "environments": {"game": "own:Environment"},
         "sandbox": {"backend": "own:Backend"},
@@ -44,14 +45,14 @@ BY_HARBOR = CONFIG.model_copy(
 )
 
 
-def documented() -> dict[str, set[ProcessRole]]:
-    """By extension point, the roles in the table's last column."""
+def table() -> dict[str, list[str]]:
+    """The page's cells by extension point."""
     found = {}
     for line in PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("| a") and len(cells) == 4:
             what = cells[0].partition(" ")[2]
-            found[ROWS.get(what, what)] = {role for role in ProcessRole if WORDS[role] in cells[3]}
+            found[ROWS.get(what, what)] = cells
     return found
 
 
@@ -61,9 +62,22 @@ def test_the_processes_asked_are_those_of_the_page() -> None:
         for config in (CONFIG, PLAYED, BY_HARBOR):
             for extension in extensions_of(config, role):
                 asked.setdefault(extension.what, set()).add(role)
-    listed = documented()
+    listed = {
+        what: {role for role in ProcessRole if WORDS[role] in cells[3]}
+        for what, cells in table().items()
+    }
     assert listed.pop(IN_COMMANDS_ONLY) == set()
     assert asked == listed
+
+
+def test_the_page_has_every_point_that_is_open() -> None:
+    rows, points = table(), {point.what: point for point in POINTS if point.is_open}
+    assert rows.keys() == points.keys()
+    for what, point in points.items():
+        for word in (point.field or "tasks import").split(".")[-2:]:
+            assert word in rows[what][2], what
+    for point in POINTS:
+        assert (ROOT / point.protocol).is_file(), point.what
 
 
 def test_what_mainspring_brings_is_left_out() -> None:

@@ -24,7 +24,7 @@ from infra.temporal.faults import Faults
 from infra.temporal.heartbeat import heartbeating
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluations.eval_schedule import EvalSchedule
+from mainspring.config.evaluations.evaluation import EvalSchedule
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.tasks import TasksConfig
 from mainspring.config.trainer import TrainerConfig

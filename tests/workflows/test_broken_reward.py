@@ -12,8 +12,7 @@ from infra.db.runs import campaigns, runs
 from infra.db.tasks import tasks
 from mainspring.config.agent import AgentConfig
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluations.eval_schedule import EvalSchedule
-from mainspring.config.evaluations.evaluation import EvaluationConfig
+from mainspring.config.evaluations.evaluation import EvalSchedule, EvaluationConfig
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.reward import RewardConfig, RewardPart
 from mainspring.config.run import RunConfig

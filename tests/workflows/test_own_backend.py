@@ -13,7 +13,7 @@ from infra.db.cache import FactCache
 from infra.db.nodes import sandboxes
 from infra.db.runs import campaigns
 from infra.environments.hosted import Environments
-from infra.sandbox.backends import Backends, check_backend
+from infra.sandbox.backends import BACKENDS, Backends
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.config.files.reading import load_campaign
 from mainspring.config.sandbox import SandboxConfig
@@ -48,7 +48,7 @@ def successor(cluster: Cluster) -> Backends:
 @pytest.mark.usefixtures("importable")
 async def test_the_example_backend_isolates_a_rollout(cluster: Cluster) -> None:
     configured = load_campaign(EXAMPLE / "campaign.toml").sandbox
-    check_backend(configured.backend)
+    BACKENDS.check(configured.backend)
     cluster.policy.say = lambda rollout, turn: SAY[turn]
     rollout, result = await cluster.play(sandbox=configured)
     assert (result.stop_reason, result.reward) == (StopReason.SUBMITTED, 1.0)

@@ -15,7 +15,8 @@ from scripted_trainer import FIX, Hold, small_config, trainer_of, until_reached
 from temporalio.client import WorkflowFailureError
 
 from cli.operations.runs import campaign_launch as launch
-from infra.db.reading import call_digests, deviations
+from infra.db.reading import deviations
+from infra.db.reading.fingerprints import call_digests
 from infra.db.rollouts import groups
 from infra.db.runs import campaigns
 from infra.db.training import steps
@@ -86,7 +87,7 @@ async def finish(cluster, config: CampaignConfig, hold: Hold, ways: dict[str, st
 
 async def trained(cluster, campaign: CampaignId) -> dict[int, dict[str, str]]:
     async with cluster.db.snapshot() as connection:
-        return await call_digests.read(connection, campaign)
+        return await call_digests(connection, campaign)
 
 
 async def check_versions(cluster, campaign: CampaignId) -> None:

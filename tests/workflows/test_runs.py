@@ -22,8 +22,7 @@ from infra.db.tasks.verifications import faults, verification_of
 from mainspring.config.agent import AgentConfig
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluations.eval_schedule import EvalSchedule
-from mainspring.config.evaluations.evaluation import EvaluationConfig
+from mainspring.config.evaluations.evaluation import EvalSchedule, EvaluationConfig
 from mainspring.config.evaluations.regrade import RegradeConfig
 from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.policy import PolicyConfig

@@ -8,7 +8,7 @@ with the list of what exists. Used before a run is stored, and by the checklist.
 from collections.abc import Callable, Iterator
 
 from infra.harbor.checking import check_harbor
-from infra.sandbox.backends import check_backend
+from infra.sandbox.backends import BACKENDS
 from infra.tracking.choice import check_tracking
 from mainspring.agents.choice import check_agent
 from mainspring.algorithms.choice import check_algorithms
@@ -16,7 +16,7 @@ from mainspring.config.agent import AgentConfig
 from mainspring.config.any_run import AnyRun
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.sft import SftConfig
-from mainspring.curricula.choice import check_curriculum
+from mainspring.curricula.choice import CURRICULA
 from mainspring.environments.choice import check_environments
 from mainspring.errors import UsageError
 from mainspring.rewards.scoring import check_parts
@@ -47,10 +47,11 @@ def _checks(config: AnyRun) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "reward", lambda: check_parts(config)
     yield "agent", lambda: _check_agent(config.agent)
     yield "environment", lambda: check_environments(config)
-    yield "sandbox backend", lambda: check_backend(config.sandbox.backend)
+    if (backend := config.sandbox.backend) is not None:
+        yield "sandbox backend", lambda: BACKENDS.check(backend)
     if isinstance(config, CampaignConfig):
         yield "algorithm", lambda: check_algorithms(config.trainer)
-        yield "curriculum", lambda: check_curriculum(config)
+        yield "curriculum", lambda: CURRICULA.check(config.curriculum.kind)
         yield "tracker", lambda: check_tracking(config.tracking)
 
 

@@ -9,13 +9,13 @@ from infra.db.database import Database
 from infra.db.tasks import selections, tasks
 from mainspring.agents.asking import check_asking
 from mainspring.agents.choice import AGENTS, agent_for, allowed
-from mainspring.config.named import is_path
+from mainspring.config.registry import is_path
 from mainspring.config.run import RunConfig
 from mainspring.environments.choice import environment_of, is_world
 from mainspring.errors import UsageError
 from mainspring.ids import TaskId
 from mainspring.programs.profiles.choice import (
-    KINDS,
+    PROFILES,
     check_context,
     is_program,
     remote_profile,
@@ -59,7 +59,7 @@ async def check_agents(db: Database, config: RunConfig, used: Sequence[TaskId]) 
     if asks.agent in AGENTS:
         found = f"and agent.kind = {agent.kind!r} is a program, which plays every task"
         remedy = f"leave agent.kind out, {anyway}, or {again}"
-    elif asks.agent in KINDS:
+    elif asks.agent in PROFILES:
         found = f"a program, and agent.kind is {agent.kind!r}"
         remedy = f"set agent.kind = {asks.agent!r}, {anyway}, or {again}"
     else:

@@ -1,12 +1,24 @@
-"""The fingerprint of a campaign, put together from its policy versions, steps and groups."""
+"""The fingerprint of a campaign, put together from its policy versions, steps and groups.
+
+Where two campaigns part is found by the SHA-256 of each call that a step was trained on.
+"""
+
+import hashlib
+from collections import defaultdict
+
+import numpy as np
+from sqlalchemy import and_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
-from infra.db.reading import call_digests, deviations
+from infra.db.reading import deviations
 from infra.db.runs.campaigns import CampaignRecord
+from infra.db.tables.models import CallRow, RolloutRow, StepGroupRow
 from infra.db.training.fingerprints import of_campaign
 from mainspring.artifacts.reproducibility import CampaignFingerprint, StepFingerprint
 from mainspring.config.any_run import training
 from mainspring.errors import UsageError
+from mainspring.ids import CampaignId
 
 
 async def read(
@@ -22,7 +34,7 @@ async def read(
     versions = {each.version: each.fingerprint for each in await of_campaign(database, record.id)}
     async with database.snapshot() as connection:
         found = await deviations.read(connection, record.id, config.batches)
-        calls = await call_digests.read(connection, record.id) if with_calls else None
+        calls = await call_digests(connection, record.id) if with_calls else None
     steps = [
         StepFingerprint(
             step=version,
@@ -43,3 +55,35 @@ async def read(
         steps=steps,
         deviations=found,
     )
+
+
+async def call_digests(
+    connection: AsyncConnection, campaign: CampaignId
+) -> dict[int, dict[str, str]]:
+    """Digests of the trained calls by step, then by "place.rollout.call": place of the group in the
+    batch, of the rollout in its group, and number of the call."""
+    rows = await connection.stream(
+        select(
+            StepGroupRow.step,
+            StepGroupRow.position,
+            RolloutRow.sample_index,
+            CallRow.number,
+            CallRow.prompt_ids,
+            CallRow.completion_ids,
+            CallRow.logprobs,
+        )
+        .join(RolloutRow, RolloutRow.group_id == StepGroupRow.group_id)
+        .join(
+            CallRow,
+            and_(CallRow.rollout_id == RolloutRow.id, CallRow.epoch == RolloutRow.epoch),
+        )
+        .where(StepGroupRow.campaign_id == campaign)
+        .order_by(StepGroupRow.step, StepGroupRow.position, RolloutRow.sample_index, CallRow.number)
+    )
+    found: defaultdict[int, dict[str, str]] = defaultdict(dict)
+    async for step, position, index, number, prompt, completion, logprobs in rows:
+        hashed = hashlib.sha256(np.asarray(prompt, np.int32).tobytes())
+        hashed.update(np.asarray(completion, np.int32).tobytes())
+        hashed.update(np.asarray(logprobs, np.float32).tobytes())
+        found[step][f"{position}.{index}.{number}"] = hashed.hexdigest()
+    return found

@@ -28,9 +28,9 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
-from infra.db.tables.models import SelectionRow, TaskRow
+from infra.db.tables.models import RolloutRow, SelectionRow, TaskRow
+from infra.db.tables.rollout_ends import RESOLVED, SCORED
 from infra.db.tasks import tasks
-from infra.db.tasks.pass_rates import pass_rates
 from infra.db.tasks.verifications import verification_of
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvaluationConfig
@@ -238,3 +238,14 @@ def _chosen(config: RunConfig, split: str) -> CompoundSelect[Any]:
         ~exists().where(SelectionRow.campaign_id == config.name),
     )
     return union_all(stored, listing)
+
+
+async def pass_rates(database: Database, evaluation: CampaignId) -> dict[TaskId, float]:
+    """Solved part of each task's scored rollouts; tasks without a scored one are missing."""
+    async with database.transaction() as connection:
+        rows = await connection.execute(
+            select(RolloutRow.task_id, func.count().filter(RESOLVED), func.count())
+            .where(RolloutRow.campaign_id == evaluation, SCORED)
+            .group_by(RolloutRow.task_id)
+        )
+        return {TaskId(task): solved / scored for task, solved, scored in rows}

@@ -12,8 +12,7 @@ from typing import Any
 
 import structlog
 
-from infra.policy.engines.checksums import Checksums
-from infra.policy.engines.loading import load_from_disk
+from infra.policy.engines.loading import Checksums, load_from_disk
 from infra.policy.engines.wire import OnPiece, Wire
 from infra.policy.weight_label import WeightLabel
 from mainspring.artifacts.adapter_files import adapter_of

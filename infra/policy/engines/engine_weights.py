@@ -18,11 +18,10 @@ import structlog
 
 from infra.policy.engines.loading import Loading, WholeModel
 from infra.policy.engines.paused import let_generate
-from infra.policy.engines.same_bits import SameBits
 from infra.policy.engines.wire import Wire
 from infra.policy.model.model_files import check_servable
 from infra.policy.model.weight_files import check_same_weights
-from infra.policy.protocol import WeightsDiffer
+from infra.policy.protocol import NotReproducible, WeightsDiffer
 from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError
 
@@ -33,6 +32,35 @@ _log = structlog.get_logger(__name__)
 def served_label(info: dict[str, Any]) -> WeightLabel | None:
     """Label in an engine's answer to /model_info; None for weights that no campaign named."""
     return WeightLabel.parse(str(info.get("weight_version")))
+
+
+class SameBits:
+    """Whether a reproducible campaign's engines give equal bits, by what they tell of themselves.
+
+    Which engine serves a reply depends on time: replies follow from the seed only where all engines
+    are reproducible and have one stamp (`mainspring.artifacts.stamp`)."""
+
+    def __init__(self) -> None:
+        self._first: tuple[str, Any] | None = None
+        """The engine that was asked first, and its stamp."""
+
+    def check(self, engine: str, info: dict[str, Any]) -> None:
+        """`info`: what the engine's /model_info answers. Raises NotReproducible."""
+        if info.get("reproducible") is not True:
+            raise NotReproducible(
+                f"policy engine {engine} gives replies that depend on which requests run together, "
+                'and the campaign has schedule = "reproducible"',
+                remedy="start it with `mainspring serve --reproducible`, then start the campaign "
+                'again; or start a new campaign with schedule = "fastest"',
+            )
+        stamp = info.get("stamp")
+        first, expected = self._first = self._first or (engine, stamp)
+        if stamp != expected:
+            raise NotReproducible(
+                f"policy engines {first} and {engine} compute other bits: {expected} and {stamp}",
+                remedy="run all engines of a reproducible campaign on one kind of machine and one "
+                "version, then start the campaign again",
+            )
 
 
 class EngineWeights:

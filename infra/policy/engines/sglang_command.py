@@ -2,24 +2,29 @@
 
 SGLang finds a wrong folder, a taken port or a missing GPU only minutes into its start. Raises
 UsageError or ServiceError for what cannot work. Used by the command alone.
+
+`python -m infra.policy.engines.sglang_command ARGUMENTS` is that process: `python -m
+sglang.launch_server ARGUMENTS` with its API key from the environment, so that the process list
+shows no secret. It runs on hosts without the trainer's torch.
 """
 
 import importlib.util
 import os
+import runpy
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.listener import listen
 from infra.policy.engines.engine_check import SGLANG_SPARE_TOKENS
-from infra.policy.engines.sglang_launch import KEY_VARIABLE
 from infra.policy.model.model_files import check_servable, read_facts
+from infra.tcp import listen
 from mainspring.errors import ServiceError, UsageError
 
 STREAM_INTERVAL = 32
 """Tokens from one piece of a streamed reply to the next."""
 GPUS = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 """Device files of NVIDIA's, AMD's and WSL's drivers."""
+KEY_VARIABLE = "MAINSPRING_POLICY_API_KEY"
 HEALTH_VARIABLE = "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"
 """Otherwise /health generates a token, and waits 20 s for it while the engine is paused."""
 
@@ -53,7 +58,7 @@ def sglang_command(
             f"no GPU is on this machine (none of {', '.join(GPUS)})",
             remedy="use --engine cpu, or add --device with a device that SGLang has",
         )
-    arguments = [sys.executable, "-m", "infra.policy.engines.sglang_launch"]
+    arguments = [sys.executable, "-m", "infra.policy.engines.sglang_command"]
     arguments += ["--model-path", str(model), "--host", host, "--port", str(port)]
     arguments += ["--weight-version", weight_version]
     # Replies are stored in pieces; its default repeats the whole reply for every token.
@@ -92,3 +97,15 @@ def _check_port(host: str, port: int) -> None:
 
 def _has_gpu() -> bool:
     return any(Path(device).exists() for device in GPUS)
+
+
+def _main() -> None:
+    # Taken out, so that the processes that SGLang starts do not inherit it.
+    key = os.environ.pop(KEY_VARIABLE, "")
+    if key:
+        sys.argv += ["--api-key", key]
+    runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _main()

@@ -4,13 +4,13 @@ Owns the connections of a client. Invariant: what fails is typed by what may be 
 again (EngineUnreachable, EngineFailing), or not (EngineError). Used by the client beside this file.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
 import structlog
 
-from infra.policy.engines.stream import has_ended, pieces, worth_streaming
 from infra.policy.protocol import MalformedReply
 from mainspring.errors import EngineError, EngineFailing, EngineUnreachable
 
@@ -18,6 +18,11 @@ CONNECT_TIMEOUT_S = 5.0
 KEEPALIVE_S = 2.0
 """Below the 5 s after which SGLang closes an idle connection: a request must not meet that."""
 _NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout)
+_DATA = "data:"
+_DONE = "[DONE]"
+MIN_STREAM_INTERVAL = 8
+"""Tokens from one event to the next below which a stream costs more than it saves: each event of
+SGLang repeats the whole reply, and its default is an event for every token."""
 OnPiece = Callable[[str, dict[str, Any]], None]
 """Takes what an engine has streamed so far."""
 _log = structlog.get_logger(__name__)
@@ -87,11 +92,11 @@ class Wire:
                 if response.status_code != 200:
                     await response.aread()
                     return _content(engine, "/generate", response)
-                async for answer in pieces(response):
+                async for answer in _pieces(response):
                     if "error" in answer:
                         raise EngineFailing(f"{where}: {answer['error']}")
                     last = answer
-                    if has_ended(answer):
+                    if _has_ended(answer):
                         return answer
                     on_piece(engine, answer)
         except httpx.TransportError as error:
@@ -112,7 +117,7 @@ class Wire:
                 return False  # for now: what became of the reply itself is what counts
             except EngineError:
                 info = {}
-            self._streams[engine] = worth_streaming(info)
+            self._streams[engine] = _worth_streaming(info)
             if not self._streams[engine]:
                 _log.info(
                     "replies are not stored in pieces: the engine streams too often or not at all",
@@ -174,3 +179,29 @@ def _content(engine: str, path: str, response: httpx.Response) -> dict[str, Any]
             remedy="is it SGLang 0.5.23 or later, or `mainspring serve`?",
         )
     return answer
+
+
+async def _pieces(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+    """The answers of a stream, the last one included. Raises ValueError for what is none; what
+    httpx raises when the connection closes."""
+    async for line in response.aiter_lines():
+        if not line.startswith(_DATA):
+            continue
+        data = line.removeprefix(_DATA).strip()
+        if data == _DONE:
+            return
+        answer = json.loads(data)
+        if not isinstance(answer, dict):
+            raise ValueError(f"an event that is no object: {data[:80]!r}")
+        yield answer
+
+
+def _has_ended(answer: dict[str, Any]) -> bool:
+    """Whether it is the last piece."""
+    meta = answer.get("meta_info")
+    return isinstance(meta, dict) and bool(meta.get("finish_reason"))
+
+
+def _worth_streaming(server_info: dict[str, Any]) -> bool:
+    interval = server_info.get("stream_interval")
+    return isinstance(interval, int) and interval >= MIN_STREAM_INTERVAL

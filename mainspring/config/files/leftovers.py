@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from mainspring.config.agent import AgentConfig
 from mainspring.config.curriculum import CurriculumConfig
-from mainspring.config.evaluations.eval_schedule import EvalSchedule
+from mainspring.config.evaluations.evaluation import EvalSchedule
 from mainspring.config.policy import PolicyConfig
 from mainspring.config.reward import RewardConfig
 from mainspring.config.sandbox import SandboxConfig

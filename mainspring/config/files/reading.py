@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluations.evaluation import EvaluationConfig
-from mainspring.config.evaluations.evaluation_file import EvaluationFile
+from mainspring.config.evaluations.evaluation import EvaluationConfig, EvaluationFile
 from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.files import errors
 from mainspring.config.files.model_path import with_model_path

@@ -3,9 +3,10 @@
 Invariant: what a parser of your own raises or returns amiss is a ConfigError that names it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
-from mainspring.config.named import find
+from mainspring.config.registry import Registry
 from mainspring.errors import ConfigError
 from mainspring.programs.parsing import hermes, llama_json, no_calls, qwen_xml
 from mainspring.programs.parsing.protocol import Parser
@@ -13,24 +14,23 @@ from mainspring.programs.reply import Reply
 from mainspring.programs.request import ToolSpec
 
 DEFAULT = "hermes"
-PARSERS: Mapping[str, Parser] = {
-    "hermes": hermes.parse,
-    "qwen_xml": qwen_xml.parse,
-    "llama_json": llama_json.parse,
-    "none": no_calls.parse,
-}
-_FORM = "write it as `def parse(text, tools, is_cut) -> Reply`: see mainspring/programs/parsing"
+PARSERS: Registry[Parser] = Registry(
+    "reply parser",
+    (
+        ("hermes", hermes.parse),
+        ("qwen_xml", qwen_xml.parse),
+        ("llama_json", llama_json.parse),
+        ("none", no_calls.parse),
+    ),
+    takes="text, tools, is_cut",
+)
 
 
 def parser_of(name: str) -> Parser:
-    """Raises ConfigError when there is none of that name, or it cannot be called."""
-    found = find("reply parser", name, PARSERS)
+    """Raises ConfigError when there is none of that name."""
+    found: Any = PARSERS.find(name)
     if name in PARSERS:
         return found
-    if not callable(found):
-        raise ConfigError(
-            f"reply parser {name!r} is a {type(found).__name__}, expected a function", remedy=_FORM
-        )
 
     def parse(text: str, tools: Sequence[ToolSpec], is_cut: bool) -> Reply:
         try:
@@ -43,7 +43,8 @@ def parser_of(name: str) -> Parser:
         if not isinstance(reply, Reply):
             raise ConfigError(
                 f"reply parser {name!r} returned a {type(reply).__name__}, expected a Reply",
-                remedy=_FORM,
+                remedy="write it as `def parse(text, tools, is_cut) -> Reply`: see "
+                "mainspring/programs/parsing",
             )
         return reply
 

@@ -3,11 +3,13 @@
 Invariant: a name here is a program's and no agent's, so the kind alone tells which of them plays.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import Any
 
 from mainspring.config.agent import AgentConfig
-from mainspring.config.named import find, make
 from mainspring.config.policy import PolicyConfig
+from mainspring.config.registry import Registry
+from mainspring.errors import ConfigError
 from mainspring.programs.context_need import ContextNeed
 from mainspring.programs.functions import FUNCTION
 from mainspring.programs.harbor import HARBOR
@@ -25,28 +27,39 @@ from mainspring.programs.profiles.python_agents import LangGraph, OpenAiAgents, 
 from mainspring.programs.profiles.qwen_code import QwenCode
 from mainspring.programs.profiles.remote import REMOTE, RemoteProfile
 
-PROFILES: Mapping[str, Callable[[AgentConfig], Profile | FunctionProfile]] = {
-    "command": CommandProfile,
-    FUNCTION: FunctionProfile,
-    HARBOR: HarborProfile,
-    **{
-        each.name: each
-        for each in (
-            *(MiniSweAgent, ClaudeCode, Codex, OpenCode, QwenCode, GeminiCli, Aider),
-            *(OpenAiAgents, LangGraph, OpenHands),
+_CLIENTS = (
+    *(MiniSweAgent, ClaudeCode, Codex, OpenCode, QwenCode, GeminiCli, Aider),
+    *(OpenAiAgents, LangGraph, OpenHands),
+)
+
+
+def _starts(what: str, profile: Any) -> None:
+    """Raises ConfigError."""
+    if not hasattr(profile, "launch") and not hasattr(profile, "options_for"):
+        raise ConfigError(
+            f"{what} lacks launch", remedy="write the methods of mainspring/programs/profile.py"
         )
-    },
-}
-"""Programs that a sandbox starts, or its node beside it."""
-KINDS: Mapping[str, Callable[[AgentConfig], Profile | FunctionProfile]] = {
-    **PROFILES,
-    REMOTE: RemoteProfile,
-}
+
+
+PROFILES: Registry[Callable[[AgentConfig], Profile | FunctionProfile]] = Registry(
+    "program",
+    (
+        ("command", CommandProfile),
+        (FUNCTION, FunctionProfile),
+        (HARBOR, HarborProfile),
+        *((each.name, each) for each in _CLIENTS),
+        (REMOTE, RemoteProfile),
+    ),
+    takes="config",
+    methods=(),
+    require=_starts,
+)
+"""Programs that a sandbox starts, or its node beside it, or that run elsewhere."""
 
 
 def is_program(config: AgentConfig) -> bool:
     """Whether it asks the policy through the gateway, in a sandbox or elsewhere."""
-    return config.kind in KINDS
+    return config.kind in PROFILES
 
 
 def is_remote(config: AgentConfig) -> bool:
@@ -56,7 +69,7 @@ def is_remote(config: AgentConfig) -> bool:
 
 def profile_for(config: AgentConfig) -> Profile | FunctionProfile:
     """Raises ConfigError."""
-    return make("program", config.kind, find("program", config.kind, KINDS), config)
+    return PROFILES.make(config.kind, config)
 
 
 def check_context(agent: AgentConfig, policy: PolicyConfig) -> None:

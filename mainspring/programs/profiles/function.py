@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mainspring.config.agent import AgentConfig
-from mainspring.config.named import is_path
+from mainspring.config.registry import is_path
 from mainspring.errors import ConfigError
 from mainspring.programs.context_need import ContextNeed
 from mainspring.programs.matching import SILENT, Noise

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from mainspring.config.agent import AgentConfig
-from mainspring.config.named import is_path
+from mainspring.config.registry import is_path
 from mainspring.errors import ConfigError
 from mainspring.programs import harbor
 from mainspring.programs.harbor import (

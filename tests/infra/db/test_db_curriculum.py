@@ -11,7 +11,7 @@ from infra.db.fence import UnknownId
 from infra.db.rollouts import groups, rollouts
 from infra.db.runs import campaigns
 from infra.db.tasks import selections, task_histories, tasks
-from infra.db.tasks.pass_rates import pass_rates
+from infra.db.tasks.selections import pass_rates
 from infra.db.training import policies
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvaluationConfig

@@ -7,8 +7,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 
-from infra.db import revision
-from infra.db.database import Database
+from infra.db.database import NEEDED_REVISION, Database
 from infra.db.rollouts import turns
 from infra.db.tables.models import Base
 from mainspring.errors import DatabaseError
@@ -41,7 +40,7 @@ async def test_upgraded_database_is_what_the_models_say(fresh_database: str) -> 
 
 
 def test_the_needed_migration_is_alembics_newest() -> None:
-    assert upgrade.head() == revision.NEEDED
+    assert upgrade.head() == NEEDED_REVISION
 
 
 async def test_concurrent_upgrades_take_turns(fresh_database: str) -> None:

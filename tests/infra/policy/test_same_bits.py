@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from infra.policy.engines.client import SGLangClient
-from infra.policy.engines.same_bits import SameBits
+from infra.policy.engines.engine_weights import SameBits
 from infra.policy.protocol import NotReproducible
 from infra.policy.weight_label import WeightLabel
 from mainspring.status.fates import Fate, rule_of

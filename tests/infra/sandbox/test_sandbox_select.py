@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from infra.sandbox.backends import BACKENDS, Backends, available_backends, check_backend
+from infra.sandbox.backends import BACKENDS, Backends, available_backends
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.sandbox.protocol import BackendUnavailable, SandboxSpec
 from mainspring.errors import ConfigError, UsageError
@@ -74,7 +74,7 @@ class Halfway:
 )
 async def test_a_backend_that_is_none_is_refused_by_name(name, message, tmp_path):
     with pytest.raises(ConfigError, match=message) as refused:
-        check_backend(name)
+        BACKENDS.check(name)
     assert isinstance(refused.value, UsageError)  # exit code 2
     backends = Backends({}, tmp_path / "sandboxes")
     with pytest.raises(BackendUnavailable, match=f"sandbox.backend '{name}' cannot run here: .*"):
@@ -90,7 +90,7 @@ class WrongName(BwrapBackend):
 
 async def test_a_backend_under_another_name_is_refused(tmp_path):
     name = f"{__name__}:WrongName"
-    check_backend(name)
+    BACKENDS.check(name)
     backends = Backends({}, tmp_path / "sandboxes")
     with pytest.raises(BackendUnavailable, match="calls itself 'bwrap'"):
         await backends.choose(name, None)

@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 
 from mainspring.algorithms.gap import GapConfig
 from mainspring.config.campaign import CampaignConfig
-from mainspring.config.evaluations.evaluation_file import EvaluationFile
+from mainspring.config.evaluations.evaluation import EvaluationFile
 from mainspring.config.evaluations.regrade import RegradeConfig
 from mainspring.config.evaluations.verification import VerificationConfig
 from mainspring.config.section import STORED

@@ -7,13 +7,12 @@ import pytest
 from pydantic import ValidationError
 
 import bundled
-from mainspring.algorithms.choice import advantages_of, check_algorithms
+from mainspring.algorithms.choice import advantages_of
 from mainspring.algorithms.gap import GapBounds, GapConfig
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.files.reading import check_evaluation, load_campaign, load_sft, read_toml
 from mainspring.config.files.stored import read_stored
-from mainspring.config.trainer import TrainerConfig
 from mainspring.config.training.algorithm import Std
 from mainspring.config.training.parallel import Device
 from mainspring.errors import ConfigError
@@ -190,26 +189,6 @@ def test_the_algorithm_of_an_earlier_version_is_read(stored: str, normalize_std:
     assert (advantages_of([1.0, 0.0, None], found) == mean_only) is not normalize_std
     own = found.model_copy(update={"advantage": "dr_grpo"})
     assert advantages_of([1.0, 0.0, None], own) == mean_only
-
-
-@pytest.mark.parametrize(
-    ("fields", "problem"),
-    [
-        ({"loss": "clipp"}, "no loss is called 'clipp'"),
-        ({"advantage": "grpoo"}, "no advantage is called 'grpoo'"),
-        (
-            {"proximal": "recomputed", "correction": {"kind": "tiss"}},
-            "no correction is called 'tiss'",
-        ),
-        (
-            {"proximal": "recomputed", "correction": {"kind": "math:pi"}},
-            "correction 'math:pi' is a float, expected a plain function",
-        ),
-    ],
-)
-def test_an_algorithm_of_an_unknown_name_is_refused(fields: dict, problem: str) -> None:
-    with pytest.raises(ConfigError, match=problem):
-        check_algorithms(TrainerConfig.model_validate(fields))
 
 
 def test_bounds_of_the_gap_follow_the_dtype() -> None:

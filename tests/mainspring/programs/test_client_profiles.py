@@ -14,7 +14,7 @@ from mainspring.programs.profiles.choice import PROFILES, profile_for
 from mainspring.programs.profiles.client import PLACE, TASK
 from mainspring.programs.recipes import recipe_of
 
-CLIENTS = [kind for kind in PROFILES if kind not in ("command", "function", "harbor")]
+CLIENTS = [kind for kind in PROFILES if kind not in ("command", "function", "harbor", "remote")]
 EVIL = "$(touch fooled) `x` '\" \\ %s {0}\n--help\n<<'END'\nEND\n"
 ASK = Ask(EVIL, "/testbed", max_context=10_000, max_new_tokens=1_000)
 

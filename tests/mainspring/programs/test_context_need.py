@@ -24,7 +24,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "agents.md"
 FEW = {"tools": ["Bash", "Edit", "Read", "Write"]}
 BARE = {"bare": True}
 NONE: dict[str, object] = {}
-OWN = ("command", "function", "harbor")
+OWN = ("command", "function", "harbor", "remote")
 CLIENTS = [kind for kind in PROFILES if kind not in OWN]
 
 

@@ -239,8 +239,8 @@ def test_a_parser_is_chosen_by_name_or_path() -> None:
     assert parse(f"{__name__}:shout", "hey").text == "HEY"
     with pytest.raises(ConfigError, match="no reply parser is called 'xml'"):
         parser_of("xml")
-    with pytest.raises(ConfigError, match="is a dict, expected a function"):
-        parser_of(f"{__name__}:__dict__")
+    with pytest.raises(ConfigError, match="is a dict, expected a plain function"):
+        PARSERS.check(f"{__name__}:__dict__")
     with pytest.raises(ConfigError, match="failed: ZeroDivisionError"):
         parse(f"{__name__}:shout", "")
     with pytest.raises(ConfigError, match="returned a NoneType"):
