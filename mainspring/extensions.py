@@ -191,7 +191,7 @@ def extensions_of(config: AnyRun, role: ProcessRole) -> list[Extension]:
 
 
 def _names(config: AnyRun, point: ExtensionPoint) -> list[str]:
-    """What the configuration has in the point's field."""
+    """The value of the point's field in the configuration."""
     is_read = point.of_kind in (None, config.agent.kind)
     if point.field is None or not is_read:
         return []

@@ -114,7 +114,7 @@ def token_count(num_tokens: int) -> dict[str, int]:
 
 
 def model(name: str, max_context: int) -> dict[str, Any]:
-    """What the route of a model answers: there is one, under any name."""
+    """Answer of the route of a model: there is one, under any name."""
     return {
         "id": name,
         "type": "model",

@@ -1,5 +1,5 @@
-"""What OpenAI's two APIs share: text in requests, errors, which routes of no dialect have too, and
-the list of models. Pure.
+"""Parts that OpenAI's two APIs share: text in requests, errors, which routes of no dialect have
+too, and the list of models. Pure.
 """
 
 from collections.abc import Collection
@@ -28,8 +28,8 @@ CODES = {
 def text_of(
     content: JsonValue, shown: Collection[str], hidden: Collection[str], separator: str = "\n"
 ) -> Text:
-    """Of a string, or a list of parts. `shown`, `hidden`: types of parts with text, and of those
-    that the model cannot see. Raises BadRequest for any other."""
+    """Text of a string, or of a list of parts. `shown`, `hidden`: types of parts with text, and of
+    those that the model cannot see. Raises BadRequest for any other."""
     text = Text(separator)
     if content.is_text:
         text.add(content.text())
@@ -69,7 +69,7 @@ def error(problem: Problem) -> tuple[int, dict[str, Any]]:
 
 
 def model(name: str, max_context: int) -> dict[str, Any]:
-    """What the route of a model answers: there is one, under any name."""
+    """Answer of the route of a model: there is one, under any name."""
     return {
         "id": name,
         "object": "model",

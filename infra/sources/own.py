@@ -13,7 +13,8 @@ from mainspring.errors import MainspringError, UsageError
 SOURCES: Registry[Callable[[ImportOptions], TaskSource]] = Registry(
     "task source", takes="options", methods=("rows",)
 )
-"""Of your own, which are named by their paths only: `resolve` tells the others by what they are."""
+"""Sources of your own, which are named by their paths only: `resolve` tells the others by what they
+are."""
 
 
 class OwnSource:

@@ -81,13 +81,13 @@ class Registry(Mapping[str, T]):
         return ", ".join((*self._table, *self.also))
 
     def path_of(self, name: str) -> str:
-        """Of one that the table has as a path."""
+        """The object of one that the table has as a path."""
         path = self._table[name]
         assert isinstance(path, str), name
         return path
 
     def find(self, name: str) -> T:
-        """What has this name, or stands at this path. Raises ConfigError."""
+        """The object of this name, or at this path. Raises ConfigError."""
         entry = self._table.get(name, name)
         if not isinstance(entry, str):
             return entry

@@ -87,7 +87,7 @@ def _can_be_called(what: str, found: Any) -> None:
 
 
 FUNCTIONS: Registry[Callable[..., Any]] = Registry("function", require=_can_be_called)
-"""Of your own, which are named by their paths only."""
+"""Functions of your own, which are named by their paths only."""
 
 
 def find_function(path: str) -> Callable[..., Any]:

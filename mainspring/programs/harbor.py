@@ -19,7 +19,8 @@ HARBOR = "harbor"
 VERSION = "0.24.0"
 """The only one that is known to work: its environments and agents are no settled interface."""
 HARBOR_AGENTS: Registry[Any] = Registry("Harbor agent")
-"""Of your own; `infra.harbor` checks them in a process that imports Harbor, and knows Harbor's."""
+"""Agents of your own; `infra.harbor` checks them in a process that imports Harbor, and knows
+Harbor's."""
 FOLDERS = ("/logs", "/installed-agent")
 """Absolute paths that Harbor's agents write to."""
 OPENAI_MODEL = f"openai/{MODEL_NAME}"

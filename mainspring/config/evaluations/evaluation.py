@@ -34,7 +34,7 @@ class EvaluationConfig(TaskSlice, RunConfig):
 
 
 class EvaluationFile(RunConfig):
-    """What `mainspring eval run FILE` reads: a campaign file, and the section [run] beside it. The
+    """A file for `mainspring eval run FILE`: a campaign file, and the section [run] beside it. The
     sections that only training uses are checked, so that a mistake in them is named, and are no
     part of the evaluation."""
 
