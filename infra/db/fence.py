@@ -84,7 +84,7 @@ def refuse_finished(rollout: RolloutId) -> NoReturn:
 
 
 async def update_rollout(
-    database: Database,
+    db: Database,
     rollout: RolloutId,
     epoch: int,
     values: Mapping[str, Any],
@@ -106,7 +106,7 @@ async def update_rollout(
     )
     if only_if is not None:
         statement = statement.where(only_if)
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         written = (await connection.execute(statement)).one_or_none()
         if written is not None:
             return written[0]
@@ -116,7 +116,7 @@ async def update_rollout(
 
 
 async def write_once(
-    database: Database,
+    db: Database,
     rollout: RolloutId,
     epoch: int,
     values: Mapping[str, Any],
@@ -126,7 +126,7 @@ async def write_once(
     """Write `values`, `column` among them, unless it was written before; the `column` that stands.
     Raises Fenced for another epoch, and when the rollout ended without it."""
     stands = await update_rollout(
-        database, rollout, epoch, values, only_if=column.is_(None), returning=column
+        db, rollout, epoch, values, only_if=column.is_(None), returning=column
     )
     if stands is None:
         refuse_finished(rollout)

@@ -23,23 +23,23 @@ MAX_COMPARED = 20_000
 """Ids that are looked through for near ones."""
 
 
-async def campaign_named(database: Database, text: str) -> CampaignRecord:
+async def campaign_named(db: Database, text: str) -> CampaignRecord:
     """The campaign of this name. Raises UnknownId with near names."""
     name = text.removeprefix("campaign/")
-    record = await campaigns.find(database, CampaignId(name))
+    record = await campaigns.find(db, CampaignId(name))
     if record is not None:
         return record
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         known = list(await connection.scalars(select(CampaignRow.id)))
     where = "`mainspring campaign list` lists them" if known else "no campaign is stored yet"
     raise UnknownId(f"no campaign {name} is stored", remedy=_near(name, known, where))
 
 
-async def rollout_named(database: Database, text: str) -> RolloutId:
+async def rollout_named(db: Database, text: str) -> RolloutId:
     """The rollout that this text names. Raises UnknownId with near ids, and UsageError when several
     fit."""
     name = text.removeprefix("rollout/").strip("/")
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         if await connection.scalar(select(RolloutRow.id).where(RolloutRow.id == name)):
             return RolloutId(name)
         found = list(
@@ -58,7 +58,7 @@ async def rollout_named(database: Database, text: str) -> RolloutId:
             f"several rollouts are called {name}: {listed}",
             remedy="give the whole id, with its campaign",
         )
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         campaign, _, rest = name.partition("/")
         own = list(
             await connection.scalars(

@@ -22,46 +22,46 @@ StoreId = NewType("StoreId", str)
 _SWEEP_LOCK = text("SELECT pg_try_advisory_xact_lock(hashtextextended('sweep of the store', 0))")
 
 
-async def identity(database: Database) -> StoreId:
+async def identity(db: Database) -> StoreId:
     """The database's random identity. Raises DatabaseError, also when somebody deleted the row."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         found = await connection.scalar(select(StoreRow.id))
     if found is None:
         raise DatabaseError(
-            f"database {database.name} has lost its identity: its table `store` is empty",
+            f"database {db.name} has lost its identity: its table `store` is empty",
             remedy="restore the row from a backup: Temporal's namespace names its id",
         )
     return StoreId(found)
 
 
-async def namespace(database: Database) -> str | None:
+async def namespace(db: Database) -> str | None:
     """The Temporal namespace that the work is in; None before anybody connected. Raises
     DatabaseError."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         return await connection.scalar(select(StoreRow.namespace))
 
 
-async def put_namespace(database: Database, name: str) -> str:
+async def put_namespace(db: Database, name: str) -> str:
     """Record the Temporal namespace unless there is one; the one that stands. Raises
     DatabaseError."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         await connection.execute(
             update(StoreRow).where(StoreRow.namespace.is_(None)).values(namespace=name)
         )
         return await connection.scalar(select(StoreRow.namespace)) or name
 
 
-async def move_namespace(database: Database, name: str) -> None:
+async def move_namespace(db: Database, name: str) -> None:
     """Record another Temporal namespace. Raises DatabaseError."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         await connection.execute(update(StoreRow).values(namespace=name))
 
 
 @asynccontextmanager
-async def sweep_turn(database: Database, every: timedelta) -> AsyncIterator[bool]:
+async def sweep_turn(db: Database, every: timedelta) -> AsyncIterator[bool]:
     """Take a turn at sweeping: True for one caller, once in `every`; the turn is over when
     the block ends, and counts as taken only when it ends without an error."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         mine = bool(await connection.scalar(_SWEEP_LOCK)) and await connection.scalar(
             select(StoreRow.id).where(
                 or_(StoreRow.swept_at.is_(None), StoreRow.swept_at < func.now() - every)

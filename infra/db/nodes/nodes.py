@@ -74,10 +74,10 @@ class NodeRecord:
         return NodeStatus.DRAINED if heard and empty else NodeStatus.DRAINING
 
 
-async def beat(database: Database, said: NodeBeat) -> bool:
+async def beat(db: Database, said: NodeBeat) -> bool:
     """Write what the node reports; whether it is asked to drain."""
     values = asdict(said)
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         draining = await connection.scalar(
             insert(NodeRow)
             .values(values)
@@ -90,20 +90,20 @@ async def beat(database: Database, said: NodeBeat) -> bool:
     return bool(draining)
 
 
-async def say_goodbye(database: Database, node: NodeId) -> None:
+async def say_goodbye(db: Database, node: NodeId) -> None:
     """The node's process ends in order; its next beat, if any, is of another one."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         await connection.execute(
             update(NodeRow).where(NodeRow.id == node).values(stopped_at=func.now())
         )
 
 
-async def list_nodes(database: Database) -> list[NodeRecord]:
+async def list_nodes(db: Database) -> list[NodeRecord]:
     """Every node that is not forgotten, by id."""
     num_leased = select(func.count()).where(*_OPEN_LEASES).scalar_subquery()
     of_agents = SandboxRow.purpose == SandboxPurpose.AGENT
     num_open = select(func.count()).where(*_OPEN_LEASES, of_agents).scalar_subquery()
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(
             select(
                 NodeRow.draining,
@@ -127,10 +127,10 @@ async def list_nodes(database: Database) -> list[NodeRecord]:
         return [NodeRecord(NodeBeat(*row[6:]), *row[:6]) for row in rows]
 
 
-async def forget_gone(database: Database) -> int:
+async def forget_gone(db: Database) -> int:
     """Forget nodes that are silent for FORGOTTEN_AFTER and hold nothing: how many there were. One
     that comes back after all is a new one, and does not drain."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         gone = await connection.execute(
             delete(NodeRow).where(
                 NodeRow.seen_at < func.now() - FORGOTTEN_AFTER,
@@ -140,9 +140,9 @@ async def forget_gone(database: Database) -> int:
     return gone.rowcount
 
 
-async def set_draining(database: Database, node: NodeId, draining: bool) -> None:
+async def set_draining(db: Database, node: NodeId, draining: bool) -> None:
     """Ask a node to drain, or to resume; it hears at its next beat. Raises UsageError."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         asked = await connection.scalar(
             update(NodeRow)
             .where(NodeRow.id == node)
@@ -160,9 +160,9 @@ async def set_draining(database: Database, node: NodeId, draining: bool) -> None
     )
 
 
-async def with_image(database: Database, image: str) -> NodeId | None:
+async def with_image(db: Database, image: str) -> NodeId | None:
     """The least full of the living nodes that have the image and take new sandboxes."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         found = await connection.scalar(
             select(NodeRow.id)
             .where(

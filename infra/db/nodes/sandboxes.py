@@ -91,7 +91,7 @@ class Lease:
 
 
 async def open_lease(
-    database: Database,
+    db: Database,
     sandbox: SandboxId,
     rollout: RolloutId,
     epoch: int,
@@ -115,7 +115,7 @@ async def open_lease(
         "backend": backend,
         "status": SandboxStatus.OPEN,
     }
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         if max_open is not None:
             await _refuse_over(connection, rollout, max_open)
         if await connection.scalar(_OPEN_LEASE, values) is None:
@@ -124,14 +124,14 @@ async def open_lease(
 
 
 async def close_lease(
-    database: Database,
+    db: Database,
     sandbox: SandboxId,
     node: NodeId,
     status: SandboxStatus = SandboxStatus.CLOSED,
 ) -> bool:
     """Record a lease's end; write this after the sandbox is gone. False when `node` holds no open
     lease on it: it was closed before, or another node has taken it over."""
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         closed = await connection.scalar(
             update(SandboxRow)
             .where(
@@ -145,17 +145,17 @@ async def close_lease(
     return closed is not None
 
 
-async def open_leases(database: Database, node: NodeId | None = None) -> list[Lease]:
+async def open_leases(db: Database, node: NodeId | None = None) -> list[Lease]:
     """Open leases, oldest first; of every node when `node` is None."""
-    return await _leases(database, node)
+    return await _leases(db, node)
 
 
-async def open_of(database: Database, campaign: CampaignId) -> list[Lease]:
+async def open_of(db: Database, campaign: CampaignId) -> list[Lease]:
     """Open leases of one campaign, oldest first."""
-    return await _leases(database, None, RolloutRow.campaign_id == campaign)
+    return await _leases(db, None, RolloutRow.campaign_id == campaign)
 
 
-async def between_sandboxes(database: Database, limit: int) -> list[RolloutId]:
+async def between_sandboxes(db: Database, limit: int) -> list[RolloutId]:
     """Rollouts under way that hold no sandbox, oldest first: a node may be about to open one for
     them, or to judge what the last one left."""
     has_lease = (
@@ -169,37 +169,35 @@ async def between_sandboxes(database: Database, limit: int) -> list[RolloutId]:
         .order_by(RolloutRow.created_at)
         .limit(limit)
     )
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         return [RolloutId(id) for id in await connection.scalars(statement)]
 
 
-async def backends_on(database: Database, node: NodeId) -> list[str]:
+async def backends_on(db: Database, node: NodeId) -> list[str]:
     """Names of the backends that ever made a sandbox on this node."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         statement = select(SandboxRow.backend).where(SandboxRow.node == node).distinct()
         return sorted(await connection.scalars(statement))
 
 
-async def leases_without_live_rollout(
-    database: Database, node: NodeId | None = None
-) -> list[Lease]:
+async def leases_without_live_rollout(db: Database, node: NodeId | None = None) -> list[Lease]:
     """Open leases whose rollout has ended or begun another epoch: nothing will close them."""
     return await _leases(
-        database,
+        db,
         node,
         or_(DONE, RolloutRow.epoch != SandboxRow.epoch),
     )
 
 
-async def leases_on_dead_nodes(database: Database) -> list[Lease]:
+async def leases_on_dead_nodes(db: Database) -> list[Lease]:
     """Open leases on nodes that have not beat for GONE_AFTER: no process there can close them."""
     gone = select(NodeRow.id).where(NodeRow.seen_at < func.now() - GONE_AFTER)
-    return await _leases(database, None, SandboxRow.node.in_(gone))
+    return await _leases(db, None, SandboxRow.node.in_(gone))
 
 
-async def rollout_leases(database: Database, rollout: RolloutId) -> list[Lease]:
+async def rollout_leases(db: Database, rollout: RolloutId) -> list[Lease]:
     """Every sandbox the rollout ever had, oldest first."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(
             select(*_COLUMNS)
             .where(SandboxRow.rollout_id == rollout)
@@ -226,7 +224,7 @@ async def _refuse_over(connection: AsyncConnection, rollout: RolloutId, max_open
 
 
 async def _leases(
-    database: Database, node: NodeId | None, *conditions: ColumnElement[bool]
+    db: Database, node: NodeId | None, *conditions: ColumnElement[bool]
 ) -> list[Lease]:
     statement: Any = (
         select(*_COLUMNS)
@@ -236,5 +234,5 @@ async def _leases(
     )
     if node is not None:
         statement = statement.where(SandboxRow.node == node)
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         return [Lease(*row) for row in await connection.execute(statement)]

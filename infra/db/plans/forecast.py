@@ -41,10 +41,10 @@ class Upcoming:
     task: TaskId
 
 
-async def upcoming(database: Database, node: NodeId, limit: int) -> list[Upcoming]:
+async def upcoming(db: Database, node: NodeId, limit: int) -> list[Upcoming]:
     """Sandboxes that will be needed, at most `limit`, the most urgent first: rollouts that wait
     for a sandbox, those of the next groups, and the gradings of rollouts that now run on `node`."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         found = await _waiting(connection, limit)
         if len(found) < limit:
             found += await _next_groups(connection)

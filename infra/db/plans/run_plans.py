@@ -59,39 +59,39 @@ def part_id(run: CampaignId, index: int, evaluation: PolicyEvaluation | None = N
 
 
 async def planned(
-    database: Database, config: AnyRun, index: int, evaluation: PolicyEvaluation | None = None
+    db: Database, config: AnyRun, index: int, evaluation: PolicyEvaluation | None = None
 ) -> PlannedGroup:
     """Part number `index`; without rollouts after the last."""
     group = part_id(CampaignId(config.name), index, evaluation)
     match config:
         case CampaignConfig() | SftConfig():
             assert evaluation is not None, "a campaign's other groups are made one by one"
-            return await _of_policy(database, training(config), group, evaluation)
+            return await _of_policy(db, training(config), group, evaluation)
         case EvaluationConfig():
-            rollouts = await _of_tasks(database, config, group, index, _ways(config))
+            rollouts = await _of_tasks(db, config, group, index, _ways(config))
         case VerificationConfig():
-            rollouts = await _of_tasks(database, config, group, index, _ways(config))
+            rollouts = await _of_tasks(db, config, group, index, _ways(config))
         case RegradeConfig():
-            rollouts = await _of_patches(database, config, group, index)
+            rollouts = await _of_patches(db, config, group, index)
         case _:
             assert_never(config)
     sampling = Sampling.GREEDY if config.policy.temperature == 0 else Sampling.SAMPLED
     return PlannedGroup(config.split, sampling, rollouts, index=index)
 
 
-async def total(database: Database, config: Measurement) -> int:
+async def total(db: Database, config: Measurement) -> int:
     """How many rollouts the run will have in the end."""
     if isinstance(config, RegradeConfig):
-        return await num_patches(database, CampaignId(config.of))
-    async with database.transaction() as connection:
+        return await num_patches(db, CampaignId(config.of))
+    async with db.transaction() as connection:
         num_tasks = await selections.size(connection, config, config.split)
     return num_tasks * len(_ways(config))
 
 
-async def num_patches(database: Database, campaign: CampaignId) -> int:
+async def num_patches(db: Database, campaign: CampaignId) -> int:
     """How many rollouts of the campaign left a patch that can be graded again."""
     given = _given_patches(campaign).subquery()
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         return await connection.scalar(select(func.count()).select_from(given)) or 0
 
 
@@ -107,11 +107,11 @@ def _ways(config: EvaluationConfig | VerificationConfig) -> list[_Way]:
 
 
 async def _of_policy(
-    database: Database, config: CampaignConfig, group: GroupId, evaluation: PolicyEvaluation
+    db: Database, config: CampaignConfig, group: GroupId, evaluation: PolicyEvaluation
 ) -> PlannedGroup:
     """One rollout a task of the split."""
     limit = config.evaluation.greedy_tasks if evaluation.greedy else None
-    ids = await selections.task_ids(database, config, evaluation.split, number=limit)
+    ids = await selections.task_ids(db, config, evaluation.split, number=limit)
     temperature = 0.0 if evaluation.greedy else 1.0
     version = evaluation.policy_version
     seeded = config.schedule is Schedule.REPRODUCIBLE
@@ -133,7 +133,7 @@ async def _of_policy(
 
 
 async def _of_tasks(
-    database: Database,
+    db: Database,
     config: EvaluationConfig | VerificationConfig,
     group: GroupId,
     index: int,
@@ -141,7 +141,7 @@ async def _of_tasks(
 ) -> list[NewRollout]:
     """Whole tasks, as many as a group holds."""
     num_tasks = max(1, MAX_GROUP_SIZE // len(ways))
-    ids = await selections.task_ids(database, config, config.split, index * num_tasks, num_tasks)
+    ids = await selections.task_ids(db, config, config.split, index * num_tasks, num_tasks)
     temperature = config.policy.rollout_temperature
     return [
         NewRollout(rollout_id(group, number), task, number, temperature, player, exploit=exploit)
@@ -150,11 +150,11 @@ async def _of_tasks(
 
 
 async def _of_patches(
-    database: Database, config: RegradeConfig, group: GroupId, index: int
+    db: Database, config: RegradeConfig, group: GroupId, index: int
 ) -> list[NewRollout]:
     """Those after the last of the parts before, so that each is graded once whatever happens to
     the other campaign meanwhile."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         last = await connection.scalar(
             select(func.max(RolloutRow.source_rollout_id))
             .join(GroupRow, GroupRow.id == RolloutRow.group_id)

@@ -51,14 +51,14 @@ class Standing:
 
 
 async def read(
-    database: Database,
+    db: Database,
     campaign: CampaignId,
     since: float = 0.0,
     batches: Batches | None = None,
 ) -> Standing:
     """Where the campaign stands. What was masked or flat before `since`, in unix seconds, does not
     count as in a row. `batches`: of a reproducible campaign."""
-    async with database.snapshot() as connection:
+    async with db.snapshot() as connection:
         newest = await connection.scalar(
             select(func.max(PolicyVersionRow.version)).where(
                 PolicyVersionRow.campaign_id == campaign
@@ -117,7 +117,7 @@ async def read(
         )
 
 
-async def ends_of_flat(database: Database, campaign: CampaignId, num: int) -> str:
+async def ends_of_flat(db: Database, campaign: CampaignId, num: int) -> str:
     """Rewards and commonest end of the rollouts of the newest `num` flat groups, in words."""
     newest = (
         select(GroupRow.id)
@@ -136,7 +136,7 @@ async def ends_of_flat(database: Database, campaign: CampaignId, num: int) -> st
         .group_by(RolloutRow.stop_reason)
         .order_by(func.count().desc(), RolloutRow.stop_reason)
     )
-    async with database.snapshot() as connection:
+    async with db.snapshot() as connection:
         rows = (await connection.execute(ends)).all()
     if not rows:
         return "none of their rollouts has a reward"

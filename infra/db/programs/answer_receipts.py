@@ -19,7 +19,7 @@ _ROW, _LIFE = ModelRequestRow, ProgramLifeRow
 
 
 async def delivered(
-    database: Database,
+    db: Database,
     rollout: RolloutId,
     epoch: int,
     number: int,
@@ -30,7 +30,7 @@ async def delivered(
     noted when it has another one by now, as its connections were cut then."""
     of_life = _LIFE.rollout_id == rollout, _LIFE.epoch == epoch, _LIFE.life == life
     by_its_key = select(_LIFE.life).where(*of_life, _LIFE.key_hash == key_sha256).exists()
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         await connection.execute(
             update(_ROW)
             .where(_ROW.rollout_id == rollout, _ROW.epoch == epoch, _ROW.number == number)
@@ -63,7 +63,7 @@ async def doubt(connection: AsyncConnection, rollout: RolloutId, epoch: int, lif
     )
 
 
-async def is_owed(database: Database, rollout: RolloutId, epoch: int, life: int) -> bool:
+async def is_owed(db: Database, rollout: RolloutId, epoch: int, life: int) -> bool:
     """Whether the life has not had the answer to its last request whole, or there is none yet. One
     that was refused was told so; titles and the like are no matter of the agent."""
     row = ModelRequestRow
@@ -74,7 +74,7 @@ async def is_owed(database: Database, rollout: RolloutId, epoch: int, life: int)
         .order_by(row.number.desc())
         .limit(1)
     )
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         found = (await connection.execute(last)).one_or_none()
     if found is None or found.state is RequestState.REFUSED:
         return False

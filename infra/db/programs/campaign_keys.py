@@ -18,7 +18,7 @@ from mainspring.ids import CampaignId
 PREFIX = "msc_"
 
 
-async def make(database: Database, campaign: CampaignId) -> str | None:
+async def make(db: Database, campaign: CampaignId) -> str | None:
     """A new key; None when the run has one."""
     key = PREFIX + secrets.token_urlsafe(KEY_BYTES)
     statement = (
@@ -27,22 +27,22 @@ async def make(database: Database, campaign: CampaignId) -> str | None:
         .on_conflict_do_nothing()
         .returning(CampaignKeyRow.campaign_id)
     )
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         return None if await connection.scalar(statement) is None else key
 
 
-async def made_at(database: Database, campaign: CampaignId) -> datetime | None:
+async def made_at(db: Database, campaign: CampaignId) -> datetime | None:
     """When the run's key was made; None without one."""
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         return await connection.scalar(
             select(CampaignKeyRow.created_at).where(CampaignKeyRow.campaign_id == campaign)
         )
 
 
-async def revoke(database: Database, campaign: CampaignId) -> bool:
+async def revoke(db: Database, campaign: CampaignId) -> bool:
     """Revoke the run's key; False when there was none. Sessions that were taken with it keep
     theirs."""
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         gone = await connection.scalar(
             delete(CampaignKeyRow)
             .where(CampaignKeyRow.campaign_id == campaign)
@@ -51,10 +51,10 @@ async def revoke(database: Database, campaign: CampaignId) -> bool:
     return gone is not None
 
 
-async def campaign_of(database: Database, key: str) -> CampaignId | None:
+async def campaign_of(db: Database, key: str) -> CampaignId | None:
     """The run that the key is of; None: unknown. It is looked up by its digest: how long that takes
     tells nothing of a key."""
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         found = await connection.scalar(
             select(CampaignKeyRow.campaign_id).where(CampaignKeyRow.key_hash == digest(key))
         )

@@ -148,7 +148,7 @@ class StoredRequest:
 
 
 async def ask(
-    database: Database,
+    db: Database,
     rollout: RolloutId,
     epoch: int,
     life: int,
@@ -161,7 +161,7 @@ async def ask(
 ) -> RequestStanding:
     """The row of this request, made now or long ago. One of another setting than the first of the
     kind MAIN is a sub-agent's. Raises Fenced."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         # Numbers and occurrences are counted: one at a time for a rollout.
         await _refuse_over(connection, rollout, epoch, alone=True)
         facts = {
@@ -197,13 +197,11 @@ async def ask(
         return RequestStanding(number, RequestState.ASKED, None, is_new=True)
 
 
-async def look(
-    database: Database, rollout: RolloutId, epoch: int, number: int
-) -> RequestStanding | None:
+async def look(db: Database, rollout: RolloutId, epoch: int, number: int) -> RequestStanding | None:
     """Where it stands now, with its reply; None once the rollout has ended or another epoch has
     begun."""
     which = {"rollout": rollout, "epoch": epoch, "number": number}
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         row = (await connection.execute(_LOOK, which)).one_or_none()
     if row is None:
         return None
@@ -212,17 +210,17 @@ async def look(
 
 
 async def read(
-    database: Database, rollout: RolloutId, epoch: int, number: int
+    db: Database, rollout: RolloutId, epoch: int, number: int
 ) -> tuple[RequestState, ModelRequest, Call | None]:
     """The request with its state, and its reply if that is stored."""
     which = {"rollout": rollout, "epoch": epoch, "number": number}
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         state, packed, *call = (await connection.execute(_READ, which)).one()
     return state, _unpacked(packed), None if call[0] is None else Call(*call)
 
 
 async def bodies(
-    database: Database, rollout: RolloutId, epoch: int
+    db: Database, rollout: RolloutId, epoch: int
 ) -> dict[int, tuple[BranchKind, ModelRequest]]:
     """All that was asked in an epoch, by number."""
     statement = (
@@ -230,22 +228,22 @@ async def bodies(
         .where(_ROW.rollout_id == rollout, _ROW.epoch == epoch)
         .order_by(_ROW.number)
     )
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         rows = (await connection.execute(statement)).all()
     return {number: (kind, _unpacked(packed)) for number, kind, packed in rows}
 
 
-async def history(database: Database, rollout: RolloutId, epoch: int) -> list[StoredRequest]:
+async def history(db: Database, rollout: RolloutId, epoch: int) -> list[StoredRequest]:
     """Every request of the epoch, by number."""
     statement = (
         select(*_KNOWN).where(_ROW.rollout_id == rollout, _ROW.epoch == epoch).order_by(_ROW.number)
     )
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         return [StoredRequest(*row) for row in await connection.execute(statement)]
 
 
 async def put_reply(
-    database: Database,
+    db: Database,
     rollout: RolloutId,
     epoch: int,
     call: Call,
@@ -260,7 +258,7 @@ async def put_reply(
         "history": history,
         "told": _told(rollout, epoch, call.number),
     }
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         row = (await connection.execute(_PUT_REPLY, values)).one_or_none()
         if row is None:
             return await turns.standing_call(connection, rollout, epoch, call.number)
@@ -268,10 +266,10 @@ async def put_reply(
 
 
 async def refuse(
-    database: Database, rollout: RolloutId, epoch: int, number: int, refusal: dict[str, Any]
+    db: Database, rollout: RolloutId, epoch: int, number: int, refusal: dict[str, Any]
 ) -> None:
     """Tell who waits why there is no reply, unless there is one. Raises Fenced."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         await _refuse_over(connection, rollout, epoch)
         await _settle(
             connection,
@@ -282,7 +280,7 @@ async def refuse(
         )
 
 
-async def ended_too_long(database: Database, rollout: RolloutId, epoch: int, life: int) -> bool:
+async def ended_too_long(db: Database, rollout: RolloutId, epoch: int, life: int) -> bool:
     """Whether the last request of a life was refused because its prompt was too long."""
     statement = (
         select(_ROW.state, _ROW.refusal)
@@ -290,7 +288,7 @@ async def ended_too_long(database: Database, rollout: RolloutId, epoch: int, lif
         .order_by(_ROW.number.desc())
         .limit(1)
     )
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         row = (await connection.execute(statement)).one_or_none()
     if row is None or row.state is not RequestState.REFUSED:
         return False
@@ -298,10 +296,10 @@ async def ended_too_long(database: Database, rollout: RolloutId, epoch: int, lif
 
 
 async def count_sent(
-    database: Database, rollout: RolloutId, epoch: int, number: int, change: int
+    db: Database, rollout: RolloutId, epoch: int, number: int, change: int
 ) -> None:
     """An endpoint is about to take the request (1), or has not taken it (-1)."""
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         await connection.execute(
             update(_ROW)
             .where(_ROW.rollout_id == rollout, _ROW.epoch == epoch, _ROW.number == number)
@@ -309,17 +307,17 @@ async def count_sent(
         )
 
 
-async def answered(database: Database, rollout: RolloutId, epoch: int) -> int:
+async def answered(db: Database, rollout: RolloutId, epoch: int) -> int:
     """Number of replies of the epoch."""
     statement = select(func.count()).where(CallRow.rollout_id == rollout, CallRow.epoch == epoch)
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         return (await connection.execute(statement)).scalar_one()
 
 
-async def asked(database: Database, rollout: RolloutId, epoch: int) -> int:
+async def asked(db: Database, rollout: RolloutId, epoch: int) -> int:
     """Number of requests of the epoch, answered or not."""
     statement = select(func.count()).where(_ROW.rollout_id == rollout, _ROW.epoch == epoch)
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         return (await connection.execute(statement)).scalar_one()
 
 

@@ -57,27 +57,25 @@ class ProgramLife:
     """None: it ran from none."""
 
 
-async def begin(database: Database, rollout: RolloutId, epoch: int, life: int) -> str:
+async def begin(db: Database, rollout: RolloutId, epoch: int, life: int) -> str:
     """The key of this life, new each time. Raises Fenced."""
     key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         await begin_with(connection, rollout, epoch, life, key)
         await answer_receipts.doubt(connection, rollout, epoch, life)
     return key
 
 
-async def begin_once(
-    database: Database, rollout: RolloutId, epoch: int, life: int
-) -> str | ProgramLife:
+async def begin_once(db: Database, rollout: RolloutId, epoch: int, life: int) -> str | ProgramLife:
     """The key of a life that begins now, or the life when it has begun before, which no attempt may
     take over. Raises Fenced."""
     key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
     values = {"rollout_id": rollout, "epoch": epoch, "life": life, "key_hash": digest(key)}
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         if await connection.scalar(_BEGIN_ONCE, values) is not None:
             return key
         await refuse_older(connection, rollout, epoch)
-    begun = [each for each in await of_rollout(database, rollout, epoch) if each.life == life]
+    begun = [each for each in await of_rollout(db, rollout, epoch) if each.life == life]
     if not begun:
         refuse_finished(rollout)
     return begun[0]
@@ -93,7 +91,7 @@ async def begin_with(
         refuse_finished(rollout)
 
 
-async def holder(database: Database, key: str) -> KeyHolder | None:
+async def holder(db: Database, key: str) -> KeyHolder | None:
     """The life that the key opens; None for a key that is unknown or of a life that is over."""
     other = aliased(ProgramLifeRow)
     later = (
@@ -111,16 +109,14 @@ async def holder(database: Database, key: str) -> KeyHolder | None:
             RolloutRow.phase != RolloutPhase.DONE,
         )
     )
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         row = (await connection.execute(statement)).one_or_none()
     return None if row is None else KeyHolder(*row)
 
 
-async def ran_from(
-    database: Database, rollout: RolloutId, epoch: int, life: int, sha256: str
-) -> None:
+async def ran_from(db: Database, rollout: RolloutId, epoch: int, life: int, sha256: str) -> None:
     """Record the bundle of a life; the first one stands."""
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         await connection.execute(
             update(ProgramLifeRow)
             .where(*_is(rollout, epoch, life), ProgramLifeRow.bundle_sha256.is_(None))
@@ -129,10 +125,10 @@ async def ran_from(
 
 
 async def end(
-    database: Database, rollout: RolloutId, epoch: int, life: int, returncode: int, output: str
+    db: Database, rollout: RolloutId, epoch: int, life: int, returncode: int, output: str
 ) -> None:
     """Record how the life ended; the first end stands."""
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         await connection.execute(
             update(ProgramLifeRow)
             .where(*_is(rollout, epoch, life), ProgramLifeRow.ended_at.is_(None))
@@ -140,7 +136,7 @@ async def end(
         )
 
 
-async def of_rollout(database: Database, rollout: RolloutId, epoch: int) -> list[ProgramLife]:
+async def of_rollout(db: Database, rollout: RolloutId, epoch: int) -> list[ProgramLife]:
     """Lives of the rollout, in their order."""
     statement = (
         select(
@@ -152,7 +148,7 @@ async def of_rollout(database: Database, rollout: RolloutId, epoch: int) -> list
         .where(ProgramLifeRow.rollout_id == rollout, ProgramLifeRow.epoch == epoch)
         .order_by(ProgramLifeRow.life)
     )
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         return [ProgramLife(*row) for row in await connection.execute(statement)]
 
 

@@ -38,10 +38,10 @@ class HandedIn:
     note: str | None = None
 
 
-async def hand_in(database: Database, ident: str, what: HandedIn) -> SessionRecord:
+async def hand_in(db: Database, ident: str, what: HandedIn) -> SessionRecord:
     """Take what an agent hands in; the session as it stands then: ended by this, or by what came
     before. Raises Fenced when its rollout has ended or begun another epoch."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         found = await _locked(connection, ident)
         if found.ending is not None:
             return found
@@ -59,7 +59,7 @@ async def hand_in(database: Database, ident: str, what: HandedIn) -> SessionReco
 
 
 async def end(
-    database: Database,
+    db: Database,
     rollout: RolloutId,
     epoch: int,
     life: int,
@@ -68,7 +68,7 @@ async def end(
 ) -> SessionRecord:
     """End a session, and give it as it stands then. At a limit nothing was made, and that is
     what is graded. Raises Fenced."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         found = await _locked(connection, session_id(rollout, epoch, life))
         if found.ending is not None:
             return found
@@ -77,10 +77,10 @@ async def end(
         return await _end(connection, found, ending, None, note)
 
 
-async def withdraw(database: Database, ident: str) -> None:
+async def withdraw(db: Database, ident: str) -> None:
     """Withdraw the session of a rollout whose workflow is gone: nothing can be done in it, and its
     claim takes another one."""
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         await connection.execute(
             update(_ROW)
             .where(_ROW.id == ident, _ROW.ended_at.is_(None))

@@ -31,7 +31,7 @@ class ClaimOver(Fenced):
 
 
 async def offer(
-    database: Database, rollout: RolloutId, epoch: int, life: int, campaign: CampaignId
+    db: Database, rollout: RolloutId, epoch: int, life: int, campaign: CampaignId
 ) -> SessionRecord:
     """The session as it stands, offered now or before. Raises Fenced."""
     ident = session_id(rollout, epoch, life)
@@ -42,7 +42,7 @@ async def offer(
         "epoch": epoch,
         "life": life,
     }
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         # Two offers at once would both share the row, and each wait for the other to write it.
         await connection.execute(
             select(RolloutRow.id).where(RolloutRow.id == rollout).with_for_update()
@@ -57,7 +57,7 @@ async def offer(
 
 
 async def take(
-    database: Database,
+    db: Database,
     campaign: CampaignId,
     *,
     claim: str,
@@ -68,7 +68,7 @@ async def take(
 ) -> SessionRecord | None:
     """The session of this claim, taken now or before, whose key is now `key_of(its id)`. None:
     nothing is offered. Raises ClaimOver, and Fenced when its rollout ends at this moment."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         await connection.execute(_ONE_CLAIM, {"claim": f"{campaign} {claim}"})
         before = selected(_ROW.campaign_id == campaign, _ROW.claim == claim)
         row = (await connection.execute(before)).one_or_none()

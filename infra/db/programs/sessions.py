@@ -96,7 +96,7 @@ def selected(*which: ColumnElement[bool]) -> Select[Any]:
     return select(*_COLUMNS).join(RolloutRow, RolloutRow.id == _ROW.rollout_id).where(*which)
 
 
-async def with_key(database: Database, ident: str, key: str) -> SessionRecord | None:
+async def with_key(db: Database, ident: str, key: str) -> SessionRecord | None:
     """The session that this key opens; None: unknown, or another key."""
     statement = (
         selected(_ROW.id == ident)
@@ -110,16 +110,16 @@ async def with_key(database: Database, ident: str, key: str) -> SessionRecord | 
             ),
         )
     )
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         row = (await connection.execute(statement)).one_or_none()
     if row is None or not hmac.compare_digest(row.key_hash, program_lives.digest(key)):
         return None
     return SessionRecord(*row[:-1])
 
 
-async def read(database: Database, rollout: RolloutId, epoch: int, life: int) -> SessionRecord:
+async def read(db: Database, rollout: RolloutId, epoch: int, life: int) -> SessionRecord:
     """The session's record. Raises Fenced when it was not offered."""
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         row = (
             await connection.execute(selected(_ROW.id == session_id(rollout, epoch, life)))
         ).one_or_none()
@@ -128,16 +128,16 @@ async def read(database: Database, rollout: RolloutId, epoch: int, life: int) ->
     return record_of(row)
 
 
-async def of_rollout(database: Database, rollout: RolloutId, epoch: int) -> list[SessionRecord]:
+async def of_rollout(db: Database, rollout: RolloutId, epoch: int) -> list[SessionRecord]:
     """Sessions of the rollout, in the order of lives."""
     statement = selected(_ROW.rollout_id == rollout, _ROW.epoch == epoch).order_by(_ROW.life)
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         return [record_of(row) for row in await connection.execute(statement)]
 
 
-async def heard(database: Database, ident: str) -> bool:
+async def heard(db: Database, ident: str) -> bool:
     """Record that its agent lives. False: the session has ended."""
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         found = await connection.scalar(
             update(_ROW)
             .where(_ROW.id == ident, _ROW.ended_at.is_(None))
@@ -147,14 +147,14 @@ async def heard(database: Database, ident: str) -> bool:
     return found is not None
 
 
-async def waiting(database: Database, campaign: CampaignId) -> tuple[int, datetime | None]:
+async def waiting(db: Database, campaign: CampaignId) -> tuple[int, datetime | None]:
     """Sessions that are offered and not taken, and since when the oldest is."""
     statement = (
         select(func.count(), func.min(_ROW.offered_at))
         .join(RolloutRow, RolloutRow.id == _ROW.rollout_id)
         .where(*is_free(campaign))
     )
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         count, since = (await connection.execute(statement)).one()
     return count, since
 

@@ -22,7 +22,7 @@ from mainspring.ids import CampaignId
 
 
 async def read(
-    database: Database, record: CampaignRecord, *, with_calls: bool = False
+    db: Database, record: CampaignRecord, *, with_calls: bool = False
 ) -> CampaignFingerprint:
     """The campaign's fingerprint. Raises UsageError for what is no reproducible campaign."""
     config = training(record.config)
@@ -31,8 +31,8 @@ async def read(
             f"campaign {record.id} has no fingerprint: its schedule is {config.schedule.value!r}",
             remedy='start one with schedule = "reproducible"',
         )
-    versions = {each.version: each.fingerprint for each in await of_campaign(database, record.id)}
-    async with database.snapshot() as connection:
+    versions = {each.version: each.fingerprint for each in await of_campaign(db, record.id)}
+    async with db.snapshot() as connection:
         found = await deviations.read(connection, record.id, config.batches)
         calls = await call_digests(connection, record.id) if with_calls else None
     steps = [

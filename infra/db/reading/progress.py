@@ -35,10 +35,10 @@ class Seen:
     """Why the newest batch was replaced in which nothing could be trained; None: none was."""
 
 
-async def read(database: Database, campaign: CampaignId) -> Seen:
+async def read(db: Database, campaign: CampaignId) -> Seen:
     """How far the run is: rollouts, turns, steps and newest figures."""
     finished = RolloutRow.finished_at.is_not(None)
-    async with database.snapshot() as connection:
+    async with db.snapshot() as connection:
         done, running, turns, masked = (
             await connection.execute(
                 select(
@@ -112,11 +112,11 @@ class ListedProgress:
     """That a supervised run is trained on; None for other kinds."""
 
 
-async def standings(database: Database) -> dict[CampaignId, ListedProgress]:
+async def standings(db: Database) -> dict[CampaignId, ListedProgress]:
     """Standing of every campaign that has begun."""
     ended = RolloutRow.finished_at.is_not(None)
     scored = ended & RolloutRow.reward.is_not(None)
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         steps = await connection.execute(
             select(StepRow.campaign_id, func.count())
             .where(StepRow.status == StepStatus.DONE)

@@ -139,7 +139,7 @@ class Found:
 
 
 async def find(
-    database: Database,
+    db: Database,
     campaign: CampaignId,
     wanted: RolloutQuery,
     *,
@@ -149,7 +149,7 @@ async def find(
     """Rollouts that match, the first `limit` in this order, and how many match."""
     conditions = [RolloutRow.campaign_id == campaign, *_conditions(campaign, wanted)]
     joined = RolloutRow.group_id == GroupRow.id
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         total = await connection.scalar(
             select(func.count()).select_from(RolloutRow).join(GroupRow, joined).where(*conditions)
         )
@@ -163,9 +163,9 @@ async def find(
         return [Found(*row) for row in rows], total or 0
 
 
-async def splits_and_tasks(database: Database, campaign: CampaignId) -> tuple[list[str], list[str]]:
+async def splits_and_tasks(db: Database, campaign: CampaignId) -> tuple[list[str], list[str]]:
     """Names that a filter of this campaign can match."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         of_campaign = RolloutRow.campaign_id == campaign
         splits = await connection.scalars(
             select(GroupRow.split).distinct().where(GroupRow.campaign_id == campaign)
@@ -174,10 +174,10 @@ async def splits_and_tasks(database: Database, campaign: CampaignId) -> tuple[li
         return sorted(splits), sorted(tasks)
 
 
-async def oldest_running(database: Database, campaign: CampaignId, limit: int) -> list[str]:
+async def oldest_running(db: Database, campaign: CampaignId, limit: int) -> list[str]:
     """Workflows of the rollouts that began first and have not ended; while none has begun, of the
     oldest groups."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         begun = list(
             await connection.scalars(
                 select(RolloutRow.id)

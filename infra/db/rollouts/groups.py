@@ -98,7 +98,7 @@ class GroupTally:
 
 
 async def create_group(
-    database: Database,
+    db: Database,
     group: GroupId,
     campaign: CampaignId,
     kind: GroupKind,
@@ -128,7 +128,7 @@ async def create_group(
         "sampling": sampling,
         "split": split,
     }
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         created = await connection.scalar(
             postgres_insert(GroupRow).values(row).on_conflict_do_nothing().returning(GroupRow.id)
         )
@@ -155,28 +155,28 @@ async def create_group(
         return await _get(connection, group)
 
 
-async def get(database: Database, group: GroupId) -> GroupRecord:
+async def get(db: Database, group: GroupId) -> GroupRecord:
     """The group's record. Raises UnknownId."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         return await _get(connection, group)
 
 
 async def list_groups(
-    database: Database, campaign: CampaignId, kind: GroupKind | None = None
+    db: Database, campaign: CampaignId, kind: GroupKind | None = None
 ) -> list[GroupRecord]:
     """The campaign's groups, oldest first."""
     statement = select(*_COLUMNS).where(GroupRow.campaign_id == campaign)
     if kind is not None:
         statement = statement.where(GroupRow.kind == kind)
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(statement.order_by(GroupRow.created_at, GroupRow.id))
         return [_record(row) for row in rows]
 
 
-async def unfinished(database: Database, group: GroupId) -> list[int]:
+async def unfinished(db: Database, group: GroupId) -> list[int]:
     """Rollouts of an open group to play, by sample index: not ended, or cut off from outside."""
     cut = RolloutRow.stop_reason.in_((StopReason.CANCELLED, StopReason.TERMINATED))
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         found = await connection.scalars(
             select(RolloutRow.sample_index)
             .where(RolloutRow.group_id == group, ~DONE | cut)
@@ -185,13 +185,11 @@ async def unfinished(database: Database, group: GroupId) -> list[int]:
         return list(found)
 
 
-async def finish_group(
-    database: Database, group: GroupId, *, cancelled: bool = False
-) -> GroupStatus:
+async def finish_group(db: Database, group: GroupId, *, cancelled: bool = False) -> GroupStatus:
     """Close a group, as `closing` decides under the campaign's configuration; CANCELLED
     on request. A closed group does not change. Rollouts that have not ended are ended here, without
     a reward."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         # Before any rollout: `rollouts.claim` locks in the same order.
         row = (
             await connection.execute(
@@ -237,9 +235,9 @@ async def finish_group(
         return status
 
 
-async def tally(database: Database, group: GroupId) -> GroupTally:
+async def tally(db: Database, group: GroupId) -> GroupTally:
     """How many of the group's rollouts were resolved, masked and scored."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         row = (
             await connection.execute(
                 select(

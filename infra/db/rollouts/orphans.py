@@ -42,10 +42,10 @@ class OpenGroup:
     """Every rollout came to an end of its own; only the closing is missing."""
 
 
-async def playing_rollouts(database: Database, min_age_s: float) -> list[Playing]:
+async def playing_rollouts(db: Database, min_age_s: float) -> list[Playing]:
     """Rollouts that play, first claimed at least `min_age_s` ago. Those never claimed hold nothing
     and end with their group."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(
             select(RolloutRow.id, RolloutRow.epoch, RolloutRow.run_id).where(
                 _PLAYING, RolloutRow.started_at <= func.now() - timedelta(seconds=min_age_s)
@@ -54,14 +54,14 @@ async def playing_rollouts(database: Database, min_age_s: float) -> list[Playing
         return [Playing(*row) for row in rows]
 
 
-async def end_rollout(database: Database, seen: Playing, fault: str) -> bool:
+async def end_rollout(db: Database, seen: Playing, fault: str) -> bool:
     """End a rollout unscored. False when it ended or was taken over since it was seen."""
     num_turns = (
         select(func.count())
         .where(CallRow.rollout_id == seen.rollout, CallRow.epoch == seen.epoch)
         .scalar_subquery()
     )
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         ended = await connection.scalar(
             update(RolloutRow)
             .where(
@@ -85,9 +85,9 @@ async def end_rollout(database: Database, seen: Playing, fault: str) -> bool:
     return ended is not None
 
 
-async def open_groups(database: Database, min_age_s: float) -> list[OpenGroup]:
+async def open_groups(db: Database, min_age_s: float) -> list[OpenGroup]:
     """Open groups, made at least `min_age_s` ago, oldest first."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(
             select(
                 GroupRow.id,

@@ -79,9 +79,9 @@ _READ = (
 )
 
 
-async def played(database: Database, rollout: RolloutId, epoch: int) -> Played | None:
+async def played(db: Database, rollout: RolloutId, epoch: int) -> Played | None:
     """All that the rollout's reward is computed from; None when `epoch` is over."""
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         row = (await connection.execute(_READ, {"rollout": rollout, "epoch": epoch})).one_or_none()
     if row is None:
         return None

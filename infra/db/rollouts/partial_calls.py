@@ -60,7 +60,7 @@ class Kept:
         return self.rollout, self.epoch, self.number
 
 
-async def put(database: Database, kept: Iterable[Kept]) -> None:
+async def put(db: Database, kept: Iterable[Kept]) -> None:
     """Keep beginnings of replies, unless the store has as many tokens of the call, or the whole of
     it, or the rollout has moved on: that is refused when its reply is stored whole. Raises
     DatabaseError."""
@@ -71,16 +71,14 @@ async def put(database: Database, kept: Iterable[Kept]) -> None:
         # In one order everywhere: two processes that wait for each other's rows would deadlock.
         for each in sorted(kept, key=lambda each: each.key)
     ]
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         await connection.execute(_PUT, values)
         await connection.execute(_DROP, {"rollouts": sorted({each.rollout for each in kept})})
 
 
-async def get(
-    database: Database, rollout: RolloutId, epoch: int, number: int
-) -> PartialCall | None:
+async def get(db: Database, rollout: RolloutId, epoch: int, number: int) -> PartialCall | None:
     """The beginning of a reply; None when nothing of it was kept."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         row = (
             await connection.execute(
                 select(*(getattr(PartialCallRow, name) for name in _TOKENS)).where(

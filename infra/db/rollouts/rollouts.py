@@ -129,11 +129,11 @@ class Claim:
     player: Player
 
 
-async def claim(database: Database, rollout: RolloutId, run_id: str) -> Claim:
+async def claim(db: Database, rollout: RolloutId, run_id: str) -> Claim:
     """Make `run_id` the rollout's owner. The owner gets its epoch again; another run gets the next
     epoch, and the older one is fenced off for good. Raises Fenced when this run was fenced off
     before, or when the rollout belongs to a closed training group."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         # The group before the rollout: `groups.finish_group` locks in the same order.
         group = (
             await connection.execute(
@@ -175,10 +175,10 @@ async def claim(database: Database, rollout: RolloutId, run_id: str) -> Claim:
         return Claim(rollout, row.campaign_id, row.task_id, epoch, row.player)
 
 
-async def new_epoch(database: Database, rollout: RolloutId, from_epoch: int, run_id: str) -> int:
+async def new_epoch(db: Database, rollout: RolloutId, from_epoch: int, run_id: str) -> int:
     """Begin the life after `from_epoch`; again with the same arguments, the same epoch. Raises
     Fenced when another run owns the rollout or it has gone further."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         row = await _locked(connection, rollout)
         if row.run_id == run_id and row.epoch == from_epoch + 1:
             return row.epoch
@@ -195,10 +195,10 @@ async def new_epoch(database: Database, rollout: RolloutId, from_epoch: int, run
         return from_epoch + 1
 
 
-async def give_back(database: Database, rollout: RolloutId) -> None:
+async def give_back(db: Database, rollout: RolloutId) -> None:
     """Undo the end of a rollout, whose next run begins it again; what was recorded is fenced off.
     Only for those whose result no training used: of evaluations, verifications and regrades."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         row = await _locked(connection, rollout)
         if row.phase is RolloutPhase.DONE:
             # Without an owner, or the sweep would end it before its run begins it.
@@ -210,34 +210,32 @@ async def give_back(database: Database, rollout: RolloutId) -> None:
 
 
 async def set_phase(
-    database: Database, rollout: RolloutId, epoch: int, phase: RolloutPhase
+    db: Database, rollout: RolloutId, epoch: int, phase: RolloutPhase
 ) -> RolloutPhase:
     """The phase that stands: a late write does not reopen an ended rollout."""
-    return await update_rollout(
-        database, rollout, epoch, {"phase": phase}, returning=RolloutRow.phase
-    )
+    return await update_rollout(db, rollout, epoch, {"phase": phase}, returning=RolloutRow.phase)
 
 
 async def put_patch(
-    database: Database, rollout: RolloutId, epoch: int, patch: bytes, note: str | None = None
+    db: Database, rollout: RolloutId, epoch: int, patch: bytes, note: str | None = None
 ) -> bytes:
     """The patch that counts: the first one written in this epoch, and what it lacks and why."""
     values = {"patch": patch, "patch_note": note}
-    return await write_once(database, rollout, epoch, values, column=RolloutRow.patch)
+    return await write_once(db, rollout, epoch, values, column=RolloutRow.patch)
 
 
-async def get_patch(database: Database, rollout: RolloutId, epoch: int) -> bytes | None:
+async def get_patch(db: Database, rollout: RolloutId, epoch: int) -> bytes | None:
     """The patch; None when none was collected. Raises Fenced."""
-    return await _of_epoch(database, rollout, epoch, RolloutRow.patch)
+    return await _of_epoch(db, rollout, epoch, RolloutRow.patch)
 
 
-async def get_final_patch(database: Database, rollout: RolloutId) -> bytes | None:
+async def get_final_patch(db: Database, rollout: RolloutId) -> bytes | None:
     """The patch of the epoch that counts. Raises UnknownId."""
-    return await _one_column(database, rollout, RolloutRow.patch)
+    return await _one_column(db, rollout, RolloutRow.patch)
 
 
 async def put_grade(
-    database: Database,
+    db: Database,
     rollout: RolloutId,
     epoch: int,
     verdict: Verdict,
@@ -252,22 +250,22 @@ async def put_grade(
         "grade_report": null() if report is None else _storable(report.model_dump()),
         "fault": fault,
     }
-    return await write_once(database, rollout, epoch, values, column=RolloutRow.verdict)
+    return await write_once(db, rollout, epoch, values, column=RolloutRow.verdict)
 
 
-async def get_grade_output(database: Database, rollout: RolloutId, epoch: int) -> str | None:
+async def get_grade_output(db: Database, rollout: RolloutId, epoch: int) -> str | None:
     """Output of the hidden tests; None when it was not graded. Raises Fenced."""
-    return await _of_epoch(database, rollout, epoch, RolloutRow.grade_output)
+    return await _of_epoch(db, rollout, epoch, RolloutRow.grade_output)
 
 
-async def get_grade_report(database: Database, rollout: RolloutId) -> GradeReport | None:
+async def get_grade_report(db: Database, rollout: RolloutId) -> GradeReport | None:
     """Report of the epoch that counts; None when it was not graded. Raises UnknownId."""
-    stored = await _one_column(database, rollout, RolloutRow.grade_report)
+    stored = await _one_column(db, rollout, RolloutRow.grade_report)
     return None if stored is None else GradeReport.model_validate(stored)
 
 
 async def finish(
-    database: Database,
+    db: Database,
     rollout: RolloutId,
     epoch: int,
     *,
@@ -293,15 +291,15 @@ async def finish(
         "phase_s": phase_s,
         "finished_at": func.now(),
     }
-    reward = await update_rollout(database, rollout, epoch, values, returning=RolloutRow.reward)
-    async with database.transaction() as connection:
+    reward = await update_rollout(db, rollout, epoch, values, returning=RolloutRow.reward)
+    async with db.transaction() as connection:
         await leftovers.drop_of_ended(connection, RolloutRow.id == rollout)
     return reward
 
 
-async def get(database: Database, rollout: RolloutId) -> RolloutRecord:
+async def get(db: Database, rollout: RolloutId) -> RolloutRecord:
     """The rollout's record. Raises UnknownId."""
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         result = await connection.execute(select(*_COLUMNS).where(RolloutRow.id == rollout))
         row = result.one_or_none()
     if row is None:
@@ -310,7 +308,7 @@ async def get(database: Database, rollout: RolloutId) -> RolloutRecord:
 
 
 async def list_rollouts(
-    database: Database,
+    db: Database,
     *,
     campaign: CampaignId | None = None,
     group: GroupId | None = None,
@@ -327,7 +325,7 @@ async def list_rollouts(
         statement = statement.where(RolloutRow.group_id == group)
     if phase is not None:
         statement = statement.where(RolloutRow.phase == phase)
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         return [_record(row) for row in await connection.execute(statement.limit(limit))]
 
 
@@ -352,8 +350,8 @@ async def _locked(connection: AsyncConnection, rollout: RolloutId) -> Row[Any]:
     return row
 
 
-async def _of_epoch(database: Database, rollout: RolloutId, epoch: int, column: Any) -> Any:
-    async with database.statement() as connection:
+async def _of_epoch(db: Database, rollout: RolloutId, epoch: int, column: Any) -> Any:
+    async with db.statement() as connection:
         row = (
             await connection.execute(
                 select(RolloutRow.epoch, column).where(RolloutRow.id == rollout)
@@ -366,8 +364,8 @@ async def _of_epoch(database: Database, rollout: RolloutId, epoch: int, column: 
     return row[1]
 
 
-async def _one_column(database: Database, rollout: RolloutId, column: Any) -> Any:
-    async with database.statement() as connection:
+async def _one_column(db: Database, rollout: RolloutId, column: Any) -> Any:
+    async with db.statement() as connection:
         found = await connection.execute(select(column).where(RolloutRow.id == rollout))
         row = found.one_or_none()
     if row is None:

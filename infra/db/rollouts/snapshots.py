@@ -34,20 +34,18 @@ class Snapshot:
     data: bytes
 
 
-async def put(
-    database: Database, rollout: RolloutId, epoch: int, num_turns: int, data: bytes
-) -> None:
+async def put(db: Database, rollout: RolloutId, epoch: int, num_turns: int, data: bytes) -> None:
     """Keep a snapshot, unless the rollout has one as new or has ended. Raises Fenced for another
     epoch."""
     values = {"rollout_id": rollout, "epoch": epoch, "num_turns": num_turns, "data": data}
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         if await connection.scalar(_PUT, values) is None:
             await refuse_older(connection, rollout, epoch)
 
 
-async def newest(database: Database, rollout: RolloutId, epoch: int) -> Snapshot | None:
+async def newest(db: Database, rollout: RolloutId, epoch: int) -> Snapshot | None:
     """The rollout's snapshot; None when there is none."""
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         row = (
             await connection.execute(
                 select(SnapshotRow.num_turns, SnapshotRow.data).where(
@@ -58,7 +56,7 @@ async def newest(database: Database, rollout: RolloutId, epoch: int) -> Snapshot
     return None if row is None else Snapshot(*row)
 
 
-async def drop(database: Database, rollout: RolloutId) -> None:
+async def drop(db: Database, rollout: RolloutId) -> None:
     """Delete the snapshot: it is of no use. Dropping twice is fine."""
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         await connection.execute(delete(SnapshotRow).where(SnapshotRow.rollout_id == rollout))

@@ -98,10 +98,10 @@ _HISTORY = (
 )
 
 
-async def put_call(database: Database, rollout: RolloutId, epoch: int, call: Call) -> Call:
+async def put_call(db: Database, rollout: RolloutId, epoch: int, call: Call) -> Call:
     """Store a reply; the one that stands: this one, or what an earlier attempt stored. Raises
     Fenced."""
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         written = await write_call(connection, rollout, epoch, call)
         return written or await standing_call(connection, rollout, epoch, call.number)
 
@@ -124,14 +124,14 @@ async def standing_call(
     return await _call(connection, rollout, epoch, number) or refuse_finished(rollout)
 
 
-async def get_call(database: Database, rollout: RolloutId, epoch: int, number: int) -> Call | None:
+async def get_call(db: Database, rollout: RolloutId, epoch: int, number: int) -> Call | None:
     """The stored reply of this number; None when there is none."""
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         return await _call(connection, rollout, epoch, number)
 
 
 async def put_intent(
-    database: Database, rollout: RolloutId, epoch: int, call: int, index: int, command: str
+    db: Database, rollout: RolloutId, epoch: int, call: int, index: int, command: str
 ) -> Execution | None:
     """Record that command `index` of a call is about to run. The recorded result when it has run
     already; None: run it under its own id, which re-attaches if an earlier attempt started it.
@@ -144,7 +144,7 @@ async def put_intent(
         "command": command,
         "state": ExecutionState.INTENT,
     }
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         if await connection.scalar(_PUT_INTENT, values) is not None:
             return None
         await refuse_older(connection, rollout, epoch)
@@ -155,7 +155,7 @@ async def put_intent(
 
 
 async def put_execution(
-    database: Database, rollout: RolloutId, epoch: int, execution: Execution
+    db: Database, rollout: RolloutId, epoch: int, execution: Execution
 ) -> Execution:
     """Store a result; the one that stands, this or an earlier attempt's. Raises Fenced."""
     values = asdict(execution) | {
@@ -164,7 +164,7 @@ async def put_execution(
         "state": ExecutionState.DONE,
         "output_sha256": hashlib.sha256(execution.output).hexdigest(),
     }
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         row = (await connection.execute(_PUT_RESULT, values)).one_or_none()
         if row is not None:
             return Execution(*row)
@@ -176,12 +176,12 @@ async def put_execution(
 
 
 async def history(
-    database: Database, rollout: RolloutId, epoch: int, first: int = 0
+    db: Database, rollout: RolloutId, epoch: int, first: int = 0
 ) -> tuple[list[Call], list[Execution]]:
     """Every call of the epoch from call `first` on and every command of theirs that has run, in
     their order; one query."""
     which = {"rollout": rollout, "epoch": epoch, "first": first}
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         rows = (await connection.execute(_HISTORY, which)).all()
     middle = len(CALL)
     replies = {row[0]: row for row in rows}

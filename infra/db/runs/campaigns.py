@@ -83,7 +83,7 @@ class Underway:
     """Changes with every write of the row."""
 
 
-async def create(database: Database, config: AnyRun, selected: Sequence[Selected] = ()) -> bool:
+async def create(db: Database, config: AnyRun, selected: Sequence[Selected] = ()) -> bool:
     """Store a campaign with its tasks; False when it is there already, with those it was made with
     and the concurrency and trackers given now. Raises UsageError naming the fields in which a
     stored campaign of this name differs, whatever version stored it."""
@@ -93,7 +93,7 @@ async def create(database: Database, config: AnyRun, selected: Sequence[Selected
         "config": config.model_dump(mode="json"),
         "status": CampaignStatus.CREATED,
     }
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         statement = postgres_insert(CampaignRow).values(row).on_conflict_do_nothing()
         created = await connection.scalar(statement.returning(CampaignRow.id))
         if created is not None and selected:
@@ -102,7 +102,7 @@ async def create(database: Database, config: AnyRun, selected: Sequence[Selected
             )
     if created is not None:
         return True
-    stored = await get(database, CampaignId(config.name))
+    stored = await get(db, CampaignId(config.name))
     if stored.kind is not config.kind:
         raise UsageError(
             f"campaign {config.name} exists, and its kind is {stored.kind}, not {config.kind}",
@@ -142,32 +142,32 @@ async def create(database: Database, config: AnyRun, selected: Sequence[Selected
         device = cast(config.trainer.device.value, JSONB)
         if config.trainer.device is not training(stored.config).trainer.device:
             changed = func.jsonb_set(changed, cast([RESUMED_ON], ARRAY(Text)), device)
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         await connection.execute(
             update(CampaignRow).where(CampaignRow.id == config.name).values(config=changed)
         )
     return False
 
 
-async def get(database: Database, campaign: CampaignId) -> CampaignRecord:
+async def get(db: Database, campaign: CampaignId) -> CampaignRecord:
     """The campaign's record. Raises UnknownId."""
-    record = await find(database, campaign)
+    record = await find(db, campaign)
     if record is None:
         raise unknown("campaign", campaign)
     return record
 
 
-async def find(database: Database, campaign: CampaignId) -> CampaignRecord | None:
+async def find(db: Database, campaign: CampaignId) -> CampaignRecord | None:
     """The campaign's record; None when it is not stored."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         result = await connection.execute(select(*_COLUMNS).where(CampaignRow.id == campaign))
         row = result.one_or_none()
     return None if row is None else _record(row)
 
 
-async def list_all(database: Database) -> list[CampaignRecord]:
+async def list_all(db: Database) -> list[CampaignRecord]:
     """All runs, newest first."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(
             select(*_COLUMNS).order_by(CampaignRow.created_at.desc(), CampaignRow.id)
         )
@@ -175,30 +175,30 @@ async def list_all(database: Database) -> list[CampaignRecord]:
 
 
 async def set_status(
-    database: Database, campaign: CampaignId, status: CampaignStatus, error: str | None = None
+    db: Database, campaign: CampaignId, status: CampaignStatus, error: str | None = None
 ) -> CampaignStatus:
     """The status that stands: a late write does not reopen a finished campaign."""
     ended_at = func.coalesce(
         case((CampaignRow.status == status, CampaignRow.finished_at)), func.now()
     )
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         written = await connection.scalar(
             update(CampaignRow)
             .where(CampaignRow.id == campaign, CampaignRow.status != CampaignStatus.FINISHED)
             .values(status=status, error=error, finished_at=ended_at if status in ENDS else None)
             .returning(CampaignRow.status)
         )
-    return written or (await get(database, campaign)).status
+    return written or (await get(db, campaign)).status
 
 
 async def resume(
-    database: Database,
+    db: Database,
     campaign: CampaignId,
     status: CampaignStatus = CampaignStatus.RUNNING,
 ) -> CampaignStatus | None:
     """Give a campaign that was cancelled or failed another status, because it is started again.
     The one it had; None, and nothing changed, when it had not ended that way."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         before = await connection.scalar(
             select(CampaignRow.status).where(CampaignRow.id == campaign).with_for_update()
         )
@@ -212,23 +212,23 @@ async def resume(
         return before
 
 
-async def underway(database: Database, campaign: CampaignId | None = None) -> list[Underway]:
+async def underway(db: Database, campaign: CampaignId | None = None) -> list[Underway]:
     """Campaigns whose workflow should be running: all, or this one if it is among them."""
     statement = select(CampaignRow.id, literal_column("campaigns.xmin::text")).where(
         CampaignRow.status.not_in((*ENDS, CampaignStatus.CREATED))
     )
     if campaign is not None:
         statement = statement.where(CampaignRow.id == campaign)
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         return [Underway(*row) for row in await connection.execute(statement)]
 
 
 async def end_underway(
-    database: Database, seen: Underway, status: CampaignStatus, error: str | None
+    db: Database, seen: Underway, status: CampaignStatus, error: str | None
 ) -> bool:
     """Give a campaign that is under way its end. False, and nothing changed, when the row was
     written since it was seen."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         written = await connection.execute(
             update(CampaignRow)
             .where(
@@ -240,10 +240,10 @@ async def end_underway(
     return bool(written.rowcount)
 
 
-async def reopen(database: Database, campaign: CampaignId) -> None:
+async def reopen(db: Database, campaign: CampaignId) -> None:
     """Let a finished run be started again, for what of it ended without a verdict. A finished
     training campaign stays finished."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         await connection.execute(
             update(CampaignRow)
             .where(

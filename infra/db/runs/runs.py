@@ -32,12 +32,12 @@ class RunTally:
 
 
 async def take_up(
-    database: Database, group: GroupId, *, complete_stays: bool = False
+    db: Database, group: GroupId, *, complete_stays: bool = False
 ) -> list[int] | None:
     """The rollouts of a stored part to play, by sample index, the part open again if there are any
     or if it was cancelled; None when it is not stored. With `complete_stays` none of a part that is
     complete, whatever of it was masked; one that an operator discarded is not."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         stored = (
             await connection.execute(
                 select(GroupRow.status, GroupRow.note)
@@ -68,12 +68,12 @@ async def take_up(
         return unfinished
 
 
-async def tally(database: Database, campaign: CampaignId) -> RunTally:
+async def tally(db: Database, campaign: CampaignId) -> RunTally:
     """How many of the run's rollouts are done, running, resolved or masked."""
     wall_s = func.extract(
         "epoch", func.max(RolloutRow.finished_at) - func.min(RolloutRow.started_at)
     )
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         row = (
             await connection.execute(
                 select(

@@ -67,7 +67,7 @@ class Asks:
 
 
 async def asks_for_agent(
-    database: Database, ids: Sequence[TaskId], allowed: Sequence[str]
+    db: Database, ids: Sequence[TaskId], allowed: Sequence[str]
 ) -> Asks | None:
     """The first of these tasks that asks for an agent which is not `allowed`; None: none does."""
     name = TaskRow.spec["agent_name"].astext
@@ -76,7 +76,7 @@ async def asks_for_agent(
         name.is_not(None),
         name.not_in(["", *allowed]),
     )
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = (await connection.execute(asks.order_by(TaskRow.id))).all()
     return Asks(TaskId(rows[0][0]), rows[0][1], len(rows)) if rows else None
 
@@ -87,7 +87,7 @@ class OfKind:
     example: TaskId
 
 
-async def kinds(database: Database, ids: Sequence[TaskId]) -> dict[str, OfKind]:
+async def kinds(db: Database, ids: Sequence[TaskId]) -> dict[str, OfKind]:
     """These tasks by kind, which tells their environment."""
     kind = tasks.KIND.label("kind")
     counted = (
@@ -96,36 +96,36 @@ async def kinds(database: Database, ids: Sequence[TaskId]) -> dict[str, OfKind]:
         .group_by(kind)
         .order_by(kind)
     )
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(counted)
         return {kind: OfKind(number, TaskId(example)) for kind, number, example in rows}
 
 
-async def with_hidden_past(database: Database, ids: Sequence[TaskId]) -> tuple[TaskId, int] | None:
+async def with_hidden_past(db: Database, ids: Sequence[TaskId]) -> tuple[TaskId, int] | None:
     """A task whose sandbox hides what its image or its patch would tell, and how many there are."""
     base_patch, hidden = TaskRow.spec["base_patch"].astext, TaskRow.spec["hidden_files"].astext
     statement = select(func.min(TaskRow.id), func.count()).where(
         TaskRow.id == any_(literal(list(ids), ARRAY(Text))),
         or_(func.coalesce(base_patch, "") != "", func.coalesce(hidden, "[]") != "[]"),
     )
-    async with database.statement() as connection:
+    async with db.statement() as connection:
         example, number = (await connection.execute(statement)).one()
     return (TaskId(example), number) if number else None
 
 
-async def num_with_image(database: Database, ids: Sequence[TaskId]) -> int:
+async def num_with_image(db: Database, ids: Sequence[TaskId]) -> int:
     """How many of these tasks name an image."""
     have_one = select(func.count()).where(
         TaskRow.id == any_(literal(list(ids), ARRAY(Text))),
         TaskRow.spec["image"].astext.is_not(None),
     )
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         return await connection.scalar(have_one) or 0
 
 
-async def choose(database: Database, config: OverTasks, split: str) -> list[Selected]:
+async def choose(db: Database, config: OverTasks, split: str) -> list[Selected]:
     """The tasks of `split`, cut to what the configuration asks for, those to exclude marked."""
-    ids = await tasks.task_ids(database, config.task_source, split, limit=config.split_size(split))
+    ids = await tasks.task_ids(db, config.task_source, split, limit=config.split_size(split))
     match config:
         case CampaignConfig():
             takes_any = False
@@ -140,12 +140,12 @@ async def choose(database: Database, config: OverTasks, split: str) -> list[Sele
     known: Mapping[TaskId, Verification] = {}
     others = ids
     if not (takes_any or uses_all):
-        known = await verification_of(database, config.task_source, split)
+        known = await verification_of(db, config.task_source, split)
         # Only SWE tasks have patches that could verify them.
-        others = await tasks.ids_of_other_kinds(database, config.task_source, split, SWE)
+        others = await tasks.ids_of_other_kinds(db, config.task_source, split, SWE)
     excluded = dict.fromkeys(ids)
     if isinstance(config, CampaignConfig) and split == "train" and config.curriculum.pass_rates_of:
-        excluded |= await _by_pass_rate(database, config, ids)
+        excluded |= await _by_pass_rate(db, config, ids)
     unjudged = set(others)
     selected: list[Selected] = []
     position = 0
@@ -161,11 +161,11 @@ async def choose(database: Database, config: OverTasks, split: str) -> list[Sele
 
 
 async def _by_pass_rate(
-    database: Database, config: CampaignConfig, ids: Sequence[TaskId]
+    db: Database, config: CampaignConfig, ids: Sequence[TaskId]
 ) -> dict[TaskId, Exclusion | None]:
     """Why each of the tasks is excluded; None: it is not."""
     bounds = config.curriculum
-    rates = await pass_rates(database, CampaignId(bounds.pass_rates_of))
+    rates = await pass_rates(db, CampaignId(bounds.pass_rates_of))
 
     def exclusion(rate: float | None) -> Exclusion | None:
         if rate is None:
@@ -177,12 +177,12 @@ async def _by_pass_rate(
     return {id: exclusion(rates.get(id)) for id in ids}
 
 
-async def left_out(database: Database, campaign: CampaignId) -> dict[str, int]:
+async def left_out(db: Database, campaign: CampaignId) -> dict[str, int]:
     """How many tasks the campaign does not use, by why: a word of Exclusion, or what was known of
     their verification."""
     by_rate = SelectionRow.exclusion != Exclusion.VERIFICATION
     why = case((by_rate, SelectionRow.exclusion), else_=SelectionRow.verification).label("why")
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(
             select(cast(why, Text).label("why"), func.count())
             .where(SelectionRow.campaign_id == campaign, SelectionRow.position.is_(None))
@@ -193,14 +193,14 @@ async def left_out(database: Database, campaign: CampaignId) -> dict[str, int]:
 
 
 async def task_ids(
-    database: Database,
+    db: Database,
     config: RunConfig,
     split: str,
     first: int = 0,
     number: int | None = None,
 ) -> list[TaskId]:
     """`number` of the campaign's tasks of `split` from position `first` on, in order."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         chosen = _chosen(config, split).subquery()
         ids = await connection.scalars(
             select(chosen.c.id).order_by(chosen.c.position).offset(first).limit(number)
@@ -240,9 +240,9 @@ def _chosen(config: RunConfig, split: str) -> CompoundSelect[Any]:
     return union_all(stored, listing)
 
 
-async def pass_rates(database: Database, evaluation: CampaignId) -> dict[TaskId, float]:
+async def pass_rates(db: Database, evaluation: CampaignId) -> dict[TaskId, float]:
     """Solved part of each task's scored rollouts; tasks without a scored one are missing."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(
             select(RolloutRow.task_id, func.count().filter(RESOLVED), func.count())
             .where(RolloutRow.campaign_id == evaluation, SCORED)

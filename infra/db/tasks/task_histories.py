@@ -16,7 +16,7 @@ _KNOWN = (GroupStatus.READY, GroupStatus.CONSUMED, GroupStatus.FLAT, GroupStatus
 
 
 async def read(
-    database: Database, campaign: CampaignId, ids: Sequence[TaskId], recent_groups: int
+    db: Database, campaign: CampaignId, ids: Sequence[TaskId], recent_groups: int
 ) -> list[TaskHistory]:
     """Histories [N] of the tasks `ids`, each over its newest `recent_groups` training groups that
     ended."""
@@ -42,7 +42,7 @@ async def read(
         .where(of_campaign, GroupRow.status == GroupStatus.RUNNING)
         .group_by(GroupRow.task_id)
     )
-    async with database.snapshot() as connection:
+    async with db.snapshot() as connection:
         scored = {task: (num, solved) for task, num, solved in await connection.execute(scores)}
         in_flight = dict((await connection.execute(running)).tuples().all())
     return [TaskHistory(*scored.get(id, (0, 0)), in_flight.get(id, 0)) for id in ids]

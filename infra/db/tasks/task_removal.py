@@ -43,10 +43,10 @@ class TaskUse:
     """One of those that used it."""
 
 
-async def remove(database: Database, source: str, ids: Sequence[TaskId] = ()) -> int:
+async def remove(db: Database, source: str, ids: Sequence[TaskId] = ()) -> int:
     """Remove these tasks of the source, or all of it; how many there were. Raises UsageError that
     names what is not stored, or what is used."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         await connection.execute(_LOCK)
         stored = set(await connection.scalars(select(TaskRow.id).where(TaskRow.source == source)))
         if absent := sorted(set(ids) - stored):
@@ -68,13 +68,13 @@ async def remove(database: Database, source: str, ids: Sequence[TaskId] = ()) ->
 
 
 async def replace(
-    database: Database, tasks: Sequence[AnyTask]
+    db: Database, tasks: Sequence[AnyTask]
 ) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
     """Give stored tasks the content of these, each in its place of the listing: the ids of those
     that were replaced, and of those that are used and stay. One of another source or split is
     neither."""
     replaced: set[TaskId] = set()
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         await connection.execute(_LOCK)
         used = {each.task for each in await _uses(connection, [task.id for task in tasks])}
         for task in tasks:

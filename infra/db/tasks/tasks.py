@@ -73,12 +73,12 @@ class TaskSummary:
     """Named tests that decide, or else files of tests."""
 
 
-async def put_tasks(database: Database, tasks: Sequence[AnyTask]) -> int:
+async def put_tasks(db: Database, tasks: Sequence[AnyTask]) -> int:
     """Store the tasks that are new; how many were. All or none: raises UsageError when an id is
     taken by other content."""
     given = {task.id: task for task in tasks}
     hashes = _checked_hashes(tasks)
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         stored = await _locked(connection, hashes)
         changed = sorted(id for id, content_hash in stored.items() if content_hash != hashes[id])
         if changed:
@@ -91,12 +91,12 @@ async def put_tasks(database: Database, tasks: Sequence[AnyTask]) -> int:
     return len(new)
 
 
-async def import_tasks(database: Database, tasks: Sequence[AnyTask]) -> list[ImportFate]:
+async def import_tasks(db: Database, tasks: Sequence[AnyTask]) -> list[ImportFate]:
     """Store each task for itself: the fates of all of them, in their order."""
     hashes = [task.content_hash if _storable(task) else None for task in tasks]
     fates: list[ImportFate] = []
     new: dict[TaskId, AnyTask] = {}
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         given = zip(tasks, hashes, strict=True)
         known = await _locked(connection, {task.id: it for task, it in given if it is not None})
         for task, content_hash in zip(tasks, hashes, strict=True):
@@ -114,18 +114,18 @@ async def import_tasks(database: Database, tasks: Sequence[AnyTask]) -> list[Imp
     return fates
 
 
-async def get_task(database: Database, task: TaskId) -> AnyTask:
+async def get_task(db: Database, task: TaskId) -> AnyTask:
     """The task. Raises UnknownId."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         spec = await connection.scalar(select(TaskRow.spec).where(TaskRow.id == task))
     if spec is None:
         raise unknown("task", task)
     return read_task(spec)
 
 
-async def get_tasks(database: Database, source: str, split: str | None) -> list[AnyTask]:
+async def get_tasks(db: Database, source: str, split: str | None) -> list[AnyTask]:
     """Tasks in listing order; of all splits when `split` is None."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         specs = await connection.scalars(
             select(TaskRow.spec)
             .where(*_of(source, split))
@@ -134,13 +134,13 @@ async def get_tasks(database: Database, source: str, split: str | None) -> list[
         return [read_task(spec) for spec in specs]
 
 
-async def summaries(database: Database, source: str, split: str | None) -> list[TaskSummary]:
+async def summaries(db: Database, source: str, split: str | None) -> list[TaskSummary]:
     """Summaries of tasks in listing order; of all splits when `split` is None."""
     named = func.coalesce(func.jsonb_array_length(_JUDGE["fail_to_pass"]), 0) + func.coalesce(
         func.jsonb_array_length(_JUDGE["pass_to_pass"]), 0
     )
     files = select(func.count()).select_from(func.jsonb_object_keys(TaskRow.spec["tests"]).alias())
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(
             select(
                 TaskRow.id,
@@ -156,10 +156,10 @@ async def summaries(database: Database, source: str, split: str | None) -> list[
 
 
 async def task_ids(
-    database: Database, source: str, split: str, *, limit: int | None = None
+    db: Database, source: str, split: str, *, limit: int | None = None
 ) -> list[TaskId]:
     """Ids of tasks in listing order; the first `limit`."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         ids = await connection.scalars(
             select(TaskRow.id)
             .where(TaskRow.source == source, TaskRow.split == split)
@@ -169,20 +169,18 @@ async def task_ids(
         return [TaskId(id) for id in ids]
 
 
-async def ids_of_other_kinds(
-    database: Database, source: str, split: str, kind: str
-) -> frozenset[TaskId]:
+async def ids_of_other_kinds(db: Database, source: str, split: str, kind: str) -> frozenset[TaskId]:
     """Ids of tasks of the split that are not of `kind`."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         ids = await connection.scalars(
             select(TaskRow.id).where(*_of(source, split), KIND.is_distinct_from(kind))
         )
         return frozenset(map(TaskId, ids))
 
 
-async def list_splits(database: Database) -> list[Split]:
+async def list_splits(db: Database) -> list[Split]:
     """Numbers of stored tasks, by source and split."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(
             select(TaskRow.source, TaskRow.split, func.count(), func.count(_IMAGE))
             .group_by(TaskRow.source, TaskRow.split)
@@ -191,10 +189,10 @@ async def list_splits(database: Database) -> list[Split]:
         return [Split(*row) for row in rows]
 
 
-async def known_source(database: Database, source: str, split: str | None = None) -> None:
+async def known_source(db: Database, source: str, split: str | None = None) -> None:
     """Check that a source or split has tasks. Raises UsageError, which lists what is stored, for a
     source or split without tasks."""
-    splits = await list_splits(database)
+    splits = await list_splits(db)
     of_source = [each.split for each in splits if each.source == source]
     if of_source and split in (None, *of_source):
         return
@@ -215,7 +213,7 @@ async def known_source(database: Database, source: str, split: str | None = None
 
 
 async def list_images(
-    database: Database,
+    db: Database,
     *,
     source: str | None = None,
     split: str | None = None,
@@ -230,7 +228,7 @@ async def list_images(
     if first is not None:
         query = query.where(TaskRow.position < first)
     order = (func.min(TaskRow.source), func.min(TaskRow.split), func.min(TaskRow.position), _IMAGE)
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(query.group_by(_IMAGE).order_by(*order))
         return [TaskImage(*row) for row in rows]
 

@@ -30,7 +30,7 @@ WHAT = {
 
 
 async def verification_of(
-    database: Database, source: str, split: str | None = None
+    db: Database, source: str, split: str | None = None
 ) -> dict[TaskId, Verification]:
     """Every task of the source (and split), in listing order."""
     gold, empty = (
@@ -67,12 +67,12 @@ async def verification_of(
     )
     if split is not None:
         statement = statement.where(TaskRow.split == split)
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(statement)
         return {TaskId(id): _verification(*counted) for id, *counted in rows}
 
 
-async def references(database: Database, task: TaskId) -> References:
+async def references(db: Database, task: TaskId) -> References:
     """How the task's tests ended with the true fix and without any patch, in the newest
     verification that judged both. A true fix that did not resolve the task is no reference."""
     newest = (
@@ -91,7 +91,7 @@ async def references(database: Database, task: TaskId) -> References:
         .order_by(CampaignRow.created_at.desc(), RolloutRow.id)
         .limit(MAX_READ)
     )
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = [tuple(row) for row in await connection.execute(newest)]
     gold, empty = (
         [(verdict, report) for player, verdict, report in rows if player == wanted]
@@ -104,9 +104,9 @@ async def references(database: Database, task: TaskId) -> References:
     )
 
 
-async def faults(database: Database, campaign: CampaignId) -> dict[TaskId, str]:
+async def faults(db: Database, campaign: CampaignId) -> dict[TaskId, str]:
     """Faults of tasks with a rollout that ended masked: why, of one of them."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(
             select(RolloutRow.task_id, func.min(RolloutRow.fault))
             .where(
@@ -119,7 +119,7 @@ async def faults(database: Database, campaign: CampaignId) -> dict[TaskId, str]:
         return {TaskId(task): fault for task, fault in rows}
 
 
-async def reasons(database: Database, campaign: CampaignId) -> dict[TaskId, str]:
+async def reasons(db: Database, campaign: CampaignId) -> dict[TaskId, str]:
     """Reasons of tasks whose true fix did not resolve them: why, of one of their rollouts."""
     columns = (
         RolloutRow.task_id,
@@ -128,7 +128,7 @@ async def reasons(database: Database, campaign: CampaignId) -> dict[TaskId, str]
         RolloutRow.patch_note,
         RolloutRow.grade_output,
     )
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(
             select(*columns)
             .where(
@@ -160,9 +160,9 @@ class Passes:
     num_resolved: int
 
 
-async def passes(database: Database, campaign: CampaignId) -> dict[Player, Passes]:
+async def passes(db: Database, campaign: CampaignId) -> dict[Player, Passes]:
     """How often each task passed, by whose patch it was; of rollouts that got a verdict."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(
             select(
                 RolloutRow.player,

@@ -67,16 +67,16 @@ def trained_of(calls: Iterable[TokenCall], untrained: frozenset[int]) -> frozens
     return frozenset(call.number for call in calls) - untrained
 
 
-async def load_batch(database: Database, campaign: CampaignId, step: int) -> list[BatchGroup]:
+async def load_batch(db: Database, campaign: CampaignId, step: int) -> list[BatchGroup]:
     """The groups of a planned step, in batch order; empty when it was not planned."""
-    return await load_groups(database, await steps.step_groups(database, campaign, step))
+    return await load_groups(db, await steps.step_groups(db, campaign, step))
 
 
-async def load_groups(database: Database, groups: list[GroupId]) -> list[BatchGroup]:
+async def load_groups(db: Database, groups: list[GroupId]) -> list[BatchGroup]:
     """These groups, in the order given. Unknown groups are left out."""
     calls: defaultdict[str, list[PackedCall]] = defaultdict(list)
     untrained: dict[str, frozenset[int]] = {}
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         found = await connection.execute(
             select(
                 RolloutRow.group_id,
@@ -108,11 +108,11 @@ async def load_groups(database: Database, groups: list[GroupId]) -> list[BatchGr
 
 
 async def calls_of(
-    database: Database, rollout: RolloutId, epoch: int
+    db: Database, rollout: RolloutId, epoch: int
 ) -> tuple[list[TokenCall], frozenset[int]]:
     """Calls of one epoch of a rollout, by number; and those of them that are context only."""
     found: defaultdict[str, list[PackedCall]] = defaultdict(list)
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         arrived = await connection.execute(
             select(CallRow.rollout_id, *_CALL)
             .where(CallRow.rollout_id == rollout, CallRow.epoch == epoch)

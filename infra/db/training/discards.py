@@ -61,17 +61,17 @@ class Discarded:
     """Those of them that were in flight."""
 
 
-async def planned_batch(database: Database, campaign: CampaignId) -> Batch:
+async def planned_batch(db: Database, campaign: CampaignId) -> Batch:
     """The batch of the planned step. Raises UsageError when no batch is planned, UnknownId."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         await _lock(connection, campaign)
         return await _planned(connection, campaign)
 
 
-async def drop_batch(database: Database, campaign: CampaignId, seen: Batch) -> bool:
+async def drop_batch(db: Database, campaign: CampaignId, seen: Batch) -> bool:
     """Take the plan of `seen` back and mask its groups. False when that was done before. Raises
     UsageError when its step is done meanwhile."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         await _lock(connection, campaign)
         status = await connection.scalar(
             select(StepRow.status)
@@ -95,7 +95,7 @@ async def drop_batch(database: Database, campaign: CampaignId, seen: Batch) -> b
 
 
 async def replace_batch(
-    database: Database,
+    db: Database,
     campaign: CampaignId,
     seen: Batch,
     reason: str,
@@ -108,7 +108,7 @@ async def replace_batch(
     `most_groups` were replaced for this step already; then they count no more, so that a campaign
     that is started again has as many. Raises TrainerFenced."""
     note = f"step {seen.step} {NOTHING}: "
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         await _lock(connection, campaign)
         await refuse_fenced(connection, campaign, trainer_epoch)
         planned = await steps.groups_of(connection, campaign, seen.step)
@@ -125,12 +125,12 @@ async def replace_batch(
         return True
 
 
-async def rollback(database: Database, campaign: CampaignId, version: int) -> Discarded | None:
+async def rollback(db: Database, campaign: CampaignId, version: int) -> Discarded | None:
     """Discard policy version `version` and its step, so that the one before is the newest; every
     open group and the groups of the step are masked, because their tokens may be of the discarded
     weights. None when that was done before. The campaign must not run. Raises UsageError when
     another version is the newest."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         await _lock(connection, campaign)
         newest = await newest_version(connection, campaign)
         if newest == version - 1:
@@ -180,10 +180,10 @@ async def rollback(database: Database, campaign: CampaignId, version: int) -> Di
         return Discarded(version, list(masked), was_running)
 
 
-async def newest_to_discard(database: Database, campaign: CampaignId) -> int:
+async def newest_to_discard(db: Database, campaign: CampaignId) -> int:
     """The version that a rollback takes. Raises UsageError when there is none, or the campaign is
     finished; UnknownId."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         if await _lock(connection, campaign) is CampaignStatus.FINISHED:
             raise UsageError(
                 f"campaign {campaign} is finished: a finished campaign does not change",

@@ -33,9 +33,9 @@ def recorded(stamp: Stamp | None, fingerprint: Fingerprint | None) -> dict[str, 
     }
 
 
-async def of_campaign(database: Database, campaign: CampaignId) -> list[Recorded]:
+async def of_campaign(db: Database, campaign: CampaignId) -> list[Recorded]:
     """Fingerprints of every version, in order."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(
             select(PolicyVersionRow.version, PolicyVersionRow.fingerprint, PolicyVersionRow.stamp)
             .where(PolicyVersionRow.campaign_id == campaign)
@@ -51,9 +51,9 @@ async def of_campaign(database: Database, campaign: CampaignId) -> list[Recorded
         ]
 
 
-async def of_version(database: Database, campaign: CampaignId, version: int) -> Fingerprint | None:
+async def of_version(db: Database, campaign: CampaignId, version: int) -> Fingerprint | None:
     """Fingerprint of the version; None where it was not recorded, or there is no such version."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         found = await connection.scalar(
             select(PolicyVersionRow.fingerprint).where(
                 PolicyVersionRow.campaign_id == campaign, PolicyVersionRow.version == version
@@ -62,9 +62,9 @@ async def of_version(database: Database, campaign: CampaignId, version: int) -> 
     return None if found is None else Fingerprint.model_validate(found)
 
 
-async def stamp_of(database: Database, campaign: CampaignId, version: int) -> Stamp | None:
+async def stamp_of(db: Database, campaign: CampaignId, version: int) -> Stamp | None:
     """Stamp of the version; None where it was not recorded, or there is no such version."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         stamp = await connection.scalar(
             select(PolicyVersionRow.stamp).where(
                 PolicyVersionRow.campaign_id == campaign, PolicyVersionRow.version == version

@@ -50,7 +50,7 @@ class PolicyRecord:
 
 
 async def put_first_policy(
-    database: Database,
+    db: Database,
     campaign: CampaignId,
     path: str,
     checkpoint: str | None = None,
@@ -63,18 +63,18 @@ async def put_first_policy(
     an older epoch; None is for those who are no trainer."""
     row = {"campaign_id": campaign, "version": 0, "path": path, "checkpoint": checkpoint}
     row |= recorded(stamp, fingerprint)
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         if trainer_epoch is not None:
             await refuse_fenced(connection, campaign, trainer_epoch)
         await connection.execute(insert(PolicyVersionRow).values(row).on_conflict_do_nothing())
-    return await get_policy(database, campaign, 0)
+    return await get_policy(db, campaign, 0)
 
 
 async def put_checkpoint(
-    database: Database, campaign: CampaignId, version: int, checkpoint: str, *, trainer_epoch: int
+    db: Database, campaign: CampaignId, version: int, checkpoint: str, *, trainer_epoch: int
 ) -> None:
     """Record that training can resume from `version` now. Raises UnknownId, TrainerFenced."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         await refuse_fenced(connection, campaign, trainer_epoch)
         written = await connection.scalar(
             update(PolicyVersionRow)
@@ -86,17 +86,15 @@ async def put_checkpoint(
         raise unknown("policy version", f"{version} of campaign {campaign}")
 
 
-async def get_policy(database: Database, campaign: CampaignId, version: int) -> PolicyRecord:
+async def get_policy(db: Database, campaign: CampaignId, version: int) -> PolicyRecord:
     """The version's record. Raises UnknownId."""
-    found = await _first(database, _of(campaign).where(PolicyVersionRow.version == version))
+    found = await _first(db, _of(campaign).where(PolicyVersionRow.version == version))
     if found is None:
         raise unknown("policy version", f"{version} of campaign {campaign}")
     return found
 
 
-async def since_checkpoint(
-    database: Database, campaign: CampaignId, version: int
-) -> list[PolicyRecord]:
+async def since_checkpoint(db: Database, campaign: CampaignId, version: int) -> list[PolicyRecord]:
     """The newest version up to `version` that has a checkpoint, and those after it up to `version`.
     Raises UnknownId."""
     of_campaign = PolicyVersionRow.campaign_id == campaign
@@ -110,7 +108,7 @@ async def since_checkpoint(
         .scalar_subquery()
     )
     between = PolicyVersionRow.version.between(first, version)
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(
             _of(campaign).where(between).order_by(PolicyVersionRow.version)
         )
@@ -120,17 +118,17 @@ async def since_checkpoint(
     return found
 
 
-async def latest_policy(database: Database, campaign: CampaignId) -> PolicyRecord | None:
+async def latest_policy(db: Database, campaign: CampaignId) -> PolicyRecord | None:
     """The newest version; None before version 0 is made."""
-    return await _first(database, _of(campaign).order_by(PolicyVersionRow.version.desc()).limit(1))
+    return await _first(db, _of(campaign).order_by(PolicyVersionRow.version.desc()).limit(1))
 
 
-async def is_version(database: Database, campaign: CampaignId, version: int, uid: str) -> bool:
+async def is_version(db: Database, campaign: CampaignId, version: int, uid: str) -> bool:
     """Whether the campaign has these weights. Version 0 is also known by its number alone."""
     same = (PolicyVersionRow.version == version) & (PolicyVersionRow.uid == uid)
     if version == 0 and not uid:
         same = PolicyVersionRow.version == 0
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         found = await connection.scalar(
             select(PolicyVersionRow.version).where(PolicyVersionRow.campaign_id == campaign, same)
         )
@@ -138,11 +136,11 @@ async def is_version(database: Database, campaign: CampaignId, version: int, uid
 
 
 async def put_gap(
-    database: Database, campaign: CampaignId, version: int, gap_max: float | None, num_tokens: int
+    db: Database, campaign: CampaignId, version: int, gap_max: float | None, num_tokens: int
 ) -> None:
     """Record a measurement of served against recomputed log-probs; of several, the largest gap and
     the largest sample stand. None for a measurement on no token. Raises UnknownId."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         written = await connection.scalar(
             update(PolicyVersionRow)
             .where(PolicyVersionRow.campaign_id == campaign, PolicyVersionRow.version == version)
@@ -158,9 +156,9 @@ async def put_gap(
         raise unknown("policy version", f"{version} of campaign {campaign}")
 
 
-async def list_policies(database: Database, campaign: CampaignId) -> list[PolicyRecord]:
+async def list_policies(db: Database, campaign: CampaignId) -> list[PolicyRecord]:
     """All versions in their order."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(_of(campaign).order_by(PolicyVersionRow.version))
         return [PolicyRecord(*row) for row in rows]
 
@@ -169,7 +167,7 @@ def _of(campaign: CampaignId) -> Select:
     return select(*_COLUMNS).where(PolicyVersionRow.campaign_id == campaign)
 
 
-async def _first(database: Database, statement: Select) -> PolicyRecord | None:
-    async with database.transaction() as connection:
+async def _first(db: Database, statement: Select) -> PolicyRecord | None:
+    async with db.transaction() as connection:
         row = (await connection.execute(statement)).one_or_none()
     return None if row is None else PolicyRecord(*row)

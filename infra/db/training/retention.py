@@ -11,7 +11,7 @@ from mainspring.ids import CampaignId
 from mainspring.status import GroupKind
 
 
-async def versions(database: Database, campaign: CampaignId) -> list[StoredVersion]:
+async def versions(db: Database, campaign: CampaignId) -> list[StoredVersion]:
     """Versions in order, with their checkpoints and solve rates."""
     num_scored, num_resolved = func.count().filter(SCORED), func.count().filter(RESOLVED)
     evaluated = (
@@ -25,7 +25,7 @@ async def versions(database: Database, campaign: CampaignId) -> list[StoredVersi
         .group_by(GroupRow.policy_version)
         .subquery()
     )
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(
             select(
                 PolicyVersionRow.version,

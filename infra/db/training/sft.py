@@ -53,7 +53,7 @@ _DATA = (
 
 
 async def create(
-    database: Database,
+    db: Database,
     config: SftConfig,
     samples: AsyncIterator[Sample],
     check: Callable[[StoredSftData], StoredSftData],
@@ -65,7 +65,7 @@ async def create(
     found = hashlib.sha256()
     num_samples = num_tokens = num_trained = num_bytes = 0
     chunk: list[dict[str, Any]] = []
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         created = await connection.scalar(
             postgres_insert(CampaignRow)
             .values(
@@ -120,9 +120,9 @@ def _row(sample: Sample) -> dict[str, Any]:
     }
 
 
-async def data_of(database: Database, campaign: CampaignId) -> StoredSftData:
+async def data_of(db: Database, campaign: CampaignId) -> StoredSftData:
     """The data that the run is trained on. Raises UnknownId."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         row = (
             await connection.execute(select(*_DATA).where(SftDataRow.campaign_id == campaign))
         ).one_or_none()
@@ -131,12 +131,10 @@ async def data_of(database: Database, campaign: CampaignId) -> StoredSftData:
     return StoredSftData(*row)
 
 
-async def samples_at(
-    database: Database, campaign: CampaignId, positions: Sequence[int]
-) -> list[Sample]:
+async def samples_at(db: Database, campaign: CampaignId, positions: Sequence[int]) -> list[Sample]:
     """Samples at these positions, in the order given; a position may come twice. Raises
     UnknownId."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(
             select(
                 SftSampleRow.position,
@@ -159,7 +157,7 @@ async def samples_at(
 
 
 async def put_step(
-    database: Database,
+    db: Database,
     campaign: CampaignId,
     step: int,
     *,
@@ -169,7 +167,7 @@ async def put_step(
 ) -> CampaignStatus:
     """Store the figures of a step that was computed from `version` on; those of an earlier attempt
     stand. The status that the run has now. Raises TrainerFenced."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         await refuse_fenced(connection, campaign, trainer_epoch)
         await connection.execute(
             postgres_insert(StepRow)
@@ -192,7 +190,7 @@ async def put_step(
 
 
 async def put_version(
-    database: Database,
+    db: Database,
     campaign: CampaignId,
     version: int,
     *,
@@ -202,7 +200,7 @@ async def put_version(
 ) -> None:
     """Make the weights after step `version` visible; an earlier attempt's stand. Raises
     TrainerFenced."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         await refuse_fenced(connection, campaign, trainer_epoch)
         await connection.execute(
             postgres_insert(PolicyVersionRow)
@@ -217,10 +215,10 @@ async def put_version(
         )
 
 
-async def progress(database: Database, campaign: CampaignId) -> tuple[int, dict[str, float | None]]:
+async def progress(db: Database, campaign: CampaignId) -> tuple[int, dict[str, float | None]]:
     """How many steps have figures, and those of the newest one."""
     of = StepRow.campaign_id == campaign
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         num_done = await connection.scalar(select(func.count()).select_from(StepRow).where(of))
         newest = await connection.scalar(
             select(StepRow.metrics).where(of).order_by(StepRow.step.desc()).limit(1)
@@ -228,9 +226,9 @@ async def progress(database: Database, campaign: CampaignId) -> tuple[int, dict[
     return num_done or 0, newest or {}
 
 
-async def losses(database: Database, campaign: CampaignId) -> list[float | None]:
+async def losses(db: Database, campaign: CampaignId) -> list[float | None]:
     """Losses of every step, in order."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         found = await connection.scalars(
             select(StepRow.metrics)
             .where(StepRow.campaign_id == campaign, StepRow.status == StepStatus.DONE)

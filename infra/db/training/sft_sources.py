@@ -38,16 +38,16 @@ class Chosen:
 
 
 async def samples(
-    database: Database, campaign: CampaignId, source: SftSource, chosen: Chosen
+    db: Database, campaign: CampaignId, source: SftSource, chosen: Chosen
 ) -> AsyncIterator[Sample]:
     """Samples of the rollouts that `source` asks for; `chosen` is filled in on the way. Raises
     BrokenTrajectory."""
     per_task: Counter[str] = Counter()
-    for id, epoch, task in await _candidates(database, campaign, source, chosen):
+    for id, epoch, task in await _candidates(db, campaign, source, chosen):
         if source.max_per_task is not None and per_task[task] >= source.max_per_task:
             chosen.left["beyond max_per_task"] += 1
             continue
-        calls, untrained = await calls_of(database, id, epoch)
+        calls, untrained = await calls_of(db, id, epoch)
         if not calls or not all(len(call.completion_ids) for call in calls):
             chosen.left["without tokens"] += 1
             continue
@@ -63,7 +63,7 @@ async def samples(
 
 
 async def _candidates(
-    database: Database, campaign: CampaignId, source: SftSource, chosen: Chosen
+    db: Database, campaign: CampaignId, source: SftSource, chosen: Chosen
 ) -> list[tuple[RolloutId, int, str]]:
     """Id, epoch and task of those whose end is as it is asked for: the best first, then the
     earliest."""
@@ -77,7 +77,7 @@ async def _candidates(
         RolloutRow.verdict,
         RolloutRow.reward,
     )
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(
             select(*columns)
             .join(GroupRow, GroupRow.id == RolloutRow.group_id)

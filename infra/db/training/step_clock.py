@@ -49,10 +49,10 @@ _CLOCK = text("""
 """)
 
 
-async def step_clock(database: Database, campaign: CampaignId, step: int) -> StepClock:
+async def step_clock(db: Database, campaign: CampaignId, step: int) -> StepClock:
     """The clock of a planned step, from the commit of the version that it begins with. Raises
     StepOutOfOrder."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         row = (await connection.execute(_CLOCK, {"campaign": campaign, "step": step})).one_or_none()
     if row is None:
         raise never_planned(campaign, step)

@@ -49,7 +49,7 @@ class StepRecord:
 
 
 async def plan_step(
-    database: Database,
+    db: Database,
     campaign: CampaignId,
     step: int,
     num_groups: int,
@@ -59,7 +59,7 @@ async def plan_step(
     the oldest; of a reproducible campaign (`batches`) those of the step's own places. A planned
     step keeps its groups; an empty list, and nothing planned, when fewer than `num_groups` are
     ready. Raises StepOutOfOrder when the step before is not done."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         # Two plans of one campaign take turns: the second one sees what the first one took.
         locked = await connection.scalar(
             select(CampaignRow.id).where(CampaignRow.id == campaign).with_for_update(key_share=True)
@@ -99,7 +99,7 @@ async def plan_step(
 
 
 async def commit_step(
-    database: Database,
+    db: Database,
     campaign: CampaignId,
     step: int,
     *,
@@ -116,7 +116,7 @@ async def commit_step(
     alone. Raises StepOutOfOrder for an unplanned step, and
     when it is planned with other `groups` by now; TrainerFenced for an older epoch (None is for
     those who are no trainer)."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         if trainer_epoch is not None:
             await refuse_fenced(connection, campaign, trainer_epoch)
         status = await connection.scalar(
@@ -137,23 +137,23 @@ async def commit_step(
         return await _one(connection, _of(campaign).where(StepRow.step == step))
 
 
-async def get_step(database: Database, campaign: CampaignId, step: int) -> StepRecord | None:
+async def get_step(db: Database, campaign: CampaignId, step: int) -> StepRecord | None:
     """The step's record; None when it was not planned."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         row = (await connection.execute(_of(campaign).where(StepRow.step == step))).one_or_none()
     return None if row is None else StepRecord(*row)
 
 
-async def list_steps(database: Database, campaign: CampaignId) -> list[StepRecord]:
+async def list_steps(db: Database, campaign: CampaignId) -> list[StepRecord]:
     """All steps in order."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         rows = await connection.execute(_of(campaign).order_by(StepRow.step))
         return [StepRecord(*row) for row in rows]
 
 
-async def step_groups(database: Database, campaign: CampaignId, step: int) -> list[GroupId]:
+async def step_groups(db: Database, campaign: CampaignId, step: int) -> list[GroupId]:
     """Groups of the step, in batch order; empty when it was not planned."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         return await groups_of(connection, campaign, step)
 
 

@@ -41,7 +41,7 @@ _COLUMNS = (
 
 
 async def take(
-    database: Database,
+    db: Database,
     campaign: CampaignId,
     *,
     owner: str,
@@ -68,20 +68,20 @@ async def take(
         )
         .returning(*_COLUMNS)
     )
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         row = (await connection.execute(statement)).one_or_none()
     return None if row is None else TrainerLease(*row)
 
 
-async def holder(database: Database, campaign: CampaignId) -> TrainerLease | None:
+async def holder(db: Database, campaign: CampaignId) -> TrainerLease | None:
     """The newest lease, whether its owner lives or not; None before the first trainer."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         return await _read(connection, campaign)
 
 
-async def renew(database: Database, campaign: CampaignId, epoch: int) -> None:
+async def renew(db: Database, campaign: CampaignId, epoch: int) -> None:
     """Tell that the owner of `epoch` lives. Raises TrainerFenced."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         renewed = await connection.execute(
             update(TrainerLeaseRow)
             .where(TrainerLeaseRow.campaign_id == campaign, TrainerLeaseRow.epoch == epoch)
@@ -91,9 +91,9 @@ async def renew(database: Database, campaign: CampaignId, epoch: int) -> None:
             await _refuse(connection, campaign, epoch)
 
 
-async def release(database: Database, campaign: CampaignId, epoch: int) -> None:
+async def release(db: Database, campaign: CampaignId, epoch: int) -> None:
     """Let the next trainer begin at once; nothing happens when one has begun."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         await connection.execute(
             update(TrainerLeaseRow)
             .where(TrainerLeaseRow.campaign_id == campaign, TrainerLeaseRow.epoch == epoch)
@@ -101,9 +101,9 @@ async def release(database: Database, campaign: CampaignId, epoch: int) -> None:
         )
 
 
-async def check(database: Database, campaign: CampaignId, epoch: int) -> None:
+async def check(db: Database, campaign: CampaignId, epoch: int) -> None:
     """Check the trainer's epoch. Raises TrainerFenced when `epoch` is not the newest."""
-    async with database.transaction() as connection:
+    async with db.transaction() as connection:
         await refuse_fenced(connection, campaign, epoch)
 
 
