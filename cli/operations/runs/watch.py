@@ -45,6 +45,8 @@ from mainspring.status import CampaignKind, CampaignStatus
 from mainspring.words.waits import ENDED, Wait, doing, waits
 
 PLAIN_EVERY_S = 15.0
+UNCHANGED_EVERY_S = 60.0
+"""An equal line again: it tells that the command is alive."""
 LOOK_EVERY_S = 5.0
 """Temporal is asked about a dozen workflows and queues."""
 NUM_WAITS = 3
@@ -107,6 +109,7 @@ class RunWatch:
         self._live = Live(console=self._console, refresh_per_second=4, transient=False)
         self._said_at = 0.0
         self._said = ""
+        self._line = ""
         self._looked_at = -LOOK_EVERY_S
         self._moves = Moves()
 
@@ -245,15 +248,19 @@ class RunWatch:
         return Group(title, self._bar, facts, Text(plain(self._ui), style="dim"))
 
     def _print_line(self, status: CampaignStatus, shown: "Shown") -> None:
-        """Print on change, or every PLAIN_EVERY_S. Finished rollouts of a run are no change."""
-        due = time.monotonic() - self._said_at > PLAIN_EVERY_S
+        """Print on change, or every PLAIN_EVERY_S, an equal line every UNCHANGED_EVERY_S. Finished
+        rollouts of a run are no change."""
+        quiet_s = time.monotonic() - self._said_at
         waits_for = shown.waits[0].what if shown.waits else ""
         key = f"{status}{shown.num_done if shown.unit == 'steps' else ''}{waits_for}"
-        if key == self._said and not due:
+        if key == self._said and quiet_s <= PLAIN_EVERY_S:
             return
-        self._said, self._said_at = key, time.monotonic()
         far = f"{shown.unit.removesuffix('s')} {shown.num_done}/{shown.total}"
-        self._console.print(f"{status}: {far}, {shown.line}", soft_wrap=True)
+        line = f"{status}: {far}, {shown.line}"
+        if line == self._line and quiet_s <= UNCHANGED_EVERY_S:
+            return
+        self._said, self._said_at, self._line = key, time.monotonic(), line
+        self._console.print(line, soft_wrap=True)
 
 
 def require_finished(record: CampaignRecord, remedy: str) -> None:

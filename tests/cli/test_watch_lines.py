@@ -1,0 +1,39 @@
+"""Plain lines of a run in progress: one on each change, none that repeats the last one at once."""
+
+from typing import Any, cast
+
+import pytest
+
+from cli.operations.runs import watch
+from cli.operations.runs.watch import RunWatch, Shown
+from mainspring.status import CampaignStatus
+from mainspring.words.waits import Wait
+
+
+def shown(num_done: int, *waits: str) -> Shown:
+    told = tuple(Wait(what, "wait", rank=0) for what in waits)
+    return Shown("rollouts", num_done, 3, [], "0 running, 0 resolved", told)
+
+
+def test_a_line_is_not_repeated_when_only_what_it_does_not_show_changed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
+    lines = RunWatch(cast(Any, None), cast(Any, None), cast(Any, "c"), "")
+
+    def after(seconds: float, status: CampaignStatus, seen: Shown) -> int:
+        now[0] += seconds
+        lines._print_line(status, seen)
+        return len(capsys.readouterr().out.splitlines())
+
+    created, running = CampaignStatus.CREATED, CampaignStatus.RUNNING
+    assert after(0, created, shown(0)) == 1
+    assert after(1, created, shown(0, "a worker is starting")) == 0
+    assert after(20, created, shown(0)) == 0  # nothing changed: no news after 15 s either
+    assert after(1, running, shown(0)) == 1
+    assert after(20, running, shown(1)) == 1
+    assert after(1, running, shown(2)) == 0  # one more rollout waits for its 15 s
+    assert after(20, running, shown(2)) == 1
+    assert after(50, running, shown(2)) == 0
+    assert after(20, running, shown(2)) == 1  # alive
