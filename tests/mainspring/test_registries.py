@@ -131,8 +131,8 @@ def test_what_cannot_be_imported_is_refused(what: str) -> None:
     for found, name in ((registry, NOWHERE), (with_table(registry, ("mine", NOWHERE)), "mine")):
         with pytest.raises(ConfigError, match=f"{name!r} cannot be imported: ModuleNotFound"):
             found.find(name)
-    with pytest.raises(ConfigError, match=f"no {registry.what} is called 'nobody'"):
-        registry.check("nobody")
+    with pytest.raises(ConfigError, match=f"no {registry.what} is called 'absent'"):
+        registry.check("absent")
     if what in FIELDS:
         assert "cannot be imported" in refused(FIELDS[what], NOWHERE).message
-        refused(FIELDS[what], "nobody")
+        refused(FIELDS[what], "absent")

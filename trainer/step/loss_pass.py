@@ -60,10 +60,6 @@ class PassSums:
     def __add__(self, other: "PassSums") -> "PassSums":
         return PassSums(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
-    def per_token(self, num_tokens: int) -> "PassSums":
-        """The same divided by the number of tokens."""
-        return PassSums(*(total / num_tokens for total in astuple(self)))
-
 
 @dataclass(frozen=True, slots=True)
 class PassFigures:
@@ -235,14 +231,13 @@ class LossPass:
         if not num_tokens:
             values = dict.fromkeys(names)
             return PassFigures(None, None, None, None, None, values, num_tokens, NO_PARTS)
-        means = sums.per_token(num_tokens)
         named_means = [total / num_tokens for total in named_totals]
         return PassFigures(
             loss=sums.loss,
-            entropy=means.entropy,
-            ratio_mean=means.ratio,
-            kl_k1=means.k1,
-            kl=means.k3,
+            entropy=sums.entropy / num_tokens,
+            ratio_mean=sums.ratio / num_tokens,
+            kl_k1=sums.k1 / num_tokens,
+            kl=sums.k3 / num_tokens,
             values=dict(zip(names, named_means, strict=True)),
             num_tokens=num_tokens,
             parts=self._parts(sums),
