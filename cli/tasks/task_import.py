@@ -73,7 +73,7 @@ def import_(
     from infra.sources.importing import import_rows, selected
     from infra.sources.protocol import ImportOptions
     from infra.sources.resolve import open_source
-    from mainspring.errors import WorkFailed
+    from mainspring.errors import UsageError, WorkFailed
 
     options = ImportOptions(name, split, image_template, tuple(allow_host or ()), id_prefix)
     opened = open_source(source, options)
@@ -93,6 +93,8 @@ def import_(
             f"{len(report.failed)} of {report.num_rows} rows of {source} were not imported",
             remedy="correct the rows and repeat the command; imported tasks are kept",
         )
+    if report.num_rows == 0:
+        raise _nothing_selected(source, split, filter_)
 
 
 def remove(
@@ -165,6 +167,20 @@ def export(
     else:
         for name, num_lines in written.items():
             echo(f"{directory / name}  {num_lines} lines")
+
+
+def _nothing_selected(source: str, split: str | None, pattern: str | None) -> Exception:
+    from mainspring.errors import UsageError
+
+    wanted = [f"of split {split!r}"] if split else []
+    wanted += [f"with an id that --filter {pattern!r} matches"] if pattern else []
+    if not wanted:
+        return UsageError(f"{source} has no rows", remedy="check that it is the right file")
+    return UsageError(
+        f"{source} has no row {' and '.join(wanted)}; nothing was imported",
+        remedy=f"leave out {' and '.join(['--split'] * bool(split) + ['--filter'] * bool(pattern))} "
+        "to import all rows",
+    )
 
 
 def _compiled(pattern: str | None) -> Any:

@@ -16,6 +16,9 @@ from mainspring.errors import UsageError
 
 IMAGE_FIELDS = ("image_name", "image", "docker_image")
 """Columns in which data sets name a row's image; the first one that is filled counts."""
+_OLD_SWE_SMITH = ("jyangballin/swesmith.", "docker.io/jyangballin/swesmith.")
+"""Images that older rows of SWE-smith name. The data set's harness takes no name from a row: it
+runs the rule's image."""
 _PLACEHOLDERS = ("id", "id_1776", "id_s")
 _REMEDY = "give the image in the row, or --image-template"
 
@@ -28,13 +31,13 @@ class ImageFamily(StrEnum):
     SWE_GYM = "swe-gym"
     """docker.io/xingyaoww/sweb.eval.x86_64.<id>, with `_s_` for `__`."""
     SWE_SMITH = "swe-smith"
-    """docker.io/jyangballin/swesmith.x86_64.<repository>, with `_1776_` for `__`."""
+    """docker.io/swebench/swesmith.x86_64.<repository>, with `_1776_` for `__`."""
 
 
 _RULES = {
     ImageFamily.SWE_BENCH: "docker.io/swebench/sweb.eval.x86_64.{id_1776}:latest",
     ImageFamily.SWE_GYM: "docker.io/xingyaoww/sweb.eval.x86_64.{id_s}:latest",
-    ImageFamily.SWE_SMITH: "docker.io/jyangballin/swesmith.x86_64.{id_1776}:latest",
+    ImageFamily.SWE_SMITH: "docker.io/swebench/swesmith.x86_64.{id_1776}:latest",
 }
 
 
@@ -61,6 +64,8 @@ def image_for(
         return _filled(template, task_id)
     for field in IMAGE_FIELDS:
         if named := row.get(field):
+            if family is ImageFamily.SWE_SMITH and str(named).startswith(_OLD_SWE_SMITH):
+                continue
             if not isinstance(named, str):
                 raise RowError(
                     RowProblem.WRONG_TYPE, f"{field} must be text, not {type(named).__name__}"

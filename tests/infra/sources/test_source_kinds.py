@@ -54,7 +54,7 @@ def test_rows_with_an_image_and_a_command_are_judged_by_exit_code(tmp_path: Path
 def test_a_swe_smith_row_brings_its_bug_and_hides_what_fails_of_it(tmp_path: Path) -> None:
     smith = SKLEARN | {"repo": "swesmith/Project-MONAI__MONAI.a09c1f08", "version": None}
     [task] = tasks_of(read(write_lines(tmp_path / "smith.jsonl", smith)))
-    image = "docker.io/jyangballin/swesmith.x86_64.project-monai_1776_monai.a09c1f08:latest"
+    image = "docker.io/swebench/swesmith.x86_64.project-monai_1776_monai.a09c1f08:latest"
     assert task.image == image
     assert task.base_patch == SKLEARN["patch"]
     assert task.hidden_files == ("sklearn/utils/tests/test_show_versions.py",)
@@ -62,6 +62,9 @@ def test_a_swe_smith_row_brings_its_bug_and_hides_what_fails_of_it(tmp_path: Pat
     named = smith | {"image_name": "elsewhere/smith"}
     [task] = tasks_of(read(write_lines(tmp_path / "named.jsonl", named)))
     assert task.image == "elsewhere/smith"
+    older = smith | {"image_name": "jyangballin/swesmith.x86_64.project-monai_1776_monai.a09c1f08"}
+    [task] = tasks_of(read(write_lines(tmp_path / "older.jsonl", older)))
+    assert task.image == image
     renames = "diff --git a/x b/y\nsimilarity index 100%\nrename from x\nrename to y\n"
     file = write_lines(tmp_path / "renames.jsonl", smith | {"patch": renames})
     assert errors_of(read(file)) == ["not_a_patch"]
