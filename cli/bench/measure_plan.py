@@ -1,11 +1,12 @@
-"""Planned and measured peak memory of trainer ranks on CPU, one line of JSON for each case.
+"""Planned and measured peak memory of trainer ranks, one line of JSON for each case.
 
     python -m cli.bench.measure_plan [CASE ...]
 
 Each rank runs in a fresh process: it reads a model of random weights, made for the case, and takes
 two steps of several micro-batches. Measured is the largest resident size of the process (VmHWM of
-Linux: ru_maxrss of a child would begin with its parent's). `ratio` is planned / measured, and
-`ratio_net` the same without what the process took before it had a model.
+Linux: ru_maxrss of a child would begin with its parent's), on a GPU what torch has reserved there.
+`ratio` is planned / measured, and `ratio_net` the same without what the process took before it had
+a model. Without names, the cases on CPU are measured.
 """
 
 import json
@@ -55,6 +56,17 @@ QWEN2 = (
     | {"num_key_value_heads": 2, "intermediate_size": 1792, "vocab_size": 20000}
 )
 """65 million parameters."""
+QWEN3_600M = QWEN3 | {
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+}
+"""The sizes of Qwen3-0.6B: 596 million parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,10 @@ class MeasuredCase:
             {"name": "t", "policy": policy, "trainer": trainer | self.trainer}
         )
 
+    @property
+    def on_gpu(self) -> bool:
+        return self.trainer.get("device") == "cuda"
+
 
 CASES = {
     "tiny": MeasuredCase(TINY, length=64, num_samples=4, micro_batch_tokens=128),
@@ -102,6 +118,27 @@ CASES = {
         micro_batch_tokens=600,
         trainer={"tensor_parallel": 2, "data_parallel": 2},
     ),
+    "gpu-float32": MeasuredCase(
+        QWEN3_600M,
+        length=4096,
+        num_samples=8,
+        micro_batch_tokens=8192,
+        trainer={"device": "cuda", "engine": "plain"},
+    ),
+    "gpu-bfloat16": MeasuredCase(
+        QWEN3_600M,
+        length=8192,
+        num_samples=8,
+        micro_batch_tokens=16384,
+        trainer={"device": "cuda", "dtype": "bfloat16"},
+    ),
+    "gpu-recompute": MeasuredCase(
+        QWEN3_600M,
+        length=8192,
+        num_samples=8,
+        micro_batch_tokens=16384,
+        trainer={"device": "cuda", "dtype": "bfloat16", "recompute": "full"},
+    ),
 }
 ACTION_SHARE = 0.25
 TIMEOUT_S = 900
@@ -109,7 +146,12 @@ TIMEOUT_S = 900
 
 def measure(name: str) -> dict[str, Any]:
     """Planned and measured bytes of a case, of the rank with the largest peak."""
-    from mainspring.planning.memory import CPU_REST_BYTES, largest_micro_batch, memory_of_ranks
+    from mainspring.planning.memory import (
+        CPU_REST_BYTES,
+        CUDA_REST_BYTES,
+        largest_micro_batch,
+        memory_of_ranks,
+    )
     from mainspring.planning.model_shape import read_shape
 
     case = CASES[name]
@@ -122,13 +164,14 @@ def measure(name: str) -> dict[str, Any]:
     [planned] = memory_of_ranks(case.config, shape, tokens, 2)
     largest = max(found, key=lambda rank: rank["peak_bytes"])
     peak, before = largest["peak_bytes"], largest["before_bytes"]
+    rest = CUDA_REST_BYTES if case.on_gpu else CPU_REST_BYTES
     return {
         "case": name,
         "num_parameters": shape.num_parameters,
         "planned_bytes": planned.peak.num_bytes,
         "measured_bytes": peak,
         "ratio": round(planned.peak.num_bytes / peak, 3),
-        "ratio_net": round((planned.peak.num_bytes - CPU_REST_BYTES) / (peak - before), 3),
+        "ratio_net": round((planned.peak.num_bytes - rest) / (peak - before), 3),
         "before_bytes": before,
         "moment": planned.peak.name.value,
         "parts": {part.value: size for part, size in planned.peak.bytes_of.items()},
@@ -187,16 +230,16 @@ def run_rank(name: str, folder: Path, rank: int) -> None:
 
     case = CASES[name]
     world_size = case.config.trainer.world_size
-    before = _peak_bytes()
+    before = _peak_bytes(case)
     store = FileStore(str(folder / "store"), world_size) if world_size > 1 else None
     trainer = TrainerRank(case.config, folder / "model", rank=rank, store=store)
-    imported, seconds = _peak_bytes(), []
+    imported, seconds = _peak_bytes(case), []
     for step in range(2):
         started = time.monotonic()
         trainer.train_step(_samples(case), step=step, current_version=0)
         seconds.append(round(time.monotonic() - started, 2))
     told = {"before_bytes": before, "imported_bytes": imported}
-    print(json.dumps(told | {"peak_bytes": _peak_bytes(), "step_s": seconds}))
+    print(json.dumps(told | {"peak_bytes": _peak_bytes(case), "step_s": seconds}))
     sys.stdout.flush()
     os._exit(0)  # gloo would wait for ranks that have ended
 
@@ -225,7 +268,11 @@ def _samples(case: MeasuredCase) -> list[Any]:
     return samples
 
 
-def _peak_bytes() -> int:
+def _peak_bytes(case: MeasuredCase) -> int:
+    if case.on_gpu:
+        import torch
+
+        return torch.cuda.max_memory_reserved()
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -239,7 +286,7 @@ def main(arguments: list[str]) -> None:
         case ["rank", name, folder, rank]:
             run_rank(name, Path(folder), int(rank))
         case names:
-            for name in names or CASES:
+            for name in names or (name for name, case in CASES.items() if not case.on_gpu):
                 print(json.dumps(measure(name)), flush=True)
 
 

@@ -73,7 +73,7 @@ def import_(
     from infra.sources.importing import import_rows, selected
     from infra.sources.protocol import ImportOptions
     from infra.sources.resolve import open_source
-    from mainspring.errors import UsageError, WorkFailed
+    from mainspring.errors import WorkFailed
 
     options = ImportOptions(name, split, image_template, tuple(allow_host or ()), id_prefix)
     opened = open_source(source, options)
@@ -176,10 +176,10 @@ def _nothing_selected(source: str, split: str | None, pattern: str | None) -> Ex
     wanted += [f"with an id that --filter {pattern!r} matches"] if pattern else []
     if not wanted:
         return UsageError(f"{source} has no rows", remedy="check that it is the right file")
+    chosen = ["--split"] * bool(split) + ["--filter"] * bool(pattern)
     return UsageError(
         f"{source} has no row {' and '.join(wanted)}; nothing was imported",
-        remedy=f"leave out {' and '.join(['--split'] * bool(split) + ['--filter'] * bool(pattern))} "
-        "to import all rows",
+        remedy=f"leave out {' and '.join(chosen)} to import all rows",
     )
 
 

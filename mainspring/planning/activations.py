@@ -9,7 +9,7 @@ less, so on GPUs with Transformer Engine this is an upper bound.
 from dataclasses import dataclass
 
 from mainspring.config.training.parallel import ParallelConfig, Recompute
-from mainspring.planning.engine_facts import bytes_per_value, has_scores
+from mainspring.planning.engine_facts import bytes_per_value, has_keys_by_query_head
 from mainspring.planning.model_shape import ModelShape
 from mainspring.planning.rank_kinds import RankKind
 
@@ -104,11 +104,8 @@ def layer_bytes(
     attention += here * (shape.num_heads // tensor) * FLOAT32_BYTES
     if parallel.context_parallel > 1:  # keys and values of whole sequences
         attention += tokens.num * 2 * shape.kv_width // tensor * width
-    if has_scores(parallel) and shape.num_kv_heads < shape.num_heads:
-        # Two of them: the softmax that is kept, and scores before it.
-        rows = -(-tokens.longest // parallel.context_parallel)
-        pairs = rows * tokens.longest * max(1, tokens.num // tokens.longest)
-        attention += 2 * shape.num_heads // tensor * pairs * FLOAT32_BYTES
+    if has_keys_by_query_head(parallel):
+        attention += here * 2 * (shape.q_width - shape.kv_width) // tensor * width
     if has_mask:
         attention += tokens.longest**2 * FLOAT32_BYTES
     return LayerBytes(hidden, 6 * hidden, mlp, attention, max(0, work - 2 * hidden))

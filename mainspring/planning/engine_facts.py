@@ -40,7 +40,7 @@ def bytes_per_value(parallel: ParallelConfig) -> int:
     return 2 if parallel.dtype is Dtype.BFLOAT16 else 4
 
 
-def has_scores(parallel: ParallelConfig) -> bool:
-    """Whether attention keeps its scores: no fused kernel on GPUs takes float32 with shared key
-    heads."""
+def has_keys_by_query_head(parallel: ParallelConfig) -> bool:
+    """Whether attention gives each query head keys and values of its own: no fused kernel on GPUs
+    takes float32 with shared key heads."""
     return parallel.device is Device.CUDA and parallel.dtype is Dtype.FLOAT32

@@ -203,3 +203,19 @@ async def test_text_that_the_store_cannot_hold_is_a_failed_row(db: Database, hom
     told = json.loads(done.stdout)
     assert told["num_new"] == 2 and told["num_failed"] == len(rows), told
     assert {task.id for task in await stored.get_tasks(db, "odd", "train")} == {"first", "last"}
+
+
+async def test_an_import_that_leaves_out_every_row_is_refused(db: Database, home: Path) -> None:
+    rows = home / "rows.jsonl"
+    rows.write_text(json.dumps(json.loads(own("a")) | {"split": "train"}) + "\n")
+    (home / "empty.jsonl").write_text("\n")
+    for given, words, remedy in (
+        ((rows, "--split", "test"), "no row of split 'test'", "--split"),
+        ((rows, "--filter", "^z"), "no row with an id that --filter '^z' matches", "--filter"),
+        ((rows, "--split=test", "--filter=^z"), "of split 'test' and with", "--split and --filter"),
+        ((home / "empty.jsonl",), "has no rows", "right file"),
+    ):
+        done = await ask("import", *given)
+        assert isinstance(done.exception, UsageError), done.output
+        assert words in done.exception.message and remedy in done.exception.remedy
+    assert await stored.list_splits(db) == []

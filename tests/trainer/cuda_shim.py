@@ -93,12 +93,9 @@ def install() -> None:
 
     from megatron.core import tensor_parallel
     from megatron.core.tensor_parallel import random
-    from megatron.core.transformer.moe import moe_utils
 
     random._get_cuda_rng_state = lambda *_, **__: torch.get_rng_state()  # type: ignore[assignment]
     random._set_cuda_rng_state = lambda *_, **__: None  # type: ignore[assignment]
-    if not hasattr(moe_utils, "te_general_gemm"):
-        moe_utils.te_general_gemm = None  # type: ignore[attr-defined]
     exchange = dist.all_to_all_single
 
     def all_to_all_single(*given: Any, **sizes: Any) -> Any:

@@ -99,6 +99,11 @@ class SdpaAttention(MegatronModule):
         return self._sdpa(query, key, value, mask)
 
     def _sdpa(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        if query.is_cuda and query.dtype is torch.float32:
+            # On CUDA only kernels for half precision know grouped queries: in float32 torch would
+            # keep the scores of every pair of tokens, 64 GiB for 28 layers and 4,096 tokens.
+            num_queries = query.shape[1] // key.shape[1]
+            key, value = (x.repeat_interleave(num_queries, 1) for x in (key, value))
         q, k, v = (x.transpose(0, 1)[None] for x in (query, key, value))
         out = F.scaled_dot_product_attention(
             q,

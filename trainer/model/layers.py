@@ -13,6 +13,7 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
 )
+from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -23,6 +24,10 @@ from mainspring.algorithms.gap import Dtype
 from mainspring.config.training.parallel import ParallelConfig, Recompute
 from trainer.model.attention import SdpaAttention
 from trainer.model.families import has_qk_norm, has_qkv_bias, head_dim, num_experts
+
+# Megatron-core 0.16.1 asks whether this is None and names it only with Transformer Engine.
+if not hasattr(moe_utils, "te_general_gemm"):
+    moe_utils.te_general_gemm = None  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class RmsNorm(torch.nn.Module):
