@@ -88,11 +88,11 @@ class Routes:
                 raise InvalidRequest("the CPU engine streams one request at a time, not a batch")
             return await self._stream(sequences[0], body.return_logprob)
         await self._complete(request, sequences)
-        answers = [self._answer(sequence, body.return_logprob) for sequence in sequences]
+        answers = [self._answer(sequence, 0, body.return_logprob) for sequence in sequences]
         return JSONResponse(answers if batched else answers[0])
 
     async def _stream(self, sequence: Sequence, with_logprobs: bool) -> Response:
-        pieces = Pieces(lambda so_far: self._answer(so_far, with_logprobs))
+        pieces = Pieces(lambda so_far, start: self._answer(so_far, start, with_logprobs))
         sequence.after_token = pieces.look
         await self._engine.call(lambda s: s.submit(sequence))
         return StreamingResponse(
@@ -168,8 +168,9 @@ class Routes:
         finally:
             gone.cancel()
 
-    def _answer(self, sequence: Sequence, with_logprobs: bool) -> dict[str, Any]:
-        ids, options = sequence.output_ids, sequence.options
+    def _answer(self, sequence: Sequence, start: int, with_logprobs: bool) -> dict[str, Any]:
+        """Its tokens from `start` on."""
+        ids, options = sequence.output_ids[start:], sequence.options
         finish = sequence.finish_reason or {}
         trimmed = ids[:-1] if finish.get("type") == "stop" and not options.no_stop_trim else ids
         return {
@@ -178,7 +179,7 @@ class Routes:
             ),
             "output_ids": ids,
             "meta_info": sequence.meta_info(
-                self._scheduler.weight_version, with_logprobs=with_logprobs
+                self._scheduler.weight_version, start, with_logprobs=with_logprobs
             ),
         }
 
@@ -223,6 +224,7 @@ class Routes:
                 "tp_size": 1,
                 "enable_lora": self._adapters.takes_any,
                 "stream_interval": PIECE_TOKENS,
+                "incremental_streaming_output": True,
                 "internal_states": [internal],
                 "version": f"mainspring-{__version__}",
             }

@@ -143,7 +143,9 @@ class Sequence:
         if self.done.set_running_or_notify_cancel():
             self.done.set_result(self)
 
-    def meta_info(self, served_version: str, *, with_logprobs: bool) -> dict[str, Any]:
+    def meta_info(
+        self, served_version: str, start: int = 0, *, with_logprobs: bool
+    ) -> dict[str, Any]:
         meta: dict[str, Any] = {
             "id": self.rid,
             "finish_reason": self.finish_reason,
@@ -164,7 +166,9 @@ class Sequence:
             meta["input_token_logprobs"] = []
             meta["output_token_logprobs"] = [
                 [logprob, token, None]
-                for logprob, token in zip(self.logprobs, self.output_ids, strict=True)
+                for logprob, token in zip(
+                    self.logprobs[start:], self.output_ids[start:], strict=True
+                )
             ]
             meta["output_token_logprobs_length"] = len(self.logprobs)
         return meta

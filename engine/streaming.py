@@ -1,6 +1,7 @@
-"""A reply in pieces: what a request has so far, sent while it runs, as server-sent events.
+"""A reply in pieces: what is new of a request while it runs, sent as server-sent events.
 
-Every event holds the whole reply so far (SGLang's default), the last one its end. A piece is due
+Every event holds the text, ids and log-probs that are new since the one before, and version spans
+of the whole reply (SGLang's --incremental-streaming-output); the last one ends it. A piece is due
 after PIECE_TOKENS tokens or PIECE_S seconds, whichever is first: what a client has stored is never
 further behind. Short replies would end before: there it is due as soon as the reply has grown by a
 share worth its cost. Imported by `engine.app`.
@@ -19,10 +20,11 @@ PIECE_TOKENS = 32
 PIECE_S = 1.0
 SOON_S = 0.05
 SOON_SHARE = 1 / 8
-"""Share of the reply so far. Pieces of a long reply repeat much: they wait for as much."""
+"""Share of the reply so far: an event for every token of a slow engine would cost too much."""
 DONE = "data: [DONE]\n\n"
 
-Answer = Callable[[Sequence], dict[str, Any]]
+Answer = Callable[[Sequence, int], dict[str, Any]]
+"""What a request has from a position on."""
 
 
 def event(answer: dict[str, Any]) -> str:
@@ -48,8 +50,8 @@ class Pieces:
         soon = waited_s >= SOON_S and fresh >= SOON_SHARE * number
         if fresh < PIECE_TOKENS and waited_s < PIECE_S and not soon:
             return
+        piece = self._answer(sequence, self._num_told)
         self._num_told, self._told_at = number, now
-        piece = self._answer(sequence)
         self._loop.call_soon_threadsafe(self._ready.put_nowait, piece)
 
     def _end(self, _: object) -> None:
@@ -68,7 +70,7 @@ class Pieces:
                 # Headers are sent already: only the end of the stream can tell.
                 yield event({"error": {"message": failure.message}})
                 return
-            yield event(self._answer(sequence))
+            yield event(self._answer(sequence, self._num_told))
             yield DONE
         finally:
             if not sequence.done.done():

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from temporalio import activity
 
-from activities.replies.partial_replies import PartialReplies
+from activities.replies.partial_replies import PartialReplies, ReplyUnderWay
 from infra.db.cache import FactCache
 from infra.db.database import Database
-from infra.db.rollouts.partial_calls import CallKey, Kept
+from infra.db.rollouts.partial_calls import CallKey
 from infra.policy.protocol import MadeReply, NoEngineAnswered, Policy, ReplyRequest, Versions
 from infra.policy.replies.endpoint_errors import EndpointRefusing, StrayRefusal
 from infra.policy.serving import ServedCampaigns
@@ -26,7 +26,7 @@ from mainspring.programs.matching import StoredCall
 from mainspring.programs.request import ModelRequest
 from mainspring.protocol.timeouts import STORE_TIMEOUT_S
 from mainspring.trajectories.seeds import call_seed
-from mainspring.trajectories.turns import Call, PartialCall
+from mainspring.trajectories.turns import Call, ReplyPart
 
 HOLD_S = STORE_TIMEOUT_S - 5.0
 """How long a reply waits for the store: an attempt has STORE_TIMEOUT_S beside the reply's time."""
@@ -78,8 +78,10 @@ class Asking:
         closed = f"closed {number}"
         earlier = beat.earlier(closed)
 
-        def keep(partial: PartialCall) -> None:
-            self._partials.keep(Kept(*question.key, partial))
+        under_way = ReplyUnderWay(question.key)
+
+        def keep(part: ReplyPart) -> None:
+            self._partials.keep(under_way, part)
 
         request = ReplyRequest(
             number=number,
@@ -101,7 +103,9 @@ class Asking:
         except NoEngineAnswered as away:
             beat.tell(closed, away.num_closed)
             raise
-        self._partials.forget(*question.key)
+        finally:
+            self._partials.release(under_way)
+        self._partials.forget(under_way)
         return await _stored(question, made, beat)
 
 

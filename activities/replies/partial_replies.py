@@ -1,22 +1,25 @@
-"""Beginnings of the replies that a process has under way, written to the store together.
+"""Parts of the replies that a process has under way, written to the store together.
 
-Invariants: at most one write runs at a time; a later piece of a reply replaces an earlier one that
-was not written yet; a reply that is stored whole is not written any more. This is only a
-precaution: what cannot be written is dropped with a warning, as the reply itself is stored at its
+Invariants: at most one write runs at a time; each token is written once, in the order of its reply;
+a reply that is stored whole is not written any more. This is only a precaution: where the store
+does not answer, parts wait for the next write with a warning, as the reply itself is stored at its
 end. One per process and event loop, used by the activities of replies.
 """
 
 import asyncio
+import secrets
 import time
+from dataclasses import dataclass, field
 
 import structlog
 
 from infra.db.database import Database
 from infra.db.rollouts import partial_calls
 from infra.db.rollouts.partial_calls import CallKey, Kept
+from infra.policy.engines.reply_stream import is_due
 from mainspring.errors import DatabaseError
 from mainspring.ids import RolloutId
-from mainspring.trajectories.turns import PartialCall
+from mainspring.trajectories.turns import PartialCall, ReplyPart, join_parts
 
 WAIT_S = 0.1
 """Between two writes: with an engine's own interval, what a death costs of each reply."""
@@ -25,31 +28,63 @@ MAX_SHARE = 0.2
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(slots=True, eq=False)
+class ReplyUnderWay:
+    """What one attempt at a reply has of it; another attempt has one of its own."""
+
+    key: CallKey
+    sampling: int = 0
+    waiting: list[ReplyPart] = field(default_factory=list)
+    """Parts that are not written yet."""
+
+    def add(self, part: ReplyPart) -> bool:
+        """Whether it is time to write."""
+        if part.start == 0:
+            self.sampling, self.waiting = secrets.randbits(62), []
+        self.waiting.append(part)
+        return is_due(part.end - self.waiting[0].start, part.end)
+
+
 class PartialReplies:
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._due: dict[CallKey, Kept] = {}
+        self._due: dict[ReplyUnderWay, None] = {}
         self._writing: asyncio.Task[None] | None = None
 
     async def get(self, rollout: RolloutId, epoch: int, number: int) -> PartialCall | None:
         """The stored beginning of a reply; None: there is none. Raises DatabaseError."""
         return await partial_calls.get(self._db, rollout, epoch, number)
 
-    def keep(self, kept: Kept) -> None:
-        """Write it soon. Returns at once: tokens do not wait for the store."""
-        self._due[kept.key] = kept
+    def keep(self, reply: ReplyUnderWay, part: ReplyPart) -> None:
+        """Write it soon, with more of its reply where that is long. Returns at once: tokens do not
+        wait for the store."""
+        if reply.add(part):
+            self._write_soon(reply)
+
+    def release(self, reply: ReplyUnderWay) -> None:
+        """This attempt asks no further: write what it has for the next one."""
+        if reply.waiting:
+            self._write_soon(reply)
+
+    def forget(self, reply: ReplyUnderWay) -> None:
+        """It is stored whole soon."""
+        self._due.pop(reply, None)
+
+    def _write_soon(self, reply: ReplyUnderWay) -> None:
+        self._due[reply] = None
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write())
 
-    def forget(self, rollout: RolloutId, epoch: int, number: int) -> None:
-        self._due.pop((rollout, epoch, number), None)
-
     async def _write(self) -> None:
         while self._due:
-            due, self._due = self._due, {}
+            due, self._due = list(self._due), {}
+            written = [(reply.waiting, len(reply.waiting)) for reply in due]
+            kept = [Kept(*each.key, each.sampling, join_parts(each.waiting)) for each in due]
             began = time.monotonic()
             try:
-                await partial_calls.put(self._db, due.values())
+                await partial_calls.put(self._db, kept)
+                for waiting, num_written in written:
+                    del waiting[:num_written]
             except DatabaseError as error:
                 _log.warning("parts of replies not stored", num_replies=len(due), error=str(error))
             took_s = time.monotonic() - began

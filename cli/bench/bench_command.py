@@ -56,6 +56,43 @@ def turns(turns_per_activity: Together = 1, as_json: Json = False) -> None:
 
 
 @app.command()
+def replies(
+    repeated: Annotated[
+        bool,
+        typer.Option("--repeated", help="The engine repeats the whole reply so far in each event."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure what a reply of 256 to 32,768 tokens costs while it is streamed.
+
+    Client, writer of parts and Postgres are real; the engine streams random tokens at 100 tokens
+    per second, or faster if the reply would take more than 10 seconds. "lost" is what a kill of
+    the worker would have cost at the worst moment.
+    """
+    from cli.bench.bench_replies import measure
+
+    figures = _run(measure(lambda line: echo(line, dim=True, err=True), repeated=repeated))
+    if as_json:
+        typer.echo(json.dumps(figures))
+        return
+    from cli.tables import Screen, Table
+
+    table = Table("tokens", "WAL of parts", "of the reply", "ratio", "rows", "read", "lost")
+    for length, row in figures.items():
+        table.add_row(
+            length,
+            f"{row['wal_parts_bytes'] / 1000:.1f} kB",
+            f"{row['wal_final_bytes'] / 1000:.1f} kB",
+            f"{row['wal_ratio']:.2f}",
+            str(row["num_rows"]),
+            f"{row['read_cpu_ms']:.1f} ms",
+            f"{row['lost_at_kill_tokens']} tokens",
+        )
+    table.caption = "read: CPU time of the client"
+    Screen().print(table)
+
+
+@app.command()
 def scale(
     rollouts: Annotated[
         str, typer.Option(help="Numbers of rollouts at once, ascending.")

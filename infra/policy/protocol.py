@@ -22,7 +22,7 @@ from mainspring.programs.matching import StoredCall, continued
 from mainspring.programs.reply import Reply
 from mainspring.programs.request import ChatMessage, ModelRequest, ToolSpec
 from mainspring.status import FaultKind
-from mainspring.trajectories.turns import Call, PartialCall, VersionSpan
+from mainspring.trajectories.turns import Call, PartialCall, ReplyPart, VersionSpan
 
 MIN_REPLY_TOKENS = 8
 """Less room than this for a reply is none: no command fits."""
@@ -134,8 +134,8 @@ class Completion:
     latency_s: float
 
 
-Keep = Callable[[PartialCall], None]
-"""Called with what there is of a reply while it is generated."""
+Keep = Callable[[ReplyPart], None]
+"""Called with what is new of a reply while it is generated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class ReplyRequest:
     begun: PartialCall | None = None
     """Beginning of this reply from an earlier attempt; only what is missing is asked for."""
     keep: Keep | None = None
-    """Stores what there is of the reply while it is generated."""
+    """Stores the reply, part by part, while it is generated."""
     num_closed: int = 0
     """Closed connections of an earlier attempt, as NoEngineAnswered told, so that a request that
     kills engines is not handed to all of them."""

@@ -6,8 +6,9 @@ of `prompt_ids` + `completion_ids`. `tree` puts calls together and proves that n
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 
 from mainspring.errors import MainspringError
 from mainspring.programs.reply import Reply
@@ -85,6 +86,74 @@ class PartialCall:
     """[T] as served."""
     spans: tuple[VersionSpan, ...]
     latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyPart:
+    """Tokens of a reply under way, new since the part before it. A part that starts at 0 begins
+    the reply anew: what was kept before it may be of another sampling."""
+
+    start: int
+    """Position in the reply of its first token."""
+    completion_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    spans: tuple[VersionSpan, ...]
+    """Positions in the reply, contiguous from `start` to `end`."""
+    latency_s: float
+    """Seconds that the whole reply took so far."""
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.completion_ids)
+
+    @classmethod
+    def of_call(cls, call: PartialCall, start: int = 0) -> "ReplyPart":
+        """The tokens of `call` from `start` on."""
+        spans = [
+            VersionSpan(span.version, max(span.start, start), span.end)
+            for span in call.spans
+            if span.end > start
+        ]
+        return cls(
+            start, call.completion_ids[start:], call.logprobs[start:], tuple(spans), call.latency_s
+        )
+
+
+def join_parts(parts: Sequence[ReplyPart]) -> ReplyPart:
+    """Parts that follow one another, as one."""
+    for before, part in pairwise(parts):
+        assert before.end == part.start, f"a part from {part.start} after one to {before.end}"
+    return ReplyPart(
+        parts[0].start,
+        tuple(chain.from_iterable(part.completion_ids for part in parts)),
+        tuple(chain.from_iterable(part.logprobs for part in parts)),
+        _joined(chain.from_iterable(part.spans for part in parts)),
+        parts[-1].latency_s,
+    )
+
+
+def begun_by(parts: Iterable[ReplyPart]) -> PartialCall | None:
+    """The beginning of a reply from its parts in order, up to the first that is missing; None:
+    none begins at 0."""
+    following: list[ReplyPart] = []
+    for part in parts:
+        if part.start != (following[-1].end if following else 0):
+            break
+        following.append(part)
+    if not following:
+        return None
+    whole = join_parts(following)
+    return PartialCall(whole.completion_ids, whole.logprobs, whole.spans, whole.latency_s)
+
+
+def _joined(spans: Iterable[VersionSpan]) -> tuple[VersionSpan, ...]:
+    found: list[VersionSpan] = []
+    for span in spans:
+        if found and found[-1].version == span.version:
+            found[-1] = VersionSpan(span.version, found[-1].start, span.end)
+        else:
+            found.append(span)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

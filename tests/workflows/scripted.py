@@ -10,7 +10,7 @@ from pathlib import Path
 from infra.policy.protocol import ANY, Completion, Keep, NoEngineAnswered, SamplingParams, Versions
 from infra.policy.weight_label import WeightLabel
 from mainspring.programs.request import ChatMessage, ToolSpec
-from mainspring.trajectories.turns import PartialCall, VersionSpan
+from mainspring.trajectories.turns import PartialCall, ReplyPart, VersionSpan
 
 END = 256
 LOGPROB = -0.25
@@ -64,7 +64,7 @@ class ScriptedPolicy:
         if begun is not None:
             self.begun[f"{sticky}.t{turn}"] = begun
         if keep is not None and (partial := self.cut.pop(f"{sticky}.t{turn}", None)):
-            keep(partial)
+            keep(ReplyPart.of_call(partial))
             raise NoEngineAnswered("the engine died", 1)
         if params.seed is not None and self.say_by_seed is not None:
             said = self.say_by_seed(params.seed, turn)

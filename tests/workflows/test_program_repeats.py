@@ -12,7 +12,7 @@ from infra.db.programs import model_requests
 from infra.db.rollouts import turns
 from infra.policy.protocol import NoEngineAnswered
 from mainspring.status import StopReason
-from mainspring.trajectories.turns import PartialCall, VersionSpan
+from mainspring.trajectories.turns import PartialCall, ReplyPart, VersionSpan
 
 INSISTING = """
 import json, os, threading, time, urllib.error, urllib.request
@@ -117,7 +117,7 @@ async def test_calls_at_once_are_each_resumed_from_their_tokens(programs: Progra
             length = 3 + len(begun)
             span = VersionSpan(0, 0, length)
             assert keep is not None
-            keep(PartialCall(tuple(input_ids[:length]), (-0.5,) * length, (span,), 1.0))
+            keep(ReplyPart(0, tuple(input_ids[:length]), (-0.5,) * length, (span,), 1.0))
             await both.wait()
             await asyncio.sleep(0.5)  # longer than between two writes of parts
             raise NoEngineAnswered("the engine died", 1)

@@ -1,14 +1,16 @@
 """The replies under way of each rollout that is being played, as far as they were served.
 
-Invariants: one row for each call under way, which only grows; a write under an older epoch changes
-nothing; each write drops what its rollouts have of calls that are stored whole and of epochs that
-are over; a rollout that has ended has none. What is here is no record: the reply counts once it is
-stored whole (`turns.put_call`). Written and read by the activities of replies; `leftovers` drops
-what is left.
+Invariants: a reply under way is rows of one sampling, each with the tokens since the row before, so
+that what is written is linear in its length; rows of one sampling are written by one process in
+order and never change; a write under an older epoch changes nothing; each write drops what its
+rollouts have of calls that are stored whole and of epochs that are over; a rollout that has ended
+has none. What is here is no record: the reply counts once it is stored whole (`turns.put_call`).
+Written and read by the activities of replies; `leftovers` drops what is left.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 
 from sqlalchemy import ARRAY, Text, bindparam, select, text
 
@@ -16,23 +18,13 @@ from infra.db.database import Database
 from infra.db.fence import fenced_insert
 from infra.db.tables.models import PartialCallRow
 from mainspring.ids import RolloutId
-from mainspring.trajectories.turns import PartialCall
+from mainspring.trajectories.turns import PartialCall, ReplyPart, begun_by
 
 CallKey = tuple[RolloutId, int, int]
 """A call: its rollout, epoch and number."""
-_KEY = ("rollout_id", "epoch", "number")
-_TOKENS = ("completion_ids", "logprobs", "spans", "latency_s")
-_PUT = fenced_insert(
-    PartialCallRow,
-    [*_KEY, *_TOKENS],
-    on_conflict=(
-        f"({', '.join(_KEY)}) DO UPDATE SET updated_at = now(), "
-        + ", ".join(f"{name} = excluded.{name}" for name in _TOKENS)
-        + " WHERE octet_length(partial_calls.completion_ids) "
-        "< octet_length(excluded.completion_ids)"
-    ),
-    returning=["number"],
-)
+_PART = ("start", "completion_ids", "logprobs", "spans", "latency_s")
+_KEY = ("rollout_id", "epoch", "number", "sampling")
+_PUT = fenced_insert(PartialCallRow, [*_KEY, *_PART], returning=["number"])
 # Rows that another process writes at this moment are left to the next time: waiting for each
 # other's rows, two processes would deadlock.
 _DROP = text(
@@ -48,12 +40,13 @@ _DROP = text(
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The beginning of call `number` of a rollout's life."""
+    """A part of the reply of call `number` of a rollout's life."""
 
     rollout: RolloutId
     epoch: int
     number: int
-    partial: PartialCall
+    sampling: int
+    part: ReplyPart
 
     @property
     def key(self) -> CallKey:
@@ -61,31 +54,33 @@ class Kept:
 
 
 async def put(db: Database, kept: Iterable[Kept]) -> None:
-    """Keep beginnings of replies, unless the store has as many tokens of the call, or the whole of
-    it, or the rollout has moved on: that is refused when its reply is stored whole. Raises
-    DatabaseError."""
+    """Keep parts of replies, unless the store has them, or the whole of the call, or the rollout
+    has moved on: that is refused when its reply is stored whole. Raises DatabaseError."""
     kept = list(kept)
     values = [
-        {"rollout_id": each.rollout, "epoch": each.epoch, "number": each.number}
-        | {name: getattr(each.partial, name) for name in _TOKENS}
+        {"rollout_id": one.rollout, "epoch": one.epoch, "number": one.number}
+        | {"sampling": one.sampling}
+        | {name: getattr(one.part, name) for name in _PART}
         # In one order everywhere: two processes that wait for each other's rows would deadlock.
-        for each in sorted(kept, key=lambda each: each.key)
+        for one in sorted(kept, key=lambda one: (one.key, one.sampling, one.part.start))
     ]
     async with db.transaction() as connection:
         await connection.execute(_PUT, values)
-        await connection.execute(_DROP, {"rollouts": sorted({each.rollout for each in kept})})
+        await connection.execute(_DROP, {"rollouts": sorted({one.rollout for one in kept})})
 
 
 async def get(db: Database, rollout: RolloutId, epoch: int, number: int) -> PartialCall | None:
-    """The beginning of a reply; None when nothing of it was kept."""
+    """The longest beginning of a reply; None when nothing of it was kept."""
     async with db.transaction() as connection:
-        row = (
-            await connection.execute(
-                select(*(getattr(PartialCallRow, name) for name in _TOKENS)).where(
-                    PartialCallRow.rollout_id == rollout,
-                    PartialCallRow.epoch == epoch,
-                    PartialCallRow.number == number,
-                )
+        rows = await connection.execute(
+            select(PartialCallRow.sampling, *(getattr(PartialCallRow, name) for name in _PART))
+            .where(
+                PartialCallRow.rollout_id == rollout,
+                PartialCallRow.epoch == epoch,
+                PartialCallRow.number == number,
             )
-        ).one_or_none()
-    return None if row is None else PartialCall(*row)
+            .order_by(PartialCallRow.sampling, PartialCallRow.start)
+        )
+    samplings = groupby(rows, key=lambda row: row[0])
+    beginnings = (begun_by(ReplyPart(*row[1:]) for row in rows) for _, rows in samplings)
+    return max(filter(None, beginnings), key=lambda begun: len(begun.completion_ids), default=None)

@@ -238,17 +238,23 @@ class CallRow(Base):
 
 
 class PartialCallRow(Base):
-    """The beginning of a reply while it is generated."""
+    """A part of a reply while it is generated."""
 
     __tablename__ = "partial_calls"
 
     rollout_id: Mapped[str] = mapped_column(ForeignKey("rollouts.id"), primary_key=True)
     epoch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    sampling: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    """Which parts belong together: of another one, tokens may differ from position 0 on."""
+    start: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    """Position in the reply of its first token."""
     completion_ids: Mapped[tuple[int, ...]]
     logprobs: Mapped[tuple[float, ...]]
     spans: Mapped[tuple[VersionSpan, ...]]
+    """Positions in the reply."""
     latency_s: Mapped[float]
+    """Seconds that the whole reply took so far."""
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 

@@ -29,8 +29,9 @@ _CLOCK = text("""
         SELECT created_at AS until, latency_s, since
         FROM calls JOIN playing ON calls.rollout_id = playing.id
         UNION ALL
-        SELECT updated_at AS until, latency_s, since
+        SELECT max(updated_at) AS until, max(latency_s) AS latency_s, since
         FROM partial_calls JOIN playing ON partial_calls.rollout_id = playing.id
+        GROUP BY rollout_id, epoch, number, since
     ), span AS (
         SELECT greatest(until - make_interval(secs => latency_s), since) AS begun, until
         FROM request WHERE until > since

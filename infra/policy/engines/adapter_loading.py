@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 
 from infra.policy.engines.loading import Checksums, load_from_disk
+from infra.policy.engines.reply_stream import Piece
 from infra.policy.engines.wire import OnPiece, Wire
 from infra.policy.weight_label import WeightLabel
 from mainspring.artifacts.adapter_files import adapter_of
@@ -85,7 +86,7 @@ def under(adapter: str | None, answer: dict[str, Any]) -> dict[str, Any]:
 
 def of_adapter(adapter: str, on_piece: OnPiece) -> OnPiece:
     """The same for what is streamed."""
-    return lambda engine, answer: on_piece(engine, under(adapter, answer))
+    return lambda engine, piece: on_piece(engine, Piece(piece.start, under(adapter, piece.answer)))
 
 
 async def loaded_at(wire: Wire, engine: str) -> set[str]:

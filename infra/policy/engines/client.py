@@ -24,6 +24,7 @@ from infra.policy.engines.engine_weights import EngineWeights, IsKnown, served_l
 from infra.policy.engines.loading import Loading, WholeModel
 from infra.policy.engines.partial import WHOLE, Partial, UnknownWeights, cut_off, weight_label
 from infra.policy.engines.pulse import Pulse
+from infra.policy.engines.reply_stream import Piece
 from infra.policy.engines.wire import Closed, OnPiece, Wire
 from infra.policy.protocol import (
     ANY,
@@ -38,7 +39,7 @@ from infra.policy.protocol import (
 )
 from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError, EngineFailing, EngineUnreachable
-from mainspring.trajectories.turns import PartialCall
+from mainspring.trajectories.turns import PartialCall, join_parts
 
 MAX_RESUMES = 64
 """Aborts of one completion before the caller has to retry; a publish costs at most one."""
@@ -148,14 +149,25 @@ class SGLangClient:
         self._check_ids(input_ids, request_id)
         partial = Partial.continuing(self._any_weights, begun)
 
-        def keep_piece(engine: str, answer: dict[str, Any]) -> None:
+        kept_to: int | None = None
+
+        def keep_piece(engine: str, piece: Piece) -> None:
+            nonlocal kept_to
             if keep is None:
                 return
             try:
-                piece = partial.with_piece(engine, answer, versions)
+                part = partial.part(engine, piece, versions)
             except UnknownWeights:
                 return  # the end of the reply is refused for it
-            keep(piece)
+            if piece.start == 0:
+                # What a request before this one had kept and lost is not among its tokens.
+                is_on = kept_to is not None and kept_to <= len(partial.output_ids)
+                before = partial.since(kept_to if is_on and kept_to is not None else 0)
+                part = join_parts([before, part])
+            elif part.start != kept_to:
+                return  # after a piece that was not kept
+            kept_to = part.end
+            keep(part)
 
         on_piece = None if keep is None else keep_piece
         for _ in range(MAX_RESUMES):

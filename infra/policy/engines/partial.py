@@ -6,10 +6,11 @@ Invariant: exactly one log-prob and one version per token. Used by the client be
 from dataclasses import dataclass, field
 from typing import Any
 
+from infra.policy.engines.reply_stream import Piece
 from infra.policy.protocol import Completion, MalformedReply, Versions
 from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError
-from mainspring.trajectories.turns import PartialCall, VersionSpan
+from mainspring.trajectories.turns import PartialCall, ReplyPart, VersionSpan
 
 WHOLE = frozenset({"stop", "length"})
 """Finish types that the policy itself ended a completion with; after any other it is continued."""
@@ -103,13 +104,19 @@ class Partial:
             begun.latency_s,
         )
 
-    def with_piece(self, engine: str, answer: dict[str, Any], versions: Versions) -> PartialCall:
-        """The call so far, with an answer that is not at its end. Raises as `add`."""
-        so_far = Partial(
-            self.any_weights, [*self.output_ids], [*self.logprobs], [*self.spans], self.latency_s
+    def part(self, engine: str, piece: Piece, versions: Versions) -> ReplyPart:
+        """What is new in a piece of the request under way. Raises as `add`."""
+        new = Partial(self.any_weights, latency_s=self.latency_s)
+        new.add(engine, cut_off(piece.answer), versions, 0.0)
+        start = len(self.output_ids) + piece.start
+        spans = [VersionSpan(s.version, start + s.start, start + s.end) for s in new.spans]
+        return ReplyPart(
+            start, tuple(new.output_ids), tuple(new.logprobs), tuple(spans), new.latency_s
         )
-        so_far.add(engine, cut_off(answer), versions, 0.0)
-        return so_far.call()
+
+    def since(self, start: int) -> ReplyPart:
+        """Its tokens from `start` on."""
+        return ReplyPart.of_call(self.call(), start)
 
     def call(self) -> PartialCall:
         return PartialCall(

@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.policy.engines.engine_check import SGLANG_SPARE_TOKENS
+from infra.policy.engines.reply_stream import INTERVAL_TOKENS
 from infra.policy.model.model_files import check_servable, read_facts
 from infra.tcp import listen
 from mainspring.errors import ServiceError, UsageError
 
-STREAM_INTERVAL = 32
-"""Tokens from one piece of a streamed reply to the next."""
 GPUS = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 """Device files of NVIDIA's, AMD's and WSL's drivers."""
 KEY_VARIABLE = "MAINSPRING_POLICY_API_KEY"
@@ -62,7 +61,7 @@ def sglang_command(
     arguments += ["--model-path", str(model), "--host", host, "--port", str(port)]
     arguments += ["--weight-version", weight_version]
     # Replies are stored in pieces; its default repeats the whole reply for every token.
-    arguments += ["--stream-interval", str(STREAM_INTERVAL)]
+    arguments += ["--stream-interval", str(INTERVAL_TOKENS), "--incremental-streaming-output"]
     if max_batch is not None:
         arguments += ["--max-running-requests", str(max_batch)]
     if context_length is not None:

@@ -4,13 +4,15 @@ Owns the connections of a client. Invariant: what fails is typed by what may be 
 again (EngineUnreachable, EngineFailing), or not (EngineError). Used by the client beside this file.
 """
 
-import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from enum import Enum, auto
 from typing import Any
 
 import httpx
 import structlog
 
+from infra.policy.engines.reply_stream import INTERVAL_TOKENS, Piece, ReplyStream
 from infra.policy.protocol import MalformedReply
 from mainspring.errors import EngineError, EngineFailing, EngineUnreachable
 
@@ -23,9 +25,18 @@ _DONE = "[DONE]"
 MIN_STREAM_INTERVAL = 8
 """Tokens from one event to the next below which a stream costs more than it saves: each event of
 SGLang repeats the whole reply, and its default is an event for every token."""
-OnPiece = Callable[[str, dict[str, Any]], None]
-"""Takes what an engine has streamed so far."""
+OnPiece = Callable[[str, Piece], None]
+"""Takes what is new in a stream, and the engine that it is from."""
 _log = structlog.get_logger(__name__)
+
+
+class _Streaming(Enum):
+    NONE = auto()
+    """Replies come whole."""
+    CUMULATIVE = auto()
+    """Each event repeats the reply so far."""
+    INCREMENTAL = auto()
+    """Each event holds what is new."""
 
 
 class Closed(EngineUnreachable):
@@ -49,8 +60,8 @@ class NothingListens(EngineUnreachable):
 
 class Wire:
     def __init__(self, timeout_s: float, api_key: str) -> None:
-        self._streams: dict[str, bool] = {}
-        """Whether replies of an engine are taken in pieces."""
+        self._streams: dict[str, _Streaming] = {}
+        """How replies of an engine are taken."""
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else None,
             timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
@@ -83,46 +94,54 @@ class Wire:
     async def reply(
         self, engine: str, body: dict[str, Any], on_piece: OnPiece | None
     ) -> dict[str, Any]:
-        if on_piece is None or not await self._streams_well(engine):
+        kind = _Streaming.NONE if on_piece is None else await self._streaming(engine)
+        if on_piece is None or kind is _Streaming.NONE:
             return await self.post(engine, "/generate", body)
-        last: dict[str, Any] | None = None
+        stream = ReplyStream(incremental=kind is _Streaming.INCREMENTAL)
         where = f"{engine}/generate"
         try:
             async with self._http.stream("POST", where, json=body | {"stream": True}) as response:
                 if response.status_code != 200:
                     await response.aread()
                     return _content(engine, "/generate", response)
-                async for answer in _pieces(response):
-                    if "error" in answer:
-                        raise EngineFailing(f"{where}: {answer['error']}")
-                    last = answer
-                    if _has_ended(answer):
-                        return answer
-                    on_piece(engine, answer)
+                async for data in _events(response):
+                    piece = stream.take(data)
+                    if stream.error is not None:
+                        raise EngineFailing(f"{where}: {stream.error}")
+                    if piece is not None:
+                        on_piece(engine, piece)
+                    if stream.has_ended:
+                        break
+                stream.close()
         except httpx.TransportError as error:
-            raise _lost(where, error, last) from error
+            so_far = _so_far(stream)
+            if not stream.has_ended:
+                raise _lost(where, error, so_far) from error
         except ValueError as error:
             raise MalformedReply(
-                f"policy engine {where} did not stream JSON objects: {error}",
+                f"policy engine {where} did not stream pieces of a reply: {error}",
                 remedy="is it SGLang 0.5.23 or later, or `mainspring serve`?",
             ) from error
-        raise Closed(f"{where}: the stream ended before the reply did", last)
+        answer = stream.whole()
+        if answer is None or not stream.has_ended:
+            raise Closed(f"{where}: the stream ended before the reply did", answer)
+        return answer
 
-    async def _streams_well(self, engine: str) -> bool:
+    async def _streaming(self, engine: str) -> "_Streaming":
         """Asked once; again after it did not answer, as another process may be there."""
         if engine not in self._streams:
             try:
                 info = await self.call(engine, "GET", "/server_info")
             except (EngineUnreachable, EngineFailing):
-                return False  # for now: what became of the reply itself is what counts
+                return _Streaming.NONE  # for now: what became of the reply itself is what counts
             except EngineError:
                 info = {}
-            self._streams[engine] = _worth_streaming(info)
-            if not self._streams[engine]:
+            self._streams[engine] = _streaming_of(info)
+            if self._streams[engine] is _Streaming.NONE:
                 _log.info(
                     "replies are not stored in pieces: the engine streams too often or not at all",
                     engine=engine,
-                    remedy="start SGLang with --stream-interval 32",
+                    remedy=f"start SGLang with --stream-interval {INTERVAL_TOKENS}",
                 )
         return self._streams[engine]
 
@@ -181,27 +200,29 @@ def _content(engine: str, path: str, response: httpx.Response) -> dict[str, Any]
     return answer
 
 
-async def _pieces(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
-    """The answers of a stream, the last one included. Raises ValueError for what is none; what
-    httpx raises when the connection closes."""
+async def _events(response: httpx.Response) -> AsyncIterator[str]:
+    """What the events of a stream hold, the last one included. Raises what httpx raises when the
+    connection closes."""
     async for line in response.aiter_lines():
         if not line.startswith(_DATA):
             continue
         data = line.removeprefix(_DATA).strip()
         if data == _DONE:
             return
-        answer = json.loads(data)
-        if not isinstance(answer, dict):
-            raise ValueError(f"an event that is no object: {data[:80]!r}")
-        yield answer
+        yield data
 
 
-def _has_ended(answer: dict[str, Any]) -> bool:
-    """Whether it is the last piece."""
-    meta = answer.get("meta_info")
-    return isinstance(meta, dict) and bool(meta.get("finish_reason"))
+def _so_far(stream: ReplyStream) -> dict[str, Any] | None:
+    """What came before the connection closed; the last event may have been cut."""
+    with suppress(ValueError):
+        stream.close()
+    return stream.whole()
 
 
-def _worth_streaming(server_info: dict[str, Any]) -> bool:
+def _streaming_of(server_info: dict[str, Any]) -> "_Streaming":
     interval = server_info.get("stream_interval")
-    return isinstance(interval, int) and interval >= MIN_STREAM_INTERVAL
+    if server_info.get("incremental_streaming_output") is True:
+        return _Streaming.INCREMENTAL
+    if isinstance(interval, int) and interval >= MIN_STREAM_INTERVAL:
+        return _Streaming.CUMULATIVE
+    return _Streaming.NONE

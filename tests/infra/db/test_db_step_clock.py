@@ -22,7 +22,7 @@ from infra.db.runs import campaigns
 from infra.db.training import policies, steps
 from infra.db.training.step_clock import step_clock
 from mainspring.ids import CampaignId, RolloutId
-from mainspring.trajectories.turns import PartialCall, VersionSpan
+from mainspring.trajectories.turns import ReplyPart, VersionSpan
 
 SINCE_S = 100
 """The version that the step begins with was committed so long ago."""
@@ -64,8 +64,9 @@ async def committed(db: Database) -> None:
 
 async def under_way(db: Database, rollout: RolloutId, at: datetime, lasted_s: float) -> None:
     """Of whose reply the newest part was stored `at`."""
-    partial = PartialCall((1, 2), (-0.5, -0.5), (VersionSpan(0, 0, 2),), lasted_s)
-    await partial_calls.put(db, [Kept(rollout, 0, 0, partial)])
+    for start, took_s in ((0, lasted_s / 2), (2, lasted_s)):
+        part = ReplyPart(start, (1, 2), (-0.5, -0.5), (VersionSpan(0, start, start + 2),), took_s)
+        await partial_calls.put(db, [Kept(rollout, 0, 0, 7, part)])
     await write(db, "UPDATE partial_calls SET updated_at = :at", at=at)
 
 

@@ -13,7 +13,7 @@ from infra.policy.protocol import SamplingParams, Versions
 from infra.policy.weight_label import WeightLabel
 from mainspring.artifacts.adapter_files import DIRECTORY
 from mainspring.errors import EngineError, ModelError
-from mainspring.trajectories.turns import PartialCall
+from mainspring.trajectories.turns import PartialCall, ReplyPart
 from tests.engine.adapter_folders import save_version
 from tests.infra.policy.engine_stub import engine_stub
 from tests.infra.policy.engines import Reference, running, serving, serving_process, until
@@ -75,7 +75,7 @@ async def test_a_reply_keeps_the_version_that_it_began_with(versions) -> None:
     with serving(versions[0], weight_version="base", step_interval_s=0.02) as url:
         async with client_of(versions, url) as client, httpx.AsyncClient(base_url=url) as http:
             await client.reconcile(url, versions[1], label(1))
-            pieces: list[PartialCall] = []
+            pieces: list[ReplyPart] = []
             reply = asyncio.create_task(ask(client, LONG, keep=pieces.append))
             await until(http, running(1))
             await client.reconcile(url, versions[2], label(2))

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import signal
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import httpx
@@ -11,7 +11,7 @@ import pytest
 
 from infra.policy.engines.client import SGLangClient
 from infra.policy.protocol import SamplingParams, Versions
-from mainspring.trajectories.turns import PartialCall, VersionSpan
+from mainspring.trajectories.turns import PartialCall, ReplyPart, VersionSpan
 from tests.infra.policy.engines import running, serving, serving_process, until
 from tests.infra.policy.tiny_model import save_tiny_model
 
@@ -27,29 +27,30 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 class Kept:
     def __init__(self) -> None:
-        self.pieces: list[PartialCall] = []
+        self.pieces: list[ReplyPart] = []
         self.first = asyncio.Event()
 
-    def __call__(self, partial: PartialCall) -> None:
-        self.pieces.append(partial)
+    def __call__(self, part: ReplyPart) -> None:
+        self.pieces.append(part)
         self.first.set()
 
 
-async def test_pieces_hold_the_reply_so_far(model: Path) -> None:
+async def test_pieces_hold_what_is_new(model: Path) -> None:
     kept = Kept()
     with serving(model) as engine:
         async with SGLangClient([engine]) as client:
             whole = await client.generate([5, 6], LONG, request_id="r", sticky="a")
             streamed = await client.generate([5, 6], LONG, request_id="r", sticky="a", keep=kept)
     assert (streamed.output_ids, streamed.spans) == (whole.output_ids, whole.spans)
-    lengths = [len(piece.completion_ids) for piece in kept.pieces]
+    lengths = [piece.end for piece in kept.pieces]
     # Sooner than after so many tokens on a slow machine: a piece is due by the clock as well.
     assert all(0 < now - before <= PIECE_TOKENS for before, now in pairwise([0, *lengths]))
     assert len(whole.output_ids) - lengths[-1] <= PIECE_TOKENS
-    for piece, length in zip(kept.pieces, lengths, strict=True):
-        assert piece.completion_ids == whole.output_ids[:length]
-        assert piece.logprobs == pytest.approx(whole.logprobs[:length], abs=1e-5)
-        assert piece.spans == (VersionSpan(0, 0, length),)
+    for piece, before in zip(kept.pieces, [0, *lengths], strict=False):
+        assert piece.start == before
+        assert piece.completion_ids == whole.output_ids[before : piece.end]
+        assert piece.logprobs == pytest.approx(whole.logprobs[before : piece.end], abs=1e-5)
+        assert piece.spans == (VersionSpan(0, before, piece.end),)
 
 
 async def test_a_reply_continues_on_another_engine_when_its_engine_is_killed(
@@ -125,8 +126,13 @@ def test_the_wire_is_sglangs(model: Path) -> None:
         batch = httpx.post(engine + "/generate", json=body | {"input_ids": [[5], [6]]})
     assert lines.pop() == "data: [DONE]"
     answers = [json.loads(line.removeprefix("data: ")) for line in lines]
-    lengths = [len(answer["output_ids"]) for answer in answers]
-    assert all(0 < now - before <= PIECE_TOKENS for before, now in pairwise([0, *lengths]))
+    lengths = [*accumulate(len(answer["output_ids"]) for answer in answers)]
+    assert all(now - before <= PIECE_TOKENS for before, now in pairwise([0, *lengths]))
+    for answer, length in zip(answers, lengths, strict=True):
+        meta = answer["meta_info"]
+        assert [entry[1] for entry in meta["output_token_logprobs"]] == answer["output_ids"]
+        # Of the whole reply, as SGLang has it with --incremental-streaming-output.
+        assert meta["weight_versions"] == [{"version": "0", "start": 0, "end": length}]
     *earlier, last = [answer["meta_info"]["finish_reason"] for answer in answers]
     assert len(earlier) >= 2 and set(earlier) == {None}
     assert (lengths[-1], last) == (70, {"type": "length", "length": 70})
