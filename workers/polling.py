@@ -12,8 +12,16 @@ from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
+from temporalio.client import Client
+from temporalio.worker import (
+    PollerBehavior,
+    PollerBehaviorAutoscaling,
+    UnsandboxedWorkflowRunner,
+    Worker,
+    WorkflowRunner,
+)
 
+from infra.temporal.faults import Faults
 from mainspring.protocol.timeouts import HEARTBEAT_THROTTLE_S
 from workers.service_link import ServiceLink, ServicesMoved, start_anew
 
@@ -21,6 +29,10 @@ GRACE = timedelta(seconds=10)
 NUM_POLLERS = 16
 """Waiting at once for each kind of task. A task that finds no poller waiting is first written to
 the server's database; the SDK's default of 5 is too few for groups that start together."""
+NODE_POLLERS = PollerBehaviorAutoscaling(minimum=1, initial=1, maximum=NUM_POLLERS)
+"""Of each of a node's three workers: an idle node has three polls open, and more as tasks come.
+Temporal allows a namespace 1,200 polls of activities by default and refuses the rest; with
+NUM_POLLERS each, 25 nodes took them all, and healthy nodes were taken for dead."""
 HEARTBEAT_THROTTLE = timedelta(seconds=HEARTBEAT_THROTTLE_S)
 
 
@@ -28,6 +40,18 @@ def workflow_runner() -> WorkflowRunner:
     """Without the SDK's sandbox, a third of a workflow's CPU time: it looks for code that would not
     replay, and the tests replay every kind of workflow inside it (tests/replay)."""
     return UnsandboxedWorkflowRunner()
+
+
+def node_worker(client: Client, *, polls: PollerBehavior = NODE_POLLERS, **options: Any) -> Worker:
+    """A worker of a node: its own queue's, or one of a queue that nodes share."""
+    return Worker(
+        client,
+        interceptors=[Faults()],
+        graceful_shutdown_timeout=GRACE,
+        max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        activity_task_poller_behavior=polls,
+        **options,
+    )
 
 
 def run_worker(work: Coroutine[Any, Any, None]) -> NoReturn:

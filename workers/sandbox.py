@@ -40,7 +40,6 @@ from infra.sandbox.containers.image_names import parse_mirrors
 from infra.sandbox.containers.images import present_images
 from infra.sandbox.pool import WarmPool
 from infra.sandbox.protocol import BackendUnavailable
-from infra.temporal.faults import Faults
 from infra.temporal.takeover import end_attempts, worker_identity
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError, ServiceError
@@ -52,13 +51,7 @@ from node.held_sandboxes import HeldSandboxes
 from node.lock import NodeLock
 from node.prewarm import Readiness
 from node.reaper import Reaper
-from workers.polling import (
-    GRACE,
-    HEARTBEAT_THROTTLE,
-    NUM_POLLERS,
-    poll_until_stopped,
-    run_worker,
-)
+from workers.polling import node_worker, poll_until_stopped, run_worker
 from workers.service_link import ServiceLink
 
 GRADINGS = os.cpu_count() or 1
@@ -142,30 +135,25 @@ def make_node(
     functions = FunctionLives(db, held, settings.home / "functions" / node, gateways)
     programs = ProgramActivities(db, known, held, gateways, functions)
     playing = PlayingActivities(known, node, held, ReplyActivities(db, known, served), sandboxes)
-    make = partial(
-        Worker,
-        client,
-        interceptors=[Faults()],
-        graceful_shutdown_timeout=GRACE,
-        max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
-        max_concurrent_activity_task_polls=NUM_POLLERS,
-    )
 
     def shared() -> list[Worker]:
         return [
-            make(
+            node_worker(
+                client,
                 task_queue=SANDBOX_QUEUE,
                 activities=[sandboxes.open_sandbox],
                 tuner=SandboxSlots(admission).tuner(),
             ),
-            make(
+            node_worker(
+                client,
                 task_queue=GRADE_QUEUE,
                 activities=[grading.give_patch, grading.grade],
                 max_concurrent_activities=GRADINGS,
             ),
         ]
 
-    own = make(
+    own = node_worker(
+        client,
         task_queue=node_queue(node),
         activities=[
             sandboxes.open_sandbox,

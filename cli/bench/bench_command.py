@@ -93,6 +93,39 @@ def replies(
 
 
 @app.command()
+def nodes(
+    num_nodes: Annotated[
+        int, typer.Option("--nodes", min=1, max=1000, help="Number of fake nodes.")
+    ] = 100,
+    polls: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=100,
+            help="Number of polls that each of a node's three workers keeps open (default: one, "
+            "and more as tasks come).",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure how soon many idle nodes start an activity, and what Temporal refuses them.
+
+    Fake nodes have the workers of real ones, on a Temporal server of their own. "taken for dead"
+    are activities that no node took in time.
+    """
+    from cli.bench.bench_nodes import measure
+
+    figures = _run(
+        measure(lambda line: echo(line, dim=True, err=True), num_nodes=num_nodes, polls=polls)
+    )
+    if as_json:
+        typer.echo(json.dumps(figures))
+        return
+    for key, value in figures.items():
+        echo(f"{key.replace('_', ' '):16} {'as they scale' if value is None else value}")
+
+
+@app.command()
 def scale(
     rollouts: Annotated[
         str, typer.Option(help="Numbers of rollouts at once, ascending.")
