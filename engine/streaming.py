@@ -24,7 +24,7 @@ SOON_SHARE = 1 / 8
 DONE = "data: [DONE]\n\n"
 
 Answer = Callable[[Sequence, int], dict[str, Any]]
-"""What a request has from a position on."""
+"""The answer of a request from a position on."""
 
 
 def event(answer: dict[str, Any]) -> str:

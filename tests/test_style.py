@@ -338,7 +338,7 @@ def test_help_texts_are_read_as_they_are_written() -> None:
 
 WAITS_FOR_A_WORKER = {"execute_update", "start_update", "query", "execute_workflow"}
 """Calls of Temporal that no server answers alone: without a worker they wait without a bound."""
-OF_BENCHES = {"bench_turns.py", "playing.py"}
+OF_BENCHES = {"bench_nodes.py", "bench_turns.py", "playing.py"}
 """They bring their workers themselves."""
 
 

@@ -30,9 +30,14 @@ NUM_POLLERS = 16
 """Waiting at once for each kind of task. A task that finds no poller waiting is first written to
 the server's database; the SDK's default of 5 is too few for groups that start together."""
 NODE_POLLERS = PollerBehaviorAutoscaling(minimum=1, initial=1, maximum=NUM_POLLERS)
-"""Of each of a node's three workers: an idle node has three polls open, and more as tasks come.
-Temporal allows a namespace 1,200 polls of activities by default and refuses the rest; with
-NUM_POLLERS each, 25 nodes took them all, and healthy nodes were taken for dead."""
+"""Polls of each of a node's three workers: an idle node has three polls open, and more as tasks come.
+With NUM_POLLERS each, 25 nodes took all that Temporal allows, and healthy nodes were taken for
+dead."""
+IDLE_NODE_POLLS = 3
+BUSY_NODE_POLLS = IDLE_NODE_POLLS * NUM_POLLERS
+ALLOWED_POLLS = 1200
+"""Polls of activities that a Temporal server allows a namespace at once, by default; it refuses the
+rest (frontend.namespaceCount)."""
 HEARTBEAT_THROTTLE = timedelta(seconds=HEARTBEAT_THROTTLE_S)
 
 

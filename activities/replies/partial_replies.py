@@ -16,7 +16,6 @@ import structlog
 from infra.db.database import Database
 from infra.db.rollouts import partial_calls
 from infra.db.rollouts.partial_calls import CallKey, Kept
-from infra.policy.engines.reply_stream import is_due
 from mainspring.errors import DatabaseError
 from mainspring.ids import RolloutId
 from mainspring.trajectories.turns import PartialCall, ReplyPart, join_parts
@@ -30,19 +29,17 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True, eq=False)
 class ReplyUnderWay:
-    """What one attempt at a reply has of it; another attempt has one of its own."""
+    """A reply as one attempt at it has it; another attempt has one of its own."""
 
     key: CallKey
     sampling: int = 0
     waiting: list[ReplyPart] = field(default_factory=list)
     """Parts that are not written yet."""
 
-    def add(self, part: ReplyPart) -> bool:
-        """Whether it is time to write."""
+    def add(self, part: ReplyPart) -> None:
         if part.start == 0:
             self.sampling, self.waiting = secrets.randbits(62), []
         self.waiting.append(part)
-        return is_due(part.end - self.waiting[0].start, part.end)
 
 
 class PartialReplies:
@@ -56,10 +53,9 @@ class PartialReplies:
         return await partial_calls.get(self._db, rollout, epoch, number)
 
     def keep(self, reply: ReplyUnderWay, part: ReplyPart) -> None:
-        """Write it soon, with more of its reply where that is long. Returns at once: tokens do not
-        wait for the store."""
-        if reply.add(part):
-            self._write_soon(reply)
+        """Write it soon. Returns at once: tokens do not wait for the store."""
+        reply.add(part)
+        self._write_soon(reply)
 
     def release(self, reply: ReplyUnderWay) -> None:
         """This attempt asks no further: write what it has for the next one."""

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from sqlalchemy import text
 
 from activities.replies.partial_replies import PartialReplies, ReplyUnderWay
 from cli.bench.fakes.no_op_campaign import TASK, no_op_config, put_rollouts
 from cli.operations.machine.embedded_stack import temporary
 from infra.db.connect import open_database
 from infra.db.database import Database
+from infra.db.reading import volume
 from infra.db.rollouts import rollouts, turns
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
@@ -104,7 +104,7 @@ class _Bench:
         self.partials.release(reply)
         while reply.waiting:
             await asyncio.sleep(LOOK_S)
-        num_rows = await self._num_rows(number)
+        num_rows = await self._num_rows()
         parts = await self._wal()
         await turns.put_call(self.db, self.rollout, 0, _call(number, done))
         final = await self._wal()
@@ -117,14 +117,12 @@ class _Bench:
         }
 
     async def _wal(self) -> int:
-        return int(await self._value("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"))
-
-    async def _num_rows(self, number: int) -> int:
-        return int(await self._value(f"SELECT count(*) FROM partial_calls WHERE number = {number}"))
-
-    async def _value(self, query: str) -> Any:
         async with self.db.transaction() as connection:
-            return await connection.scalar(text(query))
+            return await volume.wal_position(connection)
+
+    async def _num_rows(self) -> int:
+        async with self.db.transaction() as connection:
+            return await volume.num_reply_parts(connection, self.rollout)
 
 
 async def _generate(client: SGLangClient, length: int, keep: Keep) -> Completion:

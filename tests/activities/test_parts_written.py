@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterable
-from itertools import pairwise
 
 import pytest
 
@@ -11,7 +10,6 @@ from activities.replies.partial_replies import PartialReplies, ReplyUnderWay
 from infra.db.database import Database
 from infra.db.rollouts import partial_calls
 from infra.db.rollouts.partial_calls import Kept
-from infra.policy.engines.reply_stream import INTERVAL_TOKENS, SHARE
 from mainspring.errors import DatabaseError
 from mainspring.ids import RolloutId
 from mainspring.trajectories.turns import ReplyPart, VersionSpan
@@ -90,26 +88,19 @@ async def test_a_store_that_does_not_answer_costs_a_warning(
     assert written.batches == [{"a": (0, 4)}, {"a": (0, 8)}]
 
 
-async def test_a_long_reply_is_written_by_shares_and_what_waits_at_its_end(
+async def test_an_attempt_that_fails_leaves_what_it_had(
     partials: PartialReplies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = Written()
+    written = Written(num_refused=1)
     monkeypatch.setattr(partial_calls, "put", written)
-    a, stored, length = reply("a"), 0, 16_384
-    for start in range(0, length, INTERVAL_TOKENS):
-        partials.keep(a, part(start, start + INTERVAL_TOKENS))
-        if partials._due:
-            await until(lambda: not partials._due)
-            await asyncio.sleep(0)
-        stored = written.batches[-1]["a"][1]
-        # The engine may have as many tokens that it has not sent.
-        lost = start + INTERVAL_TOKENS - stored + INTERVAL_TOKENS
-        assert lost <= max(INTERVAL_TOKENS, (start + INTERVAL_TOKENS) / SHARE) + INTERVAL_TOKENS
-    assert len(written.batches) < 80
-    ranges = [batch["a"] for batch in written.batches]
-    assert ranges[0][0] == 0 and all(one[1] == two[0] for one, two in pairwise(ranges))
+    a, nothing = reply("a"), reply("b")
+    partials.keep(a, part(0, 4))
+    await until(lambda: partials._writing is not None and partials._writing.done())
+    assert a.waiting, "the store refused it"
     partials.release(a)
-    await until(lambda: written.batches[-1]["a"][1] == length)
+    partials.release(nothing)
+    await until(lambda: not a.waiting)
+    assert written.batches == [{"a": (0, 4)}, {"a": (0, 4)}]
 
 
 async def test_two_attempts_never_mix_their_tokens(

@@ -11,6 +11,7 @@ from temporalio.service import RPCError
 
 from infra.db.connect import open_database
 from infra.db.database import Database
+from infra.db.nodes.nodes import list_nodes
 from infra.db.store import StoreId, identity
 from infra.sandbox.backends import available_backends
 from infra.sandbox.bubblewrap import cgroup, command
@@ -20,6 +21,8 @@ from infra.temporal.connection import check_owner, connect, settled
 from infra.verdicts import swebench
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import MainspringError
+from mainspring.status import NodeStatus
+from workers.polling import ALLOWED_POLLS, BUSY_NODE_POLLS, IDLE_NODE_POLLS
 
 _DELEGATE = "give the worker's service a group of its own (Delegate=yes, DelegateSubgroup=worker)"
 MIN_FREE_GB = 2.0
@@ -96,7 +99,9 @@ async def _services(settings: Settings) -> list[Finding]:
             store = await identity(db)
             found = f"{db.name} at the right migration, store {store[:8]}"
             database = Finding("database", True, found)
-            return [database, await _temporal(settings, db, store)]
+            found = [database, await _temporal(settings, db, store)]
+            num_nodes = sum(node.status is not NodeStatus.STOPPED for node in await list_nodes(db))
+            return [*found, polls_finding(num_nodes)] if num_nodes else found
     except MainspringError as error:
         return [Finding("database", False, str(error)), await _temporal(settings)]
 
@@ -114,6 +119,19 @@ async def _temporal(
     except (MainspringError, RPCError) as error:
         return Finding("temporal", False, str(error))
     return Finding("temporal", True, f"{settings.temporal_address}, namespace {client.namespace}")
+
+
+def polls_finding(num_nodes: int) -> Finding:
+    """Polls of all nodes together, beside the number that a Temporal server allows."""
+    idle, busy = num_nodes * IDLE_NODE_POLLS, num_nodes * BUSY_NODE_POLLS
+    found = f"{num_nodes} nodes keep {idle} polls open, and up to {busy} while all are busy"
+    if busy > ALLOWED_POLLS:
+        found += (
+            f"\n  a server allows a namespace {ALLOWED_POLLS} by default, and nodes whose polls it "
+            f"refuses are taken for dead: set frontend.namespaceCount to {busy} or more in its "
+            "dynamic configuration"
+        )
+    return Finding("temporal polls", busy <= ALLOWED_POLLS, found, required=False)
 
 
 def _existing(path: Path) -> Path:

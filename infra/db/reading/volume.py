@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate
 
-from sqlalchemy import and_, func, select
+from sqlalchemy import and_, func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from infra.db.tables.models import CallRow, RolloutRow
+from infra.db.tables.models import CallRow, PartialCallRow, RolloutRow
 from infra.db.tables.rollout_ends import DONE
-from mainspring.ids import CampaignId
+from mainspring.ids import CampaignId, RolloutId
 from mainspring.status import StopReason, Verdict
 
 
@@ -92,3 +92,17 @@ async def stored_bytes(connection: AsyncConnection) -> int:
     """Bytes of the whole database: tables, indexes and what belongs to them, without the log."""
     size = select(func.pg_database_size(func.current_database()))
     return (await connection.execute(size)).scalar_one()
+
+
+async def wal_position(connection: AsyncConnection) -> int:
+    """Bytes that Postgres has written to its log since it was made."""
+    found = await connection.scalar(text("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"))
+    return int(found)
+
+
+async def num_reply_parts(connection: AsyncConnection, rollout: RolloutId) -> int:
+    """Rows that the store has of a rollout's replies under way."""
+    found = await connection.scalar(
+        select(func.count()).where(PartialCallRow.rollout_id == rollout)
+    )
+    return found or 0

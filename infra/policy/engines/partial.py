@@ -105,7 +105,7 @@ class Partial:
         )
 
     def part(self, engine: str, piece: Piece, versions: Versions) -> ReplyPart:
-        """What is new in a piece of the request under way. Raises as `add`."""
+        """The new tokens of a piece of the request under way. Raises as `add`."""
         new = Partial(self.any_weights, latency_s=self.latency_s)
         new.add(engine, cut_off(piece.answer), versions, 0.0)
         start = len(self.output_ids) + piece.start

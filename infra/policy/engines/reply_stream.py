@@ -13,13 +13,13 @@ from typing import Any
 INTERVAL_TOKENS = 32
 """Tokens from one event to the next, of the engines that Mainspring starts."""
 SHARE = 8
-"""At most one in so many tokens of a long reply is lost where its process dies."""
+"""A death of the process costs at most one in SHARE tokens of a long reply."""
 
 Json = dict[str, Any]
 
 
 def is_due(num_new: float, num_in_all: float) -> bool:
-    """Whether so many tokens are to be taken now. Else a death before the next event could cost
+    """Whether `num_new` tokens are to be taken now. Else a death before the next event could cost
     more than INTERVAL_TOKENS or the SHARE of the reply."""
     return SHARE * (num_new + INTERVAL_TOKENS) > num_in_all
 
@@ -36,9 +36,12 @@ class Piece:
 
 @dataclass(slots=True)
 class ReplyStream:
+    """Gives pieces that are worth storing: at most INTERVAL_TOKENS or a SHARE of the reply are not
+    in a piece yet."""
+
     incremental: bool
     error: object = None
-    """What the engine sent instead of a piece."""
+    """The engine's error, sent instead of a piece."""
     has_ended: bool = False
     _last: Json | None = None
     """The newest event that was read."""
@@ -47,10 +50,12 @@ class ReplyStream:
     _entries: list[Any] = field(default_factory=list)
     _num_chars: int = 0
     """Length of the newest event that was read."""
+    _num_given: int = 0
+    """Tokens that are in pieces."""
 
     def take(self, data: str) -> Piece | None:
-        """One event; None: it is not read yet, or it ends the reply. Raises ValueError for what is
-        no JSON object, or not of a reply's shape."""
+        """One event; None: no piece is due, or it ends the reply. Raises ValueError for what is no
+        JSON object, or not of a reply's shape."""
         if not self.incremental and self._can_wait(data):
             self._unread = data
             return None
@@ -74,10 +79,8 @@ class ReplyStream:
     def _can_wait(self, data: str) -> bool:
         if not self._ids or len(data) < self._num_chars:  # the first, or an error
             return False
-        chars_per_token = self._num_chars / len(self._ids)
-        # The length tells roughly: what is read here is enough for the store as well.
-        num_new = 0.95 * (len(data) - self._num_chars) / chars_per_token
-        return not is_due(num_new, len(data) / chars_per_token)
+        num_in_all = len(data) * len(self._ids) / self._num_chars
+        return not is_due(num_in_all - self._num_given, num_in_all)
 
     def _read(self, data: str) -> Piece | None:
         self._unread = ""
@@ -90,20 +93,26 @@ class ReplyStream:
         try:
             meta: Json = event["meta_info"]
             ids, entries = event["output_ids"], meta["output_token_logprobs"]
-            start = len(self._ids)
-            if not self.incremental:
-                ids, entries = ids[start:], entries[start:]
-            self._ids += ids
-            self._entries += entries
-            spans = [_cut(span, start) for span in meta["weight_versions"] if span["end"] > start]
+            skipped = 0 if self.incremental else len(self._ids)
+            self._ids += ids[skipped:]
+            self._entries += entries[skipped:]
+            self._last, self._num_chars = event, len(data)
+            self.has_ended = bool(meta.get("finish_reason"))
+            start, end = self._num_given, len(self._ids)
+            if self.has_ended or start == end or not is_due(end - start, end):
+                return None
+            self._num_given = end
+            return Piece(start, self._from(start))
         except (KeyError, TypeError) as error:
             raise ValueError(f"an event of another shape: {error!r}") from error
-        self._last, self._num_chars = event, len(data)
-        self.has_ended = bool(meta.get("finish_reason"))
-        if self.has_ended or not ids:
-            return None
-        new = {"output_token_logprobs": entries, "weight_versions": spans}
-        return Piece(start, event | {"output_ids": ids, "meta_info": meta | new})
+
+    def _from(self, start: int) -> Json:
+        """The newest event with the tokens from `start` on."""
+        assert self._last is not None
+        meta = self._last["meta_info"]
+        spans = [_cut(span, start) for span in meta["weight_versions"] if span["end"] > start]
+        new = {"output_token_logprobs": self._entries[start:], "weight_versions": spans}
+        return self._last | {"output_ids": self._ids[start:], "meta_info": meta | new}
 
 
 def _cut(span: Json, start: int) -> Json:

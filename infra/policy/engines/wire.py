@@ -4,6 +4,7 @@ Owns the connections of a client. Invariant: what fails is typed by what may be 
 again (EngineUnreachable, EngineFailing), or not (EngineError). Used by the client beside this file.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from enum import Enum, auto
@@ -17,6 +18,8 @@ from infra.policy.protocol import MalformedReply
 from mainspring.errors import EngineError, EngineFailing, EngineUnreachable
 
 CONNECT_TIMEOUT_S = 5.0
+END_S = 1.0
+"""From the last event of a reply to the end of its stream."""
 KEEPALIVE_S = 2.0
 """Below the 5 s after which SGLang closes an idle connection: a request must not meet that."""
 _NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout)
@@ -104,14 +107,15 @@ class Wire:
                 if response.status_code != 200:
                     await response.aread()
                     return _content(engine, "/generate", response)
-                async for data in _events(response):
+                events = _events(response)
+                async for data in events:
                     piece = stream.take(data)
                     if stream.error is not None:
                         raise EngineFailing(f"{where}: {stream.error}")
                     if piece is not None:
                         on_piece(engine, piece)
                     if stream.has_ended:
-                        break
+                        await _to_the_end(events)
                 stream.close()
         except httpx.TransportError as error:
             so_far = _so_far(stream)
@@ -201,19 +205,23 @@ def _content(engine: str, path: str, response: httpx.Response) -> dict[str, Any]
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[str]:
-    """What the events of a stream hold, the last one included. Raises what httpx raises when the
+    """Contents of a stream's events, the last one included. Raises what httpx raises when the
     connection closes."""
     async for line in response.aiter_lines():
-        if not line.startswith(_DATA):
-            continue
-        data = line.removeprefix(_DATA).strip()
-        if data == _DONE:
-            return
-        yield data
+        if line.startswith(_DATA) and (data := line.removeprefix(_DATA).strip()) != _DONE:
+            yield data
+
+
+async def _to_the_end(events: AsyncIterator[str]) -> None:
+    """Read a stream that has told all to its end: then its connection serves the next request."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(END_S):
+            async for _ in events:
+                pass
 
 
 def _so_far(stream: ReplyStream) -> dict[str, Any] | None:
-    """What came before the connection closed; the last event may have been cut."""
+    """The reply up to where the connection closed; the last event may have been cut."""
     with suppress(ValueError):
         stream.close()
     return stream.whole()

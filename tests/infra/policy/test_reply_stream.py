@@ -53,7 +53,8 @@ def test_pieces_follow_one_another_and_the_whole_is_the_last_event(
             end += len(ids)
         sent = min(number * INTERVAL_TOKENS, length)
         if sent < length:
-            assert sent + INTERVAL_TOKENS - end <= max(2 * INTERVAL_TOKENS, 1.1 * sent / SHARE)
+            # Another event may be under way when the process dies.
+            assert sent - end <= max(0, sent / SHARE - INTERVAL_TOKENS)
     stream.close()
     assert stream.has_ended
     whole = stream.whole()
