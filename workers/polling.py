@@ -30,7 +30,7 @@ NUM_POLLERS = 16
 """Waiting at once for each kind of task. A task that finds no poller waiting is first written to
 the server's database; the SDK's default of 5 is too few for groups that start together."""
 NODE_POLLERS = PollerBehaviorAutoscaling(minimum=1, initial=1, maximum=NUM_POLLERS)
-"""Polls of each of a node's three workers: an idle node has three polls open, and more as tasks come.
+"""Polls of each of a node's three workers: an idle node has three open, and more as tasks come.
 With NUM_POLLERS each, 25 nodes took all that Temporal allows, and healthy nodes were taken for
 dead."""
 IDLE_NODE_POLLS = 3

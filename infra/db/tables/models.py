@@ -174,6 +174,8 @@ class RolloutRow(Base):
     __table_args__ = (
         UniqueConstraint("group_id", "sample_index"),
         Index(None, "campaign_id", "phase"),
+        Index(None, "campaign_id", "finished_at"),
+        Index("ix_rollouts_playing", "started_at", postgresql_where=text("phase <> 'done'")),
         Index("ix_rollouts_given", "task_id", postgresql_where=text("player <> 'policy'")),
     )
 

@@ -9,6 +9,7 @@ from store_records import add_claimed_rollout
 from infra.db.database import Database
 from infra.db.nodes import nodes, sandboxes
 from infra.db.nodes.nodes import FORGOTTEN_AFTER, NodeBeat, NodeRecord
+from infra.db.reading import volume
 from infra.db.tables.models import NodeRow
 from mainspring.errors import UsageError
 from mainspring.ids import NodeId, SandboxId
@@ -133,3 +134,21 @@ async def test_the_least_full_node_that_has_the_image_and_takes_it(db: Database)
     await nodes.set_draining(db, A, False)
     await not_seen_for(db, A, NODE_LOST_AFTER_S + 1)
     assert await nodes.with_image(db, image) is None
+
+
+async def test_images_that_stay_the_same_are_not_written_again(db: Database) -> None:
+    images = [f"docker.io/swebench/sweb.eval.x86_64.{n:05}{n * 7919 % 99991}" for n in range(1000)]
+
+    async def beat_bytes(**changes: object) -> int:
+        async with db.transaction() as connection:
+            before = await volume.wal_position(connection)
+        await nodes.beat(db, said(A, **changes))
+        async with db.transaction() as connection:
+            return await volume.wal_position(connection) - before
+
+    await beat_bytes(images=images)
+    await beat_bytes(images=images)
+    assert await beat_bytes(images=list(images), num_open=3) < 3000
+    assert (await stored(db, A)).said.images == images
+    assert await beat_bytes(images=images[1:]) > 5000
+    assert (await stored(db, A)).said.images == images[1:]

@@ -1,6 +1,7 @@
 """What the sweep reads and ends: only the life it looked at, and for good."""
 
 import pytest
+from sqlalchemy import event, text
 from store_records import (
     RUN,
     add_claimed_rollout,
@@ -109,3 +110,37 @@ async def test_a_group_with_a_rollout_that_was_cut_is_not_complete(db: Database)
     assert await orphans.end_rollout(db, playing, "terminated")
     [seen] = await orphans.open_groups(db, 0.0)
     assert (seen.num_playing, seen.is_complete) == (0, False)
+
+
+async def test_the_sweep_of_each_minute_reads_no_rollout_that_ended(db: Database) -> None:
+    """By the plan of its statement, among many that ended."""
+    await begin_campaign(db)
+    for index in range(3):
+        _, mine = await add_group(db, index, size=4)
+        for rollout in mine:
+            await rollouts.claim(db, rollout, RUN)
+            if index:
+                await finish(db, rollout, 0, 1.0)
+    statements: list[str] = []
+
+    def note(connection, cursor, statement, parameters, context, executemany) -> None:
+        statements.append(statement)
+
+    engine = db._engine.sync_engine
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        playing = await orphans.playing_rollouts(db, -1.0)
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+    assert len(playing) == 4
+    [statement] = [each for each in statements if "rollouts.run_id" in each]
+    assert "rollouts.phase != 'done'" in statement
+    async with db.transaction() as connection:
+        await connection.execute(text("SET LOCAL enable_seqscan = off"))
+        found = await connection.execute(
+            text(
+                "EXPLAIN SELECT id FROM rollouts WHERE phase != 'done' AND run_id IS NOT NULL "
+                "AND started_at <= now()"
+            )
+        )
+        assert "ix_rollouts_playing" in "\n".join(line for (line,) in found)
