@@ -73,12 +73,14 @@ class PartialReplies:
 
     async def _write(self) -> None:
         while self._due:
-            due, self._due = list(self._due), {}
+            # What was written meanwhile has nothing left: it was released during its write.
+            due, self._due = [reply for reply in self._due if reply.waiting], {}
             written = [(reply.waiting, len(reply.waiting)) for reply in due]
             kept = [Kept(*each.key, each.sampling, join_parts(each.waiting)) for each in due]
             began = time.monotonic()
             try:
-                await partial_calls.put(self._db, kept)
+                if kept:
+                    await partial_calls.put(self._db, kept)
                 for waiting, num_written in written:
                     del waiting[:num_written]
             except DatabaseError as error:
