@@ -109,17 +109,14 @@ async def test_an_attempt_that_ends_during_its_write_is_written_once(
     written = Written()
     monkeypatch.setattr(partial_calls, "put", written)
     written.free.clear()
-    a, b = reply("a"), reply("b")
+    a = reply("a")
     partials.keep(a, part(0, 4))
     await until(lambda: bool(written.batches))
     partials.release(a)
     written.free.set()
-    await until(lambda: not partials._due)
-    partials.keep(b, part(0, 4))
-    await until(lambda: len(written.batches) == 2)
-    assert written.batches == [{"a": (0, 4)}, {"b": (0, 4)}]
     assert partials._writing is not None
     await partials._writing
+    assert written.batches == [{"a": (0, 4)}]
 
 
 async def test_two_attempts_never_mix_their_tokens(
