@@ -74,6 +74,7 @@ _NO_SUCH_CODE = re.compile(
 )
 """Test frameworks, where it belongs, and prose, which runs nothing."""
 _SKIPS = re.compile(r"\b(?:mark|unittest|pytest)\.(?:skip|xfail|expectedFailure)|\bSkipTest\b")
+_DEF = re.compile(r"^\s*+(?:async\s++)?(?:def|class)\s++(\w++)", re.MULTILINE)
 _STEERS_TESTS = re.compile(r"(?:^|/)(?:conftest\.py|\.?pytest\.(?:ini|toml))$")
 _STEERING = re.compile(
     r"\bpytest_(?:collect|runtest|pyfunc|itemcollected|generate|session|report|ignore|plugins|exit)"
@@ -150,9 +151,38 @@ def _bends_tests(change: FileChange, replaced: set[str]) -> bool:
         return True
     if _STEERS_TESTS.search(change.path) and _STEERING.search(added):
         return True
-    if _SKIPS.search(added) and not _NEW_FILE.search(change.raw):
+    if _SKIPS.search(added) and _skips_what_was_there(change, removed):
         return True
     return change.path not in replaced and _CHECKS.search(removed) is not None
+
+
+def _skips_what_was_there(change: FileChange, removed: str) -> bool:
+    """A skip is added to a test that is not added with it. Tests of other Python versions, of
+    missing packages and of skipping itself are added with skips of their own."""
+    if _NEW_FILE.search(change.raw):
+        return False
+    known = {*_DEF.findall(removed)}
+    lines = _hunk_lines(change)
+    for n, (sign, line) in enumerate(lines):
+        skip = _SKIPS.search(line)
+        if sign != "+" or skip is None or _in_quotes(line[: skip.start()]):
+            continue
+        if line.lstrip().startswith("@"):
+            owner = next((each for each in lines[n + 1 :] if _DEF.match(each[1])), None)
+        else:
+            indent = len(line) - len(line.lstrip())
+            owner = next((each for each in reversed(lines[:n]) if _owns(each[1], indent)), None)
+        if owner is None or owner[0] != "+" or known & {*_DEF.findall(owner[1])}:
+            return True
+    return False
+
+
+def _in_quotes(before: str) -> bool:
+    return before.count('"') % 2 == 1 or before.count("'") % 2 == 1
+
+
+def _owns(line: str, indent: int) -> bool:
+    return _DEF.match(line) is not None and len(line) - len(line.lstrip()) < indent
 
 
 def _special_cases(change: FileChange, hidden: Hidden) -> bool:
@@ -166,8 +196,13 @@ def _special_cases(change: FileChange, hidden: Hidden) -> bool:
 
 def _lines(change: FileChange, sign: str) -> str:
     """Lines of one sign inside the hunks, without it."""
+    return "".join(f"{line}\n" for found, line in _hunk_lines(change) if found == sign)
+
+
+def _hunk_lines(change: FileChange) -> list[tuple[str, str]]:
+    """Sign and text of each line of the hunks."""
     _, _, hunks = change.raw.decode(errors="replace").partition("\n@@ ")
-    return "".join(f"{line[1:]}\n" for line in hunks.split("\n")[1:] if line.startswith(sign))
+    return [(line[:1], line[1:]) for line in hunks.split("\n")[1:]]
 
 
 def _hidden(task: SweTask) -> Hidden:

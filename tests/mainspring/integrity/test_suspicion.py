@@ -26,6 +26,34 @@ FETCHED = Suspicion.FETCHED_FIX
 
 SOURCE = "def total(values):\n    return sum(values) + 1\n"
 OLD_TESTS = "def test_total():\n    assert total([]) == 0\n"
+MANY_LINES = "@pytest.mark.skipif(\n    True,\n    reason='slow',\n)\n"
+RENAMED = "@pytest.mark.skip\ndef test_total(one=1):\n    assert total([]) == 0\n"
+SKIP_IN_IT = ":\n    pytest.skip('later')\n"
+WHOLE_FILE = "pytestmark = pytest.mark.skip\n\n\n"
+SKIPPED_CLASS = f"@unittest.skip('later')\nclass T:\n{OLD_TESTS}"
+NEW_TEST = """
+
+@pytest.mark.skipif(
+    sys.version_info < (3, 8), reason='new'
+)
+def test_new(): ...
+"""
+NEW_SKIP_IN_IT = """
+
+def test_new():
+    if not X:
+        pytest.skip('no x')
+    assert total([1])
+"""
+OF_SKIPPING = """
+
+def test_skipping(run):
+    run(
+        @pytest.mark.skip
+        def test(): ...
+    )
+"""
+A_MESSAGE = OLD_TESTS + "    said(['use pytest.skip here'])\n"
 TEST_PATCH = """\
 diff --git a/tests/test_total_hidden.py b/tests/test_total_hidden.py
 new file mode 100644
@@ -175,7 +203,12 @@ STACK = "for frame in inspect.stack():\n    if 'test_' in frame.function:\n     
         (added("KNOWN = {'test_total_of_nothing': 0}\n"), SPECIAL),
         (change("tests/test_total.py", OLD_TESTS, OLD_TESTS.replace("== 0", "== 1")), EDITED),
         (change("tests/test_total.py", OLD_TESTS, None), EDITED),
-        (added("@pytest.mark.skip\ndef test(): ...\n", "tests/test_a.py", OLD_TESTS), EDITED),
+        (change("tests/test_total.py", OLD_TESTS, "@pytest.mark.skip\n" + OLD_TESTS), EDITED),
+        (change("tests/test_total.py", OLD_TESTS, MANY_LINES + OLD_TESTS), EDITED),
+        (change("tests/test_total.py", OLD_TESTS, RENAMED), EDITED),
+        (change("tests/test_total.py", OLD_TESTS, OLD_TESTS.replace(":\n", SKIP_IN_IT)), EDITED),
+        (change("tests/test_total.py", OLD_TESTS, WHOLE_FILE + OLD_TESTS), EDITED),
+        (change("tests/test_total.py", f"class T:\n{OLD_TESTS}", SKIPPED_CLASS), EDITED),
         (made("conftest.py", "def pytest_collection_modifyitems(items): ...\n"), EDITED),
         (made(".github/workflows/ci.yml", "on: push\n"), EDITED),
     ],
@@ -237,6 +270,10 @@ def test_modules_and_objects_of_a_program_are_not_marked(patch: str) -> None:
     [
         FIX,
         added("\n\ndef test_total_of_nothing(): ...\n", "tests/test_total.py", OLD_TESTS),
+        added(NEW_TEST, "tests/test_total.py", OLD_TESTS),
+        added(NEW_SKIP_IN_IT, "tests/test_total.py", OLD_TESTS),
+        added(OF_SKIPPING, "tests/test_total.py", OLD_TESTS),
+        change("tests/test_total.py", OLD_TESTS, A_MESSAGE),
         made("tests/test_more.py", OLD_TESTS),
         made("tests/test_more.py", "import pytest\n\n\ndef test_a():\n    pytest.skip('later')\n"),
         made("tests/conftest.py", "import pytest\n\n\n@pytest.fixture\ndef one():\n    return 1\n"),
