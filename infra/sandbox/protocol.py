@@ -138,7 +138,9 @@ class Sandbox(Protocol):
         ...
 
     async def diff(self) -> bytes:
-        """The working tree against the base commit as a git patch, binary files included."""
+        """The working tree against the base commit as a git patch, binary files included. Ends
+        what commands left running first: nothing changes the tree afterwards, nor keeps git from
+        starting."""
         ...
 
     async def left_out(self) -> str:

@@ -1,7 +1,7 @@
 """What the agent made reaches the patch, or the record tells what does not, whatever it left."""
 
 import pytest
-from sandbox_backend import Limits, make_spec, output
+from sandbox_backend import Limits, make_spec, output, run
 
 from infra.sandbox.session import PATCH_BYTES
 from mainspring.tasks.sandbox_choice import DOCKER
@@ -254,3 +254,28 @@ async def test_names_are_never_run(fresh):
     left = await fresh.left_out()
     assert "git~1" in left and "and 3 more: ignored by .gitignore" in left
     assert await output(fresh, "find . /tmp ~ /run -name ran 2>/dev/null; true") == b""
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "bomb() { bomb | bomb & }; bomb",
+        "while :; do date >> log; done & sleep 0.2",
+        "setsid bash -c 'trap \"\" TERM INT HUP; while :; do echo x >> log; done' & sleep 0.2",
+        "for k in $(seq 60); do sleep 300 & done; true",
+    ],
+    ids=["fork bomb", "writer", "session of its own", "all processes taken"],
+)
+async def test_what_commands_left_running_keeps_no_fix_out_of_the_patch(backend, request, left):
+    name = f"{request.node.name.partition('[')[0]}-{len(left)}"
+    sandbox = await backend.open(make_spec(backend.name, name, Limits(max_pids=48)))
+    try:
+        await output(sandbox, FIX)
+        await run(sandbox, left, 3)
+        patch = await sandbox.diff()
+        assert FIXED in patch
+        # Nothing wrote on, and the sandbox takes commands again.
+        assert await sandbox.diff() == patch
+        assert await output(sandbox, "echo alive") == b"alive\n"
+    finally:
+        await sandbox.close()

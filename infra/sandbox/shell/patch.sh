@@ -10,7 +10,8 @@ readonly NUM_NAMED=5 NAME_CHARS=100
 readonly TOO_MUCH='too much for one patch' IGNORED='ignored by .gitignore'
 
 patch() { # cpu_s max_bytes_of_a_file max_bytes
-  stand_down
+  # What commands left behind would write meanwhile, or leave git no process.
+  end_others
   (
     exec </dev/null {drained_fd}>&-
     eval "$LIMITS"

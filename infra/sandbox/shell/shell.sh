@@ -249,6 +249,17 @@ settle() { # turn_id
   reply 1
 }
 
+# Nothing runs after it but this shell. It starts no process: others may have all there may be.
+end_others() {
+  local pause
+  stand_down
+  kill -KILL -1
+  for pause in 0.005 0.005 0.01 0.03 0.1 0.2 0.3 0.4; do
+    others_run || return
+    read -r -t "$pause" -u "$drained_fd" _
+  done
+}
+
 others_run() {
   local file stat
   for file in /proc/[0-9]*/stat; do
