@@ -249,10 +249,12 @@ settle() { # turn_id
   reply 1
 }
 
-# Nothing runs after it but this shell. It starts no process: others may have all there may be.
+# Nothing runs after it but this shell. It starts no process: others may have all there may be. Only as
+# process 1 of its namespace: anywhere else the signal would reach processes that are not a sandbox's.
 end_others() {
   local pause
   stand_down
+  [[ $$ == 1 ]] || return
   kill -KILL -1
   for pause in 0.005 0.005 0.01 0.03 0.1 0.2 0.3 0.4; do
     others_run || return
