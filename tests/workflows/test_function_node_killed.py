@@ -19,7 +19,7 @@ from mainspring.ids import NodeId
 from mainspring.status import StopReason, Verdict
 from tests.processes import runs
 from tests.waiting import until
-from workers import sandbox as sandbox_worker
+from workers import polling
 from workflows import activity_calls
 
 COUNTED = ("1", "2", "3")
@@ -29,7 +29,7 @@ async def test_a_node_that_ends_in_order_ends_its_functions(
     stack: StackInfo, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(activity_calls, "DEAD_NODE_TIMEOUT", timedelta(seconds=5))
-    monkeypatch.setattr(sandbox_worker, "GRACE", timedelta(seconds=0))
+    monkeypatch.setattr(polling, "GRACE", timedelta(seconds=0))
     hosts = {
         NodeId(name): Host(await bwrap_or_skip(tmp_path_factory.mktemp(name)), capacity=1)
         for name in ("function-a", "function-b")

@@ -23,7 +23,7 @@ from infra.db.tables.program_rows import ModelRequestRow, ProgramLifeRow
 from mainspring.ids import NodeId, RolloutId
 from mainspring.status import StopReason
 from tests.waiting import until
-from workers import sandbox as sandbox_worker
+from workers import polling
 from workflows import activity_calls
 
 NODES = (NodeId("program-lost-a"), NodeId("program-lost-b"))
@@ -105,7 +105,7 @@ async def test_a_program_whose_stop_no_process_takes_on_is_run_again(
 ) -> None:
     """Its node drains when the step limit is reached: its tree may still change."""
     monkeypatch.setattr(activity_calls, "DEAD_NODE_TIMEOUT", timedelta(seconds=5))
-    monkeypatch.setattr(sandbox_worker, "GRACE", timedelta(seconds=0))
+    monkeypatch.setattr(polling, "GRACE", timedelta(seconds=0))
     hosts = {
         name: Host(await bwrap_or_skip(tmp_path_factory.mktemp(name)), capacity=1) for name in NODES
     }
