@@ -22,10 +22,16 @@ from infra.policy.engines.adapter_loading import AdapterLoading, loaded_at, of_a
 from infra.policy.engines.balancer import Balancer
 from infra.policy.engines.engine_weights import EngineWeights, IsKnown, served_label
 from infra.policy.engines.loading import Loading, WholeModel
-from infra.policy.engines.partial import WHOLE, Partial, UnknownWeights, cut_off, weight_label
+from infra.policy.engines.partial import (
+    WHOLE,
+    KeptParts,
+    Partial,
+    UnknownWeights,
+    cut_off,
+    weight_label,
+)
 from infra.policy.engines.pulse import Pulse
-from infra.policy.engines.reply_stream import Piece
-from infra.policy.engines.wire import Closed, OnPiece, Wire
+from infra.policy.engines.wire import Closed, Wire
 from infra.policy.protocol import (
     ANY,
     ClosesConnections,
@@ -39,7 +45,7 @@ from infra.policy.protocol import (
 )
 from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError, EngineFailing, EngineUnreachable
-from mainspring.trajectories.turns import PartialCall, join_parts
+from mainspring.trajectories.turns import PartialCall
 
 MAX_RESUMES = 64
 """Aborts of one completion before the caller has to retry; a publish costs at most one."""
@@ -70,7 +76,7 @@ class _Request:
     name: str
     """For messages."""
     versions: Versions
-    on_piece: OnPiece | None
+    kept: KeptParts | None
 
 
 class SGLangClient:
@@ -149,27 +155,7 @@ class SGLangClient:
         self._check_ids(input_ids, request_id)
         partial = Partial.continuing(self._any_weights, begun)
 
-        kept_to: int | None = None
-
-        def keep_piece(engine: str, piece: Piece) -> None:
-            nonlocal kept_to
-            if keep is None:
-                return
-            try:
-                part = partial.part(engine, piece, versions)
-            except UnknownWeights:
-                return  # the end of the reply is refused for it
-            if piece.start == 0:
-                # What a request before this one had kept and lost is not among its tokens.
-                is_on = kept_to is not None and kept_to <= len(partial.output_ids)
-                before = partial.since(kept_to if is_on and kept_to is not None else 0)
-                part = join_parts([before, part])
-            elif part.start != kept_to:
-                return  # after a piece that was not kept
-            kept_to = part.end
-            keep(part)
-
-        on_piece = None if keep is None else keep_piece
+        kept = None if keep is None else KeptParts(partial, versions, keep)
         for _ in range(MAX_RESUMES):
             if len(partial.output_ids) >= params.max_new_tokens:
                 return partial.completion("length")
@@ -193,7 +179,7 @@ class SGLangClient:
             }
             before = partial.call()
             try:
-                request = _Request(body, sticky, request_id, versions, on_piece)
+                request = _Request(body, sticky, request_id, versions, kept)
                 served, num_closed = await self._post_or_wait(request, num_closed)
                 finish = partial.add(served.engine, served.answer, versions, served.silent_s)
             except UnknownWeights as stale:
@@ -265,6 +251,8 @@ class SGLangClient:
                 try:
                     with self._pulse.watching(engine) as watch:
                         answer, failure = await self._attempt(engine, request)
+                    if answer is None and request.kept is not None:
+                        request.kept.lose()
                 except UnknownWeights as stale:
                     stale.num_closed = num_closed
                     raise
@@ -301,7 +289,7 @@ class SGLangClient:
         except (EngineUnreachable, EngineFailing) as error:
             # Not of the request: a connection that closed here is none that it closed.
             return None, EngineUnreachable(error.message)
-        body, on_piece = request.body, request.on_piece
+        body, on_piece = request.body, request.kept and request.kept.take
         if adapter is not None:
             body = body | {"lora_path": adapter}
             on_piece = on_piece and of_adapter(adapter, on_piece)

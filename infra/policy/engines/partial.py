@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from infra.policy.engines.reply_stream import Piece
-from infra.policy.protocol import Completion, MalformedReply, Versions
+from infra.policy.protocol import Completion, Keep, MalformedReply, Versions
 from infra.policy.weight_label import WeightLabel
 from mainspring.errors import EngineError
-from mainspring.trajectories.turns import PartialCall, ReplyPart, VersionSpan
+from mainspring.trajectories.turns import PartialCall, ReplyPart, VersionSpan, join_parts
 
 WHOLE = frozenset({"stop", "length"})
 """Finish types that the policy itself ended a completion with; after any other it is continued."""
@@ -131,6 +131,34 @@ class Partial:
             finish_reason=finish_reason,
             latency_s=self.latency_s,
         )
+
+
+class KeptParts:
+    """Gives the parts of a completion to `keep` while it is streamed, so that they follow one
+    another and are of one sampling; where tokens were lost, it begins anew at 0."""
+
+    def __init__(self, partial: Partial, versions: Versions, keep: Keep) -> None:
+        self._partial = partial
+        self._versions = versions
+        self._keep = keep
+        self._end = 0
+        """Tokens of the completion that `keep` has."""
+
+    def take(self, engine: str, piece: Piece) -> None:
+        try:
+            part = self._partial.part(engine, piece, self._versions)
+        except UnknownWeights:
+            return  # the end of the reply is refused for it
+        if piece.start == 0:
+            part = join_parts([self._partial.since(self._end), part])
+        elif part.start != self._end:
+            return  # after a piece that was not kept
+        self._end = part.end
+        self._keep(part)
+
+    def lose(self) -> None:
+        """The request under way ended without an answer: its tokens are sampled again."""
+        self._end = 0
 
 
 def cut_off(answer: dict[str, Any]) -> dict[str, Any]:
