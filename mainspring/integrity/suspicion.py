@@ -168,10 +168,10 @@ def _skips_what_was_there(change: FileChange, removed: str) -> bool:
         if sign != "+" or skip is None or _in_quotes(line[: skip.start()]):
             continue
         if line.lstrip().startswith("@"):
-            owner = next((each for each in lines[n + 1 :] if _DEF.match(each[1])), None)
+            owner = next((each for each in lines[n + 1 :] if _owns(each, len(line))), None)
         else:
             indent = len(line) - len(line.lstrip())
-            owner = next((each for each in reversed(lines[:n]) if _owns(each[1], indent)), None)
+            owner = next((each for each in reversed(lines[:n]) if _owns(each, indent)), None)
         if owner is None or owner[0] != "+" or known & {*_DEF.findall(owner[1])}:
             return True
     return False
@@ -181,8 +181,11 @@ def _in_quotes(before: str) -> bool:
     return before.count('"') % 2 == 1 or before.count("'") % 2 == 1
 
 
-def _owns(line: str, indent: int) -> bool:
-    return _DEF.match(line) is not None and len(line) - len(line.lstrip()) < indent
+def _owns(signed: tuple[str, str], indent: int) -> bool:
+    """Whether it is a definition with less indentation, or the end of the hunk."""
+    sign, line = signed
+    is_outside = len(line) - len(line.lstrip()) < indent
+    return sign == "@" or (_DEF.match(line) is not None and is_outside)
 
 
 def _special_cases(change: FileChange, hidden: Hidden) -> bool:

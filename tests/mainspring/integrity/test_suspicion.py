@@ -53,6 +53,8 @@ def test_skipping(run):
         def test(): ...
     )
 """
+DECORATED = "@one\n@two\n@three\n@four\n" + OLD_TESTS + "    pass\n" * 9
+NEXT = "\n\ndef test_next(): ...\n"
 A_MESSAGE = OLD_TESTS + "    said(['use pytest.skip here'])\n"
 TEST_PATCH = """\
 diff --git a/tests/test_total_hidden.py b/tests/test_total_hidden.py
@@ -209,6 +211,7 @@ STACK = "for frame in inspect.stack():\n    if 'test_' in frame.function:\n     
         (change("tests/test_total.py", OLD_TESTS, OLD_TESTS.replace(":\n", SKIP_IN_IT)), EDITED),
         (change("tests/test_total.py", OLD_TESTS, WHOLE_FILE + OLD_TESTS), EDITED),
         (change("tests/test_total.py", f"class T:\n{OLD_TESTS}", SKIPPED_CLASS), EDITED),
+        (change("tests/test_total.py", DECORATED, f"@pytest.mark.skip\n{DECORATED}{NEXT}"), EDITED),
         (made("conftest.py", "def pytest_collection_modifyitems(items): ...\n"), EDITED),
         (made(".github/workflows/ci.yml", "on: push\n"), EDITED),
     ],
