@@ -34,10 +34,11 @@ from engine.sequences import (
     Sequence,
     parse_options,
 )
-from engine.streaming import PIECE_TOKENS, Pieces
+from engine.streaming import Pieces
 from engine.thread import EngineFailed, EngineThread
 from engine.update_routes import UpdateRoutes
 from infra.policy.engines.engine_check import CPU_ENGINE
+from infra.policy.engines.reply_stream import INTERVAL_TOKENS
 from mainspring import __version__
 
 HEALTH_GENERATE_TIMEOUT_S = 20.0
@@ -223,7 +224,7 @@ class Routes:
                 "startup_time": self._started_at,
                 "tp_size": 1,
                 "enable_lora": self._adapters.takes_any,
-                "stream_interval": PIECE_TOKENS,
+                "stream_interval": INTERVAL_TOKENS,
                 "incremental_streaming_output": True,
                 "internal_states": [internal],
                 "version": f"mainspring-{__version__}",

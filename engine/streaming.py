@@ -2,9 +2,9 @@
 
 Every event holds the text, ids and log-probs that are new since the one before, and version spans
 of the whole reply (SGLang's --incremental-streaming-output); the last one ends it. A piece is due
-after PIECE_TOKENS tokens or PIECE_S seconds, whichever is first: what a client has stored is never
-further behind. Short replies would end before: there it is due as soon as the reply has grown by a
-share worth its cost. Imported by `engine.app`.
+after INTERVAL_TOKENS tokens or PIECE_S seconds, whichever is first: what a client has stored is
+never further behind. Short replies would end before: there it is due as soon as the reply has grown
+by a share worth its cost. Imported by `engine.app`.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from typing import Any
 
 from engine.sequences import Sequence
 from engine.thread import EngineFailed, EngineThread
+from infra.policy.engines.reply_stream import INTERVAL_TOKENS
 
-PIECE_TOKENS = 32
 PIECE_S = 1.0
 SOON_S = 0.05
 SOON_SHARE = 1 / 8
-"""Share of the reply so far: an event for every token of a slow engine would cost too much."""
+"""Share of the reply so far. Otherwise a slow engine would send an event for each token."""
 DONE = "data: [DONE]\n\n"
 
 Answer = Callable[[Sequence, int], dict[str, Any]]
@@ -48,7 +48,7 @@ class Pieces:
             return
         fresh, waited_s = number - self._num_told, now - self._told_at
         soon = waited_s >= SOON_S and fresh >= SOON_SHARE * number
-        if fresh < PIECE_TOKENS and waited_s < PIECE_S and not soon:
+        if fresh < INTERVAL_TOKENS and waited_s < PIECE_S and not soon:
             return
         piece = self._answer(sequence, self._num_told)
         self._num_told, self._told_at = number, now

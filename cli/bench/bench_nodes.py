@@ -9,19 +9,18 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 import numpy as np
 from temporalio import activity, workflow
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import RetryPolicy
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import PollerBehaviorSimpleMaximum, Worker
 
 from cli.operations.machine.embedded_stack import temporary
-from infra.temporal.log import CORE_LOGGER, runtime
-from mainspring.config.settings import USUAL_NAMESPACE, load_settings
+from infra.temporal.connection import connect
+from infra.temporal.log import CORE_LOGGER
+from mainspring.config.settings import load_settings
 from mainspring.ids import GRADE_QUEUE, SANDBOX_QUEUE, NodeId, node_queue
 from mainspring.protocol.timeouts import DEAD_NODE_TIMEOUT_S
 from workers.polling import NODE_POLLERS, node_worker, workflow_runner
@@ -57,28 +56,21 @@ async def measure(
     say: Callable[[str], None], *, num_nodes: int, polls: int | None = None
 ) -> dict[str, Any]:
     """nodes, polls (None: as nodes scale them), refused (refusals that the SDK told: from a poll's
-    sixth in a row on), starts,
-    start_p50_s, start_p99_s and start_max_s of the activities that started, and taken_for_dead:
-    those that no node took in time. On a stack of its own, which is removed."""
+    sixth in a row on), starts, start_p50_s, start_p99_s and start_max_s of the activities that
+    started, and taken_for_dead: those that no node took in time. On a stack of its own, which is
+    removed."""
     async with temporary("mainspring-bench-") as stack:
         refusals, told = _Refusals(), logging.getLogger(CORE_LOGGER)
         told.addHandler(refusals)
         told.propagate = False  # tens of thousands of lines
         settings = load_settings(stack.home)
-        connect = partial(
-            Client.connect,
-            settings.temporal_address,
-            namespace=settings.temporal_namespace or USUAL_NAMESPACE,
-            data_converter=pydantic_data_converter,
-            runtime=runtime(),
-        )
-        client = await connect()
+        client = await connect(settings)
         behavior = NODE_POLLERS if polls is None else PollerBehaviorSimpleMaximum(polls)
         queues = [node_queue(NodeId(f"bench-{number}")) for number in range(num_nodes)]
         nodes = [
             node_worker(node, polls=behavior, task_queue=queue, activities=[nothing])
             # A client has one worker of a queue.
-            for own, node in [(queue, await connect()) for queue in queues]
+            for own, node in [(queue, await connect(settings)) for queue in queues]
             for queue in (own, SANDBOX_QUEUE, GRADE_QUEUE)
         ]
         driver = Worker(
@@ -99,6 +91,8 @@ async def measure(
         finally:
             await asyncio.gather(*(worker.shutdown() for worker in (driver, *nodes)))
             await asyncio.gather(*polling)
+            told.propagate = True
+            told.removeHandler(refusals)
         return _figures(num_nodes, polls, refusals.num_told, waits)
 
 

@@ -99,9 +99,11 @@ async def _services(settings: Settings) -> list[Finding]:
             store = await identity(db)
             found = f"{db.name} at the right migration, store {store[:8]}"
             database = Finding("database", True, found)
-            found = [database, await _temporal(settings, db, store)]
-            num_nodes = sum(node.status is not NodeStatus.STOPPED for node in await list_nodes(db))
-            return [*found, polls_finding(num_nodes)] if num_nodes else found
+            services = [database, await _temporal(settings, db, store)]
+            # A node that was lost polls no more than one that stopped.
+            gone = (NodeStatus.STOPPED, NodeStatus.LOST)
+            num_nodes = sum(node.status not in gone for node in await list_nodes(db))
+            return [*services, polls_finding(num_nodes)] if num_nodes else services
     except MainspringError as error:
         return [Finding("database", False, str(error)), await _temporal(settings)]
 

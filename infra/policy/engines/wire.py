@@ -97,8 +97,7 @@ class Wire:
     async def reply(
         self, engine: str, body: dict[str, Any], on_piece: OnPiece | None
     ) -> dict[str, Any]:
-        kind = _Streaming.NONE if on_piece is None else await self._streaming(engine)
-        if on_piece is None or kind is _Streaming.NONE:
+        if on_piece is None or (kind := await self._streaming(engine)) is _Streaming.NONE:
             return await self.post(engine, "/generate", body)
         stream = ReplyStream(incremental=kind is _Streaming.INCREMENTAL)
         where = f"{engine}/generate"
