@@ -14,6 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.sweep import SweepActivities
 from infra.db.database import Database
+from infra.db.leases import LeaseLost
 from infra.db.store import sweep_turn
 from mainspring.errors import DatabaseError
 from mainspring.protocol.sweep import SweepInput
@@ -49,14 +50,14 @@ class Sweeping:
             try:
                 async with asyncio.timeout(TIMEOUT_S):
                     await self.sweep_in_turn()
-            except (DatabaseError, RPCError, TimeoutError) as error:
+            except (DatabaseError, LeaseLost, RPCError, TimeoutError) as error:
                 reason = str(error) or f"not done after {TIMEOUT_S:.0f} s"
                 log.warning("the sweep failed and is tried again", reason=reason)
             await asyncio.sleep(self._look_every_s)
 
     async def sweep_in_turn(self) -> bool:
-        """Sweep if it is time and no other worker does; whether it was. Raises DatabaseError and
-        RPCError."""
+        """Sweep if it is time and no other worker does; whether it was. Raises DatabaseError,
+        LeaseLost and RPCError."""
         async with sweep_turn(self._db, self._every) as mine:
             if mine:
                 found = await self._sweeper.sweep(SweepInput())

@@ -9,17 +9,16 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
-from pathlib import Path
 
-import psutil
 import structlog
 
 from infra.db.database import Database
+from infra.db.leases import has_ended, this_process
 from infra.db.training import trainers
 from infra.db.training.trainers import TrainerLease
 from mainspring.errors import DatabaseError
 from mainspring.ids import CampaignId
-from mainspring.protocol.timeouts import TRAINER_RENEW_S
+from mainspring.protocol.timeouts import LEASE_RENEW_S
 
 LOOK_S = 1.0
 """Between two looks at the lease."""
@@ -52,7 +51,7 @@ async def take(
             )
         except DatabaseError as error:
             log.warning("lease not taken", campaign=campaign, error=error.message)
-            await asyncio.sleep(TRAINER_RENEW_S)
+            await asyncio.sleep(LEASE_RENEW_S)
             continue
         if lease is not None:
             return lease
@@ -76,26 +75,7 @@ async def keep(database: Database, lease: TrainerLease) -> None:
         except DatabaseError as error:
             # While the database is unreachable, no other trainer can take the lease either.
             log.warning("lease not renewed", campaign=lease.campaign, error=error.message)
-        await asyncio.sleep(TRAINER_RENEW_S)
-
-
-def this_process() -> str:
-    """Names this process beyond doubt, on whatever host and in whatever container it runs."""
-    started = psutil.Process().create_time()
-    return f"{_place()}/{os.getpid()}/{started:.2f}"
-
-
-def has_ended(process: str) -> bool:
-    """Whether a process of this pid namespace ended; False for others, which cannot be seen."""
-    place, pid, started = process.rsplit("/", 2)
-    if place != _place():
-        return False
-    try:
-        found = psutil.Process(int(pid))
-        alive = found.is_running() and found.status() != psutil.STATUS_ZOMBIE
-        return not alive or f"{found.create_time():.2f}" != started
-    except psutil.NoSuchProcess:
-        return True
+        await asyncio.sleep(LEASE_RENEW_S)
 
 
 async def _until_ended(process: str, longest_s: float) -> None:
@@ -103,8 +83,3 @@ async def _until_ended(process: str, longest_s: float) -> None:
         await asyncio.sleep(ALIVE_LOOK_S)
         if process and has_ended(process):
             return
-
-
-def _place() -> str:
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}/{os.readlink('/proc/self/ns/pid')}"

@@ -2,24 +2,24 @@
 
 Invariants: the identity is made once, by the migration, and never changes; the namespace is the
 first that was recorded, until an operator moves the work; of any number of processes that ask for a
-turn within an interval one gets it, and while it holds the turn no other does. Used to keep apart
+turn within an interval one gets it, and while it holds the turn no other does, unless it stands
+still. Used to keep apart
 the Temporal namespaces of several stores, and by the sweep.
 """
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from datetime import timedelta
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime, timedelta
 from typing import NewType
 
-from sqlalchemy import func, or_, select, text, update
+from sqlalchemy import func, or_, select, update
 
 from infra.db.database import Database
+from infra.db.leases import SWEEP, Lease, LeaseHeld
 from infra.db.tables.models import StoreRow
 from mainspring.errors import DatabaseError
 
 StoreId = NewType("StoreId", str)
-
-_SWEEP_LOCK = text("SELECT pg_try_advisory_xact_lock(hashtextextended('sweep of the store', 0))")
 
 
 async def identity(db: Database) -> StoreId:
@@ -60,13 +60,29 @@ async def move_namespace(db: Database, name: str) -> None:
 @asynccontextmanager
 async def sweep_turn(db: Database, every: timedelta) -> AsyncIterator[bool]:
     """Take a turn at sweeping: True for one caller, once in `every`; the turn is over when
-    the block ends, and counts as taken only when it ends without an error."""
-    async with db.transaction() as connection:
-        mine = bool(await connection.scalar(_SWEEP_LOCK)) and await connection.scalar(
-            select(StoreRow.id).where(
-                or_(StoreRow.swept_at.is_(None), StoreRow.swept_at < func.now() - every)
-            )
-        )
-        yield bool(mine)
+    the block ends, and counts as taken only when it ends without an error. Raises LeaseLost."""
+    async with AsyncExitStack() as turn:
+        mine = await _is_due(db, every)
         if mine:
-            await connection.execute(update(StoreRow).values(swept_at=func.clock_timestamp()))
+            try:
+                await turn.enter_async_context(Lease(db, SWEEP).held())
+                mine = await _is_due(db, every)  # another one may have ended its turn just now
+            except LeaseHeld:
+                mine = False
+        yield mine
+        if mine:
+            async with db.transaction() as connection:
+                await connection.execute(update(StoreRow).values(swept_at=func.clock_timestamp()))
+
+
+async def _is_due(db: Database, every: timedelta) -> bool:
+    was_long_ago = or_(StoreRow.swept_at.is_(None), StoreRow.swept_at < func.now() - every)
+    async with db.statement() as connection:
+        return await connection.scalar(select(StoreRow.id).where(was_long_ago)) is not None
+
+
+async def now(db: Database) -> datetime:
+    """Time by the store's clock, which decides about the time of all processes: their own may be
+    wrong."""
+    async with db.statement() as connection:
+        return (await connection.execute(select(func.clock_timestamp()))).scalar_one()

@@ -14,11 +14,12 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from infra.db import leases
 from infra.db.database import Database
+from infra.db.leases import Lease
 from infra.db.runs import campaigns
 from infra.db.training import policies
 from infra.db.training.policies import PolicyRecord
-from infra.db.training.publishing_lease import PublishingLease
 from infra.policy.engines.client import SGLangClient
 from infra.policy.engines.engine_weights import EngineWeights
 from infra.policy.model.model_files import read_facts
@@ -39,6 +40,9 @@ from mainspring.programs.matching import SILENT, Noise
 from mainspring.programs.parsing.choice import parser_of
 from mainspring.programs.profiles.choice import is_program, profile_for
 from mainspring.status import PolicyApi, Publish
+
+LOADING_S = 900.0
+"""To wait for another process that loads weights: longer than the largest take from a disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +188,7 @@ def engines_of(
         model=None if is_eval else model,
         is_known=None if is_eval else is_known,
         reproducible=needs_same_bits(config),
-        alone=PublishingLease(db, campaign).held,
+        alone=Lease(db, leases.publishing(campaign), wait_s=LOADING_S).held,
         adapters=policy.publish is Publish.ADAPTER and not is_eval,
     )
 

@@ -83,10 +83,10 @@ begins and frees it. The SDK would wait 10 s, those for Go and Java wait 5. On t
 workers took a task up to 4.6 s after it was put there."""
 
 # Workers.
-TRAINER_RENEW_S = 4.0
-"""Between two renewals of a campaign's trainer."""
-TRAINER_SILENT_S = 20.0
-"""Without a renewal for this long an owner counts as gone, and another trainer takes over."""
+LEASE_RENEW_S = 4.0
+"""Between two renewals of a lease: of a campaign's trainer, of weights being loaded, of a sweep."""
+LEASE_SILENT_S = 20.0
+"""Without a renewal for this long a holder counts as gone, and another process takes over."""
 SILENT_WORKER_S = 5.0
 """A process that is asked for its extensions and does not take the question by then is left out."""
 EXTENSIONS_TIMEOUT_S = 30.0

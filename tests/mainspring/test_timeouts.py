@@ -89,7 +89,7 @@ RULES = (
         "a killed worker's workflows are resumed before its activities are tried again",
     ),
     # Workers.
-    (5 * t.TRAINER_RENEW_S <= t.TRAINER_SILENT_S, "four lost renewals are no dead trainer"),
+    (5 * t.LEASE_RENEW_S <= t.LEASE_SILENT_S, "four lost renewals are no dead trainer"),
     (t.POLLER_SILENT_S > 60, "a poll of Temporal's lasts up to a minute"),
     (activity_calls.OUTAGE.total_seconds() > t.STORE_TIMEOUT_S, "an attempt ends within an outage"),
 )

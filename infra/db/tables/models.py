@@ -144,6 +144,22 @@ class TrainerLeaseRow(Base):
     seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
+class LeaseRow(Base):
+    """Work that one process at a time does; see `infra.db.leases`."""
+
+    __tablename__ = "leases"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    token: Mapped[str]
+    """Of this holding: a process that lost its lease has another one than its successor."""
+    owner: Mapped[str]
+    """Host and process id, for people."""
+    process: Mapped[str]
+    """The process beyond doubt, as in `trainer_leases`."""
+    since: Mapped[datetime] = mapped_column(server_default=func.now())
+    seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
 class GroupRow(Base):
     __tablename__ = "groups"
     __table_args__ = (
@@ -321,6 +337,8 @@ class NodeRow(Base):
     images: Mapped[list[str]]
     disk_free_mb: Mapped[int]
     memory_free_mb: Mapped[int]
+    clock_off_s: Mapped[float | None]
+    """Seconds that its clock is ahead of the database's."""
     version: Mapped[str]
     started_at: Mapped[datetime]
     seen_at: Mapped[datetime] = mapped_column(server_default=func.now())

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from infra.db.database import Database
 from infra.db.tables.models import TrainerLeaseRow
 from mainspring.ids import CampaignId
-from mainspring.protocol.timeouts import TRAINER_SILENT_S
+from mainspring.protocol.timeouts import LEASE_SILENT_S
 from mainspring.training.training_faults import TrainerFenced
 
 
@@ -47,7 +47,7 @@ async def take(
     owner: str,
     process: str,
     ended: str | None = None,
-    silent_s: float = TRAINER_SILENT_S,
+    silent_s: float = LEASE_SILENT_S,
 ) -> TrainerLease | None:
     """A lease of a new epoch, or None while another process holds it. `ended` names a process that
     is known to have ended: what it holds is free."""
