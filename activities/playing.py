@@ -27,7 +27,7 @@ from mainspring.agents.protocol import Agent, Command
 from mainspring.errors import EngineUnreachable, ModelError, SandboxError
 from mainspring.ids import NodeId, RolloutId
 from mainspring.protocol.activities import (
-    ASKED_AT,
+    ASKED_S,
     COLLECT_PATCH,
     PLAY_TURNS,
     command_s,
@@ -166,28 +166,26 @@ class PlayingActivities:
     async def _reply(self, play: Play, turn: int) -> TurnBegin:
         ask = play.ask
         play.beat.note = f"turn {turn + 1}: reply"
-        play.beat.keep(ASKED_AT, time.time())
         limit_s = reply_s(ask.request_timeout_s)
         try:
-            async with self._naming_node(ask.rollout), asyncio.timeout(limit_s):
-                return await self._replies.reply(
-                    GenerateInput(
-                        rollout=ask.rollout,
-                        epoch=ask.epoch,
-                        turn=turn,
-                        min_policy_version=ask.min_policy_version,
-                    ),
-                    play.past,
-                    play.beat,
-                    is_first=turn == ask.tally.num_turns,
-                    num_closed=ask.num_closed if turn == ask.tally.num_turns else 0,
-                )
+            with play.beat.aging(ASKED_S):
+                async with self._naming_node(ask.rollout), asyncio.timeout(limit_s):
+                    return await self._replies.reply(
+                        GenerateInput(
+                            rollout=ask.rollout,
+                            epoch=ask.epoch,
+                            turn=turn,
+                            min_policy_version=ask.min_policy_version,
+                        ),
+                        play.past,
+                        play.beat,
+                        is_first=turn == ask.tally.num_turns,
+                        num_closed=ask.num_closed if turn == ask.tally.num_turns else 0,
+                    )
         except TimeoutError:
             raise EngineUnreachable(
                 f"rollout {ask.rollout}, turn {turn + 1}: no reply within {limit_s:g} s"
             ) from None
-        finally:
-            play.beat.keep(ASKED_AT, None)
 
     async def _run(
         self, play: Play, turn: int, index: int, agent: Agent, commands: Sequence[Command]

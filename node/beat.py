@@ -44,7 +44,7 @@ class NodePulse:
         self._backends = backends
         self._list_images = images
         self._make_shared = shared
-        self._started_at = datetime.now(UTC)
+        self._started = time.monotonic()
         self._images: list[str] = []
         self._images_at = -IMAGES_EVERY_S
         self._polling: list[tuple[Worker, asyncio.Task[None]]] = []
@@ -92,7 +92,8 @@ class NodePulse:
             disk_free_mb=free.disk_mb,
             memory_free_mb=free.memory_mb,
             version=__version__,
-            started_at=self._started_at,
+            running_s=time.monotonic() - self._started,
+            clock=datetime.now(UTC),
         )
 
     async def _stop_taking(self) -> None:

@@ -5,8 +5,8 @@ other; what a query gives is a matter of `infra.db.reading`, and nothing here is
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 
+from infra.db import store
 from infra.db.database import Database
 from infra.db.reading import bundles, endings, evaluations, fingerprints, timings, trained_steps
 from infra.db.reading.endings import Endings
@@ -42,7 +42,7 @@ async def collect(
     config = record.config
     evaluated = config.evaluation.splits if isinstance(config, CampaignConfig) else ()
     main_split = evaluated[0] if evaluated else "heldout"
-    now = datetime.now(UTC)
+    now = await store.now(database)
     wall_s = ((record.finished_at or now) - record.created_at).total_seconds()
     async with database.snapshot() as connection:
         measured = await evaluations.read(connection, campaign)

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from mainspring.config.campaign import CampaignConfig
 from mainspring.config.settings import Settings
+from tests.test_dependency_rule import PACKAGES, sources
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -225,3 +226,34 @@ def _commands(page: Path) -> set[tuple[str, ...]]:
     return {
         tuple(match[1].split()) for block in code for match in _COMMAND.finditer(block) if match[1]
     }
+
+
+OWN_CLOCK = {
+    "cli/tasks/verify.py": "a name of a run, as its person's day has it",
+    "cli/eval/eval.py": "a name of a run",
+    "cli/bench/bench_grade.py": "a name of a run",
+    "cli/bench/bench_scale.py": "one machine measures itself",
+    "cli/bench/simulate/playing.py": "one machine measures itself",
+    "engine/app.py": "what SGLang's routes tell, read by nothing of ours",
+    "engine/sequences.py": "what SGLang's routes tell, read by nothing of ours",
+    "infra/sandbox/containers/images.py": "images of this host, by a file of this host",
+    "infra/sandbox/containers/image_record.py": "images of this host, by a file of this host",
+    "infra/sandbox/bubblewrap/cgroup.py": "groups of this host, by their own time",
+    "infra/sandbox/variables.py": "the date that a task's sandbox is given",
+    "infra/policy/replies/openai.py": "an endpoint that gives a date and does not tell its own",
+    "infra/policy/model/tokenizer.py": "the date of a first look; a campaign's is in the store",
+    "infra/stack/service_process.py": "a line of a log",
+    "infra/db/store.py": "how far this clock is off",
+    "node/beat.py": "how far this clock is off",
+}
+"""Files that ask this machine for the time of day, each with its reason."""
+
+
+def test_no_process_decides_by_its_own_clock() -> None:
+    """Machines' clocks differ by seconds, wrong ones by hours: a time that another process wrote is
+    compared with the store's or the server's, and a duration is measured by a monotonic clock."""
+    asks = re.compile(r"\bdatetime\.(?:now|utcnow|today)\(|\btime\.time\(\)")
+    found = {
+        str(path.relative_to(ROOT)) for path in sources(*PACKAGES) if asks.search(path.read_text())
+    }
+    assert found == set(OWN_CLOCK)

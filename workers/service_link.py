@@ -15,10 +15,11 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from infra.db.database import Database
-from infra.db.store import StoreId, identity, namespace
+from infra.db.store import StoreId, clock_off_s, identity, namespace
 from infra.temporal.connection import ForeignNamespace, check_owner, connect
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError, ServiceError
+from mainspring.words.figures import clock_told
 
 LOOK_EVERY_S = 2.0
 ASK_EVERY_S = 10.0
@@ -50,6 +51,8 @@ class ServiceLink:
         """`name`: of the process, for Temporal. `metrics_address`: where it answers Prometheus.
         Raises TemporalError, ForeignNamespace, OtherNamespace, DatabaseError and ConfigError."""
         client = await connect(settings, db, name=name, metrics_address=metrics_address)
+        if told := clock_told(await clock_off_s(db)):
+            log.warning("this machine's clock is off", told=told)
         return cls(settings, client, await identity(db), db)
 
     def announce(self, role: str, queue: str, **more: object) -> None:

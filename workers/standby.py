@@ -10,7 +10,6 @@ becomes the trainer, and the next one that starts waits. Used by `workers.traine
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Protocol
 
 import structlog
@@ -76,7 +75,7 @@ class Standby:
             held = await trainers.holder(self._db, self._campaign)
             if held is None or held.released:
                 return None
-            if (datetime.now(UTC) - held.since).total_seconds() < SETTLED_S:
+            if held.held_s < SETTLED_S:
                 return None
             return ranks_of((await campaigns.get(self._db, self._campaign)).config)
         except DatabaseError:

@@ -98,7 +98,7 @@ def cancel(name: CampaignName, home: Home = None) -> None:
 
     async def go(services: Any) -> tuple[str, str]:
         campaign = await campaign_control.cancel(services.client, services.db, name)
-        return campaign, await campaign_control.unserved(services.client)
+        return campaign, await campaign_control.unserved(services.client, services.db)
 
     with_database(home, lambda db: campaign_control.refuse_ended(db, name, "cancel"))
     campaign, unserved = with_services(home, go)

@@ -3,7 +3,6 @@
 Ids stand whole at any width; every number is written as `mainspring.words.figures` writes it.
 """
 
-from datetime import UTC, datetime
 from typing import Any
 
 from mainspring.status import Verdict
@@ -59,11 +58,10 @@ def print_one(seen: Any) -> None:
     say(f"{what} {record.id}: {record.status.value.replace('_', ' ')}, {spent}", "bold")
     if record.error:
         say(f"error      {record.error}", "red")
-    now = datetime.now(UTC)
     for each in seen.doing:
         say(f"doing      {each}")
     for wait in seen.waits:
-        say(f"blocked    {wait.line(now)}", "yellow")
+        say(f"blocked    {wait.line(data.made_at)}", "yellow")
     say("")
     if data.supervised is not None:
         return _print_supervised(console, say, seen)

@@ -21,6 +21,7 @@ def list_(home: Home = None, as_json: Json = False) -> None:
         typer.echo(json.dumps(rows))
         return
     from cli.tables import Screen, Table
+    from mainspring.words.figures import clock_told
 
     table = Table("node", "status", "open", "takes new", "backends", "disk", "memory", "seen")
     for row in rows:
@@ -36,6 +37,9 @@ def list_(home: Home = None, as_json: Json = False) -> None:
         )
     table.caption = "disk and memory that are free; how long ago the node was seen"
     Screen().print(table)
+    for row in rows:
+        if told := clock_told(row["clock_off_s"]):
+            echo(f"node {row['node']}: {told}")
 
 
 @app.command()
@@ -94,9 +98,10 @@ def _row(record: Any) -> dict[str, Any]:
         "disk_free_mb": said.disk_free_mb,
         "memory_free_mb": said.memory_free_mb,
         "version": said.version,
-        "started_at": said.started_at.isoformat(timespec="seconds"),
+        "started_at": record.started_at.isoformat(timespec="seconds"),
         "seen_at": record.seen_at.isoformat(timespec="seconds"),
         "seen_s": round(record.seen_s, 1),
+        "clock_off_s": round(record.clock_off_s, 1),
     }
 
 

@@ -67,7 +67,7 @@ def retry(
             rows, _ = await rollout_search.find(db, name, wanted)
             chosen = [row.id for row in rows]
         done = await retrying.retry(services.client, db, chosen, skip_final=campaign is not None)
-        return done, await campaign_control.unserved(services.client)
+        return done, await campaign_control.unserved(services.client, services.db)
 
     from cli.operations.runs.stored_run import resuming
 

@@ -7,9 +7,10 @@ still. Used to keep apart
 the Temporal namespaces of several stores, and by the sweep.
 """
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NewType
 
 from sqlalchemy import func, or_, select, update
@@ -79,6 +80,14 @@ async def _is_due(db: Database, every: timedelta) -> bool:
     was_long_ago = or_(StoreRow.swept_at.is_(None), StoreRow.swept_at < func.now() - every)
     async with db.statement() as connection:
         return await connection.scalar(select(StoreRow.id).where(was_long_ago)) is not None
+
+
+async def clock_off_s(db: Database) -> float:
+    """Seconds that this machine's clock is ahead of the store's, negative behind; to half of what
+    the question takes."""
+    asked, begun = datetime.now(UTC), time.monotonic()
+    told = await now(db)
+    return (asked - told).total_seconds() + (time.monotonic() - begun) / 2
 
 
 async def now(db: Database) -> datetime:

@@ -7,9 +7,10 @@ worker did not finish is never final.
 """
 
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import structlog
@@ -60,16 +61,18 @@ class Faults(Interceptor):
 
 class _Classifying(ActivityInboundInterceptor):
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        begun = time.monotonic()
         try:
             return await super().execute_activity(input)
         except FailureError:  # a cancel, or classified already
             raise
         except Exception as error:
             info = activity.info()
+            waited_s = _scheduled_s(info) + time.monotonic() - begun
             told = failure(
                 error,
                 attempt=info.attempt,
-                waited_s=_waited_s(info),
+                waited_s=waited_s,
                 is_cancelled=activity.is_cancelled(),
             )
             if told.type == FaultKind.UNEXPECTED:
@@ -79,9 +82,10 @@ class _Classifying(ActivityInboundInterceptor):
             raise told from None
 
 
-def _waited_s(info: activity.Info) -> float:
-    """Since the first attempt was scheduled, at least."""
-    measured_s = (datetime.now(UTC) - info.scheduled_time).total_seconds()
+def _scheduled_s(info: activity.Info) -> float:
+    """From the first schedule to the start of this attempt, at least. Both times are the server's:
+    this machine's clock may be off by hours."""
+    measured_s = (info.started_time - info.scheduled_time).total_seconds()
     # After a wait that is a timer of the workflow, a local activity is scheduled anew.
     return max(measured_s, waits_s(info.attempt)) if info.is_local else measured_s
 

@@ -5,8 +5,9 @@ an attempt tells with it, the next attempt of the activity reads, on whichever w
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 from temporalio import activity
 
@@ -20,6 +21,7 @@ class Beat:
         details = activity.info().heartbeat_details
         told = details[1] if len(details) > 1 else None
         self._told: dict[str, object] = dict(told) if isinstance(told, dict) else {}
+        self._begun: dict[str, float] = {}
 
     def show(self, note: str) -> None:
         """With the next beat."""
@@ -38,8 +40,21 @@ class Beat:
         """Leave `value` for the next beat to tell: that costs the server no write of its own."""
         self._told[name] = value
 
+    @contextmanager
+    def aging(self, name: str) -> Iterator[None]:
+        """Have each beat within the block tell its age in seconds, to those who look. A time would
+        be this machine's, whose clock may be off."""
+        self._begun[name] = time.monotonic()
+        try:
+            yield
+        finally:
+            del self._begun[name]
+
     def send(self) -> None:
-        if self._told:
+        ages = {name: time.monotonic() - begun for name, begun in self._begun.items()}
+        if ages:
+            activity.heartbeat(self.note, self._told, ages)
+        elif self._told:
             activity.heartbeat(self.note, self._told)
         else:
             activity.heartbeat(self.note)

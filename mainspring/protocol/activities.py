@@ -160,8 +160,8 @@ EXECUTE = NodeCall("execute", ExecuteInput, ExecuteResult, SHELL_GRACE_S + COLLE
 PLAY_TURNS = NodeCall("play_turns", PlayInput, PlayResult, STORE_TIMEOUT_S)
 """Play several turns, replies and commands, resuming from what is stored; where they end, store the
 patch and remove the sandbox. Own share: `play_s`."""
-ASKED_AT = "asked_at"
-"""Field of its heartbeat while a reply is asked for: since when, in unix seconds."""
+ASKED_S = "asked_s"
+"""Field of its heartbeat while a reply is asked for: for how long, in seconds."""
 RESTORE_SANDBOX = NodeCall("restore_sandbox", SandboxInput, RestoreResult, SHELL_GRACE_S)
 """Replay the recorded commands in a new sandbox, checking each. Own share: the commands."""
 COLLECT_PATCH = NodeCall("collect_patch", SandboxInput, PatchResult, COLLECT_TIMEOUT_S)

@@ -82,6 +82,10 @@ STICKY_TIMEOUT_S = 5.0
 begins and frees it. The SDK would wait 10 s, those for Go and Java wait 5. On two busy cores
 workers took a task up to 4.6 s after it was put there."""
 
+# Clocks. No process decides by its own about another's time; people read them in logs.
+CLOCK_OFF_S = 5.0
+"""A machine whose clock differs by more from the database's is named."""
+
 # Workers.
 LEASE_RENEW_S = 4.0
 """Between two renewals of a lease: of a campaign's trainer, of weights being loaded, of a sweep."""

@@ -3,6 +3,7 @@
 Pure. Whole numbers are in `--json`; anyone may import it.
 """
 
+from mainspring.protocol.timeouts import CLOCK_OFF_S
 from mainspring.rewards.passk import wilson
 
 
@@ -35,6 +36,13 @@ def duration(seconds: float | None) -> str:
     if hours:
         return f"{hours} h {minutes:02d} min"
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def clock_told(off_s: float) -> str:
+    """How far a machine's clock is from the database's, in words; empty: near enough."""
+    if abs(off_s) <= CLOCK_OFF_S:
+        return ""
+    return f"{duration(abs(off_s))} {'ahead of' if off_s > 0 else 'behind'} the database's clock"
 
 
 def number(value: float | None, digits: int = 2) -> str:

@@ -130,8 +130,9 @@ class Scene:
     num_offered: int = 0
     """Sessions that no agent outside has taken."""
     offered_since: datetime | None = None
-    paused: tuple["Wait", ...] = ()
-    """Waits of engines that stay paused for new weights, where replies are waited for."""
+    processes: tuple["Wait", ...] = ()
+    """Waits for a process that holds the others up: an engine that stays paused for new weights, a
+    trainer that is silent."""
     is_being_cancelled: bool = False
     """The order to end its workflow is recorded, and that one still runs."""
 
@@ -182,7 +183,7 @@ def waits(scene: Scene) -> list[Wait]:
     found = [
         *(each for stuck in scene.stuck for each in _of_stuck(scene, stuck)),
         *(each for pending in scene.pending for each in _of_pending(scene, pending)),
-        *scene.paused,
+        *scene.processes,
     ]
     # Agents that are all busy take the next one sooner.
     if scene.num_offered and scene.at - (scene.offered_since or scene.at) > GRACE:

@@ -1,4 +1,4 @@
-"""Leases are rows that their holders renew, and nodes tell how far their clocks are off."""
+"""Leases are rows that their holders renew, and nodes tell their own time."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -21,9 +21,9 @@ def upgrade() -> None:
         sa.Column("seen_at", moment, server_default=sa.func.now(), nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_leases")),
     )
-    op.add_column("nodes", sa.Column("clock_off_s", sa.Double(), nullable=True))
+    op.add_column("nodes", sa.Column("clock", moment, nullable=True))
 
 
 def downgrade() -> None:
-    op.drop_column("nodes", "clock_off_s")
+    op.drop_column("nodes", "clock")
     op.drop_table("leases")

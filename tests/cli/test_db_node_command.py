@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -52,7 +52,8 @@ async def say(
             disk_free_mb=1_234_567,
             memory_free_mb=5_017,
             version="0.1.0",
-            started_at=datetime.now(UTC),
+            running_s=3.0,
+            clock=datetime.now(UTC) + timedelta(hours=2) if name == BUSY else datetime.now(UTC),
         ),
     )
 

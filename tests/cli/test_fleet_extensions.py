@@ -111,7 +111,7 @@ async def test_every_process_is_asked(
             waiting_trainer_queue(NAME),
             node_queue(nodes.NodeId(NODE)),
         ):
-            await until(partial(fleet_extensions.pollers, client, queue, "activity"))
+            await until(partial(fleet_extensions.pollers, client, db, queue, "activity"))
         refused = await command("campaign", "start", str(file), *home)
         assert refused is not None and refused.exit_code == 2
         lines = [line.strip() for line in refused.message.splitlines()]

@@ -278,7 +278,7 @@ async def test_a_trainer_waits_for_its_campaign(stack: StackInfo, file: Path) ->
         client = await connect(load_settings(stack.home))
         async with Database.open(stack.database_url) as db:
             campaign = await launch.create(db, config)
-        await until(lambda: pollers(client, trainer_queue(campaign), "activity"))
+            await until(lambda: pollers(client, db, trainer_queue(campaign), "activity"))
     finally:
         trainer.terminate()
         await trainer.wait()

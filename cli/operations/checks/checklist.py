@@ -25,6 +25,8 @@ from cli.operations.machine.gpus_here import gpus_here
 from cli.operations.machine.local_engines import EngineKind, Hardware
 from infra.bundles.store import BundleMissing, mounts_for
 from infra.db.database import Database
+from infra.db.nodes import nodes
+from infra.db.store import clock_off_s
 from infra.db.tasks import tasks, verifications
 from infra.policy.engines.engine_check import check_engine
 from infra.sandbox.protocol import BackendUnavailable
@@ -44,8 +46,9 @@ from mainspring.ids import (
     waiting_trainer_queue,
 )
 from mainspring.programs.profiles.choice import check_context, context_warning
-from mainspring.status import PolicyApi, Unverified, Verification
+from mainspring.status import NodeStatus, PolicyApi, Unverified, Verification
 from mainspring.tasks.sandbox_choice import backend_name
+from mainspring.words.figures import clock_told
 
 SPARE_BYTES = 2 << 30
 """Postgres, Temporal, logs and reports of a campaign of some hours."""
@@ -131,15 +134,31 @@ async def of_the_fleet(
         ("grading", GRADE_QUEUE, "activity", "mainspring worker sandbox"),
         ("trainer", trainer, "activity", f"mainspring worker trainer --campaign {config.name}"),
     ):
-        if await fleet_extensions.pollers(client, queue, kind):
+        if await fleet_extensions.pollers(client, db, queue, kind):
             items.append(Item(what, State.OK, f"polls queue {queue}"))
         elif queue == trainer and await fleet_extensions.pollers(
-            client, waiting_trainer_queue(campaign), "activity"
+            client, db, waiting_trainer_queue(campaign), "activity"
         ):
             items.append(Item(what, State.OK, "waits for this campaign to be started"))
         else:
             items.append(Item(what, State.WARNING, f"nothing polls queue {queue}", command))
+    items += await _clock_items(db)
     return items + await _extension_items(config, client, db)
+
+
+async def _clock_items(db: Database) -> list[Item]:
+    """Machines whose clocks are off: no decision is made by them, people read them in logs."""
+    clocks = {"this machine": await clock_off_s(db)} | {
+        f"node {each.said.id}": each.clock_off_s
+        for each in await nodes.list_nodes(db)
+        if each.status in (NodeStatus.UP, NodeStatus.DRAINING)
+    }
+    fix = "synchronise its clock (chrony, systemd-timesyncd)"
+    return [
+        Item(f"clock of {whose}", State.WARNING, told, fix)
+        for whose, off_s in clocks.items()
+        if (told := clock_told(off_s))
+    ]
 
 
 async def _extension_items(config: CampaignConfig, client: Client, db: Database) -> list[Item]:

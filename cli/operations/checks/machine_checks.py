@@ -12,7 +12,7 @@ from temporalio.service import RPCError
 from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.db.nodes.nodes import list_nodes
-from infra.db.store import StoreId, identity
+from infra.db.store import StoreId, clock_off_s, identity
 from infra.sandbox.backends import available_backends
 from infra.sandbox.bubblewrap import cgroup, command
 from infra.sandbox.bubblewrap.backend import BwrapBackend
@@ -22,6 +22,7 @@ from infra.verdicts import swebench
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import MainspringError
 from mainspring.status import NodeStatus
+from mainspring.words.figures import clock_told
 from workers.polling import ALLOWED_POLLS, BUSY_NODE_POLLS, IDLE_NODE_POLLS
 
 _DELEGATE = "give the worker's service a group of its own (Delegate=yes, DelegateSubgroup=worker)"
@@ -99,11 +100,20 @@ async def _services(settings: Settings) -> list[Finding]:
             store = await identity(db)
             found = f"{db.name} at the right migration, store {store[:8]}"
             database = Finding("database", True, found)
-            services = [database, await _temporal(settings, db, store)]
+            services = [
+                database,
+                await _temporal(settings, db, store),
+                clock_finding("this machine", await clock_off_s(db)),
+            ]
             # A node that was lost polls no more than one that stopped.
             gone = (NodeStatus.STOPPED, NodeStatus.LOST)
-            num_nodes = sum(node.status not in gone for node in await list_nodes(db))
-            return [*services, polls_finding(num_nodes)] if num_nodes else services
+            living = [node for node in await list_nodes(db) if node.status not in gone]
+            services += [
+                clock_finding(f"node {node.said.id}", node.clock_off_s)
+                for node in living
+                if clock_told(node.clock_off_s)
+            ]
+            return [*services, polls_finding(len(living))] if living else services
     except MainspringError as error:
         return [Finding("database", False, str(error)), await _temporal(settings)]
 
@@ -121,6 +131,12 @@ async def _temporal(
     except (MainspringError, RPCError) as error:
         return Finding("temporal", False, str(error))
     return Finding("temporal", True, f"{settings.temporal_address}, namespace {client.namespace}")
+
+
+def clock_finding(whose: str, off_s: float) -> Finding:
+    told = clock_told(off_s)
+    found = told or "as the database's"
+    return Finding(f"clock of {whose}", not told, found, required=False)
 
 
 def polls_finding(num_nodes: int) -> Finding:

@@ -6,7 +6,6 @@ start`, and by runs whose workers are elsewhere.
 """
 
 import asyncio
-import time
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 
+from infra.db import store
 from infra.db.database import Database
 from infra.db.nodes import nodes
 from mainspring.config.any_run import AnyRun
@@ -71,7 +71,7 @@ async def ask(client: Client, db: Database, config: AnyRun) -> list[ExtensionRep
     named = {role: extensions_of(config, role) for role in ProcessRole}
     if not any(named.values()):
         return []
-    workers = await pollers(client, ROLLOUT_QUEUE, "workflow")
+    workers = await pollers(client, db, ROLLOUT_QUEUE, "workflow")
     if not workers:
         return []
     running = await _processes(client, db, config, workers)
@@ -93,7 +93,7 @@ async def require(client: Client, db: Database, config: AnyRun) -> None:
         )
 
 
-async def pollers(client: Client, queue: str, kind: str) -> list[str]:
+async def pollers(client: Client, db: Database, queue: str, kind: str) -> list[str]:
     """The identities of the processes that poll the queue for work of the kind "workflow" or
     "activity"."""
     kinds = {
@@ -107,7 +107,8 @@ async def pollers(client: Client, queue: str, kind: str) -> list[str]:
             task_queue_type=kinds[kind],
         )
     )
-    since = time.time() - POLLER_SILENT_S  # Temporal lists one that left for five minutes
+    # Temporal lists one that left for five minutes. This machine's clock may be off.
+    since = (await store.now(db)).timestamp() - POLLER_SILENT_S
     return [
         each.identity for each in described.pollers if each.last_access_time.ToSeconds() > since
     ]
@@ -129,7 +130,7 @@ async def _processes(
     waiting = waiting_trainer_queue(campaign_id(config.name))
     found += [
         Process(ProcessRole.TRAINER, identity, waiting)
-        for identity in (await pollers(client, waiting, "activity"))[:1]
+        for identity in (await pollers(client, db, waiting, "activity"))[:1]
     ]
     return found
 

@@ -82,7 +82,7 @@ async def set_paused(
             raise _does_not_run(campaign, record.status, verb)
         if record.status in campaigns.ENDS:
             return f"campaign {campaign} is {done}, and {record.status} since"
-        polling = await pollers(client, ROLLOUT_QUEUE, "workflow")
+        polling = await pollers(client, db, ROLLOUT_QUEUE, "workflow")
         if not polling:
             return (
                 f"campaign {campaign}: the order is recorded, and no rollout worker runs. It is "
@@ -103,9 +103,9 @@ async def set_paused(
         await asyncio.sleep(LOOK_S)
 
 
-async def unserved(client: Client) -> str:
+async def unserved(client: Client, db: Database) -> str:
     """A sentence where no rollout worker runs, which what was asked for waits for; else empty."""
-    if await pollers(client, ROLLOUT_QUEUE, "workflow"):
+    if await pollers(client, db, ROLLOUT_QUEUE, "workflow"):
         return ""
     return "no rollout worker runs: it is done when one starts"
 

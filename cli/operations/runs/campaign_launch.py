@@ -232,7 +232,7 @@ async def start(
     does not take the end before for this one's."""
     handle = client.get_workflow_handle(campaign_workflow(campaign))
     await _tell_of_other_namespace(client, handle.id, say)
-    is_stuck = not await _until_cancelled(client, handle, say, brings_workers)
+    is_stuck = not await _until_cancelled(client, db, handle, say, brings_workers)
     record = await campaigns.get(db, campaign)
     paused = record.status is CampaignStatus.PAUSED
     state: CampaignState | SftState | RunState
@@ -298,7 +298,11 @@ async def _tell_of_other_namespace(
 
 
 async def _until_cancelled(
-    client: Client, handle: WorkflowHandle, say: Callable[[str], None], brings_workers: bool
+    client: Client,
+    db: Database,
+    handle: WorkflowHandle,
+    say: Callable[[str], None],
+    brings_workers: bool,
 ) -> bool:
     """Wait for the end of a workflow that was asked to cancel, which takes it a moment. False when
     it takes too long, or no worker is there to end it."""
@@ -306,7 +310,7 @@ async def _until_cancelled(
     said_at = -SAY_EVERY_S
     while await is_being_cancelled(handle):
         now = time.monotonic()
-        if not brings_workers and not await pollers(client, ROLLOUT_QUEUE, "workflow"):
+        if not brings_workers and not await pollers(client, db, ROLLOUT_QUEUE, "workflow"):
             say(f"{handle.id} was cancelled, and no rollout worker runs to end it: replaced")
             return False
         if now - begun > CANCEL_TIMEOUT_S:

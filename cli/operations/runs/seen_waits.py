@@ -17,15 +17,18 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
+from infra.db import leases, store
 from infra.db.database import Database
 from infra.db.nodes import nodes
 from infra.db.programs import sessions
 from infra.db.reading import rollout_search
 from infra.db.runs.campaigns import CampaignRecord
+from infra.db.training import trainers
 from infra.policy.engines.paused import paused_engines
 from mainspring.config.settings import load_settings
 from mainspring.ids import ROLLOUT_QUEUE, campaign_workflow
-from mainspring.protocol.activities import ASKED_AT
+from mainspring.protocol.activities import ASKED_S
+from mainspring.protocol.timeouts import LEASE_SILENT_S
 from mainspring.status import PolicyApi
 from mainspring.words.waits import (
     ENDED,
@@ -43,13 +46,15 @@ from mainspring.words.waits import (
 
 PAUSED_S = 30.0
 """Loading the weights of a small model takes less."""
+LOADS_S = 60.0
+"""Loading weights may take minutes where they are large: after this it is told."""
 NUM_OLDEST = 8
 """Rollouts that are looked at."""
 
 
 async def look(db: Database, client: Client, record: CampaignRecord) -> Scene:
     """Look at the campaign now. Raises RPCError when Temporal does not answer."""
-    at = datetime.now(UTC)
+    at = await store.now(db)
     if record.status in ENDED:
         return Scene(record.id, record.kind, record.status, at, is_running=False)
     oldest = await rollout_search.oldest_running(db, record.id, NUM_OLDEST)
@@ -92,7 +97,10 @@ async def look(db: Database, client: Client, record: CampaignRecord) -> Scene:
         ),
         num_offered=num_offered,
         offered_since=offered_since,
-        paused=await _paused(record, pending, at),
+        processes=(
+            *await _paused(record, pending, at),
+            *await _holding(db, record, at),
+        ),
         is_being_cancelled=own is not None and _is_being_cancelled(own[1]),
     )
 
@@ -127,6 +135,33 @@ async def _paused(
     )
 
 
+async def _holding(db: Database, record: CampaignRecord, at: datetime) -> tuple[Wait, ...]:
+    """Processes that hold others up: a trainer that is silent, one that loads weights for long."""
+    found: list[Wait] = []
+    trainer = await trainers.holder(db, record.id)
+    if trainer is not None and not trainer.released and trainer.silent_s > LEASE_SILENT_S:
+        found.append(
+            Wait(
+                f"trainer {trainer.owner} does not answer",
+                "it ended or stands still: end it (kill -9), and start "
+                f"`mainspring worker trainer --campaign {record.id}`",
+                at - timedelta(seconds=trainer.silent_s),
+            )
+        )
+    name = leases.publishing(record.id)
+    loading = (await leases.holders(db, [name])).get(name)
+    if loading is not None and loading.held_s > LOADS_S:
+        found.append(
+            Wait(
+                f"{loading.owner} loads weights into the policy engines",
+                "look at its log, and at the engines'; others wait for it",
+                at - timedelta(seconds=loading.held_s),
+                rank=1,
+            )
+        )
+    return tuple(found)
+
+
 async def _describe(client: Client, workflow: str) -> tuple[str, Any] | None:
     """None: it does not run."""
     try:
@@ -157,7 +192,7 @@ def _pending(of: str, raw: Any, at: datetime) -> Pending:
     )
     failure = raw.last_failure if raw.HasField("last_failure") else None
     notes = [each.data.decode(errors="replace") for each in raw.heartbeat_details.payloads]
-    asked_at = _asked_at(notes[1]) if len(notes) > 1 else None
+    asked_at = _asked_at(notes[2], _time(raw.last_heartbeat_time)) if len(notes) > 2 else None
     return Pending(
         of=of,
         activity=raw.activity_type.name,
@@ -171,10 +206,10 @@ def _pending(of: str, raw: Any, at: datetime) -> Pending:
     )
 
 
-def _asked_at(told: str) -> datetime | None:
+def _asked_at(told: str, beat_at: datetime) -> datetime | None:
     """Since when an activity of several turns asks for a reply."""
-    since = json.loads(told).get(ASKED_AT)
-    return None if since is None else datetime.fromtimestamp(since, UTC)
+    asked_s = json.loads(told).get(ASKED_S)
+    return None if asked_s is None else beat_at - timedelta(seconds=asked_s)
 
 
 def _kind(failure: Any) -> str:

@@ -43,7 +43,10 @@ class NodeBeat:
     memory_free_mb: int
     version: str
     """Version of the program it runs."""
-    started_at: datetime
+    running_s: float
+    """Since its process began."""
+    clock: datetime | None
+    """Time by its own clock; None: an older version told none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,15 @@ class NodeRecord:
     """Its process ended in order."""
 
     @property
+    def started_at(self) -> datetime:
+        return self.seen_at - timedelta(seconds=self.said.running_s)
+
+    @property
+    def clock_off_s(self) -> float:
+        """How far its clock is ahead of the database's, negative behind; 0: it has not told."""
+        return 0.0 if self.said.clock is None else (self.said.clock - self.seen_at).total_seconds()
+
+    @property
     def status(self) -> NodeStatus:
         if self.has_stopped:
             return NodeStatus.STOPPED
@@ -77,11 +89,18 @@ class NodeRecord:
 async def beat(db: Database, said: NodeBeat) -> bool:
     """Write what the node reports; whether it is asked to drain."""
     values = asdict(said)
-    row = insert(NodeRow).values(values)
+    began = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, values.pop("running_s"))
+    row = insert(NodeRow).values({**values, "started_at": began})
     # Equal names are left where they lie: a thousand of them would be 10 kB of WAL at each beat.
     is_same = NodeRow.images == row.excluded.images
     images = case((is_same, NodeRow.images), else_=row.excluded.images)
-    changed = {**values, "images": images, "seen_at": func.now(), "stopped_at": None}
+    changed = {
+        **values,
+        "started_at": began,
+        "images": images,
+        "seen_at": func.now(),
+        "stopped_at": None,
+    }
     async with db.transaction() as connection:
         draining = await connection.scalar(
             row.on_conflict_do_update(index_elements=[NodeRow.id], set_=changed).returning(
@@ -122,7 +141,8 @@ async def list_nodes(db: Database) -> list[NodeRecord]:
                 NodeRow.disk_free_mb,
                 NodeRow.memory_free_mb,
                 NodeRow.version,
-                NodeRow.started_at,
+                cast(func.extract("epoch", NodeRow.seen_at - NodeRow.started_at), Double),
+                NodeRow.clock,
             ).order_by(NodeRow.id)
         )
         return [NodeRecord(NodeBeat(*row[6:]), *row[:6]) for row in rows]

@@ -337,8 +337,8 @@ class NodeRow(Base):
     images: Mapped[list[str]]
     disk_free_mb: Mapped[int]
     memory_free_mb: Mapped[int]
-    clock_off_s: Mapped[float | None]
-    """Seconds that its clock is ahead of the database's."""
+    clock: Mapped[datetime | None]
+    """Time by its own clock at `seen_at`; null: it has not told."""
     version: Mapped[str]
     started_at: Mapped[datetime]
     seen_at: Mapped[datetime] = mapped_column(server_default=func.now())

@@ -9,7 +9,7 @@ the middle of one.
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import Double, cast, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -28,6 +28,9 @@ class TrainerLease:
     process: str
     released: bool
     since: datetime
+    held_s: float
+    silent_s: float
+    """Since it was renewed."""
 
 
 _COLUMNS = (
@@ -37,6 +40,10 @@ _COLUMNS = (
     TrainerLeaseRow.process,
     TrainerLeaseRow.released,
     TrainerLeaseRow.since,
+    *(
+        cast(func.extract("epoch", func.now() - time), Double)
+        for time in (TrainerLeaseRow.since, TrainerLeaseRow.seen_at)
+    ),
 )
 
 

@@ -282,7 +282,10 @@ def _retry_after_s(answer: httpx.Response) -> float | None:
         wait_s = float(value)
     except ValueError:
         try:
-            wait_s = (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds()
+            # Both by the endpoint's clock, where it tells its time: this machine's may be off.
+            told = answer.headers.get("date")
+            now = parsedate_to_datetime(told) if told else datetime.now(UTC)
+            wait_s = (parsedate_to_datetime(value) - now).total_seconds()
         except (ValueError, TypeError):
             return None
     return min(max(0.0, wait_s), MAX_RETRY_AFTER_S)

@@ -31,7 +31,8 @@ def said(node: NodeId, **changes: object) -> NodeBeat:
         "disk_free_mb": 9000,
         "memory_free_mb": 700,
         "version": "0.1.0",
-        "started_at": STARTED,
+        "running_s": 60.0,
+        "clock": STARTED,
     }
     return NodeBeat(id=node, **(values | changes))  # type: ignore[arg-type]
 
