@@ -216,6 +216,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"programs", "runs"},
         {"connect", "nodes", "rollouts", "tasks"},
         {"fence", "listening", "store"},
+        {"leases"},
         {"database"},
         {"tables"},
     ),

@@ -26,7 +26,7 @@ from sqlalchemy import Double, cast, delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from infra.db.database import Database
-from infra.db.tables.models import LeaseRow
+from infra.db.tables.lease_rows import LeaseRow
 from mainspring.errors import DatabaseError, ServiceError
 from mainspring.ids import CampaignId
 from mainspring.protocol.timeouts import LEASE_RENEW_S, LEASE_SILENT_S
@@ -71,7 +71,7 @@ def publishing(campaign: CampaignId) -> str:
     return f"publishing/{campaign}"
 
 
-class Lease:
+class ProcessLease:
     """One named lease, for one process."""
 
     def __init__(self, db: Database, name: str, *, wait_s: float = 0.0) -> None:

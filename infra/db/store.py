@@ -16,7 +16,7 @@ from typing import NewType
 from sqlalchemy import func, or_, select, update
 
 from infra.db.database import Database
-from infra.db.leases import SWEEP, Lease, LeaseHeld
+from infra.db.leases import SWEEP, LeaseHeld, ProcessLease
 from infra.db.tables.models import StoreRow
 from mainspring.errors import DatabaseError
 
@@ -66,7 +66,7 @@ async def sweep_turn(db: Database, every: timedelta) -> AsyncIterator[bool]:
         mine = await _is_due(db, every)
         if mine:
             try:
-                await turn.enter_async_context(Lease(db, SWEEP).held())
+                await turn.enter_async_context(ProcessLease(db, SWEEP).held())
                 mine = await _is_due(db, every)  # another one may have ended its turn just now
             except LeaseHeld:
                 mine = False

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from infra.db import leases
 from infra.db.database import Database
-from infra.db.leases import Lease
+from infra.db.leases import ProcessLease
 from infra.db.runs import campaigns
 from infra.db.training import policies
 from infra.db.training.policies import PolicyRecord
@@ -188,7 +188,7 @@ def engines_of(
         model=None if is_eval else model,
         is_known=None if is_eval else is_known,
         reproducible=needs_same_bits(config),
-        alone=Lease(db, leases.publishing(campaign), wait_s=LOADING_S).held,
+        alone=ProcessLease(db, leases.publishing(campaign), wait_s=LOADING_S).held,
         adapters=policy.publish is Publish.ADAPTER and not is_eval,
     )
 

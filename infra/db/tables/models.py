@@ -20,6 +20,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 # Not used here: a table that is not imported is missing in the metadata.
+from infra.db.tables import lease_rows as lease_rows
 from infra.db.tables import program_rows as program_rows
 from infra.db.tables import session_rows as session_rows
 from infra.db.tables.base import Base
@@ -125,39 +126,6 @@ class PolicyVersionRow(Base):
     stamp: Mapped[dict[str, Any] | None]
     """Facts that decide bits beside the data: library versions, CPU, sizes; null: not recorded."""
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
-
-
-class TrainerLeaseRow(Base):
-    """Which trainer process works for a campaign; `epoch` counts them and fences their writes."""
-
-    __tablename__ = "trainer_leases"
-
-    campaign_id: Mapped[str] = mapped_column(ForeignKey("campaigns.id"), primary_key=True)
-    epoch: Mapped[int]
-    owner: Mapped[str]
-    """Host and process id, for people."""
-    process: Mapped[str]
-    """The process beyond doubt: the kernel's boot, its pid namespace, pid and start."""
-    released: Mapped[bool] = mapped_column(server_default=text("false"))
-    """The owner ended in order: the next one need not wait."""
-    since: Mapped[datetime] = mapped_column(server_default=func.now())
-    seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
-
-
-class LeaseRow(Base):
-    """Work that one process at a time does; see `infra.db.leases`."""
-
-    __tablename__ = "leases"
-
-    name: Mapped[str] = mapped_column(primary_key=True)
-    token: Mapped[str]
-    """Of this holding: a process that lost its lease has another one than its successor."""
-    owner: Mapped[str]
-    """Host and process id, for people."""
-    process: Mapped[str]
-    """The process beyond doubt, as in `trainer_leases`."""
-    since: Mapped[datetime] = mapped_column(server_default=func.now())
-    seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
 class GroupRow(Base):

@@ -14,7 +14,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
-from infra.db.tables.models import TrainerLeaseRow
+from infra.db.tables.lease_rows import TrainerLeaseRow
 from mainspring.ids import CampaignId
 from mainspring.protocol.timeouts import LEASE_SILENT_S
 from mainspring.training.training_faults import TrainerFenced

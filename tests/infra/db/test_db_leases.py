@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import insert, update
 
 from cli.operations.machine.embedded_stack import StackInfo
 from infra.db import leases
 from infra.db.database import Database
-from infra.db.leases import Lease, LeaseHeld, LeaseLost
+from infra.db.leases import LeaseHeld, LeaseLost, ProcessLease
 from infra.db.store import sweep_turn
-from infra.db.tables.models import LeaseRow
+from infra.db.tables.lease_rows import LeaseRow
 from mainspring.errors import DatabaseError
 from tests.waiting import until
 
@@ -24,14 +24,14 @@ HOLDER = """
 import asyncio, sys
 from infra.db import leases
 from infra.db.database import Database
-from infra.db.leases import Lease, LeaseLost
+from infra.db.leases import LeaseLost, ProcessLease
 
 leases.LEASE_RENEW_S, leases.LEASE_SILENT_S = 0.2, float(sys.argv[2])
 
 async def hold():
     async with Database.open(sys.argv[1]) as db:
         try:
-            async with Lease(db, sys.argv[3]).held():
+            async with ProcessLease(db, sys.argv[3]).held():
                 print("holds", flush=True)
                 await asyncio.sleep(600)
         except LeaseLost as lost:
@@ -42,7 +42,7 @@ asyncio.run(hold())
 
 
 async def test_two_take_turns_and_blocks_of_one_share_it(db: Database) -> None:
-    first, second, other = (Lease(db, name, wait_s=60.0) for name in (NAME, NAME, "another"))
+    first, second, other = (ProcessLease(db, name, wait_s=60.0) for name in (NAME, NAME, "another"))
     entered = asyncio.Event()
 
     async def wait_for_it() -> None:
@@ -62,9 +62,9 @@ async def test_two_take_turns_and_blocks_of_one_share_it(db: Database) -> None:
 
 
 async def test_a_cancelled_block_frees_it_and_so_does_a_cancelled_wait(db: Database) -> None:
-    first, second, third = (Lease(db, NAME, wait_s=60.0) for _ in range(3))
+    first, second, third = (ProcessLease(db, NAME, wait_s=60.0) for _ in range(3))
 
-    async def hold(lease: Lease) -> None:
+    async def hold(lease: ProcessLease) -> None:
         async with lease.held():
             await asyncio.sleep(60)
 
@@ -79,7 +79,7 @@ async def test_a_cancelled_block_frees_it_and_so_does_a_cancelled_wait(db: Datab
 
 
 async def test_who_works_too_long_is_named(db: Database) -> None:
-    first, second = Lease(db, NAME), Lease(db, NAME, wait_s=0.3)
+    first, second = ProcessLease(db, NAME), ProcessLease(db, NAME, wait_s=0.3)
     async with first.held():
         with pytest.raises(LeaseHeld, match=r"lease tried is held by \S+ pid \d+ \(for"):
             async with second.held():
@@ -92,7 +92,7 @@ async def test_a_holder_that_is_replaced_loses_all_its_blocks(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leases, "LEASE_RENEW_S", 0.1)
-    lease, ends = Lease(db, NAME), []
+    lease, ends = ProcessLease(db, NAME), []
 
     async def hold() -> None:
         try:
@@ -123,7 +123,7 @@ async def test_a_store_that_does_not_answer_costs_the_lease_after_a_while(
         raise DatabaseError("away")
 
     with pytest.raises(LeaseLost):
-        async with asyncio.timeout(10), Lease(db, NAME).held():
+        async with asyncio.timeout(10), ProcessLease(db, NAME).held():
             monkeypatch.setattr(leases, "_renew", fails)
             await asyncio.sleep(60)
     assert len(failures) >= 3, "it was tried again"
@@ -131,7 +131,7 @@ async def test_a_store_that_does_not_answer_costs_the_lease_after_a_while(
 
 async def test_a_timeout_within_the_block_stays_one(db: Database) -> None:
     with pytest.raises(TimeoutError):
-        async with Lease(db, NAME).held():
+        async with ProcessLease(db, NAME).held():
             raise TimeoutError
     assert not await is_held(db)
 
@@ -144,13 +144,14 @@ async def test_a_killed_holder_is_seen_by_its_process_and_a_frozen_one_by_its_si
     name = f"tried {silent_s}"
     monkeypatch.setattr(leases, "LEASE_SILENT_S", silent_s)
     async with Database.open(stack.database_url) as db, holder(stack, silent_s, name) as process:
-        lease = Lease(db, name, wait_s=60.0)
+        lease = ProcessLease(db, name, wait_s=60.0)
         process.send_signal(signal.SIGSTOP if is_frozen else signal.SIGKILL)
         async with asyncio.timeout(30), lease.held():
             if is_frozen:
                 process.send_signal(signal.SIGCONT)
                 assert process.stdout is not None
-                assert b"was lost" in await process.stdout.readline()
+                while b"was lost" not in (line := await process.stdout.readline()):
+                    assert line, "it ended without a word"
                 assert await is_held(db, name), "the one that woke up gave back another's lease"
 
 
@@ -175,7 +176,7 @@ async def holder(
 async def test_a_turn_at_sweeping_outlives_no_frozen_process(db: Database) -> None:
     async with db.transaction() as connection:
         await connection.execute(
-            LeaseRow.__table__.insert().values(
+            insert(LeaseRow).values(
                 name=leases.SWEEP, token="t", owner="other", process="elsewhere/1/1.00"
             )
         )

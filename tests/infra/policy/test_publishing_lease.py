@@ -10,7 +10,7 @@ from tiny_model import save_tiny_model
 
 from activities.training.publishing import PublishingActivities
 from infra.db.database import Database
-from infra.db.leases import Lease, publishing
+from infra.db.leases import ProcessLease, publishing
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.db.training import policies
@@ -41,7 +41,7 @@ async def test_of_two_processes_that_find_old_weights_one_loads(
         stub.on_update = lambda body: {"weight_version": body["weight_version"]}
         clients = [
             SGLangClient([stub.url], is_known=is_known, alone=lease.held)
-            for lease in (Lease(db, publishing(CAMPAIGN), wait_s=60.0) for _ in range(3))
+            for lease in (ProcessLease(db, publishing(CAMPAIGN), wait_s=60.0) for _ in range(3))
         ]
         loads = await asyncio.gather(
             *(client.reconcile(stub.url, model, WeightLabel(2, "b")) for client in clients)
