@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from cli.operations.machine.frozen import KeptProcess
 from infra.db.database import Database
 from infra.db.store import identity, put_namespace
 from infra.stack import home as homes
@@ -145,6 +146,13 @@ async def revive(home: Path) -> list[str]:
     if ended:
         await up(home)
     return ended
+
+
+def services_watched(home: Path) -> list[KeptProcess]:
+    """Embedded services that run, each with its children."""
+    daemons = (Postgres(home.absolute()).daemon, Temporal(home.absolute()).daemon)
+    pids = [(each.name, each.pid()) for each in daemons]
+    return [KeptProcess(name, pid, with_children=True) for name, pid in pids if pid is not None]
 
 
 async def status(home: Path) -> list[ServiceState]:

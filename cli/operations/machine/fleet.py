@@ -17,9 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cli.operations.machine.embedded_stack import revive
+from cli.operations.machine.embedded_stack import revive, services_watched
 from cli.operations.machine.fork_request import die_with_parent
 from cli.operations.machine.forks import Forked, Forks
+from cli.operations.machine.frozen import LOOK_S, FrozenWatch, KeptProcess
 from cli.operations.machine.process_ends import LifeBegun, ProcessEnd
 from cli.operations.machine.spoken import spoken
 from mainspring.config.agent import AgentConfig
@@ -89,6 +90,18 @@ class Fleet:
         await asyncio.gather(*self._keepers, return_exceptions=True)
         await asyncio.gather(*(self._stop(member) for member in self.members.values()))
         await asyncio.gather(*(forks.close() for forks in self._forks.values()))
+
+    def watched(self) -> list[KeptProcess]:
+        """Processes of now whose standing still holds up the others."""
+        found = [
+            KeptProcess(member.name, member.pid, with_children=member.name != "sandbox")
+            for member in self.members.values()
+            if member.pid is not None
+        ]
+        servers = [each.pid for each in self._forks.values()]
+        return found + [
+            KeptProcess("fork server", pid, False) for pid in servers if pid is not None
+        ]
 
     def check(self) -> None:
         """Raises WorkFailed when a member cannot be kept running."""
@@ -180,9 +193,30 @@ async def keep_until(
     ended: Callable[[], Awaitable[bool]], fleet: Fleet, home: Path, say: Callable[[str], None]
 ) -> None:
     """Keep everything running until `ended`, Postgres and Temporal too where they are embedded.
+    What stands still is ended, and started again.
 
     Raises ServicesMoved when somebody brought these up with other ports.
     """
+    watching = asyncio.create_task(_end_frozen(fleet, home, say))
+    try:
+        await _keep_until(ended, fleet, home, say)
+    finally:
+        watching.cancel()
+        await asyncio.wait([watching])
+
+
+async def _end_frozen(fleet: Fleet, home: Path, say: Callable[[str], None]) -> None:
+    """Beside the rest: what stands still may be what that waits for."""
+    watch = FrozenWatch()
+    while True:
+        await asyncio.sleep(LOOK_S)
+        for each in watch.end_frozen([*fleet.watched(), *services_watched(home)]):
+            say(f"{each}; it is started again")
+
+
+async def _keep_until(
+    ended: Callable[[], Awaitable[bool]], fleet: Fleet, home: Path, say: Callable[[str], None]
+) -> None:
     settings = load_settings(home)
     answered = time.monotonic()
     while True:

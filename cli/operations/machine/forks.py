@@ -157,6 +157,12 @@ class Forks:
         self._starting = asyncio.Lock()
         self._numbers = count()
 
+    @property
+    def pid(self) -> int | None:
+        """Its fork server's, while that serves."""
+        server = self._server
+        return None if server is None or server.is_over else server.process.pid
+
     async def start(self, arguments: list[str], environment: dict[str, str], log: Path) -> Forked:
         """`mainspring` with these arguments. Raises WorkFailed."""
         request = Request(
