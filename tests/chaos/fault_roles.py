@@ -1,7 +1,11 @@
 """What a fault kills, and which role is the next."""
 
 import random
+import time
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+import psutil
 
 
 class Role(StrEnum):
@@ -37,6 +41,36 @@ class Role(StrEnum):
     """A process from which workers are forked; they end with it."""
     EVERYTHING = "everything"
     """All of it at once."""
+
+
+NEVER_FROZEN = (Role.SANDBOX, Role.PROGRAM, Role.EVERYTHING)
+"""A command in a sandbox has a time limit of its own: what stands still there ends by it, and the
+rollout is another one. Everything at once is a machine that sleeps."""
+
+
+@dataclass(slots=True)
+class Freezer:
+    """Processes that stand still, each until its time."""
+
+    _until: list[tuple[float, psutil.Process]] = field(default_factory=list)
+
+    def freeze(self, found: list[psutil.Process], seconds: float) -> None:
+        for process in found:
+            try:
+                process.suspend()
+                self._until.append((time.time() + seconds, process))
+            except psutil.NoSuchProcess:
+                continue
+
+    def thaw(self, *, all_of_them: bool = False) -> None:
+        now = time.time()
+        for due, process in list(self._until):
+            if all_of_them or due <= now:
+                self._until.remove((due, process))
+                try:
+                    process.resume()
+                except psutil.NoSuchProcess:
+                    continue
 
 
 class Draw:

@@ -3,7 +3,8 @@
     python -m tests.chaos.fault_schedule --home DIR --seed 3 -- quickstart --schedule reproducible
 
 Kills with SIGKILL, one fault every 20 to 40 s, and starts the command again when it has died. Roles
-are drawn at random; with `--even` each is killed once before any is killed again.
+are drawn at random; with `--even` each is killed once before any is killed again. With `--freeze`
+half of the faults are SIGSTOP for 30 to 180 s in the place of SIGKILL.
 Prints one JSON object: the faults, the wall time, how long after each fault the next reply was
 stored, tokens that engines generated and that are stored, and the campaign's fingerprint.
 `mainspring campaign fingerprint --against` compares two.
@@ -35,7 +36,7 @@ from infra.db.tables.program_rows import ModelRequestRow
 from infra.policy.serving import needs_same_bits
 from mainspring.config.settings import load_settings
 from mainspring.ids import CampaignId
-from tests.chaos.fault_roles import Draw, Role
+from tests.chaos.fault_roles import NEVER_FROZEN, Draw, Freezer, Role
 from tests.processes import words
 
 MAX_STARTS = 60
@@ -56,6 +57,8 @@ class Fault:
     next_reply_s: float | None = None
     """Until a reply was stored that was asked for after the kill; None: there was none, or the
     first of all was still to come."""
+    frozen_s: float = 0.0
+    """It was stopped for so long, unless it was ended before; 0: killed."""
     num_waiting: int = 0
     """Requests of programs whose replies were being made then."""
 
@@ -189,15 +192,7 @@ def _fork_servers(command: int) -> list[psutil.Process]:
 
 def kill(role: Role, home: Path, command: subprocess.Popen[bytes], rng: random.Random) -> int:
     """How many processes were killed; 0 when nothing of this role runs now."""
-    found = [process for each, process in processes(home) if role in (each, Role.EVERYTHING)]
-    if role in (Role.FLEET, Role.EVERYTHING):
-        found.append(psutil.Process(command.pid))
-    if role in (Role.FORKS, Role.EVERYTHING):
-        found += _fork_servers(command.pid)
-    if role is Role.POSTGRES:
-        found += [child for each in found for child in each.children(recursive=True)]
-    elif role not in (Role.EVERYTHING, Role.FLEET) and found:
-        found = [rng.choice(found)]
+    found = choose(role, home, command, rng)
     for process in found:
         try:
             if role is Role.SANDBOX:
@@ -209,6 +204,22 @@ def kill(role: Role, home: Path, command: subprocess.Popen[bytes], rng: random.R
     return len(found)
 
 
+def choose(
+    role: Role, home: Path, command: subprocess.Popen[bytes], rng: random.Random
+) -> list[psutil.Process]:
+    """Processes that a fault of this role hits; empty when nothing of it runs now."""
+    found = [process for each, process in processes(home) if role in (each, Role.EVERYTHING)]
+    if role in (Role.FLEET, Role.EVERYTHING):
+        found.append(psutil.Process(command.pid))
+    if role in (Role.FORKS, Role.EVERYTHING):
+        found += _fork_servers(command.pid)
+    if role is Role.POSTGRES:
+        found += [child for each in found for child in each.children(recursive=True)]
+    elif role not in (Role.EVERYTHING, Role.FLEET) and found:
+        found = [rng.choice(found)]
+    return found
+
+
 def run(
     home: Path,
     seed: int,
@@ -218,14 +229,17 @@ def run(
     pause_s: tuple[float, float] = (20.0, 40.0),
     roles: tuple[Role, ...] = tuple(Role),
     max_faults: int | None = None,
+    freeze_s: tuple[float, float] | None = None,
 ) -> Outcome:
     """Raises RuntimeError when the campaign cannot be finished."""
     rng, outcome, started = random.Random(seed), Outcome(seed), time.time()
     draw, meter, look_at = Draw(roles, rng, even=even), TokenMeter(), 0.0
+    freezer = Freezer()
     command = _start(home, words, outcome)
     due = time.time() + rng.uniform(*pause_s)
     while True:
         time.sleep(POLL_S)
+        freezer.thaw()
         if time.time() >= look_at:
             meter.find(home)
             meter.read()
@@ -244,13 +258,24 @@ def run(
         due = time.time() + 1.0
         for role in draw.candidates():
             now = time.time()
-            if number := kill(role, home, command, rng):
+            frozen_s = 0.0
+            if freeze_s is not None and role not in NEVER_FROZEN and rng.random() < 0.5:
+                frozen_s = rng.uniform(*freeze_s)
+                found = choose(role, home, command, rng)
+                freezer.freeze(found, frozen_s)
+                number = len(found)
+            else:
+                number = kill(role, home, command, rng)
+            if number:
                 draw.killed(role)
-                outcome.faults.append(Fault(role, now - started, number, time.time()))
-                told = f"{now - started:7.1f} s  killed {role} ({number})"
+                fault = Fault(role, now - started, number, time.time(), frozen_s=frozen_s)
+                outcome.faults.append(fault)
+                how = f"froze for {frozen_s:.0f} s" if frozen_s else "killed"
+                told = f"{now - started:7.1f} s  {how} {role} ({number})"
                 print(told, file=sys.stderr, flush=True)
                 due = now + rng.uniform(*pause_s)
                 break
+    freezer.thaw(all_of_them=True)
     outcome.wall_s = time.time() - started
     outcome.num_generated_tokens = meter.total
     return outcome
@@ -334,6 +359,8 @@ def main() -> None:
     parser.add_argument("--max-faults", type=int, default=None)
     parser.add_argument("--pause-s", type=float, nargs=2, default=(20.0, 40.0))
     parser.add_argument("--role", type=Role, nargs="*", default=tuple(Role))
+    parser.add_argument("--freeze", action="store_true", help="Freeze in half of the faults.")
+    parser.add_argument("--freeze-s", type=float, nargs=2, default=(30.0, 180.0))
     parser.add_argument("--even", action="store_true", help="Kill each role equally often.")
     parser.add_argument("words", nargs="+", help="Words of the mainspring command.")
     given = parser.parse_args()
@@ -347,6 +374,7 @@ def main() -> None:
         roles=tuple(given.role),
         max_faults=given.max_faults,
         even=given.even,
+        freeze_s=tuple(given.freeze_s) if given.freeze else None,
     )
     mainspring("up", home)
     asyncio.run(measure(home, outcome))
