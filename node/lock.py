@@ -1,19 +1,24 @@
 """Which process is a node: the one that holds the lock on a file of the home.
 
-Invariants: of all processes with one home and one node id, one opens and reaps sandboxes; the
-kernel frees the lock when that process ends, whatever ended it; the process that has waited longest
-is the next one. A node that stops can tell whether another process waits to take over what it
-holds. Used by the sandbox worker, and by commands that ask whether a node runs.
+Invariants: of all processes with one home and one node id, one opens and reaps sandboxes; a home is
+one node's, since another one would take its sandboxes for abandoned ones, from another host as
+well; the kernel frees the locks when that process ends, whatever ended it; the process that has
+waited longest is the next one. A node that stops can tell whether another process waits to take
+over what it holds. Used by the sandbox worker, and by commands that ask whether a node runs.
 """
 
 import fcntl
 import os
+import socket
 from pathlib import Path
 from urllib.parse import quote
 
+from mainspring.errors import UsageError
 from mainspring.ids import NodeId
 
 FOLDER = "nodes"
+HOME_LOCK = "home.taken"
+"""Ends otherwise than a node's lock, whatever its id."""
 
 
 class NodeLock:
@@ -23,6 +28,8 @@ class NodeLock:
         name = quote(node, safe="")
         self._lock = folder / f"{name}.lock"
         self._turn = folder / f"{name}.next"
+        self._home = folder / HOME_LOCK
+        self._node = node
         self._held: int | None = None
 
     def take_at_once(self) -> bool:
@@ -42,6 +49,23 @@ class NodeLock:
         fcntl.flock(fd, fcntl.LOCK_EX)
         self._hold(fd)
         os.close(turn)
+
+    def take_home(self) -> None:
+        """After the lock: no other node works in this home until this process ends. Raises
+        UsageError."""
+        fd = _open(self._home)
+        if not _try(fd):
+            other = self._home.read_text()
+            os.close(fd)
+            raise UsageError(
+                f"{self._home.parent.parent} is the home of {other}, and this is node "
+                f"{self._node}: each would remove the other's sandboxes",
+                remedy="give this node a home of its own on a local disk: --home DIR, or "
+                "MAINSPRING_HOME",
+            )
+        text = f"node {self._node} (pid {os.getpid()} on {socket.gethostname()})"
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, text.encode(), 0)
 
     def is_held(self) -> bool:
         """Whether some process is the node."""

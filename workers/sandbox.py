@@ -83,6 +83,7 @@ def main(
             pid=lock.holder(),
         )
         lock.wait()
+    lock.take_home()
     run_worker(_run(home, capacity, num_warm, leave_sandboxes, lock, backends, serve))
 
 
