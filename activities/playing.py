@@ -27,7 +27,6 @@ from mainspring.agents.protocol import Agent, Command
 from mainspring.errors import EngineUnreachable, ModelError, SandboxError
 from mainspring.ids import NodeId, RolloutId
 from mainspring.protocol.activities import (
-    ASKED_S,
     COLLECT_PATCH,
     PLAY_TURNS,
     command_s,
@@ -168,7 +167,7 @@ class PlayingActivities:
         play.beat.note = f"turn {turn + 1}: reply"
         limit_s = reply_s(ask.request_timeout_s)
         try:
-            with play.beat.aging(ASKED_S):
+            with play.beat.asking():
                 async with self._naming_node(ask.rollout), asyncio.timeout(limit_s):
                     return await self._replies.reply(
                         GenerateInput(

@@ -60,6 +60,6 @@ async def pollers(address: str, pid: int) -> set[str]:
                 task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
             )
         )
-        if any(each.identity.startswith(f"{pid}@") for each in described.pollers):
+        if any(each.identity.startswith((f"{pid}@", f"{pid}-")) for each in described.pollers):
             found.add(name)
     return found

@@ -1,10 +1,13 @@
 """The rollout worker: all workflows, replies, bookkeeping. Stateless; run any number."""
 
 import asyncio
+import hashlib
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
+import structlog
+from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities.campaigns import CampaignActivities
@@ -18,12 +21,18 @@ from activities.training.publishing import PublishingActivities
 from activities.training.sft import SftActivities
 from infra.db.cache import FactCache
 from infra.db.connect import open_database
+from infra.db.database import Database
+from infra.db.leases import place
+from infra.db.rollouts.orphans import playing_rollouts
+from infra.db.runs import campaigns
 from infra.log_setup import set_up
 from infra.policy.serving import Serve, ServedCampaigns, serve_over_http
 from infra.temporal.faults import Faults
 from infra.temporal.sticky_queues import free_workflows
+from infra.temporal.takeover import end_attempts, has_ended_here, worker_identity
 from mainspring.config.settings import Settings, load_settings
-from mainspring.ids import ROLLOUT_QUEUE, worker_queue
+from mainspring.errors import DatabaseError
+from mainspring.ids import ROLLOUT_QUEUE, campaign_workflow, rollout_workflow, worker_queue
 from mainspring.protocol.timeouts import STICKY_TIMEOUT_S
 from workers.polling import (
     GRACE,
@@ -47,6 +56,9 @@ MAX_ACTIVITIES = 1000
 MAX_WORKFLOW_TASKS = 100
 CACHED_WORKFLOWS = 2000
 STICKY_TIMEOUT = timedelta(seconds=STICKY_TIMEOUT_S)
+TITLE = "a rollout worker"
+
+log = structlog.get_logger()
 
 
 def main(home: Path | None, serve: Serve | None = None) -> None:
@@ -58,7 +70,7 @@ def main(home: Path | None, serve: Serve | None = None) -> None:
 
 async def _run(settings: Settings, serve: Serve | None) -> None:
     async with open_database(settings) as db:
-        link = await ServiceLink.open(settings, db)
+        link = await ServiceLink.open(settings, db, name=worker_identity(_name()))
         client = link.client
         known = FactCache(db)
         over_http = partial(serve_over_http, api_key=settings.policy_api_key)
@@ -117,8 +129,28 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
         )
         link.announce("rollout worker", ROLLOUT_QUEUE)
         freeing = asyncio.create_task(free_workflows(client, ROLLOUT_QUEUE))
+        ending = asyncio.create_task(_end_left(client, db))
         try:
             await poll_until_stopped(link, [worker, own], Sweeping(db, client).run_forever)
         finally:
             freeing.cancel()
+            ending.cancel()
             await served.close()
+
+
+def _name() -> str:
+    """Shared by the rollout workers of one place, which see whether the others live."""
+    return f"rollouts-{hashlib.sha256(place().encode()).hexdigest()[:6]}"
+
+
+async def _end_left(client: Client, db: Database) -> None:
+    """End attempts at replies and loads of weights that killed workers of this place left."""
+    try:
+        left = [rollout_workflow(each.rollout) for each in await playing_rollouts(db, 0.0)]
+        left += [campaign_workflow(each.campaign) for each in await campaigns.underway(db)]
+        num_ended = await end_attempts(client, TITLE, left, is_left=has_ended_here)
+    except DatabaseError as error:
+        log.info("attempts are left to their heartbeats", reason=error.message)
+        return
+    if num_ended:
+        log.info("attempts of killed workers are made again", number=num_ended)

@@ -225,9 +225,8 @@ async def _run(
         await node.functions.clear_left()
         retried = await end_attempts(
             link.client,
-            name,
+            f"node {name}",
             [rollout_workflow(rollout) for rollout in left],
-            title=f"node {name}",
         )
         await node.reaper.reap()
         link.announce(

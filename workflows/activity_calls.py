@@ -24,7 +24,6 @@ with workflow.unsafe.imports_passed_through():
     from mainspring.protocol.activities import In, NodeCall, Out, QueueCall, StoreCall
     from mainspring.protocol.timeouts import (
         DEAD_NODE_TIMEOUT_S,
-        HEARTBEAT_TIMEOUT_S,
         PREFER_TIMEOUT_S,
     )
     from mainspring.status import FaultKind
@@ -40,7 +39,6 @@ RETRY = RetryPolicy(
 )
 OUTAGE = timedelta(seconds=OUTAGE_S)
 """Beside one attempt's own time: no call waits longer for what does not answer."""
-HEARTBEAT_TIMEOUT = timedelta(seconds=HEARTBEAT_TIMEOUT_S)
 LOCAL_RETRY_THRESHOLD = timedelta(seconds=2)
 """Longer waits between attempts leave the worker's memory and become timers."""
 DEAD_NODE_TIMEOUT = timedelta(seconds=DEAD_NODE_TIMEOUT_S)
@@ -78,7 +76,7 @@ async def anywhere(
         task_queue=call.queue(payload),
         schedule_to_close_timeout=OUTAGE + attempt,
         start_to_close_timeout=attempt,
-        heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        heartbeat_timeout=timedelta(seconds=call.heartbeat_timeout_s),
         cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         retry_policy=RETRY,
         summary=summary,
@@ -94,7 +92,7 @@ async def once_on(node: NodeId, call: QueueCall[In, Out], payload: In, *, summar
         task_queue=node_queue(node),
         schedule_to_start_timeout=PREFER_TIMEOUT,
         start_to_close_timeout=timedelta(seconds=call.timeout_s),
-        heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        heartbeat_timeout=timedelta(seconds=call.heartbeat_timeout_s),
         cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         retry_policy=RetryPolicy(maximum_attempts=1),
         summary=summary,
@@ -119,7 +117,7 @@ async def on_node(
         schedule_to_close_timeout=OUTAGE + attempt,
         schedule_to_start_timeout=DEAD_NODE_TIMEOUT,
         start_to_close_timeout=attempt,
-        heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        heartbeat_timeout=timedelta(seconds=call.heartbeat_timeout_s),
         cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         retry_policy=RETRY,
         summary=summary,

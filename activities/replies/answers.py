@@ -36,7 +36,7 @@ class AnswerActivities:
 
     @implements(ANSWER_CALL)
     async def answer_call(self, ask: AnswerInput) -> AnswerResult:
-        async with heartbeating(f"call {ask.number + 1}") as beat:
+        async with heartbeating(f"call {ask.number + 1}", asks=True) as beat:
             facts = await self._known.rollout(ask.rollout)
             policy = (await self._served.of(facts.campaign)).program_policy()
             key = (ask.rollout, ask.epoch, ask.number)

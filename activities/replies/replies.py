@@ -50,7 +50,7 @@ class ReplyActivities:
 
     @implements(GENERATE)
     async def generate(self, ask: GenerateInput) -> GenerateResult:
-        async with heartbeating() as beat:
+        async with heartbeating(asks=True) as beat:
             past = await self.calls.played(ask.rollout, ask.epoch)
             # It has the turn to itself: only its own attempts before can have begun the reply.
             reply = await self.reply(ask, past, beat, is_first=False)

@@ -211,13 +211,13 @@ async def _renew(db: Database, name: str, token: str) -> bool:
 def this_process() -> str:
     """Names this process beyond doubt, on whatever host and in whatever container it runs."""
     started = psutil.Process().create_time()
-    return f"{_place()}/{os.getpid()}/{started:.2f}"
+    return f"{place()}/{os.getpid()}/{started:.2f}"
 
 
 def has_ended(process: str) -> bool:
     """Whether a process of this pid namespace ended; False for others, which cannot be seen."""
-    place, pid, started = process.rsplit("/", 2)
-    if place != _place():
+    where, pid, started = process.rsplit("/", 2)
+    if where != place():
         return False
     try:
         found = psutil.Process(int(pid))
@@ -227,6 +227,7 @@ def has_ended(process: str) -> bool:
         return True
 
 
-def _place() -> str:
+def place() -> str:
+    """Names where this process sees others: the host's boot, and the pid namespace in it."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{os.readlink('/proc/self/ns/pid')}"

@@ -7,11 +7,15 @@ an attempt tells with it, the next attempt of the activity reads, on whichever w
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 
 from temporalio import activity
 
-from mainspring.protocol.timeouts import ACTIVITY_BEAT_S
+from mainspring.protocol.activities import ASKED_S
+from mainspring.protocol.timeouts import ACTIVITY_BEAT_S, REPLIES_AT_ONCE, REPLY_BEAT_S
+
+_ASKING: set["Beat"] = set()
+"""Beats of activities of this process that wait for a reply."""
 
 
 class Beat:
@@ -21,7 +25,7 @@ class Beat:
         details = activity.info().heartbeat_details
         told = details[1] if len(details) > 1 else None
         self._told: dict[str, object] = dict(told) if isinstance(told, dict) else {}
-        self._begun: dict[str, float] = {}
+        self._asks_since: float | None = None
 
     def show(self, note: str) -> None:
         """With the next beat."""
@@ -41,19 +45,28 @@ class Beat:
         self._told[name] = value
 
     @contextmanager
-    def aging(self, name: str) -> Iterator[None]:
-        """Have each beat within the block tell its age in seconds, to those who look. A time would
-        be this machine's, whose clock may be off."""
-        self._begun[name] = time.monotonic()
+    def asking(self) -> Iterator[None]:
+        """While a reply is waited for: beats are rarer, and tell for how long. A time would be this
+        machine's, whose clock may be off."""
+        self._asks_since = time.monotonic()
+        _ASKING.add(self)
         try:
             yield
         finally:
-            del self._begun[name]
+            _ASKING.discard(self)
+            self._asks_since = None
+
+    @property
+    def interval_s(self) -> float:
+        """Until the next beat."""
+        if self._asks_since is None:
+            return ACTIVITY_BEAT_S
+        return max(ACTIVITY_BEAT_S, REPLY_BEAT_S * min(1.0, len(_ASKING) / REPLIES_AT_ONCE))
 
     def send(self) -> None:
-        ages = {name: time.monotonic() - begun for name, begun in self._begun.items()}
-        if ages:
-            activity.heartbeat(self.note, self._told, ages)
+        if self._asks_since is not None:
+            asked = {ASKED_S: time.monotonic() - self._asks_since}
+            activity.heartbeat(self.note, self._told, asked)
         elif self._told:
             activity.heartbeat(self.note, self._told)
         else:
@@ -61,19 +74,20 @@ class Beat:
 
 
 @asynccontextmanager
-async def heartbeating(note: str = "") -> AsyncIterator[Beat]:
-    """Beat in the background."""
+async def heartbeating(note: str = "", *, asks: bool = False) -> AsyncIterator[Beat]:
+    """Beat in the background. `asks`: for a reply, all the time."""
     beat = Beat(note)
 
     async def forever() -> None:
         # Most activities end before the first beat is due: a beat costs the server a write.
         while True:
-            await asyncio.sleep(ACTIVITY_BEAT_S)
+            await asyncio.sleep(beat.interval_s)
             beat.send()
 
     task = asyncio.create_task(forever())
     try:
-        yield beat
+        with beat.asking() if asks else nullcontext():
+            yield beat
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):

@@ -1,20 +1,21 @@
 """Ends the attempts of activities that a killed process leaves behind, when the next one of its
 name begins.
 
-Temporal would find out by their heartbeats, after `HEARTBEAT_TIMEOUT_S`; the next process knows at
-once, where only one may have the name: a node by its lock, a trainer by its lease. Invariant: only
-attempts of another process of the same name are ended, told by the identity that its client has.
-An attempt that is missed costs time and nothing else. Imported by the workers of nodes and
-trainers.
+Temporal would find out by their heartbeats, after `HEARTBEAT_TIMEOUT_S` or more; the next process
+knows at once, where only one may have the name: a node by its lock, a trainer by its lease. Rollout
+workers share the name of their place, where one sees which of the others have ended. Invariant:
+only attempts of another process of the same name are ended, told by the identity that its client
+has. An attempt that is missed costs time and nothing else. Imported by the workers.
 """
 
 import asyncio
 import os
 import socket
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import timedelta
 
+import psutil
 import structlog
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client
@@ -33,17 +34,39 @@ def worker_identity(name: str) -> str:
     return f"{os.getpid()}-{uuid.uuid4().hex[:6]}@{socket.gethostname()}:{name}"
 
 
+def has_one_name(identity: str, own: str) -> bool:
+    """Whether `identity` is of an earlier process of the name of `own`, which one has at a time."""
+    return identity != own and _name(identity) == _name(own)
+
+
+def has_ended_here(identity: str, own: str) -> bool:
+    """Whether `identity` is of a process of the name of `own`, a place's, that has ended."""
+    if not has_one_name(identity, own):
+        return False
+    pid = int(identity.partition("-")[0])
+    return pid == os.getpid() or not psutil.pid_exists(pid)  # this one began anew, or it is gone
+
+
+def _name(identity: str) -> str:
+    return identity.partition("@")[2].partition(":")[2]
+
+
 async def end_attempts(
-    client: Client, name: str, workflow_ids: Collection[str], *, title: str | None = None
+    client: Client,
+    title: str,
+    workflow_ids: Collection[str],
+    *,
+    is_left: Callable[[str, str], bool] = has_one_name,
 ) -> int:
-    """Make Temporal retry what earlier processes of this name had begun for these workflows; how
-    many attempts that was. `title`: of the process in messages, where its name does not tell."""
+    """Make Temporal retry what earlier processes had begun for these workflows; how many attempts
+    that was. `title`: of the process in messages. `is_left` tells by two identities, an attempt's
+    and this process's, whether the attempt is left behind."""
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def of(workflow_id: str) -> int:
         async with slots:
             try:
-                return await _end(client, name, workflow_id, title or name)
+                return await _end(client, title, workflow_id, is_left)
             except RPCError as error:
                 # The workflow has ended, or Temporal does not answer: timeouts do the same later.
                 log.info("left to its heartbeat", workflow=workflow_id, reason=error.message)
@@ -52,14 +75,15 @@ async def end_attempts(
     return sum(await asyncio.gather(*map(of, workflow_ids)))
 
 
-async def _end(client: Client, name: str, workflow_id: str, title: str) -> int:
+async def _end(
+    client: Client, title: str, workflow_id: str, is_left: Callable[[str, str], bool]
+) -> int:
     handle = client.get_workflow_handle(workflow_id)
     described = await handle.describe()
     ended = 0
     for each in described.raw_description.pending_activities:
         is_running = each.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
-        is_ours = each.last_worker_identity.partition("@")[2].partition(":")[2] == name
-        if is_running and is_ours and each.last_worker_identity != client.identity:
+        if is_running and is_left(each.last_worker_identity, client.identity):
             attempt = client.get_async_activity_handle(
                 workflow_id=workflow_id, run_id=described.run_id, activity_id=each.activity_id
             )

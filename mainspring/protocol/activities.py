@@ -6,7 +6,7 @@ editor finds the way. Names stand in Temporal's UI and in recorded histories: a 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from pydantic import BaseModel
@@ -73,7 +73,9 @@ from mainspring.protocol.timeouts import (
     COLLECT_TIMEOUT_S,
     EXTENSIONS_TIMEOUT_S,
     GRADE_GRACE_S,
+    HEARTBEAT_TIMEOUT_S,
     OPEN_TIMEOUT_S,
+    REPLY_HEARTBEAT_TIMEOUT_S,
     SHELL_GRACE_S,
     SHORT_S,
     STORE_TIMEOUT_S,
@@ -96,6 +98,8 @@ class ActivityRef(Generic[In, Out]):
     gives: type[Out]
     timeout_s: float
     """Seconds of one attempt, without the caller's own share (a command's or a test's timeout)."""
+    heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S
+    """Without a beat for so long an attempt is over. Calls of the store have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ class StoreCall(ActivityRef[In, Out]):
 class QueueCall(ActivityRef[In, Out]):
     """Heartbeating work for any worker that polls a shared queue."""
 
-    queue: Callable[[In], str]
+    queue: Callable[[In], str] = field(kw_only=True)
     """The task queue, for this input."""
 
 
@@ -146,7 +150,12 @@ FINISH_ROLLOUT = StoreCall("finish_rollout", FinishInput, FinishResult)
 READ_OUTCOME = StoreCall("read_outcome", OutcomeInput, OutcomeResult)
 """Read how a rollout ended that another run plays."""
 GENERATE = QueueCall(
-    "generate", GenerateInput, GenerateResult, STORE_TIMEOUT_S, queue=_rollout_queue
+    "generate",
+    GenerateInput,
+    GenerateResult,
+    STORE_TIMEOUT_S,
+    REPLY_HEARTBEAT_TIMEOUT_S,
+    queue=_rollout_queue,
 )
 """Ask the policy for the next reply and store it token by token. Own share: the request."""
 
@@ -157,7 +166,9 @@ OPEN_SANDBOX = QueueCall(
 """Open a sandbox on any node with room, or on the node that is preferred."""
 EXECUTE = NodeCall("execute", ExecuteInput, ExecuteResult, SHELL_GRACE_S + COLLECT_TIMEOUT_S)
 """Run the reply's command in the rollout's sandbox, once. Own share: the command."""
-PLAY_TURNS = NodeCall("play_turns", PlayInput, PlayResult, STORE_TIMEOUT_S)
+PLAY_TURNS = NodeCall(
+    "play_turns", PlayInput, PlayResult, STORE_TIMEOUT_S, REPLY_HEARTBEAT_TIMEOUT_S
+)
 """Play several turns, replies and commands, resuming from what is stored; where they end, store the
 patch and remove the sandbox. Own share: `play_s`."""
 ASKED_S = "asked_s"
@@ -174,7 +185,12 @@ RUN_PROGRAM = NodeCall("run_program", RunProgramInput, RunProgramResult, SHELL_G
 """Start the program in the rollout's sandbox, once for each life, and wait for its end; a cancel
 stops it. Own share: its last bound."""
 ANSWER_CALL = QueueCall(
-    "answer_call", AnswerInput, AnswerResult, STORE_TIMEOUT_S, queue=_rollout_queue
+    "answer_call",
+    AnswerInput,
+    AnswerResult,
+    STORE_TIMEOUT_S,
+    REPLY_HEARTBEAT_TIMEOUT_S,
+    queue=_rollout_queue,
 )
 """Ask the policy what the program asked, and store the reply. Own share: the request."""
 

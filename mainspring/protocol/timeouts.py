@@ -53,6 +53,13 @@ HEARTBEAT_THROTTLE_S = 2.0
 """Cancellation waits for the next heartbeat that is not throttled; the default allows 60 s."""
 HEARTBEAT_TIMEOUT_S = 15.0
 """A worker killed without a word is noticed after this."""
+REPLY_BEAT_S = 15.0
+"""Between two beats of a reply that is waited for, where a process has REPLIES_AT_ONCE or more:
+each beat costs the server a write. Fewer beat more often, so that a cancel reaches them soon."""
+REPLIES_AT_ONCE = 50
+REPLY_HEARTBEAT_TIMEOUT_S = 50.0
+"""A reply that a killed worker waited for is asked again after this, unless a process of its name
+or of its machine starts before and ends the attempt."""
 
 # A node's death.
 PREFER_TIMEOUT_S = 3.0

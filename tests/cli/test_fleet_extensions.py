@@ -21,6 +21,7 @@ from infra.temporal.connection import connect
 from mainspring.config.settings import load_settings
 from mainspring.errors import MainspringError
 from mainspring.ids import (
+    ROLLOUT_QUEUE,
     CampaignId,
     node_queue,
     trainer_queue,
@@ -105,9 +106,17 @@ async def test_every_process_is_asked(
         await processes.enter_async_context(
             worker(tmp_path / "node", "sandbox", **addresses, NODE_ID=NODE)
         )
+
+        async def own_name() -> str:
+            """As Temporal lists it."""
+            polling = await fleet_extensions.pollers(client, db, ROLLOUT_QUEUE, "workflow")
+            return next((each for each in polling if each.startswith(f"{rollout.pid}-")), "")
+
         host = client.identity.partition("@")[2]
+        await until(own_name)
+        asked = await own_name()
         for queue in (
-            worker_queue(f"{rollout.pid}@{host}"),
+            worker_queue(asked),
             waiting_trainer_queue(NAME),
             node_queue(nodes.NodeId(NODE)),
         ):
@@ -121,7 +130,7 @@ async def test_every_process_is_asked(
         assert sorted(lines[1:]) == [
             f"extensions: node {NODE}: agent 'only_here:Agent' {ABSENT}",
             f"extensions: node {NODE}: environment 'only_here:Environment' {ABSENT}",
-            f"extensions: rollout worker {rollout.pid}@{host}: agent 'only_here:Agent' {ABSENT}",
+            f"extensions: rollout worker {asked}: agent 'only_here:Agent' {ABSENT}",
             f"extensions: trainer {identity}: loss 'only_here:loss' {ABSENT}",
         ]
         assert await campaigns.find(db, NAME) is None
@@ -136,7 +145,7 @@ async def test_every_process_is_asked(
         assert refused.message.splitlines()[0].endswith(" cannot start, nothing was stored:")
         assert sorted(line.strip() for line in refused.message.splitlines()[1:]) == [
             f"node {NODE}: agent 'only_here:Agent' {ABSENT}",
-            f"rollout worker {rollout.pid}@{host}: agent 'only_here:Agent' {ABSENT}",
+            f"rollout worker {asked}: agent 'only_here:Agent' {ABSENT}",
         ]
         assert await campaigns.find(db, NAME) is None
 

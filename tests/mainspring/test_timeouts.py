@@ -5,6 +5,7 @@ import pytest
 from infra.db.nodes.sandboxes import GONE_AFTER
 from mainspring.protocol import timeouts as t
 from mainspring.protocol.activities import (
+    ANSWER_CALL,
     CLOSE_SANDBOX,
     COLLECT_PATCH,
     EXECUTE,
@@ -59,6 +60,12 @@ RULES = (
     ),
     # Heartbeats.
     (3 * t.ACTIVITY_BEAT_S < t.HEARTBEAT_TIMEOUT_S, "two lost beats are no dead worker"),
+    (3 * t.REPLY_BEAT_S < t.REPLY_HEARTBEAT_TIMEOUT_S, "two lost beats are no dead worker, either"),
+    (t.ACTIVITY_BEAT_S < t.REPLY_BEAT_S, "replies beat less often than what is short"),
+    (
+        5000 / t.REPLY_BEAT_S < 400,
+        "5,000 replies in flight leave the server its writes for other things",
+    ),
     (t.HEARTBEAT_THROTTLE_S < t.ACTIVITY_BEAT_S, "the SDK passes on every beat"),
     (
         t.HEARTBEAT_TIMEOUT_S < t.DEAD_NODE_TIMEOUT_S,
@@ -101,7 +108,10 @@ def test_what_must_end_first_does(holds: bool, why: str) -> None:
 
 
 def test_what_enforces_them_reads_the_table() -> None:
-    assert activity_calls.HEARTBEAT_TIMEOUT.total_seconds() == t.HEARTBEAT_TIMEOUT_S
+    short = {each.heartbeat_timeout_s for each in (EXECUTE, GRADE, OPEN_SANDBOX)}
+    assert short == {t.HEARTBEAT_TIMEOUT_S}
+    replies = {each.heartbeat_timeout_s for each in (GENERATE, ANSWER_CALL, PLAY_TURNS)}
+    assert replies == {t.REPLY_HEARTBEAT_TIMEOUT_S}
     assert activity_calls.DEAD_NODE_TIMEOUT.total_seconds() == t.DEAD_NODE_TIMEOUT_S
     assert activity_calls.PREFER_TIMEOUT.total_seconds() == t.PREFER_TIMEOUT_S
     assert HEARTBEAT_THROTTLE.total_seconds() == t.HEARTBEAT_THROTTLE_S

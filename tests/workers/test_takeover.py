@@ -2,15 +2,17 @@
 time."""
 
 import asyncio
+import os
 from datetime import timedelta
 
+import psutil
 import pytest
 from temporalio import activity, workflow
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from cli.operations.machine.embedded_stack import StackInfo
 from infra.temporal.connection import connect
-from infra.temporal.takeover import end_attempts, worker_identity
+from infra.temporal.takeover import end_attempts, has_ended_here, worker_identity
 from mainspring.config.settings import load_settings
 
 NAME = "trainer/takeover"
@@ -58,8 +60,8 @@ async def test_attempts_of_the_same_name_are_ended(stack: StackInfo, killed: str
                 await asyncio.sleep(0.05)
                 pending = (await handle.describe()).raw_description.pending_activities
         # An attempt of the process itself, and a rollout that has ended, are left alone.
-        assert await end_attempts(dead, killed, [WORKFLOW, "rollout/takeover/0/9"]) == 0
-        ended = await end_attempts(back, NAME, [WORKFLOW], title="node vm")
+        assert await end_attempts(dead, "node vm", [WORKFLOW, "rollout/takeover/0/9"]) == 0
+        ended = await end_attempts(back, "node vm", [WORKFLOW])
         if killed == NAME:
             assert ended == 1
             async with asyncio.timeout(20):
@@ -72,3 +74,15 @@ async def test_attempts_of_the_same_name_are_ended(stack: StackInfo, killed: str
         else:
             assert ended == 0
             await handle.terminate()
+
+
+def test_a_rollout_worker_tells_the_ended_from_the_living_of_its_place() -> None:
+    own = worker_identity("rollouts-a")
+    unused = max(psutil.pids()) + 100_000
+    host = own.partition("@")[2]
+    assert has_ended_here(f"{unused}-abc123@{host}", own)
+    assert not has_ended_here(f"{os.getppid()}-abc123@{host}", own), "it lives"
+    assert has_ended_here(f"{os.getpid()}-abc123@{host}", own), "this program, as it was before"
+    assert not has_ended_here(own, own)
+    assert not has_ended_here(f"{unused}-abc123@{host}b", own), "another place, unseen from here"
+    assert not has_ended_here(f"{unused}@{host.partition(':')[0]}", own), "an older version's name"
