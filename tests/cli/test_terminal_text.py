@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -136,7 +137,10 @@ def _campaign(_: Path) -> None:
         **{"wall_s": 1.0, "max_logprob_gap": None},
     )
     words = {"verdicts": {"resolved": 1}, "stop_reasons": {HOSTILE: 1}, "bundles": {HOSTILE: 1}}
-    data = SimpleNamespace(totals=totals, supervised=None, fingerprint=None, steps=[], **words)
+    made_at = datetime(2026, 1, 2, tzinfo=UTC)
+    data = SimpleNamespace(
+        made_at=made_at, totals=totals, supervised=None, fingerprint=None, steps=[], **words
+    )
     print_one(
         SimpleNamespace(
             record=SimpleNamespace(

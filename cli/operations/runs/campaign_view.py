@@ -64,7 +64,7 @@ async def _moves(
     if record.status in ENDED:
         return (), ()
     try:
-        scene = await look(db, await connect(await settled(settings, db)), record)
+        scene = await look(db, await connect(await settled(settings, db)), record, settings.home)
     except TemporalError as error:
         return (), (Wait(error.message, error.remedy),)
     except RPCError as error:

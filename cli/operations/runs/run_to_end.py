@@ -42,6 +42,7 @@ async def run_to_end(
         link,
         on_stderr=for_a_program,
         logs=logs if members else None,
+        home=settings.home,
     )
     async with fleet:
         if members:

@@ -8,8 +8,10 @@ import asyncio
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import httpx
 from google.protobuf.timestamp_pb2 import Timestamp
 from temporalio.api.enums.v1 import PendingActivityState, PendingWorkflowTaskState, TaskQueueType
 from temporalio.api.taskqueue.v1 import TaskQueue
@@ -17,6 +19,7 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
+from infra import gateway_addresses
 from infra.db import leases, store
 from infra.db.database import Database
 from infra.db.nodes import nodes
@@ -25,9 +28,9 @@ from infra.db.reading import rollout_search
 from infra.db.runs.campaigns import CampaignRecord
 from infra.db.training import trainers
 from infra.policy.engines.paused import paused_engines
-from mainspring.config.settings import load_settings
+from mainspring.config.settings import Settings, load_settings
 from mainspring.ids import ROLLOUT_QUEUE, campaign_workflow
-from mainspring.protocol.activities import ASKED_S
+from mainspring.protocol.activities import ASKED_S, RUN_PROGRAM
 from mainspring.protocol.timeouts import LEASE_SILENT_S
 from mainspring.status import PolicyApi
 from mainspring.words.waits import (
@@ -48,12 +51,16 @@ PAUSED_S = 30.0
 """Loading the weights of a small model takes less."""
 LOADS_S = 60.0
 """Loading weights may take minutes where they are large: after this it is told."""
+GATEWAY_TIMEOUT_S = 5.0
 NUM_OLDEST = 8
 """Rollouts that are looked at."""
 
 
-async def look(db: Database, client: Client, record: CampaignRecord) -> Scene:
-    """Look at the campaign now. Raises RPCError when Temporal does not answer."""
+async def look(
+    db: Database, client: Client, record: CampaignRecord, home: Path | None = None
+) -> Scene:
+    """Look at the campaign now. `home`: the folder whose settings hold; None: the usual one. Raises
+    RPCError when Temporal does not answer."""
     at = await store.now(db)
     if record.status in ENDED:
         return Scene(record.id, record.kind, record.status, at, is_running=False)
@@ -73,6 +80,7 @@ async def look(db: Database, client: Client, record: CampaignRecord) -> Scene:
         pollers[ROLLOUT_QUEUE] = await _pollers(
             client, ROLLOUT_QUEUE, TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW
         )
+    settings = load_settings(home)
     num_offered, offered_since = await sessions.waiting(db, record.id)
     return Scene(
         campaign=record.id,
@@ -98,15 +106,16 @@ async def look(db: Database, client: Client, record: CampaignRecord) -> Scene:
         num_offered=num_offered,
         offered_since=offered_since,
         processes=(
-            *await _paused(record, pending, at),
+            *await _paused(record, pending, at, settings),
             *await _holding(db, record, at),
+            *await _silent_gateways(pending, at, settings),
         ),
         is_being_cancelled=own is not None and _is_being_cancelled(own[1]),
     )
 
 
 async def _paused(
-    record: CampaignRecord, pending: Iterable[Pending], at: datetime
+    record: CampaignRecord, pending: Iterable[Pending], at: datetime, settings: Settings
 ) -> tuple[Wait, ...]:
     """Engines that have been paused for long. They are asked while a reply is late: a paused engine
     is healthy by its own word, and keeps the requests."""
@@ -120,7 +129,7 @@ async def _paused(
     policy = record.config.policy
     if policy.api is not PolicyApi.SGLANG:
         return ()
-    key = load_settings().policy_api_key.get_secret_value()
+    key = settings.policy_api_key.get_secret_value()
     found = await paused_engines(policy.engines, api_key=key)
     return tuple(
         Wait(
@@ -160,6 +169,45 @@ async def _holding(db: Database, record: CampaignRecord, at: datetime) -> tuple[
             )
         )
     return tuple(found)
+
+
+async def _silent_gateways(
+    pending: Iterable[Pending], at: datetime, settings: Settings
+) -> tuple[Wait, ...]:
+    """Gateways that take a connection and do not answer, while programs play: their node lives and
+    beats, so that nothing else tells of it. One that refuses is started again, or stopped."""
+    plays = (each for each in pending if each.activity == RUN_PROGRAM.name)
+    if not any(each.state is PendingState.STARTED and at - each.since > GRACE for each in plays):
+        return ()
+    addresses = gateway_addresses.found(settings)
+    silent = [
+        address
+        for address, answers in zip(
+            addresses, await asyncio.gather(*map(_answers, addresses)), strict=True
+        )
+        if not answers
+    ]
+    return tuple(
+        Wait(
+            f"gateway {address} does not answer",
+            "its process may stand still: end it (kill -9), and start `mainspring worker gateway`",
+            rank=1,
+        )
+        for address in silent
+    )
+
+
+async def _answers(address: str) -> bool:
+    async with httpx.AsyncClient(timeout=GATEWAY_TIMEOUT_S, trust_env=False) as http:
+        try:
+            await http.get(f"http://{address}/")
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            return True  # nothing listens there, or nothing that this machine can reach
+        except httpx.TimeoutException:
+            return False
+        except httpx.HTTPError:
+            return True  # it answered, in words of another protocol
+    return True
 
 
 async def _describe(client: Client, workflow: str) -> tuple[str, Any] | None:

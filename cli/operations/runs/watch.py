@@ -90,9 +90,11 @@ class RunWatch:
         *,
         on_stderr: bool = False,
         logs: Path | None = None,
+        home: Path | None = None,
     ) -> None:
         """`logs`: of the workers that this process brings, where it does."""
         self._db = db
+        self._home = home
         self._logs = logs
         self._client = client
         self._campaign = campaign
@@ -229,7 +231,7 @@ class RunWatch:
             return self._moves
         self._looked_at = time.monotonic()
         try:
-            scene = await look(self._db, self._client, record)
+            scene = await look(self._db, self._client, record, self._home)
         except RPCError as error:
             self._moves = Moves(lines=(f"Temporal, which does not answer: {error.message}",))
             return self._moves
@@ -293,7 +295,9 @@ def follow(home: Path | None, name: str, say: Callable[[str], None]) -> None:
     async def go(services: Services) -> None:
         ui = services.settings.temporal_link
         campaign = (await campaign_named(services.db, name)).id
-        async with RunWatch(services.db, services.client, campaign, ui) as watch:
+        async with RunWatch(
+            services.db, services.client, campaign, ui, home=services.settings.home
+        ) as watch:
             while not await watch.has_ended():
                 await asyncio.sleep(1.0)
         record = await campaigns.get(services.db, campaign)
