@@ -34,6 +34,7 @@ def start(
     from mainspring.config.campaign import CampaignConfig
     from mainspring.config.files.reading import load_campaign
     from mainspring.ids import campaign_id
+    from mainspring.status import CampaignStatus
 
     given = None
     if file is None:
@@ -44,25 +45,30 @@ def start(
         name = given.name
     console = Screen()
 
-    async def go(services: Any) -> str:
+    async def go(services: Any) -> list[str]:
         config = given or await stored(services.db, name, CampaignConfig)
+        before = await campaigns.find(services.db, campaign_id(config.name))
+        if before is not None and before.status is CampaignStatus.FINISHED:
+            await launch.create(services.db, config)  # refuses a file with other fields
+            show = f"mainspring campaign show {name}"
+            return [f"campaign {name} has finished: nothing is started; see {show}"]
         items = await checklist.of_the_fleet(
             config, services.settings, services.client, services.db
         )
-        items += await checklist.of_the_tasks(config, services.db)
+        if before is None:  # a stored one has its tasks
+            items += await checklist.of_the_tasks(config, services.db)
         print_items(items, console)
-        is_new = await campaigns.find(services.db, campaign_id(config.name)) is None
-        if is_new and not force:
+        status = before.status if before else None
+        if status in (None, CampaignStatus.CANCELLED, CampaignStatus.FAILED) and not force:
             checklist.require(config.name, items)
         if dry_run:
-            return ""
+            return []
         campaign = await launch.create(services.db, config)
+        ran = await launch.runs(services.client, campaign)
         await launch.start(services.client, services.db, campaign, echo)
-        return await launch.left_out(services.db, campaign)
+        done = "runs already" if ran else "is started"
+        follow = f"campaign {name} {done}; follow it: mainspring campaign watch {name}"
+        return [*([told] if (told := await launch.left_out(services.db, campaign)) else []), follow]
 
-    left_out = asyncio.run(with_services(home, go, say=tell))
-    if dry_run:
-        return
-    if left_out:
-        echo(left_out)
-    echo(f"campaign {name} is started; follow it: mainspring campaign watch {name}")
+    for line in asyncio.run(with_services(home, go, say=tell)):
+        echo(line)

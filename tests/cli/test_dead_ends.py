@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from sqlalchemy import select, update
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.contrib.pydantic import pydantic_data_converter
 from typer.testing import CliRunner, Result
@@ -25,6 +26,7 @@ from cli.operations.runs import campaign_launch as launch
 from cli.operations.runs.local_campaign import until_left
 from infra.db.database import Database
 from infra.db.runs import campaigns
+from infra.db.tables.models import CampaignRow
 from infra.db.tasks import tasks
 from infra.temporal.connection import connect
 from mainspring.config.evaluations.verification import VerificationConfig
@@ -116,6 +118,37 @@ async def test_a_pause_without_a_worker_is_recorded_and_takes_effect(
     finally:
         worker.terminate()
         await asyncio.to_thread(worker.wait)
+
+
+async def test_a_start_tells_what_it_does(idle: StackInfo, db: Database, tmp_path: Path) -> None:
+    file = tmp_path / "campaign.toml"
+    file.write_text(
+        'name = "told"\n[tasks]\nnum_train = 2\nnum_heldout = 2\nnum_heldout_templates = 0\n'
+        '[policy]\nmodel = "bundled"\nengines = ["http://127.0.0.1:9"]\n'
+        '[trainer]\ndevice = "cpu"\n[trainer.warm_start]\n'
+    )
+    follow = "follow it: mainspring campaign watch told"
+    for words, done in (([str(file)], "is started"), (["--name", "told"], "runs already")):
+        ended = await run(idle, "campaign", "start", *words, "--force")
+        assert ended.exit_code == 0, ended.output + repr(ended.exception)
+        assert f"campaign told {done}; {follow}" in ended.output
+    client = await connect(load_settings(idle.home), db)
+    await client.get_workflow_handle(campaign_workflow(CampaignId("told"))).terminate()
+    # Cancelled, it is judged as a new one.
+    await campaigns.set_status(db, CampaignId("told"), CampaignStatus.CANCELLED)
+    async with db.transaction() as connection:
+        row = CampaignRow.id == "told"
+        stored = await connection.scalar(select(CampaignRow.config).where(row))
+        assert stored is not None
+        gone = stored | {"policy": stored["policy"] | {"model": "/no/such"}}
+        await connection.execute(update(CampaignRow).where(row).values(config=gone))
+    refused = refusal(await run(idle, "campaign", "start", "--name", "told"))
+    assert "/no/such: no such directory" in refused.message
+    await campaigns.set_status(db, CampaignId("told"), CampaignStatus.FINISHED)
+    ended = await run(idle, "campaign", "start", "--name", "told")
+    assert ended.exit_code == 0
+    said = "campaign told has finished: nothing is started; see mainspring campaign show told"
+    assert ended.output == f"{said}\n"
 
 
 async def test_what_was_cancelled_without_a_worker_starts_again(

@@ -86,3 +86,59 @@ def test_a_missing_shard_is_refused_by_name(tmp_path: Path) -> None:
     weights.rename(tmp_path / "elsewhere")
     found = model_item(campaign(model))
     assert found.state is State.MISSING and "safetensors" in found.found
+
+
+REFUSES_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('System role not "
+    "supported') }}{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+)
+BROKEN = {
+    "cut": "{% for m in messages %}{{ m.content }",
+    "drops replies": "<|im_start|>{{ messages[-1].content }}<|im_end|>",
+    "unknown filter": "{{ messages | nonsense }}",
+    "ends without a special token": "{% for m in messages %}{{ m.content }}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("template", BROKEN.values(), ids=BROKEN.keys())
+def test_a_template_that_cannot_be_used_is_refused_before_anything_starts(
+    tmp_path: Path, template: str
+) -> None:
+    model = save_tiny_model(tmp_path / "model")
+    (model / "chat_template.jinja").write_text(template)
+    found = model_item(campaign(model))
+    assert found.state is State.MISSING and str(model) in found.found
+    assert "template" in found.found
+
+
+@pytest.mark.parametrize("left", ["", "{", "[]", '{"version": "1.0"}'])
+def test_a_tokenizer_that_cannot_be_loaded_is_refused(tmp_path: Path, left: str) -> None:
+    model = save_tiny_model(tmp_path / "model")
+    if left:
+        (model / "tokenizer.json").write_text(left)
+    else:
+        (model / "tokenizer.json").unlink()
+    found = model_item(campaign(model))
+    assert found.state is State.MISSING and str(model) in found.found, found
+
+
+def test_a_template_without_a_system_role_is_refused_for_agents_that_have_one(
+    tmp_path: Path,
+) -> None:
+    model = save_tiny_model(tmp_path / "model")
+    (model / "chat_template.jinja").write_text(REFUSES_SYSTEM)
+    config = campaign(model)
+    found = model_item(config)
+    assert found.state is State.MISSING and "System role not supported" in found.found
+    own = config.model_copy(update={"agent": config.agent.model_copy(update={"kind": "codex"})})
+    assert model_item(own).state is State.OK
+
+
+def test_a_broken_copy_that_a_campaign_began_with_is_told_as_that(tmp_path: Path) -> None:
+    config = campaign(save_tiny_model(tmp_path / "model"))
+    first = tmp_path / "home" / "campaigns" / "c" / "policies" / "v00000" / "hf"
+    save_tiny_model(first)
+    (first / "tokenizer.json").unlink()
+    found = as_before(model_item(config), config, tmp_path / "home")
+    assert found.state is State.MISSING and str(first) in found.found
+    assert "the copy that campaign c began with" in found.found and "another name" in found.fix

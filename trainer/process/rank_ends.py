@@ -33,14 +33,18 @@ from mainspring.words.causes import (
 from mainspring.words.plain_text import plain
 from trainer.process.rank_log import last_words, rank_log
 
-WORDS_CHARS = 300
-"""Length of the end of a rank's log, where that is all there is to tell."""
+WORDS_CHARS = 120
+"""Length of the end of a rank's log, where that is all there is to tell: a screen keeps 300
+characters of a failure, and the log's path is among them."""
+RAY_CHARS = 300
 _MEMORY = (
     "lower trainer.micro_batch_tokens, or give the ranks more memory: `mainspring campaign plan "
     "FILE` tells what they need"
 )
 _AGAIN = "the ranks are started again and resume from the newest checkpoint"
 _OF_RAY = re.compile(r"(?:The actor died|Worker unexpectedly exits|The actor is dead)[^.]*\.")
+_KILLED = re.compile(r"connection error code \d+\. End of file", re.IGNORECASE)
+"""Ray's words for a process that closed its connection without a goodbye: it was given no time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,9 @@ class RankEnds:
         rank, error = next(iter(self.died.items()))
         log = rank_log(logs, rank) if logs else None
         words = shortened(last_words(log), WORDS_CHARS) if log else ""
-        end = f"; the end of {log}: {words}" if words else (f"; its log: {log}" if log else "")
+        end = f"; its log: {log}" if log else ""
+        if words:
+            end += f", which ends with: {words}"
         # What it raised before it died is the cause of its death.
         for index, raised in self.raised.items():
             if is_out_of_memory(raised):
@@ -86,9 +92,12 @@ class RankEnds:
                 else f"out of memory: rank {rank} of the trainer: {_of_ray(error)}"
             )
             return RankOutOfMemory(what + end, remedy=_joined(_MEMORY, _AGAIN))
-        return TrainerLost(
-            f"rank {rank} of the trainer was lost: {_of_ray(error)}{end}", remedy=_AGAIN
-        )
+        if _KILLED.search(str(error)):
+            counted = ", and the kernel counts no lack of memory" if kills is not None else ""
+            what = f"was killed (SIGKILL) or crashed: it ended without an error of its own{counted}"
+        else:
+            what = f"was lost: {_of_ray(error)}"
+        return TrainerLost(f"rank {rank} of the trainer {what}{end}", remedy=_AGAIN)
 
 
 def look(calls: list[Any], timeout_s: float) -> RankEnds:
@@ -120,7 +129,7 @@ def _of_ray(error: BaseException) -> str:
     if not isinstance(error, RayActorError):
         return cause_of(error)
     text = " ".join(plain(str(error)).split())
-    return shortened(" ".join(_OF_RAY.findall(text)) or text, WORDS_CHARS)
+    return shortened(" ".join(_OF_RAY.findall(text)) or text, RAY_CHARS)
 
 
 def _joined(*parts: str) -> str:

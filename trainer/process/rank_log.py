@@ -3,6 +3,7 @@ outlives the rank. Of each rank the current life and the one before are kept, ea
 """
 
 import os
+import re
 from pathlib import Path
 
 from mainspring.words.plain_text import plain
@@ -11,6 +12,8 @@ MAX_BYTES = 4 << 20
 TAIL_LINES = 4
 TAIL_BYTES = 4 << 10
 _STDOUT, _STDERR = 1, 2
+_WARNING = re.compile(r"^.*:\d+: \w*Warning: .*\n(?:  .*(?:\n|$))?", re.MULTILINE)
+"""With the line of code below it."""
 
 
 def rank_log(directory: Path, rank: int) -> Path:
@@ -35,10 +38,12 @@ def bound(log: Path) -> None:
 
 
 def last_words(log: Path) -> str:
-    """The end of what a rank printed, in one line; empty when it printed nothing."""
+    """The end of what a rank printed, in one line and without Python's warnings, which libraries
+    print at each start; empty when it printed nothing."""
     if not log.exists():
         return ""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - TAIL_BYTES))
-        lines = plain(file.read().decode(errors="replace")).splitlines()
+        text = _WARNING.sub("", plain(file.read().decode(errors="replace")))
+    lines = text.splitlines()
     return " | ".join(line.strip() for line in lines[-TAIL_LINES:] if line.strip())

@@ -1,6 +1,6 @@
 """Whether a campaign can be started with its `policy.model`: an item of its checklist.
 
-Reads headers and sizes alone, so a model of any size is looked at in milliseconds. Used by
+Reads headers, sizes and the tokenizer, so a model of any size is looked at in a second. Used by
 `cli.operations.checks.checklist`.
 """
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cli.operations.checks.checklist_item import Item, State
 from infra.policy.model.model_files import check_model_directory, read_facts
+from infra.policy.model.tokenizer import ChatTokenizer
 from infra.policy.model.weight_files import check_same_weights
 from mainspring.artifacts import layout
 from mainspring.config.campaign import CampaignConfig
@@ -37,6 +38,7 @@ def model_item(config: CampaignConfig) -> Item:
     try:
         check_model_directory(directory)
         check_divides(read_shape(directory), config.trainer)
+        _check_chat(directory, config)
     except ModelError as error:
         return Item("model", State.MISSING, error.message, error.remedy)
     own = read_facts(directory).max_context
@@ -63,7 +65,22 @@ def as_before(item: Item, config: CampaignConfig, home: Path) -> Item:
         found = f"{error.message}; campaign {config.name} began with that one"
         fix = "put the model back that the campaign began with, or give the new campaign another "
         return Item("model", State.MISSING, found, fix + "name")
+    try:
+        _check_chat(first, config)
+    except ModelError as error:
+        found = f"{error.message}; it is the copy that campaign {config.name} began with"
+        fix = "give the campaign another name: nothing could be played with this copy"
+        return Item("model", State.MISSING, found, fix)
     return item
+
+
+def _check_chat(directory: Path, config: CampaignConfig) -> None:
+    """Raises ModelError unless the tokenizer and its template make the prompts of the agent, as far
+    as they are known: an agent of one's own or a program may ask for nothing but turns."""
+    tokenizer = ChatTokenizer(directory)
+    if config.agent.kind in ("bash", BUNDLED):
+        tokenizer.prompt_ids("system", "task")
+    tokenizer.next_prompt_ids("output", closed=True)
 
 
 def model_bytes(directory: Path) -> int:

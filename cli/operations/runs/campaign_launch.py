@@ -323,6 +323,15 @@ async def _until_cancelled(
     return True
 
 
+async def runs(client: Client, campaign: CampaignId) -> bool:
+    """Whether its workflow runs, and is not being cancelled."""
+    handle = client.get_workflow_handle(campaign_workflow(campaign))
+    described = await describe(handle)
+    if described is None or described.status is not WorkflowExecutionStatus.RUNNING:
+        return False
+    return not described.raw_description.workflow_extended_info.cancel_requested
+
+
 async def is_being_cancelled(handle: WorkflowHandle) -> bool:
     described = await describe(handle)
     if described is None or described.status is not WorkflowExecutionStatus.RUNNING:
