@@ -56,7 +56,7 @@ async def _run(
         link = await ServiceLink.open(settings, db)
         over_http = partial(serve_over_http, api_key=settings.policy_api_key)
         served = ServedCampaigns(db, over_http)
-        notices = Notices(settings.database_url, CHANNEL)
+        notices = Notices(settings.session_url, CHANNEL)
         known = FactCache(db)
         app = make_app(
             DurableAnswers(db, link.client, known, notices, served),

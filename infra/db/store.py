@@ -13,7 +13,7 @@ from typing import NewType
 
 from sqlalchemy import func, or_, select, text, update
 
-from infra.db.database import Database
+from infra.db.database import Database, kept
 from infra.db.tables.models import StoreRow
 from mainspring.errors import DatabaseError
 
@@ -67,6 +67,7 @@ async def sweep_turn(db: Database, every: timedelta) -> AsyncIterator[bool]:
                 or_(StoreRow.swept_at.is_(None), StoreRow.swept_at < func.now() - every)
             )
         )
-        yield bool(mine)
+        async with kept(connection):
+            yield bool(mine)
         if mine:
             await connection.execute(update(StoreRow).values(swept_at=func.clock_timestamp()))

@@ -37,6 +37,11 @@ class Settings(BaseSettings):
     """State of the embedded stack, checkpoints, reports and logs."""
     database_url: str = ""
     """postgresql://user:password@host:port/name; empty: the embedded Postgres."""
+    database_direct_url: str = ""
+    """The server's own, where `database_url` is a pooler's: for what needs a session, as LISTEN and
+    migrations. Empty: `database_url`."""
+    database_pool: int = Field(default=0, ge=0)
+    """Connections of this process to Postgres at most; 0: as many as its role needs."""
     temporal_address: str = ""
     """host:port; empty: the embedded Temporal."""
     temporal_namespace: str = ""
@@ -75,6 +80,11 @@ class Settings(BaseSettings):
     @property
     def stack_file(self) -> Path:
         return self.home / STACK_FILE
+
+    @property
+    def session_url(self) -> str:
+        """The database's URL for what needs a session of its own."""
+        return self.database_direct_url or self.database_url
 
     @property
     def temporal_link(self) -> str:
