@@ -26,6 +26,8 @@ from mainspring.protocol.timeouts import (
 CONNECT_TIMEOUT_S = 10.0
 PORT = 5432
 SETTING = "MAINSPRING_DATABASE_URL"
+APPLICATION = "mainspring"
+"""Name of our connections in the server's list."""
 _URL = re.compile(
     r"postgres(?:ql)?(?:\+\w+)?://(?:(?P<user>[^:/@?]*)(?::(?P<password>[^@?]*))?@)?"
     r"(?P<hosts>[^/?@]*)(?:/(?P<dbname>[^?]*))?(?:\?(?P<query>[^@]*))?"
@@ -123,6 +125,11 @@ class Address:
         return f"{hosts}/{self.database or self.user or ''}"
 
     @property
+    def is_unnamed(self) -> bool:
+        """Whether the URL leaves the name of its connections to us."""
+        return self.startup["application_name"] == APPLICATION
+
+    @property
     def tried(self) -> tuple[tuple[str, int], ...]:
         """Hosts to try, in their order."""
         return self.hosts or tuple((host, PORT) for host in _USUAL_HOSTS)
@@ -154,7 +161,7 @@ def read_address(url: str) -> Address:
     hosts = _hosts(found["hosts"] or "", given.pop("host", ""), given.pop("port", ""))
     if not hosts:
         hosts = _hosts("", os.environ.get("PGHOST", ""), os.environ.get("PGPORT", ""))
-    startup = {"application_name": "mainspring"}
+    startup = {"application_name": APPLICATION}
     for name in ("fallback_application_name", "application_name", "options"):
         if name in given:
             startup[name.removeprefix("fallback_")] = given.pop(name)

@@ -53,13 +53,16 @@ class Database:
         *,
         pool_size: int = 8,
         command_timeout_s: float | None = COMMAND_TIMEOUT_S,
+        label: str = "",
     ) -> Self:
-        """Connects on first use, so this never fails for a server that is down. Raises
-        ConfigError."""
+        """Connects on first use, so this never fails for a server that is down. `label`: of its
+        connections in the server's list, where no pooler stands between. Raises ConfigError."""
         address = read_address(url)
 
         def connect() -> Any:
-            session = await_only(open_session(address, command_timeout_s=command_timeout_s))
+            session = await_only(
+                open_session(address, command_timeout_s=command_timeout_s, label=label)
+            )
 
             async def given() -> asyncpg.Connection:
                 return session

@@ -33,10 +33,6 @@ OF_A_CONNECTION = {
     "tcp_keepalives_count": f"{PROBES_LOST}",
     "tcp_user_timeout": f"{SILENT_PEER_S:.0f}s",
 }
-_SET = ", ".join(
-    f"set_config('{name}', '{value}', false)"
-    for name, value in {**OF_A_TRANSACTION, **OF_A_CONNECTION}.items()
-)
 _SET_LOCAL = "".join(f" SET LOCAL {name} = '{value}';" for name, value in OF_A_TRANSACTION.items())
 
 
@@ -50,14 +46,21 @@ class Session(asyncpg.Connection):
             query += _SET_LOCAL
         return await super().execute(query, *args, timeout=timeout)
 
-    async def set_up(self, keep_alive: KeepAlive) -> None:
-        """Find out whether a pooler stands between, and set what outlasts a transaction if none."""
+    async def set_up(self, keep_alive: KeepAlive, label: str) -> None:
+        """Find out whether a pooler stands between, and set what outlasts a transaction if none.
+        `label`: what the server lists the connection as; empty: as the address has it."""
         link: Any = self
         sock = link._transport.get_extra_info("socket")  # asyncpg has no public way to it
         _keep_alive(sock, keep_alive)
         # A pooler makes up the process id that it tells: cancelling goes through it. One message
         # asks and sets. A simple query: it needs no statement, which a pooler may lose.
-        told = await self._simple(f"SELECT {_SET} WHERE pg_backend_pid() = {self.get_server_pid()}")
+        wanted = {**OF_A_TRANSACTION, **OF_A_CONNECTION}
+        if label:
+            wanted["application_name"] = label.replace("'", "")
+        sets = ", ".join(
+            f"set_config('{name}', '{value}', false)" for name, value in wanted.items()
+        )
+        told = await self._simple(f"SELECT {sets} WHERE pg_backend_pid() = {self.get_server_pid()}")
         self.pooled = told == "SELECT 0"
 
     async def _simple(self, query: str) -> str:
@@ -68,7 +71,7 @@ CLOSED_AT_LOGIN = "the connection was closed during the log-in"
 
 
 async def open_session(
-    address: Address, *, command_timeout_s: float | None = COMMAND_TIMEOUT_S
+    address: Address, *, command_timeout_s: float | None = COMMAND_TIMEOUT_S, label: str = ""
 ) -> Session:
     """Connect to the first of the hosts that can be used. Raises what asyncpg raises."""
     last: Exception | None = None
@@ -90,7 +93,7 @@ async def open_session(
             last = ConnectionError(CLOSED_AT_LOGIN)
             continue
         try:
-            await session.set_up(address.keep_alive)
+            await session.set_up(address.keep_alive, label if address.is_unnamed else "")
         except BaseException:
             session.terminate()
             raise

@@ -40,8 +40,8 @@ class Settings(BaseSettings):
     database_direct_url: str = ""
     """The server's own, where `database_url` is a pooler's: for what needs a session, as LISTEN and
     migrations. Empty: `database_url`."""
-    database_pool: int = Field(default=0, ge=0)
-    """Connections of this process to Postgres at most; 0: as many as its role needs."""
+    database_pool: int | None = Field(default=None, ge=2)
+    """Connections of a process to Postgres at most; unset: as many as its role needs."""
     temporal_address: str = ""
     """host:port; empty: the embedded Temporal."""
     temporal_namespace: str = ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from temporalio.service import RPCError
 
-from infra.db.connect import open_database
+from infra.db.connect import Connections, connections, open_database
 from infra.db.database import Database
 from infra.db.nodes.nodes import list_nodes
 from infra.db.store import StoreId, identity
@@ -103,7 +103,11 @@ async def _services(settings: Settings) -> list[Finding]:
             # A node that was lost polls no more than one that stopped.
             gone = (NodeStatus.STOPPED, NodeStatus.LOST)
             num_nodes = sum(node.status not in gone for node in await list_nodes(db))
-            return [*services, polls_finding(num_nodes)] if num_nodes else services
+            if num_nodes:
+                services.append(polls_finding(num_nodes))
+            if not db.is_pooled:  # a pooler's clients are its own to count
+                services.append(connections_finding(await connections(db)))
+            return services
     except MainspringError as error:
         return [Finding("database", False, str(error)), await _temporal(settings)]
 
@@ -121,6 +125,21 @@ async def _temporal(
     except (MainspringError, RPCError) as error:
         return Finding("temporal", False, str(error))
     return Finding("temporal", True, f"{settings.temporal_address}, namespace {client.namespace}")
+
+
+def connections_finding(open_ones: Connections) -> Finding:
+    """Connections that our processes may open, beside what the database server allows."""
+    needed = open_ones.ours + open_ones.others
+    found = (
+        f"{open_ones.num_processes} processes may open {open_ones.ours} connections, others have "
+        f"{open_ones.others} open, and the server allows {open_ones.allowed}"
+    )
+    if needed > open_ones.allowed:
+        found += (
+            f"\n  raise max_connections by {needed - open_ones.allowed} or more, or set "
+            "MAINSPRING_DATABASE_POOL=2 for the processes with the largest pools"
+        )
+    return Finding("database connections", needed <= open_ones.allowed, found, required=False)
 
 
 def polls_finding(num_nodes: int) -> Finding:
