@@ -4,6 +4,7 @@ Order: environment, then `<home>/stack.json` (written by `mainspring up`), then 
 """
 
 import json
+import os
 import socket
 from enum import StrEnum
 from pathlib import Path
@@ -85,6 +86,13 @@ class Settings(BaseSettings):
     def session_url(self) -> str:
         """The database's URL for what needs a session of its own."""
         return self.database_direct_url or self.database_url
+
+    @property
+    def temporal_is_embedded(self) -> bool:
+        """Whether the address is the one that the embedded stack of this home recorded."""
+        return not os.environ.get(
+            "MAINSPRING_TEMPORAL_ADDRESS"
+        ) and self.temporal_address == _recorded(self.stack_file).get("temporal_address")
 
     @property
     def temporal_link(self) -> str:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from infra.db.database import Database
 from mainspring.config.settings import Settings
-from mainspring.errors import DatabaseError
+from mainspring.errors import DatabaseError, TemporalError
 from mainspring.words.figures import duration
 
 T = TypeVar("T")
@@ -67,15 +67,15 @@ async def _database(settings: Settings) -> str:
 
 
 async def _temporal(settings: Settings) -> str:
-    from temporalio.client import Client  # a third of a second, which listings do without
+    from infra.temporal.connection import connect  # a third of a second, which listings do without
 
     address = settings.temporal_address
     if not address:
         return ""
     try:
         async with asyncio.timeout(PROBE_S):
-            await Client.connect(address)
-    except (RuntimeError, TimeoutError):
+            await connect(settings)
+    except (TemporalError, TimeoutError):
         return _waiting("Temporal", address)
     return ""
 

@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import socket
-import ssl
 import struct
 import subprocess
 from collections.abc import AsyncIterator
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.certificates import Certificate
+from tests.tls_front import passed_on, server_context
 from tests.waiting import until
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
@@ -53,11 +53,7 @@ async def speaking_tls(
     url: str, certificate: Certificate, authority: Path | None = None
 ) -> AsyncIterator[TlsServer]:
     """`certificate`: the server's. `authority`: clients need a certificate of it."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate.cert, certificate.key)
-    if authority is not None:
-        context.load_verify_locations(authority)
-        context.verify_mode = ssl.CERT_REQUIRED
+    context = server_context(certificate, authority)
     place = urlsplit(url)
     server = TlsServer("")
 
@@ -75,11 +71,7 @@ async def speaking_tls(
             version = writer.get_extra_info("ssl_object").version()
             server.seen.append(f"{version} {told.get('commonName', '')}")
             first = b""
-        behind, to_server = await asyncio.open_connection(place.hostname, place.port)
-        to_server.write(first)
-        async with asyncio.TaskGroup() as both:
-            both.create_task(_pass_on(reader, to_server))
-            both.create_task(_pass_on(behind, writer))
+        await passed_on(reader, writer, place.hostname, place.port, first)
 
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with listening:
@@ -89,14 +81,6 @@ async def speaking_tls(
 
 
 SSL_REQUEST = struct.pack("!ii", 8, 80877103)
-
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
 
 
 @asynccontextmanager
