@@ -202,15 +202,22 @@ from urllib.parse import urlsplit
 
 names = ("the database", 5432), ("Temporal", 7233)
 for (name, default), text in zip(names, os.environ["ADDRESSES"].split(" ")):
-    try:
-        parts = urlsplit(text if "://" in text else "//" + text)
-        host, port = parts.hostname or "", parts.port or default
-    except ValueError as error:
-        sys.exit(f"node.sh: the address of {name} cannot be read: {error}")
-    try:
-        socket.create_connection((host, port), float(os.environ["TIMEOUT_S"])).close()
-    except OSError as error:
-        sys.exit(f"node.sh: {name} does not answer at {host}:{port}: {error}")
+    parts = urlsplit(text if "://" in text else "//" + text)
+    refused = ""
+    for one in filter(None, parts.netloc.rpartition("@")[2].split(",")):
+        try:
+            place = urlsplit("//" + one)
+            host, port = place.hostname or "", place.port or default
+        except ValueError as error:
+            sys.exit(f"node.sh: the address of {name} cannot be read: {error}")
+        try:
+            socket.create_connection((host, port), float(os.environ["TIMEOUT_S"])).close()
+            break
+        except OSError as error:
+            refused = refused or f"node.sh: {name} does not answer at {host}:{port}: {error}"
+    else:
+        if refused:
+            sys.exit(refused)
 ' || exit 1
 }
 
