@@ -3,3 +3,15 @@
 The roof: nothing imports it. Command modules import heavy things inside their commands only, so
 that importing the command line stays under half a second.
 """
+
+import sys
+
+from mainspring.errors import ConfigError
+from mainspring.own_packages import refuse_strangers
+
+try:
+    # Before the commands' own imports, which would fail in a stranger's files.
+    refuse_strangers()
+except ConfigError as error:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(error.exit_code)

@@ -61,7 +61,17 @@ _TLS = (
     ),
 )
 """What OpenSSL or the driver tells, what it means, and the remedy; the first that fits."""
-_POOLER = (
+_SERVER = (
+    (
+        "no encryption$|no encryption[^a-z]",
+        "it takes encrypted connections alone, or not from here",
+        f"add sslmode=verify-full and sslrootcert to {SETTING}; or mend its pg_hba.conf",
+    ),
+    (
+        "valid client certificate",
+        "it asks for a client's certificate",
+        f"give sslcert and sslkey in {SETTING}",
+    ),
     (
         r"unsupported startup parameter: (\w+)",
         "the pooler refuses the parameter {}",
@@ -118,9 +128,9 @@ def classify(error: Exception, name: str) -> Exception:
 
 
 def _known(cause: BaseException | None) -> tuple[str, str] | None:
-    """The meaning of what TLS or a pooler tells, with its remedy."""
+    """The meaning of what TLS, the server or a pooler tells, with its remedy."""
     told = str(cause)
-    table = _TLS if isinstance(cause, (ssl.SSLError, ConnectionError)) else _POOLER
+    table = _TLS if isinstance(cause, (ssl.SSLError, ConnectionError)) else _SERVER
     for pattern, meaning, remedy in table:
         if found := re.search(pattern, told):
             return meaning.format(*found.groups()), remedy

@@ -123,7 +123,7 @@ def test_dry_run_says_what_it_would_do_and_does_nothing(
         ({"--capacity": "many"}, 2, "many: not a whole number"),
         ({"--node-id": "it's"}, 2, "MAINSPRING_NODE_ID holds a single quote"),
         ({"--source": "/nowhere"}, 2, "/nowhere is no checkout, no wheel and no version"),
-        ({"--python": "/bin/false"}, 2, "/bin/false is no Python 3.11 or 3.12"),
+        ({"--python": "/bin/false"}, 2, "/bin/false is no Python 3.11 to 3.13"),
         ({"--env-file": "/nowhere"}, 2, "/nowhere cannot be read"),
         ({"--capacity": ""}, 2, "--capacity needs a value"),
         ({"--what": "x"}, 2, "unknown option --what"),

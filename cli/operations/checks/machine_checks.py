@@ -21,6 +21,7 @@ from infra.temporal.connection import check_owner, connect, settled
 from infra.verdicts import swebench
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import MainspringError
+from mainspring.own_packages import overwritten
 from mainspring.status import NodeStatus
 from workers.polling import ALLOWED_POLLS, BUSY_NODE_POLLS, IDLE_NODE_POLLS
 
@@ -44,6 +45,12 @@ class Finding:
 async def examine(home: Path | None) -> list[Finding]:
     settings = load_settings(home)
     findings = await _services(settings)
+    if changed := overwritten():
+        found = (
+            f"{len(changed)} files are another distribution's, as {changed[0]}\n"
+            "  install Mainspring into an environment of its own"
+        )
+        findings.append(Finding("packages", False, found))
     backends = await available_backends(settings.home / "sandboxes")
     for name, backend in backends.items():
         works = not isinstance(backend, BackendUnavailable)
