@@ -6,12 +6,13 @@ that importing the command line stays under half a second.
 
 import sys
 
+from cli.own_packages import refuse_strangers
+from cli.terminal_text import echo
 from mainspring.errors import ConfigError
-from mainspring.own_packages import refuse_strangers
 
 try:
     # Before the commands' own imports, which would fail in a stranger's files.
     refuse_strangers()
 except ConfigError as error:
-    print(f"error: {error}", file=sys.stderr)
+    echo(f"error: {error}", err=True)
     sys.exit(error.exit_code)

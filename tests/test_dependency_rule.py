@@ -217,6 +217,9 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"connect", "nodes", "rollouts", "tasks"},
         {"fence", "listening", "store"},
         {"database"},
+        {"faults"},
+        {"session"},
+        {"address"},
         {"tables"},
     ),
     "infra/policy": (
@@ -235,7 +238,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"options"},
         {"operations", "progress"},
         {"tables"},
-        {"terminal_text"},
+        {"own_packages", "terminal_text"},
     ),
     "cli/operations": ({"runs"}, {"checks"}, {"machine"}),
 }

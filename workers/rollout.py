@@ -17,7 +17,7 @@ from activities.runs import RunActivities
 from activities.training.publishing import PublishingActivities
 from activities.training.sft import SftActivities
 from infra.db.cache import FactCache
-from infra.db.connect import Role, open_database
+from infra.db.connect import PoolRole, open_database
 from infra.log_setup import set_up
 from infra.policy.serving import Serve, ServedCampaigns, serve_over_http
 from infra.temporal.faults import Faults
@@ -57,7 +57,7 @@ def main(home: Path | None, serve: Serve | None = None) -> None:
 
 
 async def _run(settings: Settings, serve: Serve | None) -> None:
-    async with open_database(settings, Role.ROLLOUT) as db:
+    async with open_database(settings, PoolRole.ROLLOUT) as db:
         link = await ServiceLink.open(settings, db)
         client = link.client
         known = FactCache(db)

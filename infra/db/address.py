@@ -42,7 +42,7 @@ _BY_DRIVER = frozenset(
         *("target_session_attrs", "krbsrvname", "gsslib"),
     )
 )
-"""What asyncpg reads from a URL, as libpq does."""
+"""Parameters that asyncpg reads from a URL, as libpq does."""
 _FILES = ("sslcert", "sslkey", "sslrootcert", "sslcrl", "passfile")
 _TLS_VERSIONS = ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
 _SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
@@ -103,7 +103,7 @@ class KeepAlive:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ServerAddress:
     hosts: tuple[tuple[str, int], ...]
     """Host, or the folder of a socket, and port, in the order in which they are tried. Empty: the
     usual sockets of this machine, then its loopback."""
@@ -146,7 +146,7 @@ class Address:
         }
 
 
-def read_address(url: str) -> Address:
+def read_address(url: str) -> ServerAddress:
     """The address that a URL means. Raises ConfigError naming a parameter that cannot be had."""
     found = _URL.fullmatch(url)
     if found is None:
@@ -174,7 +174,7 @@ def read_address(url: str) -> Address:
         )
     keep_alive = _keep_alive(given)
     driver = _for_driver(given)
-    return Address(
+    return ServerAddress(
         hosts=hosts,
         user=user,
         password=password,
@@ -257,7 +257,7 @@ def _keep_alive(given: dict[str, str]) -> KeepAlive:
 
 
 def _for_driver(given: Mapping[str, str]) -> dict[str, str]:
-    """What the driver reads; the rest must mean nothing. Raises ConfigError."""
+    """Parameters that the driver reads; the rest must mean nothing. Raises ConfigError."""
     passed: dict[str, str] = {}
     for name, value in given.items():
         if name in _BY_DRIVER:

@@ -34,8 +34,8 @@ _CONNECTIONS = text(
 """One pool has one label, however many of its connections are open."""
 
 
-class Role(StrEnum):
-    """What a process is to the database: how many connections it needs."""
+class PoolRole(StrEnum):
+    """Kind of a process, which tells how many connections it needs."""
 
     NODE = "node"
     """Beats, looks, and what its activities write: milliseconds each."""
@@ -51,7 +51,7 @@ class Role(StrEnum):
         """A hundred processes stay within 300 connections: 90 nodes, 5 rollout workers, 3 gateways,
         a trainer and its standby have 239. No role has one alone: the sweep holds one at its work.
         """
-        return {Role.GATEWAY: 4, Role.ROLLOUT: 8}.get(self, 2)
+        return {PoolRole.GATEWAY: 4, PoolRole.ROLLOUT: 8}.get(self, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,18 @@ class Connections:
     """Connections of the server, by whom they are or may be taken."""
 
     allowed: int
-    """Of everybody together; what the server reserves for its operators is not counted."""
+    """Connections of everybody together, without those that are reserved for operators."""
     num_processes: int
     """Processes of ours that are connected to this database."""
     ours: int
-    """What their pools may open."""
+    """Connections that their pools may open."""
     others: int
-    """What others have open now."""
+    """Connections that others have open now."""
 
 
 @asynccontextmanager
 async def open_database(
-    settings: Settings, role: Role = Role.COMMAND, *, pool_size: int | None = None
+    settings: Settings, role: PoolRole = PoolRole.COMMAND, *, pool_size: int | None = None
 ) -> AsyncIterator[Database]:
     """A checked Database, closed at the end. `pool_size`: of what needs another number than its
     role. Raises DatabaseError."""
@@ -108,11 +108,11 @@ async def _check_sessions(settings: Settings, db: Database) -> None:
 
 
 async def connections(db: Database) -> Connections:
-    """Raises DatabaseError."""
+    """Count the connections that our processes may open, and others have. Raises DatabaseError."""
     async with db.statement() as connection:
         row = (await connection.execute(_CONNECTIONS, {"ours": f"{_OURS}%"})).one()
     pools = {name: int(name.partition("pool=")[2].partition(" ")[0]) for name in row.names or ()}
-    listening = sum(name.startswith(f"{_OURS}{Role.GATEWAY}") for name in pools)
+    listening = sum(name.startswith(f"{_OURS}{PoolRole.GATEWAY}") for name in pools)
     return Connections(row.allowed, len(pools), sum(pools.values()) + listening, row.others)
 
 

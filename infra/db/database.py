@@ -19,7 +19,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.util import await_only
 
-from infra.db.address import Address, read_address
+from infra.db.address import ServerAddress, read_address
 from infra.db.faults import UPGRADE, classify
 from infra.db.session import COMMAND_TIMEOUT_S, OF_A_TRANSACTION, is_pooled, open_session
 from mainspring.errors import DatabaseError
@@ -40,7 +40,7 @@ NUM_STATEMENTS = 100
 class Database:
     """A small pool of connections. One per process and event loop."""
 
-    def __init__(self, engine: AsyncEngine, address: Address) -> None:
+    def __init__(self, engine: AsyncEngine, address: ServerAddress) -> None:
         self._engine = engine
         self._one_by_one = engine.execution_options(isolation_level="AUTOCOMMIT")
         self.address = address

@@ -60,7 +60,7 @@ _TLS = (
         f"see the server's log; sslmode=verify-full, and sslcert and sslkey, go into {SETTING}",
     ),
 )
-"""What OpenSSL or the driver tells, what it means, and the remedy; the first that fits."""
+"""Text of OpenSSL or the driver, its meaning, and the remedy; the first that fits."""
 _SERVER = (
     (
         "no encryption$|no encryption[^a-z]",

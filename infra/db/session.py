@@ -11,7 +11,7 @@ from typing import Any
 
 import asyncpg
 
-from infra.db.address import Address, KeepAlive
+from infra.db.address import KeepAlive, ServerAddress
 from mainspring.protocol.timeouts import (
     FROZEN_TRANSACTION_S,
     PROBE_EVERY_S,
@@ -36,7 +36,7 @@ OF_A_CONNECTION = {
 _SET_LOCAL = "".join(f" SET LOCAL {name} = '{value}';" for name, value in OF_A_TRANSACTION.items())
 
 
-class Session(asyncpg.Connection):
+class ServerSession(asyncpg.Connection):
     pooled = False
     """A pooler stands between: what is set, prepared or listened to may be another session's."""
 
@@ -71,8 +71,8 @@ CLOSED_AT_LOGIN = "the connection was closed during the log-in"
 
 
 async def open_session(
-    address: Address, *, command_timeout_s: float | None = COMMAND_TIMEOUT_S, label: str = ""
-) -> Session:
+    address: ServerAddress, *, command_timeout_s: float | None = COMMAND_TIMEOUT_S, label: str = ""
+) -> ServerSession:
     """Connect to the first of the hosts that can be used. Raises what asyncpg raises."""
     last: Exception | None = None
     for host, port in address.tried:
@@ -80,7 +80,7 @@ async def open_session(
             session = await asyncpg.connect(
                 host=host,
                 port=port,
-                connection_class=Session,
+                connection_class=ServerSession,
                 command_timeout=command_timeout_s,
                 # Of the driver's own few statements, which a pooler would lose.
                 statement_cache_size=0,

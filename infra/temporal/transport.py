@@ -1,8 +1,8 @@
 """How the configured Temporal server is spoken to: TLS, client certificates and API keys.
 
-They are read as the SDK's environment configuration has them: `TEMPORAL_TLS*`, `TEMPORAL_API_KEY`,
-`TEMPORAL_GRPC_META_*`, `TEMPORAL_PROFILE` and its file. Invariants: which server it is, the
-project's settings tell; the embedded one is spoken to in plain; no message has a key.
+They are read as the SDK's environment configuration has them: from its variables, TEMPORAL_TLS
+and others, and from a profile of its file. Invariants: which server it is, the project's settings
+tell; the embedded one is spoken to in plain; no message has a key.
 """
 
 import os
@@ -53,13 +53,13 @@ _MEANINGS = (
         f"check {_PAIR}",
     ),
 )
-"""What the SDK's text has, what it means, and the remedy; the first that fits."""
+"""Text of the SDK, its meaning, and the remedy; the first that fits."""
 _CUT = "error after connection.*(?:transport error|stream closed|peer closed)"
 """The server took the connection and ended it at the first call."""
 
 
 def transport(settings: Settings) -> dict[str, Any]:
-    """Arguments of `Client.connect` beside its address and namespace. Raises ConfigError."""
+    """Arguments of connecting a client, beside its address and namespace. Raises ConfigError."""
     if settings.temporal_is_embedded:
         return {"tls": False}
     _check_variables()
@@ -85,7 +85,7 @@ def transport(settings: Settings) -> dict[str, Any]:
 
 
 def unanswered(settings: Settings, error: Exception) -> TemporalError:
-    """What the SDK's `error` at connecting means, and what to do."""
+    """Meaning of the SDK's `error` at connecting, and what to do."""
     told = str(error)
     address = settings.temporal_address
     for pattern, meaning, remedy in _MEANINGS:
@@ -111,7 +111,7 @@ def unanswered(settings: Settings, error: Exception) -> TemporalError:
 
 
 def _check_variables() -> None:
-    """What the SDK would pass over in silence. Raises ConfigError."""
+    """Refuse variables that the SDK would pass over in silence. Raises ConfigError."""
     for name in ("TEMPORAL_TLS", "TEMPORAL_TLS_DISABLE_HOST_VERIFICATION"):
         value = os.environ.get(name, "").lower()
         if value and value not in _YES_OR_NO:

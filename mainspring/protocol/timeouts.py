@@ -107,5 +107,5 @@ PROBE_EVERY_S = 10.0
 PROBES_LOST = 3
 """Probes without an answer after which the peer's machine is gone."""
 SILENT_PEER_S = 45.0
-"""What was sent and is not acknowledged for this long ends the connection, a full window too: a
-frozen process's kernel takes no more of a long answer."""
+"""Bytes that are sent and not acknowledged for this long end the connection, and so does a full
+window: a frozen process's kernel takes no more of a long answer."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from temporalio.service import RPCError
 
+from cli.own_packages import overwritten
 from infra.db.connect import Connections, connections, open_database
 from infra.db.database import Database
 from infra.db.nodes.nodes import list_nodes
@@ -21,7 +22,6 @@ from infra.temporal.connection import check_owner, connect, settled
 from infra.verdicts import swebench
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import MainspringError
-from mainspring.own_packages import overwritten
 from mainspring.status import NodeStatus
 from workers.polling import ALLOWED_POLLS, BUSY_NODE_POLLS, IDLE_NODE_POLLS
 

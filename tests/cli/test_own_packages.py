@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mainspring import own_packages
+from cli import own_packages
 
 ROOT = Path(own_packages.__file__).parents[1]
 
