@@ -121,7 +121,10 @@ class ServerAddress:
     @property
     def name(self) -> str:
         """host:port/database, for messages."""
-        hosts = ",".join(f"{host}:{port}" for host, port in self.hosts) or f"localhost:{PORT}"
+        hosts = ",".join(
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts
+        )
+        hosts = hosts or f"localhost:{PORT}"
         return f"{hosts}/{self.database or self.user or ''}"
 
     @property
@@ -184,6 +187,14 @@ def read_address(url: str) -> ServerAddress:
         driver=driver,
         keep_alive=keep_alive,
     )
+
+
+def place(url: str) -> str:
+    """The host, port and database of a URL, for screens; its words when it cannot be read."""
+    try:
+        return read_address(url).name if url else ""
+    except ConfigError as error:
+        return error.message
 
 
 def _parameters(query: str) -> dict[str, str]:

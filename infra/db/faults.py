@@ -79,6 +79,16 @@ _SERVER = (
         "it by ALTER ROLE",
     ),
     (
+        "idle-in-transaction timeout",
+        "this process stood still within a transaction, and the server ended its session",
+        "what it did there is tried again; see what stopped the process or its machine",
+    ),
+    (
+        "no more connections allowed|query_wait_timeout",
+        "the pooler has no connection left",
+        "raise PgBouncer's max_client_conn, default_pool_size or query_wait_timeout",
+    ),
+    (
         "transaction blocks not allowed",
         "the pooler is in statement mode, which has no transactions",
         "set PgBouncer's pool_mode to transaction or session",

@@ -21,8 +21,8 @@ from infra.db.faults import classify
 from infra.db.session import open_session
 
 RECONNECT_S = 1.0
-PROOF_S = 3.0
-"""A notice between two connections takes milliseconds."""
+PROOF_S = 5.0
+"""A notice between two connections takes milliseconds, on a machine that is not overloaded."""
 _LOST = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 _log = structlog.get_logger(__name__)
 
@@ -59,12 +59,16 @@ class Notices:
                 await task
 
     async def _run_forever(self) -> None:
+        told = ""
         while True:
             try:
                 await self._listen()
             except _LOST as error:
                 reason = str(classify(error, self._address.name))
-                _log.warning("not listening to Postgres", channel=self._channel, reason=reason)
+                # A server that is away is asked each second, and told of once.
+                note = _log.debug if reason == told else _log.warning
+                note("not listening to Postgres", channel=self._channel, reason=reason)
+                told = reason
             await asyncio.sleep(RECONNECT_S)
 
     async def _listen(self) -> None:

@@ -16,6 +16,7 @@ from typing import ParamSpec, TypeVar
 
 from temporalio.service import RPCError
 
+from infra.db.address import place
 from infra.db.database import Database
 from infra.db.store import identity, put_namespace
 from infra.stack import home as homes
@@ -161,7 +162,7 @@ async def status(home: Path) -> list[ServiceState]:
     return [
         ServiceState(
             "postgres",
-            settings.database_url.rpartition("@")[2],
+            place(settings.database_url),
             None if configured.database_url else postgres,
             database_problem,
         ),

@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from infra.db.address import place
 from infra.db.database import Database
 from mainspring.config.settings import Settings
 from mainspring.errors import DatabaseError, TemporalError
@@ -62,7 +63,7 @@ async def _database(settings: Settings) -> str:
         async with asyncio.timeout(PROBE_S), Database.open(url, pool_size=1) as db:
             await db.revision()
     except (TimeoutError, DatabaseError):
-        return _waiting("Postgres", url.rpartition("@")[2])
+        return _waiting("Postgres", place(url))
     return ""
 
 

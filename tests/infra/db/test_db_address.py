@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.db.address import KeepAlive, read_address
+from infra.db.address import KeepAlive, place, read_address
 from mainspring.errors import ConfigError
 
 AT = "postgresql://me:pw@h:6432/d"
@@ -17,6 +17,7 @@ def test_spellings_of_the_place() -> None:
     read = read_address("postgresql://me%40srv:p%2Fw%3F@[::1]:6432/a%20b")
     assert (read.user, read.password, read.database) == ("me@srv", "p/w?", "a b")
     assert read.hosts == (("::1", 6432),)
+    assert read.name == "[::1]:6432/a b"
     assert read_address("postgresql://u:p/w@h/d").password == "p/w"
     several = read_address("postgresql://h1:1,h2,[::2]:3/d")
     assert several.hosts == (("h1", 1), ("h2", 5432), ("::2", 3))
@@ -151,6 +152,13 @@ def test_other_urls_are_refused_without_their_password(url: str) -> None:
         read_address(url)
     assert SECRET not in str(refused.value)
     assert "postgresql://" in str(refused.value) or "host:port" in str(refused.value)
+
+
+def test_a_place_shows_no_secret() -> None:
+    url = f"postgresql://me@h/d?password={SECRET}&sslpassword={SECRET}"
+    assert place(url) == "h:5432/d"
+    assert SECRET not in place(url + "&sslmode=maybe")
+    assert place("") == ""
 
 
 def test_a_service_gives_what_the_url_leaves_out(tmp_path: Path) -> None:
