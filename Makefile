@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || echo python3)
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || echo python3)
 SEED ?= 0
 SINCE ?= HEAD
 VENV := .venv
@@ -34,8 +34,8 @@ install: $(STAMP) ## make .venv with everything pinned (PYTHON=python3.12 to cho
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { \
 		version=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null || echo missing); \
-		case "$$version" in 3.11|3.12) $(PYTHON) -m venv $(VENV);; *) \
-		echo "Mainspring needs Python 3.11 or 3.12; $(PYTHON) is $$version." >&2; \
+		case "$$version" in 3.11|3.12|3.13) $(PYTHON) -m venv $(VENV);; *) \
+		echo "Mainspring needs Python 3.11, 3.12 or 3.13; $(PYTHON) is $$version." >&2; \
 		echo "  Install one of them (for example: uv python install 3.11), then run:" >&2; \
 		echo "  make install PYTHON=/path/to/python3.11" >&2; exit 1;; esac; }
 	$(BIN)/python -m pip install --quiet $(TORCH) -c constraints.txt

@@ -35,7 +35,7 @@ def render_plain_type(kind: str, item: Any, autogenerate: AutogenContext) -> str
 
 async def connect_and_run() -> None:
     async with (
-        Database.open(load_settings().database_url, pool_size=1) as database,
+        Database.open(load_settings().session_url, pool_size=1) as database,
         database.transaction() as connection,
     ):
         await connection.run_sync(run)

@@ -12,11 +12,10 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import Connection, NullPool, text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import Connection, text
 
 import migrations
-from infra.db.database import CONNECT_TIMEOUT_S, Database, driver_url
+from infra.db.database import Database
 from mainspring.errors import DatabaseError
 
 _LOCK_KEY = 0x6D61696E  # "main": any constant that is not used elsewhere in the database
@@ -49,11 +48,10 @@ def alembic_config(connection: Connection | None = None) -> Config:
 
 async def _upgrade(database_url: str) -> None:
     # No command timeout: a migration takes as long as its data is large.
-    engine = create_async_engine(
-        driver_url(database_url), poolclass=NullPool, connect_args={"timeout": CONNECT_TIMEOUT_S}
-    )
-    database = Database(engine)
-    async with database.transaction() as connection:
+    async with (
+        Database.open(database_url, pool_size=1, command_timeout_s=None) as database,
+        database.transaction() as connection,
+    ):
         await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
         try:
             await connection.run_sync(lambda sync: command.upgrade(alembic_config(sync), "head"))

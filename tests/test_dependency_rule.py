@@ -218,6 +218,9 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"fence", "listening", "store"},
         {"leases"},
         {"database"},
+        {"faults"},
+        {"session"},
+        {"address"},
         {"tables"},
     ),
     "infra/policy": (
@@ -236,7 +239,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"options"},
         {"operations", "progress"},
         {"tables"},
-        {"terminal_text"},
+        {"own_packages", "terminal_text"},
     ),
     "cli/operations": ({"runs"}, {"checks"}, {"machine"}),
 }

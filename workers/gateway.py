@@ -20,7 +20,7 @@ from gateway.edge.secret import edge_secret
 from gateway.server import Tls, serve
 from gateway.sessions.session_desk import SessionDesk
 from infra.db.cache import FactCache
-from infra.db.connect import open_database
+from infra.db.connect import PoolRole, open_database
 from infra.db.listening import Notices
 from infra.db.programs.model_requests import CHANNEL
 from infra.gateway_addresses import announced
@@ -52,11 +52,11 @@ async def _run(
     edges: Sequence[Edge],
     secret: str,
 ) -> None:
-    async with open_database(settings) as db:
+    async with open_database(settings, PoolRole.GATEWAY) as db:
         link = await ServiceLink.open(settings, db)
         over_http = partial(serve_over_http, api_key=settings.policy_api_key)
         served = ServedCampaigns(db, over_http)
-        notices = Notices(settings.database_url, CHANNEL)
+        notices = Notices(settings.session_url, CHANNEL)
         known = FactCache(db)
         app = make_app(
             DurableAnswers(db, link.client, known, notices, served),

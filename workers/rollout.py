@@ -20,7 +20,7 @@ from activities.runs import RunActivities
 from activities.training.publishing import PublishingActivities
 from activities.training.sft import SftActivities
 from infra.db.cache import FactCache
-from infra.db.connect import open_database
+from infra.db.connect import PoolRole, open_database
 from infra.db.database import Database
 from infra.db.leases import place
 from infra.db.rollouts.orphans import playing_rollouts
@@ -69,7 +69,7 @@ def main(home: Path | None, serve: Serve | None = None) -> None:
 
 
 async def _run(settings: Settings, serve: Serve | None) -> None:
-    async with open_database(settings) as db:
+    async with open_database(settings, PoolRole.ROLLOUT) as db:
         link = await ServiceLink.open(settings, db, name=worker_identity(_name()))
         client = link.client
         known = FactCache(db)

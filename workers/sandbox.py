@@ -26,7 +26,7 @@ from activities.replies.replies import ReplyActivities
 from activities.sandbox import SandboxActivities
 from infra import gateway_addresses
 from infra.db.cache import FactCache
-from infra.db.connect import open_database
+from infra.db.connect import PoolRole, open_database
 from infra.db.database import Database
 from infra.db.nodes import nodes
 from infra.db.nodes.sandboxes import between_sandboxes, open_leases
@@ -213,7 +213,7 @@ async def _run(
             + "\n".join(f"  {name}: {reason}" for name, reason in backends.items()),
             remedy="see `mainspring doctor`",
         )
-    async with open_database(settings) as db:
+    async with open_database(settings, PoolRole.NODE) as db:
         name = NodeId(settings.node_id)
         link = await ServiceLink.open(settings, db, name=worker_identity(name))
         node = make_node(

@@ -16,7 +16,7 @@ from temporalio.worker import Worker
 from activities.extensions import ExtensionActivities
 from activities.training.sending import SendingActivities
 from activities.training.sft_training import SftTrainingActivities
-from infra.db.connect import open_database
+from infra.db.connect import PoolRole, open_database
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.training import trainers
@@ -79,7 +79,7 @@ def main(home: Path | None, name: str, *, standby: bool = False) -> None:
 
 async def _run(settings: Settings, name: str, standby: bool) -> None:
     campaign = campaign_id(name)
-    async with open_database(settings) as db:
+    async with open_database(settings, PoolRole.TRAINER) as db:
         link = await ServiceLink.open(
             settings,
             db,

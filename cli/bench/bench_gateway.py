@@ -28,7 +28,7 @@ from cli.operations.machine.embedded_stack import temporary
 from cli.operations.machine.fleet import ONE_THREAD, Fleet, Member
 from cli.operations.machine.process_ends import ProcessEnd
 from infra import gateway_addresses
-from infra.db.connect import open_database
+from infra.db.connect import PoolRole, open_database
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
@@ -229,7 +229,7 @@ async def _gateway_stack(capacity: int, num_calls: int) -> AsyncIterator[_Gatewa
         await asyncio.to_thread(_put_tokenizer, model)
         fleet = Fleet(_members(stack.home, model), stack.home / "logs", _refuse_restart)
         backend = AskingBackend()
-        async with open_database(settings) as db, fleet:
+        async with open_database(settings, PoolRole.ROLLOUT) as db, fleet:
             client = await connect(settings, db)
             await tasks.put_tasks(db, [TASK])
             await campaigns.create(db, _config(max(num_calls, WARM_UP[1])))

@@ -19,7 +19,7 @@ import httpx
 from activities.replies.partial_replies import PartialReplies, ReplyUnderWay
 from cli.bench.fakes.no_op_campaign import TASK, no_op_config, put_rollouts
 from cli.operations.machine.embedded_stack import temporary
-from infra.db.connect import open_database
+from infra.db.connect import PoolRole, open_database
 from infra.db.database import Database
 from infra.db.reading import volume
 from infra.db.rollouts import rollouts, turns
@@ -50,7 +50,7 @@ async def measure(
     kind = "repeated" if repeated else "incremental"
     async with (
         temporary("mainspring-bench-") as stack,
-        open_database(load_settings(stack.home)) as db,
+        open_database(load_settings(stack.home), PoolRole.ROLLOUT) as db,
         _engine(kind, "paced") as paced,
         _engine(kind) as fast,
     ):

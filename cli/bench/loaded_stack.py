@@ -19,7 +19,7 @@ from cli.bench.footprint import Footprint
 from cli.operations.machine.embedded_stack import temporary
 from cli.operations.machine.fleet import ONE_THREAD, Fleet, Member
 from cli.operations.machine.process_ends import ProcessEnd
-from infra.db.connect import open_database
+from infra.db.connect import PoolRole, open_database
 from infra.db.database import Database
 from infra.db.reading import volume
 from infra.db.runs import campaigns
@@ -137,7 +137,7 @@ async def loaded_stack(capacity: int, load: Load) -> AsyncIterator[LoadedStack]:
         settings = load_settings(stack.home)
         members = _members(stack.home, capacity, load.reply_s)
         fleet = Fleet(members, stack.home / "logs", _refuse_restart)
-        async with open_database(settings) as db, fleet:
+        async with open_database(settings, PoolRole.ROLLOUT) as db, fleet:
             client = await connect(settings, db)
             await tasks.put_tasks(db, [TASK])
             for name, num_turns in ((WARM_UP, 1), (CAMPAIGN, load.num_turns)):

@@ -49,4 +49,4 @@ def _database_url(home: Path | None) -> str:
             f"no database is configured and none is recorded in {settings.stack_file}",
             remedy="run `mainspring up`, or set MAINSPRING_DATABASE_URL=postgresql://...",
         )
-    return settings.database_url
+    return settings.session_url

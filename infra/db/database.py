@@ -7,67 +7,91 @@ never the password. Bugs (constraint violations, bad SQL) propagate as they are.
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from itertools import count
 from typing import Any, Self
 
 import asyncpg
-from sqlalchemy import URL, event, make_url, text
-from sqlalchemy.exc import ArgumentError, DBAPIError, DisconnectionError
+from sqlalchemy import event, text
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.util import await_only
 
-from mainspring.errors import ConfigError, DatabaseError
+from infra.db.address import ServerAddress, read_address
+from infra.db.faults import UPGRADE, classify
+from infra.db.session import COMMAND_TIMEOUT_S, OF_A_TRANSACTION, is_pooled, open_session
+from mainspring.errors import DatabaseError
 
 NEEDED_REVISION = "0026"
 """The newest migration, without Alembic, which takes a quarter of a second to load and is needed to
 migrate only. A test compares the two."""
-CONNECT_TIMEOUT_S = 10.0
-COMMAND_TIMEOUT_S = 120.0
-"""A host that vanished without a goodbye must not hold a caller forever."""
 POOL_TIMEOUT_S = 900.0
 """To wait for one of our own connections is a queue, not a fault of the server: what holds them is
 bounded by the timeouts above. Only a leak lasts as long as this."""
-SERVER_SETTINGS = {
-    # Temporal continues as soon as a write returns: by then it must survive the server's death.
-    "synchronous_commit": "on",
-    "application_name": "mainspring",
-}
 
-_DISK_FULL = "53100"
-_TOO_MANY = "53300"
-_UNDEFINED_TABLE = "42P01"
-_UNAVAILABLE = ("08", "53", "57P", "28", "3D")
-"""SQLSTATE beginnings: connection, resources, shutdown, refused log-in, no such database."""
-_UPGRADE = "run `mainspring db upgrade`"
+
+NUM_STATEMENTS = 100
+"""Statements that a direct connection keeps prepared: each has its plan once."""
 
 
 class Database:
     """A small pool of connections. One per process and event loop."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, address: ServerAddress) -> None:
         self._engine = engine
         self._one_by_one = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self.address = address
+        self._is_pooled = False
 
     @classmethod
-    def open(cls, url: str, *, pool_size: int = 8) -> Self:
-        """Connects on first use, so this never fails for a server that is down."""
+    def open(
+        cls,
+        url: str,
+        *,
+        pool_size: int = 8,
+        command_timeout_s: float | None = COMMAND_TIMEOUT_S,
+        label: str = "",
+    ) -> Self:
+        """Connects on first use, so this never fails for a server that is down. `label`: of its
+        connections in the server's list, where no pooler stands between. Raises ConfigError."""
+        address = read_address(url)
+
+        def connect() -> Any:
+            session = await_only(
+                open_session(address, command_timeout_s=command_timeout_s, label=label)
+            )
+
+            async def given() -> asyncpg.Connection:
+                return session
+
+            # A pooler may give the next transaction to a session that knows no statement of ours:
+            # they get no name there, and each is prepared where it is executed.
+            names = map("mainspring_{}".format, count())
+            return engine.dialect.loaded_dbapi.connect(
+                async_creator_fn=given,
+                prepared_statement_cache_size=0 if is_pooled(session) else NUM_STATEMENTS,
+                prepared_statement_name_func=str if is_pooled(session) else names.__next__,
+            )
+
         engine = create_async_engine(
-            driver_url(url),
+            "postgresql+asyncpg://",
+            creator=connect,
             pool_size=pool_size,
             pool_timeout=POOL_TIMEOUT_S,
             max_overflow=0,
-            connect_args={
-                "timeout": CONNECT_TIMEOUT_S,
-                "command_timeout": COMMAND_TIMEOUT_S,
-                "server_settings": SERVER_SETTINGS,
-            },
         )
         event.listen(engine.sync_engine, "checkout", _refuse_closed)
-        return cls(engine)
+        return cls(engine, address)
 
     @property
     def name(self) -> str:
         """host:port/database, for messages."""
-        return _describe(self._engine.url)
+        return self.address.name
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether a pooler stands between; known after the first connection."""
+        return self._is_pooled
 
     async def close(self) -> None:
         """Close all connections."""
@@ -89,10 +113,16 @@ class Database:
     @asynccontextmanager
     async def statement(self) -> AsyncIterator[AsyncConnection]:
         """For one statement, which is a transaction by itself: one round trip instead of three.
-        Another one in the same block is a transaction of its own. Raises DatabaseError."""
+        Another one in the same block may be a transaction of its own. Raises DatabaseError."""
         with self._classified():
             async with self._one_by_one.connect() as connection:
-                yield connection
+                if not is_pooled(driver_connection(connection)):
+                    yield connection
+                    return
+                # Only a transaction tells a pooler's session that it must be durable.
+                await connection.execution_options(isolation_level="READ COMMITTED")
+                async with connection.begin():
+                    yield connection
 
     @contextmanager
     def _classified(self) -> Iterator[None]:
@@ -101,6 +131,8 @@ class Database:
         except (
             DBAPIError,
             asyncpg.PostgresError,
+            asyncpg.ClientConfigurationError,
+            asyncpg.TargetServerAttributeNotMatched,
             OSError,
             TimeoutError,
             PoolTimeoutError,
@@ -117,82 +149,45 @@ class Database:
             yield connection
 
     async def check(self) -> None:
-        """Check the store. Raises DatabaseError when the server is unreachable or the schema is
-        another one."""
+        """Check the store. Raises DatabaseError when the server is unreachable, the schema is
+        another one, or commits are not durable."""
         found = await self.revision()
         if found is None:
-            raise DatabaseError(f"database {self.name} holds no Mainspring tables", remedy=_UPGRADE)
+            raise DatabaseError(f"database {self.name} holds no Mainspring tables", remedy=UPGRADE)
         if found != NEEDED_REVISION:
             raise DatabaseError(
                 f"database {self.name} is at migration {found}, this program needs "
                 f"{NEEDED_REVISION}",
-                remedy=f"{_UPGRADE}, or run the version of Mainspring that made it",
+                remedy=f"{UPGRADE}, or run the version of Mainspring that made it",
             )
 
     async def revision(self) -> str | None:
         """The migration the database is at; None when it was never migrated."""
         async with self.transaction() as connection:
+            self._is_pooled = is_pooled(driver_connection(connection))
+            await self._check_durable(connection)
             exists = await connection.scalar(text("SELECT to_regclass('alembic_version')"))
             if exists is None:
                 return None
             return await connection.scalar(text("SELECT version_num FROM alembic_version"))
 
-
-def driver_url(url: str) -> URL:
-    """postgresql:// in any of its spellings, as SQLAlchemy and asyncpg want it."""
-    try:
-        parsed = make_url(url.replace("postgres://", "postgresql://", 1))
-    except ArgumentError:
-        parsed = None
-    if parsed is None or parsed.get_backend_name() != "postgresql":
-        raise ConfigError(
-            "the database URL is not a postgresql:// URL",
-            remedy="set MAINSPRING_DATABASE_URL to postgresql://user:password@host:port/name, "
-            "or run `mainspring up`",
-        )
-    query = dict(parsed.query)
-    if "sslmode" in query:
-        query["ssl"] = query.pop("sslmode")
-    return parsed.set(drivername="postgresql+asyncpg", query=query)
+    async def _check_durable(self, connection: AsyncConnection) -> None:
+        """Raises DatabaseError when a commit may return before it is on a disk."""
+        found = await connection.scalar(text("SELECT current_setting('synchronous_commit')"))
+        if found != OF_A_TRANSACTION["synchronous_commit"]:
+            raise DatabaseError(
+                f"database {self.name} has synchronous_commit={found} though it was set to on: "
+                "work would be lost when the server dies",
+                remedy="a pooler or a proxy between drops what is set: take the server's own "
+                "address, or `ALTER ROLE ... SET synchronous_commit = on`",
+            )
 
 
-def classify(error: Exception, name: str) -> Exception:
-    """The DatabaseError that `error` means, or `error` itself when the fault is in the program."""
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    state = getattr(cause, "sqlstate", None) or ""
-    if state == _DISK_FULL:
-        return DatabaseError(
-            f"database {name}: the disk is full",
-            remedy="free space on the database host; work resumes by itself",
-        )
-    if state == _TOO_MANY:
-        return DatabaseError(
-            f"database {name} has no connection left: {cause}",
-            remedy="`SELECT application_name, count(*) FROM pg_stat_activity GROUP BY 1` tells who "
-            "holds them; end some, or raise max_connections. Work resumes by itself",
-        )
-    if state == _UNDEFINED_TABLE:
-        return DatabaseError(f"database {name} lacks tables: {cause}", remedy=_UPGRADE)
-    lost = isinstance(error, DBAPIError) and error.connection_invalidated
-    if lost or isinstance(error, (OSError, PoolTimeoutError)) or state.startswith(_UNAVAILABLE):
-        return DatabaseError(
-            f"database {name} cannot be used: {_told(cause)}",
-            remedy="check that Postgres runs there and MAINSPRING_DATABASE_URL is right, "
-            "or run `mainspring up`",
-        )
-    return error
-
-
-def _told(cause: BaseException | None) -> str:
-    """A timeout has no words of its own: the server takes connections and does not answer."""
-    if isinstance(cause, TimeoutError) and not str(cause):
-        return "it did not answer in time; its process may stand still or be overloaded"
-    return f"{type(cause).__name__}: {cause}"
-
-
-def _describe(url: URL) -> str:
-    host = url.host or url.query.get("host") or "localhost"
-    return f"{host}:{url.port or 5432}/{url.database or url.username or ''}"
+def driver_connection(connection: AsyncConnection) -> asyncpg.Connection:
+    """The driver's connection below one of the pool."""
+    assert connection.sync_connection is not None
+    below: Any = connection.sync_connection.connection.driver_connection
+    return below
 
 
 def _refuse_closed(dbapi_connection: Any, *_: object) -> None:

@@ -6,22 +6,32 @@ down, is made up for by the caller, who looks for itself at intervals. One a pro
 
 import asyncio
 import contextlib
+import secrets
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import asyncpg
 import structlog
+from sqlalchemy import func, select
 
-from infra.db.database import CONNECT_TIMEOUT_S, driver_url
+from infra.db.address import read_address
+from infra.db.database import Database
+from infra.db.faults import classify
+from infra.db.session import open_session
 
 RECONNECT_S = 1.0
+PROOF_S = 5.0
+"""A notice between two connections takes milliseconds, on a machine that is not overloaded."""
+_LOST = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 _log = structlog.get_logger(__name__)
 
 
 class Notices:
     def __init__(self, url: str, channel: str) -> None:
-        self._url = driver_url(url).set(drivername="postgresql")
+        """`url`: a server's own, or a pooler's that keeps a session (see `prove_notices`). Raises
+        ConfigError."""
+        self._address = read_address(url)
         self._channel = channel
         self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
 
@@ -49,18 +59,21 @@ class Notices:
                 await task
 
     async def _run_forever(self) -> None:
+        told = ""
         while True:
             try:
                 await self._listen()
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-                _log.info("not listening to Postgres", channel=self._channel, reason=str(error))
+            except _LOST as error:
+                reason = str(classify(error, self._address.name))
+                # A server that is away is asked each second, and told of once.
+                note = _log.debug if reason == told else _log.warning
+                note("not listening to Postgres", channel=self._channel, reason=reason)
+                told = reason
             await asyncio.sleep(RECONNECT_S)
 
     async def _listen(self) -> None:
         closed = asyncio.Event()
-        connection = await asyncpg.connect(
-            self._url.render_as_string(hide_password=False), timeout=int(CONNECT_TIMEOUT_S)
-        )
+        connection = await open_session(self._address)
         try:
             connection.add_termination_listener(lambda _: closed.set())
             await connection.add_listener(self._channel, self._told)
@@ -75,3 +88,27 @@ class Notices:
     def _told(self, *told: object) -> None:
         for event in self._waiting.get(str(told[-1]), ()):
             event.set()
+
+
+async def prove_notices(url: str, db: Database) -> bool:
+    """Whether a connection to `url` hears what is told through `db`: not when it is a pooler's that
+    gives sessions away between transactions, nor when it leads to another database. Raises
+    DatabaseError."""
+    address = read_address(url)
+    heard = asyncio.Event()
+    channel = f"mainspring_proof_{secrets.token_hex(8)}"
+    try:
+        connection = await open_session(address)
+        try:
+            await connection.add_listener(channel, lambda *_: heard.set())
+            async with db.transaction() as other:
+                await other.execute(select(func.pg_notify(channel, "")))
+            async with asyncio.timeout(PROOF_S):
+                await heard.wait()
+        except TimeoutError:
+            return False
+        finally:
+            connection.terminate()
+    except _LOST as error:
+        raise classify(error, address.name) from error
+    return True

@@ -29,7 +29,7 @@ Run it as root. What is not given is taken from --env-file, then from an earlier
   --image-mirrors TEXT         MAINSPRING_IMAGE_MIRRORS
   --source SOURCE              a checkout, a wheel, or a version in your package index;
                                the checkout this script is in unless given
-  --python PROGRAM             Python 3.11 or 3.12; found on the PATH unless given
+  --python PROGRAM             Python 3.11 to 3.13; found on the PATH unless given
   --no-docker                  bubblewrap alone: no tasks that come as images
   --no-service                 install, but leave starting it to you (no systemd)
   --root DIR                   install below DIR: no packages, no account, no service
@@ -161,7 +161,7 @@ check_source() {
 }
 
 fits() { # program: is it a Python that can be used?
-    [[ $("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>&1) =~ ^3\.1[12]$ ]]
+    [[ $("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>&1) =~ ^3\.1[123]$ ]]
 }
 
 # Sets `packages`, what is to be installed first.
@@ -169,16 +169,16 @@ check_programs() {
     local candidate
     packages=()
     if [ -n "$python" ]; then
-        fits "$python" || fail "--python $python is no Python 3.11 or 3.12" 2
+        fits "$python" || fail "--python $python is no Python 3.11 to 3.13" 2
         python=$(command -v "$python")
     else
-        for candidate in /usr/bin/python3.11 /usr/bin/python3.12 python3.11 python3.12 python3; do
+        for candidate in /usr/bin/python3.1{1,2,3} python3.1{1,2,3} python3; do
             if fits "$candidate"; then
                 python=$(command -v "$candidate")
                 break
             fi
         done
-        [ -n "$python" ] || fail "Python 3.11 or 3.12 is not here: install one, or give --python"
+        [ -n "$python" ] || fail "Python 3.11 to 3.13 is not here: install one, or give --python"
     fi
     if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
         [[ $python == /usr/bin/* ]] || fail "$python cannot make environments: it lacks ensurepip"
@@ -202,15 +202,22 @@ from urllib.parse import urlsplit
 
 names = ("the database", 5432), ("Temporal", 7233)
 for (name, default), text in zip(names, os.environ["ADDRESSES"].split(" ")):
-    try:
-        parts = urlsplit(text if "://" in text else "//" + text)
-        host, port = parts.hostname or "", parts.port or default
-    except ValueError as error:
-        sys.exit(f"node.sh: the address of {name} cannot be read: {error}")
-    try:
-        socket.create_connection((host, port), float(os.environ["TIMEOUT_S"])).close()
-    except OSError as error:
-        sys.exit(f"node.sh: {name} does not answer at {host}:{port}: {error}")
+    parts = urlsplit(text if "://" in text else "//" + text)
+    refused = ""
+    for one in filter(None, parts.netloc.rpartition("@")[2].split(",")):
+        try:
+            place = urlsplit("//" + one)
+            host, port = place.hostname or "", place.port or default
+        except ValueError as error:
+            sys.exit(f"node.sh: the address of {name} cannot be read: {error}")
+        try:
+            socket.create_connection((host, port), float(os.environ["TIMEOUT_S"])).close()
+            break
+        except OSError as error:
+            refused = refused or f"node.sh: {name} does not answer at {host}:{port}: {error}"
+    else:
+        if refused:
+            sys.exit(refused)
 ' || exit 1
 }
 

@@ -37,7 +37,8 @@ DATABASE = "mainspring"
 SETTINGS = {
     "listen_addresses": ports.LOOPBACK,
     "unix_socket_directories": "",
-    "max_connections": "100",
+    # A hundred processes and what looks at them; PoolRole.pool_size has the sum.
+    "max_connections": "300",
     "shared_buffers": "128MB",
     # For connections that do not ask for more: a crash of the machine may lose the last moments
     # of work, never consistency. `infra.db.database` asks for more.

@@ -16,8 +16,9 @@ from temporalio.api.operatorservice.v1 import (
     AddSearchAttributesRequest,
     ListSearchAttributesRequest,
 )
+from temporalio.api.workflowservice.v1 import GetSearchAttributesRequest
 from temporalio.client import Client
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from infra.stack import home as homes
 from infra.stack import ports
@@ -48,6 +49,12 @@ SEARCH_ATTRIBUTES = {
     "Fault": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
     "NumTurns": IndexedValueType.INDEXED_VALUE_TYPE_INT,
 }
+
+_NO_OPERATOR = (
+    RPCStatusCode.PERMISSION_DENIED,
+    RPCStatusCode.UNIMPLEMENTED,
+    RPCStatusCode.UNAUTHENTICATED,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +176,17 @@ class Temporal:
 
 
 async def register_search_attributes(client: Client) -> list[str]:
-    """Register what the client's namespace lacks; the names of it. Raises RPCError."""
+    """Register what the client's namespace lacks; the names of it. Raises RPCError, and
+    TemporalError where that is not for clients to do."""
     service = client.operator_service
-    listed = await service.list_search_attributes(
-        ListSearchAttributesRequest(namespace=client.namespace)
-    )
+    try:
+        listed = await service.list_search_attributes(
+            ListSearchAttributesRequest(namespace=client.namespace)
+        )
+    except RPCError as error:
+        if error.status not in _NO_OPERATOR:
+            raise
+        return await _refuse_missing(client)
     missing = sorted(SEARCH_ATTRIBUTES.keys() - listed.custom_attributes.keys())
     if missing:
         await service.add_search_attributes(
@@ -183,6 +196,28 @@ async def register_search_attributes(client: Client) -> list[str]:
             )
         )
     return missing
+
+
+async def _refuse_missing(client: Client) -> list[str]:
+    """Without an operator service, as in Temporal Cloud: nothing can be registered, only looked at.
+    Raises TemporalError naming the command that registers what is missing."""
+    known = await client.workflow_service.get_search_attributes(GetSearchAttributesRequest())
+    missing = sorted(SEARCH_ATTRIBUTES.keys() - known.keys.keys())
+    if not missing:
+        return missing
+    kinds = [
+        IndexedValueType.Name(SEARCH_ATTRIBUTES[name]).removeprefix("INDEXED_VALUE_TYPE_")
+        for name in missing
+    ]
+    words = " ".join(
+        f"--sa {name}={kind.capitalize()}" for name, kind in zip(missing, kinds, strict=True)
+    )
+    raise TemporalError(
+        f"namespace {client.namespace} lacks the search attributes {', '.join(missing)}, and its "
+        "server has no operator service for this account, as Temporal Cloud has none",
+        remedy=f"`tcld namespace search-attributes add --namespace {client.namespace} {words}`, or "
+        "add them in its web UI",
+    )
 
 
 async def answers(address: str, namespace: str = USUAL_NAMESPACE) -> bool:

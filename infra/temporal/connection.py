@@ -7,7 +7,6 @@ rollouts; one that is to use another namespace is refused, since it would poll w
 """
 
 import asyncio
-import re
 from typing import Literal
 
 import structlog
@@ -21,6 +20,7 @@ from infra.db.connect import with_recorded_namespace
 from infra.db.database import Database
 from infra.db.store import StoreId, identity, put_namespace
 from infra.temporal.log import BindLogFields, runtime
+from infra.temporal.transport import transport, unanswered
 from mainspring.config.settings import USUAL_NAMESPACE, Settings
 from mainspring.errors import TemporalError
 
@@ -28,7 +28,7 @@ CONNECT_TIMEOUT_S = 10.0
 OWNER_KEY = "mainspring-store"
 """In the namespace's metadata: the identity of the store whose work it holds."""
 
-_MAY_NOT_WRITE = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED)
+_MAY_NOT = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED)
 
 log = structlog.get_logger()
 
@@ -62,6 +62,7 @@ async def connect(
             f"no Temporal server is configured and none is recorded in {settings.stack_file}",
             remedy="run `mainspring up`, or set MAINSPRING_TEMPORAL_ADDRESS=host:port",
         )
+    spoken = transport(settings)
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             client = await Client.connect(
@@ -71,15 +72,13 @@ async def connect(
                 identity=name,
                 interceptors=[BindLogFields()],
                 runtime=runtime(metrics_address),
+                **spoken,
             )
             if database is not None:
                 await _claim_namespace(client, settings.temporal_address, database)
             return client
     except (RuntimeError, RPCError, TimeoutError) as error:
-        raise TemporalError(
-            f"Temporal at {settings.temporal_address} does not answer: {_in_short(error)}",
-            remedy="run `mainspring status`; `mainspring up` starts the embedded server",
-        ) from None
+        raise unanswered(settings, error) from None
 
 
 async def settled(settings: Settings, database: Database) -> Settings:
@@ -105,7 +104,7 @@ async def _claim_namespace(client: Client, address: str, database: Database) -> 
                 UpdateNamespaceRequest(namespace=client.namespace, update_info=info)
             )
         except RPCError as error:
-            if error.status not in _MAY_NOT_WRITE:
+            if error.status not in _MAY_NOT:
                 raise
             log.warning(
                 "the namespace is not marked as this store's: this account may not update it",
@@ -148,6 +147,8 @@ async def _owner(client: Client, address: str) -> str:
             DescribeNamespaceRequest(namespace=client.namespace)
         )
     except RPCError as error:
+        if error.status in _MAY_NOT:
+            return ""  # nor may it be looked at, so nothing can be told
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
         raise ForeignNamespace(
@@ -156,9 +157,3 @@ async def _owner(client: Client, address: str) -> str:
             "MAINSPRING_TEMPORAL_NAMESPACE to one that exists there",
         ) from None
     return described.namespace_info.data.get(OWNER_KEY, "")
-
-
-def _in_short(error: Exception) -> str:
-    """The operating system's words; the SDK wraps them in its own types."""
-    found = re.search(r'message: "([^"]+)"', str(error))
-    return found[1] if found else str(error) or type(error).__name__

@@ -4,6 +4,7 @@ Order: environment, then `<home>/stack.json` (written by `mainspring up`), then 
 """
 
 import json
+import os
 import socket
 from enum import StrEnum
 from pathlib import Path
@@ -37,6 +38,11 @@ class Settings(BaseSettings):
     """State of the embedded stack, checkpoints, reports and logs."""
     database_url: str = ""
     """postgresql://user:password@host:port/name; empty: the embedded Postgres."""
+    database_direct_url: str = ""
+    """The server's own, where `database_url` is a pooler's: for what needs a session, as LISTEN and
+    migrations. Empty: `database_url`."""
+    database_pool: int | None = Field(default=None, ge=2)
+    """Connections of a process to Postgres at most; unset: as many as its role needs."""
     temporal_address: str = ""
     """host:port; empty: the embedded Temporal."""
     temporal_namespace: str = ""
@@ -75,6 +81,18 @@ class Settings(BaseSettings):
     @property
     def stack_file(self) -> Path:
         return self.home / STACK_FILE
+
+    @property
+    def session_url(self) -> str:
+        """The database's URL for what needs a session of its own."""
+        return self.database_direct_url or self.database_url
+
+    @property
+    def temporal_is_embedded(self) -> bool:
+        """Whether the address is the one that the embedded stack of this home recorded."""
+        return not os.environ.get(
+            "MAINSPRING_TEMPORAL_ADDRESS"
+        ) and self.temporal_address == _recorded(self.stack_file).get("temporal_address")
 
     @property
     def temporal_link(self) -> str:

@@ -104,3 +104,17 @@ EXTENSIONS_TIMEOUT_S = 30.0
 """Importing a run's extensions in one process; one that imports torch takes seconds."""
 POLLER_SILENT_S = 75.0
 """A worker that has not polled for this long has left: a poll ends after a minute at the latest."""
+
+# Connections to Postgres: what holds a lock and stands still.
+FROZEN_TRANSACTION_S = 45.0
+"""A transaction that asks nothing for this long is a frozen process's: the server ends its session,
+which frees its locks. Then the process that wakes up is refused."""
+PROBE_IDLE_S = 15.0
+"""A connection that is silent for this long is probed by TCP, from both ends."""
+PROBE_EVERY_S = 10.0
+"""Between two probes."""
+PROBES_LOST = 3
+"""Probes without an answer after which the peer's machine is gone."""
+SILENT_PEER_S = 45.0
+"""Bytes that are sent and not acknowledged for this long end the connection, and so does a full
+window: a frozen process's kernel takes no more of a long answer."""

@@ -74,7 +74,7 @@ async def test_a_worker_follows_a_moved_database() -> None:
             async with Database.open(moved.database_url) as db, db.transaction() as connection:
                 found = await connection.exec_driver_sql(
                     "SELECT count(*) FROM pg_stat_activity "
-                    "WHERE application_name = 'mainspring' AND pid <> pg_backend_pid()"
+                    "WHERE application_name LIKE 'mainspring%' AND pid <> pg_backend_pid()"
                 )
             return bool(found.scalar_one())
 

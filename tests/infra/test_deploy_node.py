@@ -117,12 +117,13 @@ def test_dry_run_says_what_it_would_do_and_does_nothing(
         ({"--temporal-address": None}, 2, "--temporal-address"),
         ({"--database-url": "mysql://h/d"}, 2, "postgresql://user:password@host:port/name"),
         ({"--database-url": f"postgresql://u:{PASSWORD}@127.0.0.1:1/d"}, 1, "127.0.0.1:1"),
+        ({"--database-url": f"postgresql://u:{PASSWORD}@127.0.0.1:1,127.0.0.1:2/d"}, 1, "1:1"),
         ({"--temporal-address": "127.0.0.1:1"}, 1, "Temporal does not answer at 127.0.0.1:1"),
         ({"--temporal-address": "host:port"}, 1, "address of Temporal cannot be read"),
         ({"--capacity": "many"}, 2, "many: not a whole number"),
         ({"--node-id": "it's"}, 2, "MAINSPRING_NODE_ID holds a single quote"),
         ({"--source": "/nowhere"}, 2, "/nowhere is no checkout, no wheel and no version"),
-        ({"--python": "/bin/false"}, 2, "/bin/false is no Python 3.11 or 3.12"),
+        ({"--python": "/bin/false"}, 2, "/bin/false is no Python 3.11 to 3.13"),
         ({"--env-file": "/nowhere"}, 2, "/nowhere cannot be read"),
         ({"--capacity": ""}, 2, "--capacity needs a value"),
         ({"--what": "x"}, 2, "unknown option --what"),
@@ -230,7 +231,11 @@ def test_compose_runs_a_node_that_the_example_describes() -> None:
     node = services["sandbox"]
     parse([re.sub(r"\$\{\w+:-(.*)\}", r"\1", word) for word in node["command"]])
     settings = {f"MAINSPRING_{name.upper()}" for name in Settings.model_fields}
-    assert node["environment"].keys() <= settings
+    of_temporal = {name for name in node["environment"] if name.startswith("TEMPORAL_")}
+    assert node["environment"].keys() <= settings | of_temporal
+    assert of_temporal <= set(
+        re.findall(r"`(TEMPORAL_\w+)`", (ROOT / "docs/variables.md").read_text())
+    )
     assert (DEPLOY / node["build"]["context"] / node["build"]["dockerfile"]).exists()
     example = (DEPLOY / "node.env.example").read_text()
     for name, default in re.findall(r"\$\{(\w+)(?::-([^}]*))?", text):

@@ -99,6 +99,15 @@ RULES = (
     (5 * t.LEASE_RENEW_S <= t.LEASE_SILENT_S, "four lost renewals are no dead trainer"),
     (t.POLLER_SILENT_S > 60, "a poll of Temporal's lasts up to a minute"),
     (activity_calls.OUTAGE.total_seconds() > t.STORE_TIMEOUT_S, "an attempt ends within an outage"),
+    # Connections to Postgres.
+    (
+        t.STORE_TIMEOUT_S < t.FROZEN_TRANSACTION_S < 60,
+        "a slow attempt keeps its transaction, and a frozen one its locks for a minute at most",
+    ),
+    (
+        t.PROBE_IDLE_S + t.PROBES_LOST * t.PROBE_EVERY_S <= t.SILENT_PEER_S < 60,
+        "a machine that is gone frees its locks within a minute",
+    ),
 )
 
 

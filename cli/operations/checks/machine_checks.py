@@ -9,7 +9,8 @@ from pathlib import Path
 
 from temporalio.service import RPCError
 
-from infra.db.connect import open_database
+from cli.own_packages import overwritten
+from infra.db.connect import Connections, connections, open_database
 from infra.db.database import Database
 from infra.db.nodes.nodes import list_nodes
 from infra.db.store import StoreId, clock_off_s, identity
@@ -45,6 +46,12 @@ class Finding:
 async def examine(home: Path | None) -> list[Finding]:
     settings = load_settings(home)
     findings = await _services(settings)
+    if changed := overwritten():
+        found = (
+            f"{len(changed)} files are another distribution's, as {changed[0]}\n"
+            "  install Mainspring into an environment of its own"
+        )
+        findings.append(Finding("packages", False, found))
     backends = await available_backends(settings.home / "sandboxes")
     for name, backend in backends.items():
         works = not isinstance(backend, BackendUnavailable)
@@ -113,7 +120,11 @@ async def _services(settings: Settings) -> list[Finding]:
                 for node in living
                 if clock_told(node.clock_off_s)
             ]
-            return [*services, polls_finding(len(living))] if living else services
+            if living:
+                services.append(polls_finding(len(living)))
+            if not db.is_pooled:  # a pooler's clients are its own to count
+                services.append(connections_finding(await connections(db)))
+            return services
     except MainspringError as error:
         return [Finding("database", False, str(error)), await _temporal(settings)]
 
@@ -137,6 +148,21 @@ def clock_finding(whose: str, off_s: float) -> Finding:
     told = clock_told(off_s)
     found = told or "as the database's"
     return Finding(f"clock of {whose}", not told, found, required=False)
+
+
+def connections_finding(open_ones: Connections) -> Finding:
+    """Connections that our processes may open, beside what the database server allows."""
+    needed = open_ones.ours + open_ones.others
+    found = (
+        f"{open_ones.num_processes} processes may open {open_ones.ours} connections, others have "
+        f"{open_ones.others} open, and the server allows {open_ones.allowed}"
+    )
+    if needed > open_ones.allowed:
+        found += (
+            f"\n  raise max_connections by {needed - open_ones.allowed} or more, or set "
+            "MAINSPRING_DATABASE_POOL=2 for the processes with the largest pools"
+        )
+    return Finding("database connections", needed <= open_ones.allowed, found, required=False)
 
 
 def polls_finding(num_nodes: int) -> Finding:

@@ -14,15 +14,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from temporalio.service import RPCError
+
 from cli.operations.machine.frozen import KeptProcess
+from infra.db.address import place
 from infra.db.database import Database
 from infra.db.store import identity, put_namespace
 from infra.stack import home as homes
 from infra.stack import ports
 from infra.stack.ports import Forced
 from infra.stack.postgres_server import Postgres
-from infra.stack.temporal_server import Temporal, answers
-from infra.temporal.connection import settled
+from infra.stack.temporal_server import ANSWER_TIMEOUT_S, Temporal
+from infra.temporal.connection import connect, settled
 from mainspring.config.settings import USUAL_NAMESPACE, Settings, configured_settings, load_settings
 from mainspring.errors import MainspringError, ServiceError
 from migrations.upgrade import upgrade
@@ -68,7 +71,7 @@ async def up(home: Path, forced: Forced | None = None) -> StackInfo:
         started_here = [s for s in (temporal, postgres) if s.daemon.pid() is None]
         try:
             url = configured.database_url or await _thread(postgres.start, forced.postgres)
-            await _thread(upgrade, url)
+            await _thread(upgrade, configured.database_direct_url or url)
             namespace = await _namespace(url, configured)
             if not configured.temporal_address:
                 await Temporal(home, namespace).start(forced)
@@ -167,7 +170,7 @@ async def status(home: Path) -> list[ServiceState]:
     return [
         ServiceState(
             "postgres",
-            settings.database_url.rpartition("@")[2],
+            place(settings.database_url),
             None if configured.database_url else postgres,
             database_problem,
         ),
@@ -223,7 +226,11 @@ async def _temporal_problem(settings: Settings, *, database_answers: bool) -> st
         if database_answers:
             async with Database.open(settings.database_url, pool_size=1) as database:
                 settings = await settled(settings, database)
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            client = await connect(settings)
+            await client.count_workflows()
     except MainspringError as error:
-        return error.message
-    address, namespace = settings.temporal_address, settings.temporal_namespace or USUAL_NAMESPACE
-    return "" if address and await answers(address, namespace) else "does not answer"
+        return error.message.removeprefix(f"Temporal at {settings.temporal_address} ")
+    except (RPCError, TimeoutError):
+        return "does not answer"
+    return ""

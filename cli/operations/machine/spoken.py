@@ -10,9 +10,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from infra.db.address import place
 from infra.db.database import Database
 from mainspring.config.settings import Settings
-from mainspring.errors import DatabaseError
+from mainspring.errors import DatabaseError, TemporalError
 from mainspring.words.figures import duration
 
 T = TypeVar("T")
@@ -62,20 +63,20 @@ async def _database(settings: Settings) -> str:
         async with asyncio.timeout(PROBE_S), Database.open(url, pool_size=1) as db:
             await db.revision()
     except (TimeoutError, DatabaseError):
-        return _waiting("Postgres", url.rpartition("@")[2])
+        return _waiting("Postgres", place(url))
     return ""
 
 
 async def _temporal(settings: Settings) -> str:
-    from temporalio.client import Client  # a third of a second, which listings do without
+    from infra.temporal.connection import connect  # a third of a second, which listings do without
 
     address = settings.temporal_address
     if not address:
         return ""
     try:
         async with asyncio.timeout(PROBE_S):
-            await Client.connect(address)
-    except (RuntimeError, TimeoutError):
+            await connect(settings)
+    except (TemporalError, TimeoutError):
         return _waiting("Temporal", address)
     return ""
 

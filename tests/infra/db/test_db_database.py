@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import AsyncAdaptedQueuePool, make_url, text
 from store_records import CAMPAIGN, begin_campaign, config
 
-from infra.db.database import Database, driver_url
+from infra.db.database import Database
 from infra.db.runs import campaigns
-from mainspring.errors import ConfigError, DatabaseError
+from mainspring.errors import DatabaseError
 from migrations import upgrade
 
 
@@ -92,6 +92,17 @@ async def test_commits_are_durable_whatever_the_server_prefers(
         assert await connection.scalar(text("SHOW synchronous_commit")) == "on"
 
 
+async def test_a_direct_connection_prepares_a_statement_once(fresh_database: str) -> None:
+    async with Database.open(fresh_database, pool_size=1) as db:
+        for number in range(3):
+            async with db.statement() as connection:
+                assert await connection.scalar(text("SELECT 40 + :n"), {"n": number}) == 40 + number
+        assert not db.is_pooled
+        async with db.statement() as connection:
+            query = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE 'SELECT 40 %'"
+            assert await connection.scalar(text(query)) == 1
+
+
 async def test_waiting_for_a_connection_of_the_pool_is_no_fault(fresh_database: str) -> None:
     """A slow machine with hundreds of rollouts makes callers wait for longer than SQLAlchemy's
     usual 30 seconds."""
@@ -108,19 +119,6 @@ async def test_waiting_for_a_connection_of_the_pool_is_no_fault(fresh_database: 
 async def _select_one(db: Database) -> int:
     async with db.transaction() as connection:
         return await connection.scalar(text("SELECT 1"))
-
-
-@pytest.mark.parametrize("url", ["", "sqlite:///x.db", "http://127.0.0.1:5432", "not a url"])
-def test_other_urls_are_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="postgresql://"):
-        Database.open(url)
-
-
-def test_spellings_of_the_url() -> None:
-    assert driver_url("postgres://h/d").drivername == "postgresql+asyncpg"
-    managed = driver_url("postgresql://me:pw@h:6432/d?sslmode=require")
-    assert dict(managed.query) == {"ssl": "require"}
-    assert managed.password == "pw"
 
 
 async def _kill_the_others(db: Database) -> None:
