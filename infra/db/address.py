@@ -72,8 +72,8 @@ _MEANS_NOTHING = {
 }
 """Values with which a parameter asks for nothing but what is done anyway; others are refused."""
 _REMEDIES = {
-    "channel_binding": "leave it out; sslmode=verify-full with sslrootcert also keeps out whoever "
-    "stands between",
+    "channel_binding": "leave it out; sslmode=verify-full with sslrootcert also keeps out a server "
+    "between",
     "gssencmode": "leave it out, and encrypt by sslmode=verify-full",
     "hostaddr": "give the address as the host; for sslmode=verify-full a certificate must name it",
     "load_balance_hosts": "leave it out: hosts are tried in their order",

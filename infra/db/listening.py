@@ -65,7 +65,7 @@ class Notices:
                 await self._listen()
             except _LOST as error:
                 reason = str(classify(error, self._address.name))
-                # A server that is away is asked each second, and told of once.
+                # A server that does not answer is asked each second, and told of once.
                 note = _log.debug if reason == told else _log.warning
                 note("not listening to Postgres", channel=self._channel, reason=reason)
                 told = reason
