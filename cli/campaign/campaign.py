@@ -1,5 +1,5 @@
 """`mainspring campaign ...`: start, plan, list, show, watch, pause, resume, cancel, key,
-fingerprint, drop-batch, rollback, report."""
+fingerprint, drop-batch, rollback, report, delete."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.campaign.delete import delete
 from cli.campaign.fingerprint import fingerprint
 from cli.campaign.plan import plan
 from cli.campaign.start import start
@@ -18,6 +19,7 @@ app = typer.Typer(
 )
 app.command()(start)
 app.command()(plan)
+app.command()(delete)
 
 
 @app.command("list")

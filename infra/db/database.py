@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from mainspring.errors import ConfigError, DatabaseError
 
-NEEDED_REVISION = "0025"
+NEEDED_REVISION = "0027"
 """The newest migration, without Alembic, which takes a quarter of a second to load and is needed to
 migrate only. A test compares the two."""
 CONNECT_TIMEOUT_S = 10.0

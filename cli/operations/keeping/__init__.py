@@ -1,0 +1,1 @@
+"""What keeps, moves and removes stored work: campaigns and whole homes."""
