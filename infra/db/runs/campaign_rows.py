@@ -35,7 +35,7 @@ from sqlalchemy.types import BigInteger, Double, LargeBinary, TypeDecorator, Typ
 
 from infra.db.database import Database
 from infra.db.tables.models import Base, CampaignRow, GroupRow, RolloutRow, SelectionRow, TaskRow
-from mainspring.ids import CampaignId, RolloutId
+from mainspring.ids import CampaignId
 
 SHARED = frozenset({"store", "tasks", "nodes"})
 """Tables whose rows belong to no campaign. Tasks that a campaign uses are archived with it."""
@@ -141,34 +141,19 @@ async def write(
 async def count(db: Database, table: PlainTable, campaign: CampaignId) -> int:
     """Number of the campaign's rows in this table."""
     of = Base.metadata.tables[table.name]
-    where = _scope(of, campaign)
-    if _belongs_to_rollout(of):
-        where = of.c.rollout_id.in_(select(RolloutRow.id).where(RolloutRow.campaign_id == campaign))
     async with db.transaction() as connection:
-        return await connection.scalar(select(func.count()).select_from(of).where(where)) or 0
+        return (
+            await connection.scalar(
+                select(func.count()).select_from(of).where(_scope(of, campaign))
+            )
+            or 0
+        )
 
 
 async def num_rollouts(connection: AsyncConnection, campaign: CampaignId) -> int:
     """Number of the campaign's rollouts."""
     statement = select(func.count()).where(RolloutRow.campaign_id == campaign)
     return await connection.scalar(statement) or 0
-
-
-async def sources_elsewhere(connection: AsyncConnection, campaign: CampaignId) -> set[str]:
-    """Other runs whose patches rollouts of this one grade."""
-    source = select(RolloutRow.source_rollout_id).where(
-        RolloutRow.campaign_id == campaign, RolloutRow.source_rollout_id.is_not(None)
-    )
-    rows = await connection.scalars(
-        select(RolloutRow.campaign_id).where(RolloutRow.id.in_(source)).distinct()
-    )
-    return set(rows) - {campaign}
-
-
-async def absent_rollouts(connection: AsyncConnection, ids: Sequence[RolloutId]) -> list[str]:
-    """Those that are not stored."""
-    found = set(await connection.scalars(select(RolloutRow.id).where(are(RolloutRow.id, ids))))
-    return sorted(set(ids) - found)
 
 
 def are(column: ColumnElement[Any], ids: Sequence[str]) -> ColumnElement[bool]:
@@ -185,6 +170,9 @@ def _is_archived(table: Table) -> bool:
 
 
 def _scope(table: Table, campaign: CampaignId) -> ColumnElement[bool]:
+    if _belongs_to_rollout(table):
+        own = select(RolloutRow.id).where(RolloutRow.campaign_id == campaign)
+        return table.c.rollout_id.in_(own)
     if table.name == CAMPAIGNS:
         return table.c.id == campaign
     if table.name == TASKS:

@@ -269,17 +269,24 @@ async def reopen(db: Database, campaign: CampaignId) -> None:
 
 def refuse_incomplete(campaign: CampaignId, incomplete: Incomplete | None) -> None:
     """Raises UsageError unless its rows are all there."""
+    if error := not_whole(campaign, incomplete):
+        raise error
+
+
+def not_whole(campaign: CampaignId, incomplete: Incomplete | None) -> UsageError | None:
+    """The error that tells why its rows are not all there; None: they are."""
     if incomplete is Incomplete.DELETING:
-        raise UsageError(
+        return UsageError(
             f"campaign {campaign} is being deleted",
             remedy=f"`mainspring campaign delete {campaign}` completes that; its name is free then",
         )
     if incomplete is Incomplete.RESTORING:
-        raise UsageError(
+        return UsageError(
             f"campaign {campaign} is being restored from an archive, and is not complete",
             remedy="wait for `mainspring campaign restore`, or repeat it where it was interrupted; "
             f"`mainspring campaign delete {campaign}` removes what is there",
         )
+    return None
 
 
 def _record(row: Row[Any]) -> CampaignRecord:
