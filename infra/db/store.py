@@ -6,18 +6,24 @@ turn within an interval one gets it, and while it holds the turn no other does. 
 the Temporal namespaces of several stores, and by the sweep.
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import NewType
+from typing import NewType, TypeVar
 
 from sqlalchemy import func, or_, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
 from infra.db.tables.models import StoreRow
 from mainspring.errors import DatabaseError
 
 StoreId = NewType("StoreId", str)
+T = TypeVar("T")
+
+AWAKE_S = 5.0
+"""Between two signs of life of a transaction that others read the same moment with."""
 
 _SWEEP_LOCK = text("SELECT pg_try_advisory_xact_lock(hashtextextended('sweep of the store', 0))")
 
@@ -70,3 +76,16 @@ async def sweep_turn(db: Database, every: timedelta) -> AsyncIterator[bool]:
         yield bool(mine)
         if mine:
             await connection.execute(update(StoreRow).values(swept_at=func.clock_timestamp()))
+
+
+async def in_snapshot(connection: AsyncConnection, work: Callable[[str], Awaitable[T]]) -> T:
+    """The result of `work`, which gets the name under which another program sees what this
+    transaction sees. The transaction is kept awake: an idle one may be ended by the server."""
+    name = await connection.scalar(text("SELECT pg_export_snapshot()"))
+    task = asyncio.ensure_future(work(str(name)))
+    try:
+        while not (await asyncio.wait([task], timeout=AWAKE_S))[0]:
+            await connection.execute(text("SELECT 1"))
+        return task.result()
+    finally:
+        task.cancel()

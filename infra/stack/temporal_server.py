@@ -103,6 +103,11 @@ class Temporal:
         return f"http://{ports.LOOPBACK}:{known[1]}" if known else ""
 
     @property
+    def database(self) -> Path:
+        """Its SQLite file."""
+        return self.home / "temporal.db"
+
+    @property
     def _ports_file(self) -> Path:
         return self.home / "run" / "temporal.ports"
 
@@ -125,7 +130,7 @@ class Temporal:
         return [
             *(str(_binary()), "server", "start-dev", "--ip", ports.LOOPBACK),
             *("--port", str(port), "--ui-port", str(ui_port), "--ui-disable-news-fetch"),
-            *("--db-filename", str(self.home / "temporal.db"), "--namespace", self.namespace),
+            *("--db-filename", str(self.database), "--namespace", self.namespace),
             # Twice the throughput of the default journal, safe against process kills.
             *("--sqlite-pragma", "journal_mode=wal"),
             *("--sqlite-pragma", "synchronous=normal"),

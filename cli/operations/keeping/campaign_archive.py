@@ -29,7 +29,6 @@ from mainspring.status import CampaignStatus
 from reports.archive import tables
 from reports.archive.manifest import (
     FILES,
-    MANIFEST_FILE,
     TABLES,
     ArchivedVersion,
     ArchiveManifest,
@@ -91,7 +90,7 @@ async def archive(
             for _, below in files:
                 path = Path(FILES) / below
                 manifest.files[str(path)] = archived_file(folder / path)
-        (folder / MANIFEST_FILE).write_text(manifest.signed().model_dump_json(indent=2) + "\n")
+        manifest.write(folder)
     size = sum(each.num_bytes for each in manifest.files.values())
     return Archived(manifest, out, size)
 

@@ -46,9 +46,7 @@ async def restore(db: Database, home: Path, folder: Path, counting: Counting) ->
     _refuse_other_schema(manifest)
     await restoring.refuse_stored(db, campaign, uid)
     with counting("files checked") as progress:
-        for number, name in enumerate(manifest.files, start=1):
-            manifest.check(folder, name)
-            progress(number, len(manifest.files))
+        manifest.check(folder, progress)
     copied = [name for name in manifest.files if name.startswith(f"{FILES}/")]
     own = layout.campaign_folder(home, campaign)
     _refuse_other_files(manifest, own, copied)

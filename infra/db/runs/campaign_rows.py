@@ -19,6 +19,7 @@ from sqlalchemy import (
     ColumnElement,
     Integer,
     MetaData,
+    SQLColumnExpression,
     Table,
     Text,
     any_,
@@ -39,8 +40,8 @@ from mainspring.ids import CampaignId
 
 SHARED = frozenset({"store", "tasks", "nodes"})
 """Tables whose rows belong to no campaign. Tasks that a campaign uses are archived with it."""
-CAMPAIGNS = CampaignRow.__table__.name
-TASKS = TaskRow.__table__.name
+CAMPAIGNS = CampaignRow.__tablename__
+TASKS = TaskRow.__tablename__
 INCOMPLETE = CampaignRow.incomplete.key
 """The column that says why rows are missing: of a store, and never of an archive."""
 ROLLOUTS_AT_ONCE = 32
@@ -89,7 +90,7 @@ def of_rollouts() -> list[Table]:
 
 def of_campaign() -> list[Table]:
     """The other tables but for campaigns and rollouts themselves, children first."""
-    others = {*SHARED, CAMPAIGNS, RolloutRow.__table__.name}
+    others = {*SHARED, CAMPAIGNS, RolloutRow.__tablename__}
     return [
         each
         for each in reversed(Base.metadata.sorted_tables)
@@ -156,7 +157,7 @@ async def num_rollouts(connection: AsyncConnection, campaign: CampaignId) -> int
     return await connection.scalar(statement) or 0
 
 
-def are(column: ColumnElement[Any], ids: Sequence[str]) -> ColumnElement[bool]:
+def are(column: SQLColumnExpression[Any], ids: Sequence[str]) -> ColumnElement[bool]:
     """One parameter, however many there are."""
     return column == any_(literal(list(ids), ARRAY(Text)))
 
