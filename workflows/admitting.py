@@ -6,6 +6,7 @@ abandoned children that report by signal, so that continue-as-new orphans nothin
 """
 
 import asyncio
+from dataclasses import dataclass
 
 from temporalio import workflow
 from temporalio.exceptions import WorkflowAlreadyStartedError
@@ -18,9 +19,30 @@ with workflow.unsafe.imports_passed_through():
         CampaignState,
         FinishGroupResult,
         GroupInput,
+        Survey,
     )
     from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
     from workflows import activity_calls, search
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a run of the campaign knew before it looked into the store. All of it was stored first:
+    a store that lacks some of it was restored from an older backup."""
+
+    ended: frozenset[int]
+    """Groups that were closed."""
+    newest: int
+    """The newest group; -1: none."""
+    published: int
+    """The policy version that engines were given; -1: none."""
+
+    def is_ahead_of(self, seen: Survey) -> bool:
+        if seen.next_index is None:
+            return False
+        lacks_version = self.published > (-1 if seen.version is None else seen.version)
+        lacks_group = self.newest >= seen.next_index
+        return lacks_version or lacks_group or not self.ended.isdisjoint(seen.running)
 
 
 class GroupAdmission:
@@ -50,6 +72,14 @@ class GroupAdmission:
     def open(self) -> None:
         """From now on, under the version that was published last."""
         self._is_open = True
+
+    def memory(self) -> Memory:
+        """What this run knows of groups now."""
+        return Memory(
+            ended=frozenset(self._ended),
+            newest=max(self._ended | self.in_flight, default=-1),
+            published=self._state.published_version,
+        )
 
     def look(self) -> None:
         """Something changed: see whether more groups may start."""

@@ -134,6 +134,8 @@ class Scene:
     """Waits of engines that stay paused for new weights, where replies are waited for."""
     is_being_cancelled: bool = False
     """The order to end its workflow is recorded, and that one still runs."""
+    notice: str = ""
+    """What its workflow tells of how it came here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +201,11 @@ def waits(scene: Scene) -> list[Wait]:
 
 
 def doing(scene: Scene) -> list[str]:
-    """Activities under way in the campaign's own workflow, each with the progress it last told."""
+    """What the campaign's own workflow tells, and its activities under way, each with the progress
+    it last told."""
     own = f"campaign/{scene.campaign}"
-    return [
+    told = [scene.notice] if scene.notice else []
+    return told + [
         _words(each.activity) + (f": {each.note}" if each.note else "")
         for each in scene.pending
         if each.of == own and each.state is PendingState.STARTED

@@ -26,6 +26,7 @@ from infra.policy.engines.paused import paused_engines
 from mainspring.config.settings import load_settings
 from mainspring.ids import ROLLOUT_QUEUE, campaign_workflow
 from mainspring.protocol.activities import ASKED_AT
+from mainspring.protocol.names import NOTICE
 from mainspring.status import PolicyApi
 from mainspring.words.waits import (
     ENDED,
@@ -94,7 +95,13 @@ async def look(db: Database, client: Client, record: CampaignRecord) -> Scene:
         offered_since=offered_since,
         paused=await _paused(record, pending, at),
         is_being_cancelled=own is not None and _is_being_cancelled(own[1]),
+        notice="" if own is None else _notice(own[1]),
     )
+
+
+def _notice(raw: Any) -> str:
+    field = raw.workflow_execution_info.memo.fields.get(NOTICE)
+    return "" if field is None else str(json.loads(field.data) or "")
 
 
 async def _paused(
