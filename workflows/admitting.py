@@ -27,7 +27,7 @@ with workflow.unsafe.imports_passed_through():
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a run of the campaign knew before it looked into the store. All of it was stored first:
+    """Memory of a run of the campaign, before it looked into the store. All of it was stored first:
     a store that lacks some of it was restored from an older backup."""
 
     ended: frozenset[int]
@@ -74,7 +74,7 @@ class GroupAdmission:
         self._is_open = True
 
     def memory(self) -> Memory:
-        """What this run knows of groups now."""
+        """Memory of this run, as of now."""
         return Memory(
             ended=frozenset(self._ended),
             newest=max(self._ended | self.in_flight, default=-1),

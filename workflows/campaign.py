@@ -194,7 +194,7 @@ class CampaignWorkflow:
         if seen.next_index is None or served != self._state.measured_version or served is None:
             return False
         if self._state.notice is not None:
-            return False  # it was found out before: looking again must not begin anew for ever
+            return False  # known already: a second look must not start anew again
         groups = evaluation_groups(self._state.campaign, self._state.plan, served)
         return not set(groups).issubset(seen.evaluated)
 

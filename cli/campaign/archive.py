@@ -24,7 +24,7 @@ def archive(
 ) -> None:
     """Archive an ended campaign or other run: its rows as parquet files, and a manifest.
 
-    `mainspring campaign restore` reads the folder. Needs pyarrow (`mainspring[swe]`).
+    `mainspring campaign restore` reads the folder. Needs the package pyarrow.
     """
     from cli.operations.keeping import campaign_archive
     from cli.progress import counting

@@ -1,7 +1,7 @@
 """The embedded database as one file, by Postgres' own programs: written live, loaded anew.
 
 Invariant: what is written is one moment of the database; what is loaded belongs to the account that
-the new server runs as, whoever made the file.
+the new server runs as, and not to the one that made the file.
 """
 
 from pathlib import Path

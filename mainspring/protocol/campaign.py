@@ -152,7 +152,7 @@ class CampaignState(BaseModel):
     broken: str | None = None
     """Why no rollout can be scored; the campaign fails with it."""
     notice: str | None = None
-    """What a person should know until the next step, in words."""
+    """Sentence that a person should know until the next step."""
 
 
 class SurveyInput(BaseModel):

@@ -135,7 +135,7 @@ class Scene:
     is_being_cancelled: bool = False
     """The order to end its workflow is recorded, and that one still runs."""
     notice: str = ""
-    """What its workflow tells of how it came here."""
+    """Sentence of its workflow on how it came here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +201,8 @@ def waits(scene: Scene) -> list[Wait]:
 
 
 def doing(scene: Scene) -> list[str]:
-    """What the campaign's own workflow tells, and its activities under way, each with the progress
-    it last told."""
+    """The notice of the campaign's own workflow, and its activities under way, each with the
+    progress it last told."""
     own = f"campaign/{scene.campaign}"
     told = [scene.notice] if scene.notice else []
     return told + [

@@ -34,7 +34,7 @@ class ArchivedFile(_Model):
     sha256: str
     num_bytes: int
     num_rows: int | None = None
-    """Of a table."""
+    """Number of rows, where it is a table."""
 
 
 class ArchivedVersion(_Model):
@@ -49,7 +49,7 @@ class ArchivedVersion(_Model):
 
 
 class SignedManifest(_Model):
-    """Of a folder whose files are read back as they were written."""
+    """Manifest of a folder whose files are read back as they were written."""
 
     what: str
     """The kind of folder."""
@@ -155,7 +155,7 @@ class BackupManifest(SignedManifest):
     store: str
     """Identity of the store."""
     namespace: str
-    """Of its work in Temporal."""
+    """The namespace of its work in Temporal."""
     backed_up_at: str
     versions: dict[str, list[int]]
     """Policy versions with their files, by campaign."""

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from infra.db.runs.campaign_rows import Kind, PlainTable
+from infra.db.runs.campaign_rows import ColumnKind, PlainTable
 from mainspring.errors import UsageError
 
 GROUP_BYTES = 8 << 20
-"""Of a row group: held in memory before it is written."""
+"""Size of a row group, which is held in memory before it is written."""
 GROUP_ROWS = 10_000
 ROWS_AT_ONCE = 64
 """Read from a row group."""
@@ -80,13 +80,13 @@ def read_table(file: Path, table: PlainTable) -> Iterator[list[dict[str, Any]]]:
 def _schema(table: PlainTable) -> Any:
     import pyarrow as pa
 
-    types: Mapping[Kind, Any] = {
-        Kind.TEXT: pa.string(),
-        Kind.TEXTS: pa.list_(pa.string()),
-        Kind.BYTES: pa.binary(),
-        Kind.WHOLE: pa.int64(),
-        Kind.NUMBER: pa.float64(),
-        Kind.TRUTH: pa.bool_(),
-        Kind.TIME: pa.timestamp("us", tz="UTC"),
+    types: Mapping[ColumnKind, Any] = {
+        ColumnKind.TEXT: pa.string(),
+        ColumnKind.TEXTS: pa.list_(pa.string()),
+        ColumnKind.BYTES: pa.binary(),
+        ColumnKind.WHOLE: pa.int64(),
+        ColumnKind.NUMBER: pa.float64(),
+        ColumnKind.TRUTH: pa.bool_(),
+        ColumnKind.TIME: pa.timestamp("us", tz="UTC"),
     }
     return pa.schema([(name, types[kind]) for name, kind in table.columns.items()])

@@ -1,1 +1,1 @@
-"""What keeps, moves and removes stored work: campaigns and whole homes."""
+"""Commands that keep, move and remove stored work: campaigns and whole homes."""

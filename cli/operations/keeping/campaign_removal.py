@@ -42,7 +42,7 @@ _MAY_NOT = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED)
 
 @dataclass(frozen=True, slots=True)
 class Doomed:
-    """What a delete would remove."""
+    """A run with all that a delete would remove."""
 
     campaign: CampaignId
     status: str
@@ -73,7 +73,8 @@ class Deleted:
 
 
 async def look(client: Client, db: Database, home: Path, name: str) -> Doomed:
-    """What a delete would remove. Raises UnknownId, and UsageError while the run is not ended."""
+    """Look at all that a delete would remove. Raises UnknownId, and UsageError before the run has
+    ended."""
     record = await campaign_named(db, name)
     _refuse_supervised(home, record)
     await settle_campaign(db, client, record.id)

@@ -77,7 +77,7 @@ async def restore(home: Path, folder: Path, *, replace: bool, counting: Counting
     if there and not replace and not is_again:
         raise UsageError(
             f"{home} holds {', '.join(each.name for each in there[:3])}",
-            remedy="give an empty folder with --home, or add --replace: what is there is set aside",
+            remedy="give an empty folder with --home, or add --replace: what it holds is set aside",
         )
     with counting("files checked") as progress:
         await asyncio.to_thread(manifest.check, folder, progress)
@@ -137,8 +137,8 @@ def _refuse_in_use(home: Path) -> None:
 
 
 def _clear(home: Path) -> Path | None:
-    """Set aside what is there, or remove what an interrupted restore left; the folder with what was
-    set aside."""
+    """Set aside what the home holds, or remove what an interrupted restore left; the folder with
+    what was set aside."""
     marker = home / homes.RESTORING
     if marker.exists():
         state = json.loads(marker.read_text())

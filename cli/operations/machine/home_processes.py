@@ -31,7 +31,7 @@ def working_in(home: Path) -> list[tuple[int, str]]:
 
 
 def _command(words: Sequence[str]) -> str | None:
-    """What follows the program's name, of a command that works with the services."""
+    """The command, where it is one that works with the services."""
     for index, word in enumerate(words[:4]):
         is_module = word == "mainspring" and index > 0 and words[index - 1] == "-m"
         if is_module or Path(word).name == "mainspring":

@@ -43,14 +43,14 @@ SHARED = frozenset({"store", "tasks", "nodes"})
 CAMPAIGNS = CampaignRow.__tablename__
 TASKS = TaskRow.__tablename__
 INCOMPLETE = CampaignRow.incomplete.key
-"""The column that says why rows are missing: of a store, and never of an archive."""
+"""The column with the reason why rows are missing. An archive never has it."""
 ROLLOUTS_AT_ONCE = 32
 """Whose rows are read, or removed, in one statement of each table."""
 ROWS_AT_ONCE = 128
 """Held in memory while they are read."""
 
 
-class Kind(StrEnum):
+class ColumnKind(StrEnum):
     """The kind of a column's values."""
 
     TEXT = "text"
@@ -67,7 +67,7 @@ class PlainTable:
     """A table with the kinds of its columns, parents before children in `tables`."""
 
     name: str
-    columns: Mapping[str, Kind]
+    columns: Mapping[str, ColumnKind]
 
 
 def tables() -> list[PlainTable]:
@@ -212,19 +212,19 @@ def _read_as(column: Column[Any]) -> ColumnElement[Any]:
     return type_coerce(column, plain).label(column.name)
 
 
-def _kind(column: Column[Any]) -> Kind:
+def _kind(column: Column[Any]) -> ColumnKind:
     plain = _plain(column)
-    kinds: tuple[tuple[type[TypeEngine[Any]], Kind], ...] = (
-        (ARRAY, Kind.TEXTS),
-        (JSONB, Kind.TEXT),
-        (LargeBinary, Kind.BYTES),
-        (Boolean, Kind.TRUTH),
-        (BigInteger, Kind.WHOLE),
-        (Integer, Kind.WHOLE),
-        (Double, Kind.NUMBER),
-        (Text, Kind.TEXT),
+    kinds: tuple[tuple[type[TypeEngine[Any]], ColumnKind], ...] = (
+        (ARRAY, ColumnKind.TEXTS),
+        (JSONB, ColumnKind.TEXT),
+        (LargeBinary, ColumnKind.BYTES),
+        (Boolean, ColumnKind.TRUTH),
+        (BigInteger, ColumnKind.WHOLE),
+        (Integer, ColumnKind.WHOLE),
+        (Double, ColumnKind.NUMBER),
+        (Text, ColumnKind.TEXT),
     )
     for type_, kind in kinds:
         if isinstance(plain, type_):
             return kind
-    return Kind.TIME
+    return ColumnKind.TIME

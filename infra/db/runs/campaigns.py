@@ -268,7 +268,7 @@ async def reopen(db: Database, campaign: CampaignId) -> None:
 
 
 def refuse_incomplete(campaign: CampaignId, incomplete: Incomplete | None) -> None:
-    """Raises UsageError unless its rows are all there."""
+    """Refuse a campaign whose rows are not all there. Raises UsageError."""
     if error := not_whole(campaign, incomplete):
         raise error
 
@@ -284,7 +284,7 @@ def not_whole(campaign: CampaignId, incomplete: Incomplete | None) -> UsageError
         return UsageError(
             f"campaign {campaign} is being restored from an archive, and is not complete",
             remedy="wait for `mainspring campaign restore`, or repeat it where it was interrupted; "
-            f"`mainspring campaign delete {campaign}` removes what is there",
+            f"`mainspring campaign delete {campaign}` removes what was restored",
         )
     return None
 

@@ -1,6 +1,6 @@
 """Removing a campaign's rows, in transactions that are each short.
 
-Invariants: the mark comes first and refuses whoever would start the campaign or read it as whole;
+Invariants: the mark comes first: from then on the campaign is neither started nor archived;
 the campaign's own row goes last, so that a removal which was killed is found and completed; two at
 once share the work; what other campaigns share stays.
 """
@@ -21,7 +21,7 @@ from mainspring.ids import CampaignId
 from mainspring.status import CampaignStatus, Incomplete
 
 ROWS_AT_ONCE = 5000
-"""Of tables that are not counted by rollout, whose rows are small."""
+"""Number of rows in one transaction, in tables that are not counted by rollout."""
 
 
 async def mark(db: Database, campaign: CampaignId) -> str:

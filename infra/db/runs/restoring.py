@@ -1,6 +1,6 @@
 """Writing the rows of an archived run back: its own row first, marked, then the rest.
 
-Invariants: nothing uses a run whose mark says that it is restored; what is written twice is written
+Invariants: nothing uses a run while it has the mark; what is written twice is written
 once, so that an interrupted restore is repeated; a stored task is never given other content; a run
 that was deleted meanwhile gets no more rows.
 """
@@ -24,8 +24,8 @@ _LOCK_TASKS = text("LOCK TABLE tasks IN SHARE ROW EXCLUSIVE MODE")
 
 
 async def refuse_stored(db: Database, campaign: CampaignId, uid: str) -> None:
-    """Raises UsageError when the run, or another one of its name, is stored. One that an
-    interrupted restore left is not."""
+    """Refuse a run that is stored, or whose name another one has. One that an interrupted restore
+    left is not stored. Raises UsageError."""
     async with db.transaction() as connection:
         found = await connection.execute(
             select(CampaignRow.uid, CampaignRow.incomplete).where(CampaignRow.id == campaign)
@@ -48,7 +48,7 @@ async def refuse_stored(db: Database, campaign: CampaignId, uid: str) -> None:
 
 
 async def refuse_other_tasks(db: Database, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Raises UsageError when a task is stored with other content."""
+    """Refuse tasks that are stored with other content. Raises UsageError."""
     hashes = {row["id"]: row["content_hash"] for row in rows}
     async with db.transaction() as connection:
         stored = await connection.execute(
@@ -66,7 +66,7 @@ async def refuse_other_tasks(db: Database, rows: Sequence[Mapping[str, Any]]) ->
 
 
 async def refuse_absent_sources(db: Database, rollouts: Sequence[str]) -> None:
-    """Raises UsageError when a rollout whose patch was graded is not stored."""
+    """Refuse rollouts whose patch was graded and which are not stored. Raises UsageError."""
     async with db.transaction() as connection:
         stored = set(
             await connection.scalars(

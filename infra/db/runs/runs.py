@@ -77,8 +77,8 @@ async def num_parts(db: Database, campaign: CampaignId) -> int:
 
 
 async def refuse_open_parts(db: Database, campaign: CampaignId) -> None:
-    """Raises UsageError when a part of the run is not closed: its workflow has seen all of them
-    closed. A training campaign and a supervised run have no parts."""
+    """Refuse to finish a run with an open part: its workflow has seen all of them closed. Training
+    campaigns and supervised runs have no parts. Raises UsageError."""
     async with db.transaction() as connection:
         number = await connection.scalar(
             select(func.count())
