@@ -48,7 +48,7 @@ class Doomed:
     status: str
     num_rollouts: int
     num_bytes: int
-    """Of its files on this machine."""
+    """Size of its files on this machine."""
     kept: tuple[str, ...]
     """Sentences on files that stay."""
 
