@@ -76,7 +76,6 @@ async def look(client: Client, db: Database, home: Path, name: str) -> Doomed:
     """Look at all that a delete would remove. Raises UnknownId, and UsageError before the run has
     ended."""
     record = await campaign_named(db, name)
-    _refuse_supervised(home, record)
     await settle_campaign(db, client, record.id)
     record = await campaigns.get(db, record.id)
     if record.status not in (*campaigns.ENDS, CampaignStatus.CREATED):
@@ -87,9 +86,9 @@ async def look(client: Client, db: Database, home: Path, name: str) -> Doomed:
             and described.raw_description.workflow_extended_info.cancel_requested
         )
         if not is_cancelled:
-            raise _is_running(record)
+            raise _is_running(home, record)
     elif record.status is CampaignStatus.CREATED and await _runs(client, record.id):
-        raise _is_running(record)
+        raise _is_running(home, record)
     async with db.transaction() as connection:
         number = await campaign_rows.num_rollouts(connection, record.id)
     folders, kept = await _folders(db, home, record.id)
@@ -121,19 +120,12 @@ async def delete(
     return Deleted(campaign, doomed.num_rollouts, doomed.num_bytes, forgotten, kept)
 
 
-def _refuse_supervised(home: Path, record: CampaignRecord) -> None:
-    if (pid := Supervisor(home, record.id).pid()) is None or record.status in campaigns.ENDS:
-        return
-    raise UsageError(
-        f"process {pid} of this machine runs {record.id}, which is {record.status.value}",
-        remedy=f"run `mainspring campaign cancel {record.id}` first",
-    )
-
-
-def _is_running(record: CampaignRecord) -> UsageError:
+def _is_running(home: Path, record: CampaignRecord) -> UsageError:
     waits = record.status is CampaignStatus.CREATED
+    pid = Supervisor(home, record.id).pid()
+    by = "" if pid is None else f" (process {pid} brings its workers)"
     return UsageError(
-        f"campaign {record.id} is {'about to start' if waits else record.status.value}",
+        f"campaign {record.id} is {'about to start' if waits else record.status.value}{by}",
         remedy=f"run `mainspring campaign cancel {record.id}` first",
     )
 
