@@ -185,6 +185,8 @@ class CampaignWorkflow:
                 status=CampaignStatus.PAUSED if state.paused else CampaignStatus.RUNNING,
             ),
         )
+        if self._seen.next_index is not None:
+            self._admission.forget(before.ended.intersection(self._seen.running))
         self._is_ahead = before.is_ahead_of(self._seen) or self._is_unmeasured(self._seen)
         return self._seen
 

@@ -16,11 +16,11 @@ from infra.db.runs import campaign_rows, campaigns, removal, runs
 from infra.db.runs.campaign_rows import CAMPAIGNS, TASKS
 from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, campaign_workflow
-from mainspring.protocol.campaign import Survey
+from mainspring.protocol.campaign import CampaignPlan, CampaignState, Survey
 from mainspring.protocol.run import RunGroupInput
 from mainspring.status import CampaignStatus
 from tests.waiting import until
-from workflows.admitting import Memory
+from workflows.admitting import GroupAdmission, Memory
 
 Rows = dict[str, list[dict[str, object]]]
 
@@ -73,10 +73,26 @@ def test_what_is_remembered_and_not_stored_is_ahead() -> None:
     assert not Memory(frozenset({0, 5}), newest=7, published=2).is_ahead_of(seen)
     assert not Memory(frozenset(), newest=-1, published=-1).is_ahead_of(Survey(version=None))
     assert Memory(frozenset(), newest=8, published=2).is_ahead_of(seen)
-    assert Memory(frozenset({6}), newest=7, published=2).is_ahead_of(seen)
     assert Memory(frozenset(), newest=7, published=3).is_ahead_of(seen)
     told_by_an_earlier_version = Survey(version=2, running=[6])
     assert not Memory(frozenset({6}), newest=9, published=3).is_ahead_of(told_by_an_earlier_version)
+
+
+def test_a_group_that_is_open_in_the_store_has_not_ended() -> None:
+    plan = CampaignPlan(
+        num_steps=1,
+        groups_per_step=1,
+        max_staleness=0,
+        eval_every_steps=1,
+        eval_splits=[],
+        eval_greedy=False,
+        eval_concurrency=1,
+    )
+    admission = GroupAdmission(CampaignState(campaign=CampaignId("first"), plan=plan))
+    admission.ended(3)
+    admission.ended(4)
+    admission.forget({3})
+    assert admission.memory().ended == {4}
 
 
 async def test_a_run_whose_parts_are_missing_is_refused(cluster) -> None:
