@@ -52,7 +52,7 @@ def _refuse_used(folder: Path) -> None:
 @contextmanager
 def _owned(partial: Path) -> Iterator[None]:
     """An empty folder for this process alone; the lock dies with it."""
-    partial.mkdir(exist_ok=True)
+    partial.mkdir(mode=0o700, exist_ok=True)  # for its owner alone, as the store is
     handle = os.open(partial, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
