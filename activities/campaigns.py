@@ -59,6 +59,7 @@ class CampaignActivities:
             evaluated=found.evaluated,
             is_checked=found.is_checked,
             served=None if found.served == found.version else found.served,
+            next_index=found.next_index,
         )
 
     @implements(ADMIT_GROUPS)

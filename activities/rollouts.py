@@ -7,7 +7,7 @@ from infra.db.database import Database
 from infra.db.nodes import nodes
 from infra.db.rollouts import groups, rollouts
 from infra.db.rollouts.groups import GroupRecord
-from infra.db.runs import campaigns
+from infra.db.runs import campaigns, runs
 from infra.db.tasks import selections, task_histories
 from infra.db.training import steps
 from mainspring.config.any_run import training
@@ -47,7 +47,7 @@ from mainspring.protocol.rollout import (
     RolloutRef,
 )
 from mainspring.protocol.session import RemoteLimits
-from mainspring.status import GroupKind, Player
+from mainspring.status import CampaignStatus, GroupKind, Player
 from mainspring.tasks.swe_task import SweTask
 from mainspring.trajectories.seeds import draw_seed
 
@@ -191,6 +191,8 @@ class RolloutActivities:
 
     @implements(SET_CAMPAIGN_STATUS)
     async def set_campaign_status(self, ask: StatusInput) -> CampaignRef:
+        if ask.status is CampaignStatus.FINISHED:
+            await runs.refuse_open_parts(self._db, ask.campaign)
         await campaigns.set_status(self._db, ask.campaign, ask.status, ask.error)
         return CampaignRef(campaign=ask.campaign)
 

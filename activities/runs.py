@@ -24,6 +24,8 @@ class RunActivities:
         group = run_plans.part_id(ask.campaign, ask.index, ask.evaluation)
         unfinished = await runs.take_up(self._db, group, complete_stays=in_campaign)
         if unfinished is None:
+            if not in_campaign:
+                await self._refuse_gap(ask)
             config = (await campaigns.get(self._db, ask.campaign)).config
             part = await run_plans.planned(self._db, config, ask.index, ask.evaluation)
             if not part.rollouts and not in_campaign:
@@ -44,3 +46,9 @@ class RunActivities:
         return RunGroupResult(
             group=group, size=size, unfinished=unfinished or [], is_last=in_campaign
         )
+
+    async def _refuse_gap(self, ask: RunGroupInput) -> None:
+        """Raises UsageError when parts before this one are not stored."""
+        num_parts = await runs.num_parts(self._db, ask.campaign)
+        if num_parts < ask.index:
+            raise runs.older_store(ask.campaign, f"has {num_parts} of its {ask.index} parts")

@@ -6,6 +6,8 @@ abandoned children that report by signal, so that continue-as-new orphans nothin
 """
 
 import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from temporalio import workflow
 from temporalio.exceptions import WorkflowAlreadyStartedError
@@ -18,9 +20,29 @@ with workflow.unsafe.imports_passed_through():
         CampaignState,
         FinishGroupResult,
         GroupInput,
+        Survey,
     )
     from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
     from workflows import activity_calls, search
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory of a run of the campaign, before it looked into the store. All of it was stored first:
+    a store that lacks some of it was restored from an older backup."""
+
+    ended: frozenset[int]
+    """Groups that reported their end."""
+    newest: int
+    """The newest group that it started; -1: none."""
+    published: int
+    """The policy version that engines were given; -1: none."""
+
+    def is_ahead_of(self, seen: Survey) -> bool:
+        if seen.next_index is None:
+            return False
+        lacks_version = self.published > (-1 if seen.version is None else seen.version)
+        return lacks_version or self.newest >= seen.next_index
 
 
 class GroupAdmission:
@@ -32,6 +54,7 @@ class GroupAdmission:
         self._is_due = True
         self._is_busy = False
         self._ended: set[int] = set()
+        self._newest = max(state.in_flight, default=-1)
         self.in_flight = set(state.in_flight)
         self._running: asyncio.Task[None] | None = None
 
@@ -51,6 +74,14 @@ class GroupAdmission:
         """From now on, under the version that was published last."""
         self._is_open = True
 
+    def memory(self) -> Memory:
+        """Memory of this run, as of now."""
+        return Memory(
+            ended=frozenset(self._ended),
+            newest=self._newest,
+            published=self._state.published_version,
+        )
+
     def look(self) -> None:
         """Something changed: see whether more groups may start."""
         self._is_due = True
@@ -59,6 +90,14 @@ class GroupAdmission:
         self._ended.add(index)
         self.in_flight.discard(index)
         self.look()
+
+    def forget(self, ended: Iterable[int]) -> None:
+        """Take back that these ended: they are open in the store. It was restored from a backup, or
+        somebody else sent the report. They are started again, or found running."""
+        found = self._ended.intersection(ended)
+        self._ended -= found
+        if found:
+            self.look()
 
     async def stop(self) -> None:
         """Start nothing more; returns when no start is under way."""
@@ -101,6 +140,7 @@ class GroupAdmission:
         group = group_id(state.campaign, index)
         version = state.published_version
         self.in_flight.add(index)
+        self._newest = max(self._newest, index)
         try:
             await workflow.start_child_workflow(
                 Workflow.GROUP,

@@ -9,6 +9,7 @@ model.
 """
 
 import asyncio
+import contextlib
 from datetime import timedelta
 
 from temporalio import workflow
@@ -45,11 +46,11 @@ with workflow.unsafe.imports_passed_through():
         Survey,
         SurveyInput,
     )
-    from mainspring.protocol.names import Workflow
+    from mainspring.protocol.names import NOTICE, Workflow
     from mainspring.status import CampaignStatus, Publish
     from workflows import activity_calls
     from workflows.admitting import GroupAdmission
-    from workflows.measuring import measure
+    from workflows.measuring import evaluation_groups, measure
     from workflows.pausing import Pausing
     from workflows.playing import cancel_elsewhere
     from workflows.waiting import Waits
@@ -58,6 +59,10 @@ STEPS_PER_RUN = 200
 """Steps before continue-as-new at the latest: about 3,000 events, below the server's warning."""
 LOOK = timedelta(seconds=60)
 """Groups report by signal; what changed without one is noticed after this."""
+CANCELLED = timedelta(seconds=20)
+"""For cancelled groups to report, before the campaign starts anew."""
+LOOK_AT_FAILURE = "look at the store after a failure"
+"""Patch: a failure may come from what a restored store lacks."""
 MASKED_ROUNDS = 2
 """Times everything in flight may end masked in a row before the campaign fails."""
 
@@ -73,15 +78,20 @@ class CampaignWorkflow:
         self._changed = False
         self._dropped: set[int] = set()
         self._steps_in_run = 0
+        self._is_ahead = False
         self._pausing = Pausing()
 
     @workflow.run
     async def run(self, state: CampaignState) -> CampaignProgress:
         if state.since is None:
             state.since = workflow.time()
+        if state.notice is not None:
+            workflow.upsert_memo({NOTICE: state.notice})
         self._admission.begin()
         try:
             while await self._do_next():
+                if self._is_ahead:
+                    await self._start_anew()
                 if self._should_continue_as_new():
                     await self._admission.stop()
                     await workflow.wait_condition(workflow.all_handlers_finished)
@@ -89,6 +99,8 @@ class CampaignWorkflow:
                     workflow.continue_as_new(state)
         except (FailureError, asyncio.CancelledError) as error:
             cancelled = is_cancelled_exception(error)
+            if not cancelled and workflow.patched(LOOK_AT_FAILURE):
+                await self._start_anew_if_ahead()
             await self._admission.stop()
             await self._cancel_groups()
             async with self._pausing.ending():
@@ -108,6 +120,8 @@ class CampaignWorkflow:
         state, plan = self._state, self._state.plan
         seen = await self._look()
         served = seen.version if seen.served is None else seen.served
+        if self._is_ahead:
+            return True
         if seen.version is None or served is None:
             await self._prepare()
         elif served != state.published_version:
@@ -132,15 +146,9 @@ class CampaignWorkflow:
     async def _look(self) -> Survey:
         """Where the campaign stands now. Raises when it must not continue."""
         state, plan = self._state, self._state.plan
-        self._changed = False
-        seen = self._seen = await activity_calls.store(
-            SURVEY_CAMPAIGN,
-            SurveyInput(
-                campaign=state.campaign,
-                since=state.since or 0.0,
-                status=CampaignStatus.PAUSED if state.paused else CampaignStatus.RUNNING,
-            ),
-        )
+        seen = await self._survey()
+        if self._is_ahead:
+            return seen
         self._admission.raise_if_failed()
         activity_calls.raise_if_broken([state.broken])
         bound = MASKED_ROUNDS * (plan.max_staleness + 1) * plan.groups_per_step
@@ -164,6 +172,65 @@ class CampaignWorkflow:
                 non_retryable=True,
             )
         return seen
+
+    async def _survey(self) -> Survey:
+        state = self._state
+        self._changed = False
+        before = self._admission.memory()
+        self._seen = await activity_calls.store(
+            SURVEY_CAMPAIGN,
+            SurveyInput(
+                campaign=state.campaign,
+                since=state.since or 0.0,
+                status=CampaignStatus.PAUSED if state.paused else CampaignStatus.RUNNING,
+            ),
+        )
+        if self._seen.next_index is not None:
+            self._admission.forget(before.ended.intersection(self._seen.running))
+        self._is_ahead = before.is_ahead_of(self._seen) or self._is_unmeasured(self._seen)
+        return self._seen
+
+    def _is_unmeasured(self, seen: Survey) -> bool:
+        """Whether the store lacks an evaluation of the served version that was complete."""
+        served = seen.version if seen.served is None else seen.served
+        if seen.next_index is None or served != self._state.measured_version or served is None:
+            return False
+        if self._state.notice is not None:
+            return False  # known already: a second look must not start anew again
+        groups = evaluation_groups(self._state.campaign, self._state.plan, served)
+        return not set(groups).issubset(seen.evaluated)
+
+    async def _start_anew_if_ahead(self) -> None:
+        """After a failure: it may come from what a restored store lacks."""
+        try:
+            await self._survey()
+        except FailureError as error:
+            workflow.logger.warning("campaign %s: no look: %s", self._state.campaign, error)
+            return
+        if self._is_ahead:
+            await self._start_anew()
+
+    async def _start_anew(self) -> None:
+        """Forget what the store does not have: it was restored from a backup. Groups in flight are
+        cancelled, as what they have done is not stored, and are replaced. Never returns."""
+        found = 0 if self._seen.version is None else self._seen.version
+        notice = (
+            f"resumed after step {found} with new groups: the store is older than Temporal "
+            "(restored from a backup)"
+        )
+        workflow.logger.warning("campaign %s: %s", self._state.campaign, notice)
+        await self._admission.stop()
+        await self._cancel_groups()
+        # A group that the store lacks cannot report.
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(lambda: not self._admission.in_flight, timeout=CANCELLED)
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        state = self._state
+        workflow.continue_as_new(
+            CampaignState(
+                campaign=state.campaign, plan=state.plan, paused=state.paused, notice=notice
+            )
+        )
 
     async def _prepare(self) -> None:
         queue = trainer_queue(self._state.campaign)
@@ -236,12 +303,15 @@ class CampaignWorkflow:
             # The trainer lets go of the batch before anything else is planned.
             await asyncio.gather(training, return_exceptions=True)
         self._steps_in_run += 1
+        if self._state.notice is not None:
+            self._state.notice = None
+            workflow.upsert_memo({NOTICE: ""})
         error = None if training.cancelled() else training.exception()
         if not training.cancelled() and error is None and training.result().replaced:
             self._admission.look()  # there is room for other groups now
         if isinstance(error, ActivityError) and not is_cancelled_exception(error):
             seen = await self._look()
-            if seen.planned_step == step.step:
+            if seen.planned_step == step.step and not self._is_ahead:
                 raise error
 
     def _wait(self, what: str, queue: str | None = None, timeout_s: float | None = None):

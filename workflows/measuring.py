@@ -12,7 +12,14 @@ from temporalio import workflow
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 with workflow.unsafe.imports_passed_through():
-    from mainspring.ids import ROLLOUT_QUEUE, eval_group_id, evaluation_workflow, trainer_queue
+    from mainspring.ids import (
+        ROLLOUT_QUEUE,
+        CampaignId,
+        GroupId,
+        eval_group_id,
+        evaluation_workflow,
+        trainer_queue,
+    )
     from mainspring.protocol.activities import CHECK_LOGPROBS, STEP_TIMEOUT_S
     from mainspring.protocol.campaign import (
         CampaignPlan,
@@ -38,6 +45,14 @@ def evaluations_due(plan: CampaignPlan, version: int) -> list[tuple[str, bool]]:
         return [(split, False) for split in plan.eval_splits[:1] if due]
     greedy = [(split, True) for split in plan.eval_splits[:1] if plan.eval_greedy]
     return [*((split, False) for split in plan.eval_splits), *greedy]
+
+
+def evaluation_groups(campaign: CampaignId, plan: CampaignPlan, version: int) -> list[GroupId]:
+    """Groups of the evaluations that are due."""
+    return [
+        eval_group_id(campaign, split, _way(greedy), version)
+        for split, greedy in evaluations_due(plan, version)
+    ]
 
 
 async def measure(state: CampaignState, seen: Survey, waits: Waits) -> None:

@@ -18,6 +18,7 @@ from infra.db.rollouts.call_cache import CallCache, PlayedCalls
 from infra.policy.protocol import ContextFull, MadeReply, RequestRefused
 from infra.policy.replies.endpoint_errors import FirstPromptTooLong, PromptNotTaken
 from infra.policy.serving import ServedCampaigns
+from infra.temporal.faults import SandboxDiverged
 from infra.temporal.heartbeat import Beat, heartbeating
 from mainspring.agents.asking import next_request
 from mainspring.agents.program import asked_by
@@ -73,6 +74,11 @@ class ReplyActivities:
         agent = facts.agent
         if ask.turn < len(past.calls):
             return _begin(agent, path_to(past.calls, ask.turn))
+        if ask.turn > len(past.calls):
+            raise SandboxDiverged(
+                f"rollout {ask.rollout}: turn {ask.turn + 1} comes next, and the store has "
+                f"{len(past.calls)} turns: it was restored from an older backup"
+            )
         asked = next_request(agent, facts.task, past.record, past.asked)
         past.add_asked(asked)
         offers_tools = bool(asked.request.tools)

@@ -1,5 +1,5 @@
 """`mainspring campaign ...`: start, plan, list, show, watch, pause, resume, cancel, key,
-fingerprint, drop-batch, rollback, report."""
+fingerprint, drop-batch, rollback, report, archive, restore, delete."""
 
 import json
 from pathlib import Path
@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.campaign.archive import archive, restore
+from cli.campaign.delete import delete
 from cli.campaign.fingerprint import fingerprint
 from cli.campaign.plan import plan
 from cli.campaign.start import start
@@ -18,6 +20,9 @@ app = typer.Typer(
 )
 app.command()(start)
 app.command()(plan)
+app.command()(archive)
+app.command()(restore)
+app.command()(delete)
 
 
 @app.command("list")
@@ -212,7 +217,7 @@ def _row(record: Any, standing: Any) -> dict[str, Any]:
     return {
         "name": record.id,
         "kind": record.kind.value,
-        "status": record.status.value,
+        "status": (record.incomplete or record.status).value,
         "num_steps": num_steps,
         "num_steps_done": standing.num_steps if standing and trains else None,
         "num_rollouts_done": standing.num_rollouts if standing else 0,

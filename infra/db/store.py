@@ -7,13 +7,15 @@ still. Used to keep apart
 the Temporal namespaces of several stores, and by the sweep.
 """
 
+import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import NewType
+from typing import NewType, TypeVar
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import func, or_, select, text, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
 from infra.db.leases import SWEEP, LeaseHeld, ProcessLease
@@ -21,6 +23,10 @@ from infra.db.tables.models import StoreRow
 from mainspring.errors import DatabaseError
 
 StoreId = NewType("StoreId", str)
+T = TypeVar("T")
+
+AWAKE_S = 5.0
+"""Between two signs of life of a transaction that others read the same moment with."""
 
 
 async def identity(db: Database) -> StoreId:
@@ -95,3 +101,16 @@ async def now(db: Database) -> datetime:
     wrong."""
     async with db.statement() as connection:
         return (await connection.execute(select(func.clock_timestamp()))).scalar_one()
+
+
+async def in_snapshot(connection: AsyncConnection, work: Callable[[str], Awaitable[T]]) -> T:
+    """The result of `work`, which gets the name under which another program sees what this
+    transaction sees. The transaction is kept awake: an idle one may be ended by the server."""
+    name = await connection.scalar(text("SELECT pg_export_snapshot()"))
+    task = asyncio.ensure_future(work(str(name)))
+    try:
+        while not (await asyncio.wait([task], timeout=AWAKE_S))[0]:
+            await connection.execute(text("SELECT 1"))
+        return task.result()
+    finally:
+        task.cancel()

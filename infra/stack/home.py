@@ -7,6 +7,7 @@ temporal.db           Temporal's database
 logs/<service>.log    what the services print
 run/                  pids and ports
 lock                  held by a running `up` or `down`; made by whom the home belongs to
+restoring             there while a backup is restored: what lies here is not whole
 """
 
 import asyncio
@@ -29,6 +30,7 @@ MIN_FREE_BYTES = 300 << 20
 LOCK_TIMEOUT_S = 300.0
 """Longer than the slowest `up`: both services recovering from a crash on a slow disk."""
 POLL_S = 0.1
+RESTORING = "restoring"
 
 
 def make(home: Path) -> None:
@@ -48,6 +50,15 @@ def make(home: Path) -> None:
             f"home folder {home} was made by {_user(owner)} and this is {_user(os.geteuid())}: "
             "files of both would not fit together",
             remedy=f"run as {_user(owner)}, or give another folder with --home",
+        )
+
+
+def refuse_half_restored(home: Path) -> None:
+    """Raises UsageError while a backup is restored into it, or after that was interrupted."""
+    if (home / RESTORING).exists():
+        raise UsageError(
+            f"home folder {home} is half restored from a backup",
+            remedy="wait for `mainspring restore`, or repeat it where it was interrupted",
         )
 
 

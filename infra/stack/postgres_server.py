@@ -200,12 +200,15 @@ class Postgres:
                     remedy=f"see {self.daemon.log}",
                 )
 
-    def _ask(self, binaries: Path, query: str) -> subprocess.CompletedProcess[str]:
+    def run_client(
+        self, program: str, *arguments: str, binaries: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one of Postgres' own programs against this server, to its end. The password is in
+        its environment, where other users do not see it."""
+        folder = binaries or _install(None) / "bin"
+        address = ("-h", ports.LOOPBACK, "-p", str(self._port()), "-U", USER)
         return subprocess.run(
-            [
-                *(str(binaries / "psql"), "-h", ports.LOOPBACK, "-p", str(self._port())),
-                *("-U", USER, "-d", "postgres", "--no-psqlrc", "-At", "-c", query),
-            ],
+            [str(folder / program), *address, *arguments],
             capture_output=True,
             text=True,
             env={
@@ -214,6 +217,10 @@ class Postgres:
                 "PGCONNECT_TIMEOUT": "5",
             },
         )
+
+    def _ask(self, binaries: Path, query: str) -> subprocess.CompletedProcess[str]:
+        arguments = ("-d", "postgres", "--no-psqlrc", "-At", "-c", query)
+        return self.run_client("psql", *arguments, binaries=binaries)
 
 
 def _unprivileged() -> Account | None:

@@ -7,16 +7,23 @@ attributes of `workflows.search` are registered before `up` is done.
 import asyncio
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 import psutil
+from google.protobuf.duration_pb2 import Duration
 from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.namespace.v1 import NamespaceConfig
 from temporalio.api.operatorservice.v1 import (
     AddSearchAttributesRequest,
     ListSearchAttributesRequest,
 )
-from temporalio.api.workflowservice.v1 import GetSearchAttributesRequest
+from temporalio.api.workflowservice.v1 import (
+    DescribeNamespaceRequest,
+    GetSearchAttributesRequest,
+    UpdateNamespaceRequest,
+)
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -37,6 +44,10 @@ GO_VARIABLES = {"GOGC": "400", "GOMEMLIMIT": "1GiB"}
 """Collect garbage four times less often, unless memory runs short: the server shares few cores
 with everything else."""
 POLLS_PER_S = 200
+RETENTION = timedelta(hours=72)
+"""Time for which closed workflows are kept, for people who look. The store has what they did."""
+_SERVERS_OWN = timedelta(hours=24)
+"""Retention that the dev server gives a namespace. Another one was set by a person, and stays."""
 SEARCH_ATTRIBUTES = {
     "CampaignId": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
     "TaskId": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
@@ -110,6 +121,11 @@ class Temporal:
         return f"http://{ports.LOOPBACK}:{known[1]}" if known else ""
 
     @property
+    def database(self) -> Path:
+        """Its SQLite file."""
+        return self.home / "temporal.db"
+
+    @property
     def _ports_file(self) -> Path:
         return self.home / "run" / "temporal.ports"
 
@@ -132,7 +148,7 @@ class Temporal:
         return [
             *(str(_binary()), "server", "start-dev", "--ip", ports.LOOPBACK),
             *("--port", str(port), "--ui-port", str(ui_port), "--ui-disable-news-fetch"),
-            *("--db-filename", str(self.home / "temporal.db"), "--namespace", self.namespace),
+            *("--db-filename", str(self.database), "--namespace", self.namespace),
             # Twice the throughput of the default journal, safe against process kills.
             *("--sqlite-pragma", "journal_mode=wal"),
             *("--sqlite-pragma", "synchronous=normal"),
@@ -168,9 +184,11 @@ class Temporal:
         client = await Client.connect(self.address, namespace=self.namespace)
         try:
             await register_search_attributes(client)
+            if await retention_of(client) == _SERVERS_OWN:
+                await set_retention(client, RETENTION)
         except RPCError as error:
             raise TemporalError(
-                f"embedded Temporal refused the search attributes: {error}",
+                f"embedded Temporal refused its settings: {error}",
                 remedy=f"see {self.daemon.log}, or start over with another --home",
             ) from None
 
@@ -217,6 +235,26 @@ async def _refuse_missing(client: Client) -> list[str]:
         "server has no operator service for this account, as Temporal Cloud has none",
         remedy=f"`tcld namespace search-attributes add --namespace {client.namespace} {words}`, or "
         "add them in its web UI",
+    )
+
+
+async def retention_of(client: Client) -> timedelta:
+    """How long the client's namespace keeps closed workflows. Raises RPCError."""
+    described = await client.workflow_service.describe_namespace(
+        DescribeNamespaceRequest(namespace=client.namespace)
+    )
+    return described.config.workflow_execution_retention_ttl.ToTimedelta()
+
+
+async def set_retention(client: Client, retention: timedelta) -> None:
+    """Raises RPCError."""
+    duration = Duration()
+    duration.FromTimedelta(retention)
+    await client.workflow_service.update_namespace(
+        UpdateNamespaceRequest(
+            namespace=client.namespace,
+            config=NamespaceConfig(workflow_execution_retention_ttl=duration),
+        )
     )
 
 

@@ -22,24 +22,28 @@ BASE_IDENTITY = ".mainspring.json"
 """End of the name of the file by which a base model made on the spot is known again."""
 
 
+def policies(home: Path, campaign: CampaignId) -> Path:
+    return campaign_folder(home, campaign) / "policies"
+
+
 def base_model(home: Path, campaign: CampaignId) -> Path:
-    return _campaign(home, campaign) / "base"
+    return campaign_folder(home, campaign) / "base"
 
 
 def warm_start(home: Path, campaign: CampaignId) -> Path:
-    return _campaign(home, campaign) / "warm"
+    return campaign_folder(home, campaign) / "warm"
 
 
 def policy(home: Path, campaign: CampaignId, version: int) -> Path:
-    return _campaign(home, campaign) / "policies" / f"v{version:05d}"
+    return policies(home, campaign) / f"v{version:05d}"
 
 
 def batches(home: Path, campaign: CampaignId) -> Path:
-    return _campaign(home, campaign) / "batches"
+    return campaign_folder(home, campaign) / "batches"
 
 
 def tracking(home: Path, campaign: CampaignId, tracker: str) -> Path:
-    return _campaign(home, campaign) / "tracking" / tracker
+    return campaign_folder(home, campaign) / "tracking" / tracker
 
 
 def report(home: Path, campaign: str) -> Path:
@@ -51,5 +55,5 @@ def trainer_logs(home: Path, campaign: CampaignId) -> Path:
     return home / "logs" / f"trainer-{campaign}"
 
 
-def _campaign(home: Path, campaign: CampaignId) -> Path:
+def campaign_folder(home: Path, campaign: CampaignId) -> Path:
     return home / "campaigns" / campaign

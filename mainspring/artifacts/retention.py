@@ -1,4 +1,4 @@
-"""Which policy versions stay on disk. Pure.
+"""Which policy versions stay on disk, and which are copied. Pure.
 
 Invariants: version 0 stays, for the tokenizer and the reference of a KL penalty; so does the newest
 version, which engines load, and the newest checkpoint, from which training resumes.
@@ -6,6 +6,18 @@ version, which engines load, and the newest checkpoint, from which training resu
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Checkpoints(StrEnum):
+    """Which policy versions are copied with their files."""
+
+    NONE = "none"
+    """None; the archive has their paths and identities."""
+    NEWEST = "newest"
+    """Version 0, the newest, and the newest with a checkpoint."""
+    ALL = "all"
+    """All that are on disk."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 from mainspring.errors import ModelError
 
 CONFIG = "config.json"
+_VERSION = re.compile(r"/campaigns/(?P<campaign>[^/]+)/policies/v(?P<version>\d{5})/hf$")
 REMEDY = "expected a Hugging Face model directory (config.json, tokenizer.json, *.safetensors)"
 GENERATES = ("CausalLM", "LMHeadModel", "Generation")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -36,7 +37,19 @@ def where(directory: Path) -> str:
 
 def check_is_directory(directory: Path) -> None:
     if not directory.is_dir():
-        raise ModelError(f"{where(directory)}: no such directory", remedy=_how(directory))
+        lost = _lost_version(directory)
+        raise ModelError(f"{where(directory)}: no such directory{lost}", remedy=_how(directory))
+
+
+def _lost_version(directory: Path) -> str:
+    """More of the sentence where it was a policy version's, and others of its campaign are here."""
+    found = _VERSION.search(str(directory))
+    if found is None or not directory.parents[1].is_dir():
+        return ""
+    return (
+        f". The files of policy version {int(found['version'])} are gone: put the folder back from "
+        f"a backup, or take the version back (`mainspring campaign rollback {found['campaign']}`)"
+    )
 
 
 def read_config(directory: Path) -> dict[str, Any]:

@@ -151,6 +151,8 @@ class CampaignState(BaseModel):
     paused: bool = False
     broken: str | None = None
     """Why no rollout can be scored; the campaign fails with it."""
+    notice: str | None = None
+    """Sentence that a person should know until the next step."""
 
 
 class SurveyInput(BaseModel):
@@ -184,6 +186,8 @@ class Survey(BaseModel):
     """The served version's log-probs were compared on an evaluation."""
     served: int | None = None
     """The version that engines are to serve now, where it is not the newest."""
+    next_index: int | None = None
+    """Index of the next training group; None: an earlier version did not tell."""
 
 
 class AdmitInput(BaseModel):

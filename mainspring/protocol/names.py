@@ -5,6 +5,8 @@ from enum import StrEnum
 
 from mainspring.protocol.timeouts import WORKFLOW_TASK_TIMEOUT_S
 
+NOTICE = "notice"
+"""Key of a workflow's memo: what a person should know of it now."""
 WORKFLOW_TASK_TIMEOUT = timedelta(seconds=WORKFLOW_TASK_TIMEOUT_S)
 
 

@@ -31,6 +31,15 @@ class CampaignKind(StrEnum):
     """A model is trained on stored or imported trajectories."""
 
 
+class Incomplete(StrEnum):
+    """Why a campaign's rows are not all there; nothing may use it then."""
+
+    DELETING = "deleting"
+    """`campaign delete` has begun."""
+    RESTORING = "restoring"
+    """`campaign restore` has begun."""
+
+
 class GroupKind(StrEnum):
     TRAIN = "train"
     """Feeds the trainer."""

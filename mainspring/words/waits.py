@@ -135,6 +135,8 @@ class Scene:
     trainer that is silent."""
     is_being_cancelled: bool = False
     """The order to end its workflow is recorded, and that one still runs."""
+    notice: str = ""
+    """Sentence of its workflow on how it came here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +202,11 @@ def waits(scene: Scene) -> list[Wait]:
 
 
 def doing(scene: Scene) -> list[str]:
-    """Activities under way in the campaign's own workflow, each with the progress it last told."""
+    """The notice of the campaign's own workflow, and its activities under way, each with the
+    progress it last told."""
     own = f"campaign/{scene.campaign}"
-    return [
+    told = [scene.notice] if scene.notice else []
+    return told + [
         _words(each.activity) + (f": {each.note}" if each.note else "")
         for each in scene.pending
         if each.of == own and each.state is PendingState.STARTED

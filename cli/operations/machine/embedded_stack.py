@@ -66,6 +66,7 @@ async def up(home: Path, forced: Forced | None = None) -> StackInfo:
     _check_ports(home, forced)
     homes.make(home)
     async with homes.locked(home):
+        homes.refuse_half_restored(home)
         configured = configured_settings(home)
         postgres, temporal = Postgres(home), Temporal(home)
         started_here = [s for s in (temporal, postgres) if s.daemon.pid() is None]

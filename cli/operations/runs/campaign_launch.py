@@ -236,17 +236,14 @@ async def start(
     record = await campaigns.get(db, campaign)
     paused = record.status is CampaignStatus.PAUSED
     state: CampaignState | SftState | RunState
-    reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
+    if record.status is CampaignStatus.FINISHED:
+        return handle
     if isinstance(record.config, CampaignConfig):
         kind, state = Workflow.CAMPAIGN, _state(record.config, paused)
     elif isinstance(record.config, SftConfig):
         kind, state = Workflow.SFT, SftState(campaign=campaign, paused=paused)
     else:
         kind, state = Workflow.RUN, _run_state(record.config, paused)
-        if record.status is CampaignStatus.FINISHED:
-            return handle
-        # Its workflow may have completed before it was opened again.
-        reuse = WorkflowIDReusePolicy.ALLOW_DUPLICATE
     before = await campaigns.resume(db, campaign, CampaignStatus.CREATED)
     try:
         return await client.start_workflow(
@@ -255,7 +252,10 @@ async def start(
             id=handle.id,
             task_queue=ROLLOUT_QUEUE,
             task_timeout=WORKFLOW_TASK_TIMEOUT,
-            id_reuse_policy=reuse,
+            # The store alone tells whether it has finished: a workflow of this name may have
+            # completed before a run was opened again, for a campaign that was deleted, or for a
+            # store that was restored from a backup since.
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             # What it has under way is taken up from the store, as after any end.
             id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING
             if is_stuck

@@ -13,6 +13,7 @@ from cli.operations.runs.seen_waits import look
 from infra.db.connect import with_recorded_namespace
 from infra.db.database import Database
 from infra.db.naming import campaign_named
+from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
 from infra.temporal.connection import connect, settled
 from mainspring.artifacts import layout
@@ -61,6 +62,8 @@ async def read(db: Database, settings: Settings, name: str) -> CampaignView:
 async def _moves(
     db: Database, settings: Settings, record: CampaignRecord
 ) -> tuple[tuple[str, ...], tuple[Wait, ...]]:
+    if error := campaigns.not_whole(record.id, record.incomplete):
+        return (), (Wait(error.message, error.remedy),)
     if record.status in ENDED:
         return (), ()
     try:

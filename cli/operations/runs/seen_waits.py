@@ -31,6 +31,7 @@ from infra.policy.engines.paused import paused_engines
 from mainspring.config.settings import Settings, load_settings
 from mainspring.ids import ROLLOUT_QUEUE, campaign_workflow
 from mainspring.protocol.activities import ASKED_S, RUN_PROGRAM
+from mainspring.protocol.names import NOTICE
 from mainspring.protocol.timeouts import LEASE_SILENT_S
 from mainspring.status import PolicyApi
 from mainspring.words.waits import (
@@ -111,7 +112,13 @@ async def look(
             *await _silent_gateways(pending, at, settings),
         ),
         is_being_cancelled=own is not None and _is_being_cancelled(own[1]),
+        notice="" if own is None else _notice(own[1]),
     )
+
+
+def _notice(raw: Any) -> str:
+    field = raw.workflow_execution_info.memo.fields.get(NOTICE)
+    return "" if field is None else str(json.loads(field.data) or "")
 
 
 async def _paused(

@@ -206,6 +206,18 @@ async def rollout_leases(db: Database, rollout: RolloutId) -> list[Lease]:
         return [Lease(*row) for row in rows]
 
 
+async def lose_all(db: Database) -> int:
+    """Close every open lease as lost: the store was restored, and their processes were not; how
+    many there were."""
+    async with db.transaction() as connection:
+        lost = await connection.execute(
+            update(SandboxRow)
+            .where(SandboxRow.status == SandboxStatus.OPEN)
+            .values(status=SandboxStatus.LOST, closed_at=func.now())
+        )
+        return lost.rowcount
+
+
 async def _refuse_over(connection: AsyncConnection, rollout: RolloutId, max_open: int) -> None:
     """Until the transaction ends no other one opens a sandbox of this campaign under a cap."""
     mine = {"rollout": rollout}

@@ -41,7 +41,7 @@ from mainspring.config.sft import SftConfig
 from mainspring.config.training.method_defaults import as_stored
 from mainspring.errors import ConfigError, UsageError
 from mainspring.ids import CampaignId
-from mainspring.status import CampaignKind, CampaignStatus
+from mainspring.status import CampaignKind, CampaignStatus, Incomplete
 
 ENDS = (CampaignStatus.FINISHED, CampaignStatus.CANCELLED, CampaignStatus.FAILED)
 _COLUMNS = (
@@ -53,6 +53,7 @@ _COLUMNS = (
     CampaignRow.created_at,
     CampaignRow.finished_at,
     CampaignRow.uid,
+    CampaignRow.incomplete,
 )
 
 
@@ -70,6 +71,8 @@ class CampaignRecord:
     """Digest of what shapes its weights, as it was stored, whatever version reads it."""
     lacks_device: bool = False
     """A version without `trainer.device` stored it: it resumes on the device that is given."""
+    incomplete: Incomplete | None = None
+    """Why its rows are not all there; None: they are."""
 
     @property
     def kind(self) -> CampaignKind:
@@ -103,6 +106,7 @@ async def create(db: Database, config: AnyRun, selected: Sequence[Selected] = ()
     if created is not None:
         return True
     stored = await get(db, CampaignId(config.name))
+    refuse_incomplete(stored.id, stored.incomplete)
     if stored.kind is not config.kind:
         raise UsageError(
             f"campaign {config.name} exists, and its kind is {stored.kind}, not {config.kind}",
@@ -197,11 +201,18 @@ async def resume(
     status: CampaignStatus = CampaignStatus.RUNNING,
 ) -> CampaignStatus | None:
     """Give a campaign that was cancelled or failed another status, because it is started again.
-    The one it had; None, and nothing changed, when it had not ended that way."""
+    The one it had; None, and nothing changed, when it had not ended that way. Raises UsageError
+    while it is deleted or restored."""
     async with db.transaction() as connection:
-        before = await connection.scalar(
-            select(CampaignRow.status).where(CampaignRow.id == campaign).with_for_update()
-        )
+        found = (
+            await connection.execute(
+                select(CampaignRow.status, CampaignRow.incomplete)
+                .where(CampaignRow.id == campaign)
+                .with_for_update()
+            )
+        ).one_or_none()
+        before, incomplete = (None, None) if found is None else found
+        refuse_incomplete(campaign, incomplete)
         if before not in (CampaignStatus.CANCELLED, CampaignStatus.FAILED):
             return None
         await connection.execute(
@@ -215,7 +226,8 @@ async def resume(
 async def underway(db: Database, campaign: CampaignId | None = None) -> list[Underway]:
     """Campaigns whose workflow should be running: all, or this one if it is among them."""
     statement = select(CampaignRow.id, literal_column("campaigns.xmin::text")).where(
-        CampaignRow.status.not_in((*ENDS, CampaignStatus.CREATED))
+        CampaignRow.status.not_in((*ENDS, CampaignStatus.CREATED)),
+        CampaignRow.incomplete.is_(None),
     )
     if campaign is not None:
         statement = statement.where(CampaignRow.id == campaign)
@@ -255,6 +267,28 @@ async def reopen(db: Database, campaign: CampaignId) -> None:
         )
 
 
+def refuse_incomplete(campaign: CampaignId, incomplete: Incomplete | None) -> None:
+    """Refuse a campaign whose rows are not all there. Raises UsageError."""
+    if error := not_whole(campaign, incomplete):
+        raise error
+
+
+def not_whole(campaign: CampaignId, incomplete: Incomplete | None) -> UsageError | None:
+    """The error that tells why its rows are not all there; None: they are."""
+    if incomplete is Incomplete.DELETING:
+        return UsageError(
+            f"campaign {campaign} is being deleted",
+            remedy=f"`mainspring campaign delete {campaign}` completes that; its name is free then",
+        )
+    if incomplete is Incomplete.RESTORING:
+        return UsageError(
+            f"campaign {campaign} is being restored from an archive, and is not complete",
+            remedy="wait for `mainspring campaign restore`, or repeat it where it was interrupted; "
+            f"`mainspring campaign delete {campaign}` removes what was restored",
+        )
+    return None
+
+
 def _record(row: Row[Any]) -> CampaignRecord:
     try:
         config = read_stored(row.kind, row.config)
@@ -282,6 +316,7 @@ def _record(row: Row[Any]) -> CampaignRecord:
         uid=row.uid,
         config_digest=hashlib.sha256(raw.encode()).hexdigest(),
         lacks_device=lacks_device(row.kind, row.config),
+        incomplete=row.incomplete,
     )
 
 

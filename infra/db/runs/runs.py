@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from sqlalchemy import Double, cast, func, select, update
 
 from infra.db.database import Database
-from infra.db.tables.models import GroupRow, RolloutRow
+from infra.db.tables.models import CampaignRow, GroupRow, RolloutRow
 from infra.db.tables.rollout_ends import DONE, JUDGED
+from mainspring.errors import UsageError
 from mainspring.ids import CampaignId, GroupId
-from mainspring.status import GroupStatus, Verdict
+from mainspring.status import CampaignKind, GroupStatus, Verdict
 
 _COMPLETE = (GroupStatus.READY, GroupStatus.MASKED)
 """Statuses of groups that measure."""
@@ -66,6 +67,40 @@ async def take_up(
                 .values(status=GroupStatus.RUNNING, finished_at=None, note=None)
             )
         return unfinished
+
+
+async def num_parts(db: Database, campaign: CampaignId) -> int:
+    """Number of the run's parts that are stored."""
+    async with db.transaction() as connection:
+        statement = select(func.count()).where(GroupRow.campaign_id == campaign)
+        return await connection.scalar(statement) or 0
+
+
+async def refuse_open_parts(db: Database, campaign: CampaignId) -> None:
+    """Refuse to finish a run with an open part: its workflow has seen all of them closed. Training
+    campaigns and supervised runs have no parts. Raises UsageError."""
+    async with db.transaction() as connection:
+        number = await connection.scalar(
+            select(func.count())
+            .select_from(GroupRow)
+            .join(CampaignRow, CampaignRow.id == GroupRow.campaign_id)
+            .where(
+                GroupRow.campaign_id == campaign,
+                GroupRow.status == GroupStatus.RUNNING,
+                CampaignRow.kind.not_in((CampaignKind.TRAIN, CampaignKind.SFT)),
+            )
+        )
+    if number:
+        raise older_store(campaign, f"has {number} of its parts unfinished")
+
+
+def older_store(campaign: CampaignId, what: str) -> UsageError:
+    """The error of a run whose workflow remembers more than is stored."""
+    return UsageError(
+        f"run {campaign}: the store {what}, and its workflow knows more: the store was restored "
+        "from an older backup",
+        remedy="start the run again with the command that ran it: what is missing is played again",
+    )
 
 
 async def tally(db: Database, campaign: CampaignId) -> RunTally:

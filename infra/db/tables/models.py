@@ -33,6 +33,7 @@ from mainspring.status import (
     ExecutionState,
     GroupKind,
     GroupStatus,
+    Incomplete,
     NodeRefusal,
     Player,
     RolloutPhase,
@@ -74,6 +75,8 @@ class CampaignRow(Base):
     error: Mapped[str | None] = mapped_column(PlainText)
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     finished_at: Mapped[datetime | None]
+    incomplete: Mapped[Incomplete | None] = word("incomplete", Incomplete)
+    """Why its rows are not all there; null: they are."""
 
 
 class TaskRow(Base):
@@ -161,6 +164,11 @@ class RolloutRow(Base):
         Index(None, "campaign_id", "finished_at"),
         Index("ix_rollouts_playing", "started_at", postgresql_where=text("phase <> 'done'")),
         Index("ix_rollouts_given", "task_id", postgresql_where=text("player <> 'policy'")),
+        Index(
+            "ix_rollouts_source",
+            "source_rollout_id",
+            postgresql_where=text("source_rollout_id IS NOT NULL"),
+        ),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)

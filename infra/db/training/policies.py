@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Double, Select, cast, func, select, update
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
 from infra.db.fence import unknown
@@ -161,6 +162,14 @@ async def list_policies(db: Database, campaign: CampaignId) -> list[PolicyRecord
     async with db.transaction() as connection:
         rows = await connection.execute(_of(campaign).order_by(PolicyVersionRow.version))
         return [PolicyRecord(*row) for row in rows]
+
+
+async def list_all(connection: AsyncConnection) -> list[PolicyRecord]:
+    """All versions of all campaigns, in their order."""
+    rows = await connection.execute(
+        select(*_COLUMNS).order_by(PolicyVersionRow.campaign_id, PolicyVersionRow.version)
+    )
+    return [PolicyRecord(*row) for row in rows]
 
 
 def _of(campaign: CampaignId) -> Select:

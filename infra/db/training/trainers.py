@@ -6,7 +6,7 @@ and changes nothing. A write holds the lease's row until it is committed, so no 
 the middle of one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sqlalchemy import Double, cast, func, or_, select, update
@@ -28,8 +28,8 @@ class TrainerLease:
     process: str
     released: bool
     since: datetime
-    held_s: float
-    silent_s: float
+    held_s: float = field(compare=False)
+    silent_s: float = field(compare=False)
     """Since it was renewed."""
 
 

@@ -1,7 +1,6 @@
 """A campaign's cap over all nodes, and leases that died with their node."""
 
 import asyncio
-from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import func, update
@@ -104,7 +103,8 @@ async def test_leases_of_a_node_that_is_gone(db: Database) -> None:
             disk_free_mb=1,
             memory_free_mb=1,
             version="0",
-            started_at=datetime.now(UTC),
+            running_s=1.0,
+            clock=None,
         ),
     )
     assert await sandboxes.leases_on_dead_nodes(db) == []

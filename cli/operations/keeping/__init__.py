@@ -1,0 +1,1 @@
+"""Commands that keep, move and remove stored work: campaigns and whole homes."""

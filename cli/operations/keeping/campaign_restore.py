@@ -1,0 +1,139 @@
+"""Restoring an archived run into the store of this home.
+
+Invariants: the whole archive is checked before anything is stored; a run of the name that is stored
+is never touched; a restore that was interrupted is completed by the same command; nothing uses the
+run until it is whole.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.operations.keeping.campaign_archive import Counting
+from infra.db.database import NEEDED_REVISION, Database
+from infra.db.runs import campaign_rows, restoring
+from infra.db.runs.campaign_rows import CAMPAIGNS, TASKS
+from mainspring.artifacts import layout
+from mainspring.artifacts.file_digest import sha256_of
+from mainspring.errors import ServiceError, UsageError
+from reports.archive import tables
+from reports.archive.manifest import FILES, TABLES, ArchiveManifest
+
+_ROLLOUTS = "rollouts"
+_SOURCE = "source_rollout_id"
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    manifest: ArchiveManifest
+    num_files: int
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "name": self.manifest.campaign,
+            "status": self.manifest.status,
+            "num_rollouts": self.manifest.num_rollouts,
+            "num_files": self.num_files,
+        }
+
+
+async def restore(db: Database, home: Path, folder: Path, counting: Counting) -> Restored:
+    """Raises UsageError for an archive that is damaged or does not fit the store."""
+    tables.require_pyarrow()
+    manifest = ArchiveManifest.read(folder)
+    campaign, uid = manifest.campaign, manifest.uid
+    _refuse_other_schema(manifest)
+    await restoring.refuse_stored(db, campaign, uid)
+    with counting("files checked") as progress:
+        manifest.check(folder, progress)
+    copied = [name for name in manifest.files if name.startswith(f"{FILES}/")]
+    own = layout.campaign_folder(home, campaign)
+    _refuse_other_files(manifest, own, copied)
+    known = {each.name: each for each in campaign_rows.tables()}
+    file = {name: folder / TABLES / f"{name}.parquet" for name in known}
+    for rows in tables.read_table(file[TASKS], known[TASKS]):
+        await restoring.refuse_other_tasks(db, rows)
+    for rows in tables.read_table(file[_ROLLOUTS], known[_ROLLOUTS]):
+        sources = [row[_SOURCE] for row in rows if row[_SOURCE] is not None]
+        await restoring.refuse_absent_sources(db, sources)
+    _copy(folder / FILES, own, copied, counting)
+    for name, table in known.items():
+        of = manifest.files[f"{TABLES}/{name}.parquet"].num_rows or 0
+        with counting(f"rows of {name}") as progress:
+            done = 0
+            for rows in tables.read_table(file[name], table):
+                if name == TASKS:
+                    await restoring.put_tasks(db, table, rows)
+                elif name == CAMPAIGNS:
+                    await restoring.begin(db, table, rows[0])
+                else:
+                    await restoring.put(db, table, campaign, uid, rows)
+                done += len(rows)
+                progress(done, of)
+    await _refuse_missing_rows(db, manifest)
+    old = str(layout.campaign_folder(Path(manifest.home), campaign))
+    moved = (old, str(own)) if copied and old != str(own) else None
+    await restoring.complete(db, campaign, uid, moved)
+    return Restored(manifest, len(copied))
+
+
+def _refuse_other_schema(manifest: ArchiveManifest) -> None:
+    if manifest.schema_revision != NEEDED_REVISION:
+        raise UsageError(
+            f"the archive is at migration {manifest.schema_revision}, this store at "
+            f"{NEEDED_REVISION}",
+            remedy=f"restore it with the version of Mainspring that wrote it "
+            f"({manifest.mainspring}) into a home of its own, then run `mainspring db upgrade`",
+        )
+
+
+def _refuse_other_files(manifest: ArchiveManifest, own: Path, copied: list[str]) -> None:
+    """A campaign's folder without its rows may be another one's, or what an interrupted restore
+    left."""
+    for name in copied:
+        file = own / Path(name).relative_to(FILES)
+        if file.exists() and sha256_of(file) != manifest.files[name].sha256:
+            raise UsageError(
+                f"{file} is there, and is not the file of the archive",
+                remedy=f"move {own} away, or restore into another home",
+            )
+
+
+def _copy(source: Path, own: Path, copied: list[str], counting: Counting) -> None:
+    if not copied:
+        return
+    try:
+        with counting("checkpoint files") as progress:
+            _copy_each(source, own, copied, progress)
+    except OSError as error:
+        raise ServiceError(
+            f"{own} cannot be written: {error}", remedy="free space there, then repeat the command"
+        ) from error
+
+
+def _copy_each(
+    source: Path, own: Path, copied: list[str], progress: Callable[[int, int], None]
+) -> None:
+    for number, name in enumerate(copied, start=1):
+        below = Path(name).relative_to(FILES)
+        target = own / below
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partial = target.with_name(f".{target.name}.partial")
+            shutil.copy2(source / below, partial)
+            partial.rename(target)
+        progress(number, len(copied))
+
+
+async def _refuse_missing_rows(db: Database, manifest: ArchiveManifest) -> None:
+    """A row that the store refused without a word would be a hole in the record."""
+    for table in campaign_rows.tables():
+        expected = manifest.files[f"{TABLES}/{table.name}.parquet"].num_rows
+        found = await campaign_rows.count(db, table, manifest.campaign)
+        if found != expected:
+            raise ServiceError(
+                f"{manifest.campaign}: {found} rows of {table.name} are stored, the archive has "
+                f"{expected}",
+                remedy=f"run `mainspring campaign delete {manifest.campaign}`, then restore again",
+            )
