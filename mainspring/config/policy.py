@@ -1,15 +1,36 @@
 """Section [policy]: the model, the engines that serve it, and how it is sampled."""
 
 from typing import Annotated, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from mainspring.algorithms.gap import Dtype
-from mainspring.config.section import BUNDLED, MANY_TOKENS, YEAR_S, Section, Within
+from mainspring.config.section import BUNDLED, MANY_TOKENS, STORED, YEAR_S, Section, Within
 from mainspring.status import PolicyApi, Publish
 
 ENDPOINTS_OWN = "default"
 """In the place of a temperature: none is sent."""
+
+
+def url_fault(url: str) -> str:
+    """Why `url` is no base URL of a service, in words; empty: it is one."""
+    if any(character.isspace() or not character.isprintable() for character in url):
+        return "it has a blank or a character that cannot be printed"
+    try:
+        parts = urlsplit(url)
+        port, host = parts.port, parts.hostname
+    except ValueError as error:  # of a port or of an IPv6 address, each in Python's words
+        return str(error).lower()
+    if parts.scheme not in ("http", "https"):
+        return "it must begin with http:// or https://"
+    if not host:
+        return "it has no host"
+    if port is None and parts.netloc.endswith(":"):
+        return "it has a colon and no port"
+    if parts.query or parts.fragment:
+        return "it has a part after ? or #, which no path can follow"
+    return ""
 
 
 class PolicyConfig(Section):
@@ -40,10 +61,10 @@ class PolicyConfig(Section):
 
     @field_validator("engines")
     @classmethod
-    def _urls(cls, engines: tuple[str, ...]) -> tuple[str, ...]:
-        for url in engines:
-            if not url.startswith(("http://", "https://")):
-                raise ValueError(f"{url!r} is not an http(s) URL")
+    def _urls(cls, engines: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        for url in engines if info.context != STORED else ():
+            if fault := url_fault(url):
+                raise ValueError(f"{url!r} is not an http(s) URL: {fault}")
         return tuple(url.rstrip("/") for url in engines)
 
     @field_validator("temperature", mode="before")

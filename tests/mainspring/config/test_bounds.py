@@ -17,6 +17,7 @@ from mainspring.config.campaign import CampaignConfig
 from mainspring.config.evaluations.evaluation import EvaluationFile
 from mainspring.config.evaluations.regrade import RegradeConfig
 from mainspring.config.evaluations.verification import VerificationConfig
+from mainspring.config.policy import PolicyConfig
 from mainspring.config.section import STORED
 from mainspring.config.sft import SftConfig, SftFile
 
@@ -162,3 +163,35 @@ def test_a_stored_configuration_is_spared_what_came_later() -> None:
         CampaignConfig.model_validate(raw)
     read = CampaignConfig.model_validate(raw, context=STORED).trainer
     assert (read.optimizer.betas, read.clip_high, read.num_steps) == ((1.0, 2.0), 1e9, 10**9)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("127.0.0.1:1", "ftp://host", "http://", "http:///v1", "http://:80", "", "http:"),
+        *("http://h:99999", "http://h:abc", "http://h:-1", "http://h:", "http://h:8o"),
+        *(
+            "http://[::1",
+            "http://[::g]:1",
+            "http://]:1",
+            "http://h :1",
+            "http://h\n",
+            "http://h/\x00",
+        ),
+        *("http://h/v1?key=1", "http://h/v1#part"),
+    ],
+)
+def test_an_address_that_leads_nowhere_is_refused_and_spared_where_it_was_stored(url: str) -> None:
+    raw = {"model": "none", "api": "openai", "engines": [url]}
+    with pytest.raises(ValidationError) as refused:
+        PolicyConfig.model_validate(raw)
+    assert "is not an http(s) URL" in str(refused.value)
+    assert PolicyConfig.model_validate(raw, context=STORED).engines
+
+
+@pytest.mark.parametrize(
+    "url", ["http://h:0", "https://h", "http://[::1]:8000/v1", "http://h/a/b/", "http://u:p@h/v1"]
+)
+def test_an_address_that_can_lead_somewhere_is_taken(url: str) -> None:
+    raw = {"model": "none", "api": "openai", "engines": [url]}
+    assert PolicyConfig.model_validate(raw).engines == (url.rstrip("/"),)
