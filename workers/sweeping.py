@@ -14,8 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.sweep import SweepActivities
 from infra.db.database import Database
-from infra.db.leases import LeaseLost
-from infra.db.store import sweep_turn
+from infra.db.leases import LeaseLost, sweep_turn
 from mainspring.errors import DatabaseError
 from mainspring.protocol.sweep import SweepInput
 

@@ -14,7 +14,6 @@ from sqlalchemy import text
 
 from infra.db.address import APPLICATION, read_address
 from infra.db.database import Database
-from infra.db.listening import prove_notices
 from infra.db.store import namespace
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import DatabaseError
@@ -91,6 +90,8 @@ async def _check_sessions(settings: Settings, db: Database) -> None:
     direct = settings.database_direct_url
     if not (db.is_pooled or direct):
         return
+    from infra.db.listening import prove_notices  # its log's package is loaded by none but these
+
     if await prove_notices(direct or settings.database_url, db):
         return
     if not direct:

@@ -15,7 +15,7 @@ import socket
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +27,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from infra.db.database import Database
 from infra.db.tables.lease_rows import LeaseRow
+from infra.db.tables.models import StoreRow
 from mainspring.errors import DatabaseError, ServiceError
 from mainspring.ids import CampaignId
 from mainspring.protocol.timeouts import LEASE_RENEW_S, LEASE_SILENT_S
@@ -162,6 +163,30 @@ class ProcessLease:
         except DatabaseError as error:
             # Silent from now on, it is free after LEASE_SILENT_S.
             log.warning("lease not given back", lease=self.name, reason=error.message)
+
+
+@asynccontextmanager
+async def sweep_turn(db: Database, every: timedelta) -> AsyncIterator[bool]:
+    """Take a turn at sweeping: True for one caller, once in `every`; the turn is over when
+    the block ends, and counts as taken only when it ends without an error. Raises LeaseLost."""
+    async with AsyncExitStack() as turn:
+        mine = await _is_due(db, every)
+        if mine:
+            try:
+                await turn.enter_async_context(ProcessLease(db, SWEEP).held())
+                mine = await _is_due(db, every)  # another one may have ended its turn just now
+            except LeaseHeld:
+                mine = False
+        yield mine
+        if mine:
+            async with db.transaction() as connection:
+                await connection.execute(update(StoreRow).values(swept_at=func.clock_timestamp()))
+
+
+async def _is_due(db: Database, every: timedelta) -> bool:
+    was_long_ago = or_(StoreRow.swept_at.is_(None), StoreRow.swept_at < func.now() - every)
+    async with db.statement() as connection:
+        return await connection.scalar(select(StoreRow.id).where(was_long_ago)) is not None
 
 
 async def holders(db: Database, names: Sequence[str]) -> dict[str, Holder]:

@@ -1,24 +1,20 @@
-"""The store itself: its identity, the Temporal namespace of its work, whose turn it is to sweep it.
+"""The store itself: its identity, the Temporal namespace of its work, its clock.
 
 Invariants: the identity is made once, by the migration, and never changes; the namespace is the
-first that was recorded, until an operator moves the work; of any number of processes that ask for a
-turn within an interval one gets it, and while it holds the turn no other does, unless it stands
-still. Used to keep apart
-the Temporal namespaces of several stores, and by the sweep.
+first that was recorded, until an operator moves the work. Used to keep apart the Temporal
+namespaces of several stores; loaded by every command, so without the packages that take long.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import NewType, TypeVar
 
-from sqlalchemy import func, or_, select, text, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
-from infra.db.leases import SWEEP, LeaseHeld, ProcessLease
 from infra.db.tables.models import StoreRow
 from mainspring.errors import DatabaseError
 
@@ -62,30 +58,6 @@ async def move_namespace(db: Database, name: str) -> None:
     """Record another Temporal namespace. Raises DatabaseError."""
     async with db.transaction() as connection:
         await connection.execute(update(StoreRow).values(namespace=name))
-
-
-@asynccontextmanager
-async def sweep_turn(db: Database, every: timedelta) -> AsyncIterator[bool]:
-    """Take a turn at sweeping: True for one caller, once in `every`; the turn is over when
-    the block ends, and counts as taken only when it ends without an error. Raises LeaseLost."""
-    async with AsyncExitStack() as turn:
-        mine = await _is_due(db, every)
-        if mine:
-            try:
-                await turn.enter_async_context(ProcessLease(db, SWEEP).held())
-                mine = await _is_due(db, every)  # another one may have ended its turn just now
-            except LeaseHeld:
-                mine = False
-        yield mine
-        if mine:
-            async with db.transaction() as connection:
-                await connection.execute(update(StoreRow).values(swept_at=func.clock_timestamp()))
-
-
-async def _is_due(db: Database, every: timedelta) -> bool:
-    was_long_ago = or_(StoreRow.swept_at.is_(None), StoreRow.swept_at < func.now() - every)
-    async with db.statement() as connection:
-        return await connection.scalar(select(StoreRow.id).where(was_long_ago)) is not None
 
 
 async def clock_off_s(db: Database) -> float:

@@ -19,6 +19,8 @@ from mainspring.tasks.patches import FileChange, is_test, paths, split
 
 MAX_FILES_BYTES = 16 << 20
 """Size of a repository that is kept as text in its row; larger ones need an image."""
+MAX_SHOWN = 5
+"""Names in a message."""
 _FILE_MODES = ("100644", "100755")
 _PLAIN_DIFF = (
     *("--binary", "--full-index", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames"),
@@ -72,6 +74,8 @@ def make_row(repository: Path, wanted: RepositoryTask) -> NewRow:
         raise UsageError(
             "a task needs its fix", remedy="give either --gold FIX.patch or --fix REF (and --base)"
         )
+    if wanted.fix:
+        _commit(top, wanted.fix)
     base = _commit(top, wanted.base or (f"{wanted.fix}^" if wanted.fix else "HEAD"))
     if wanted.fix:
         fix = _commit(top, wanted.fix)
@@ -126,6 +130,14 @@ def _checked(row: dict[str, object]) -> dict[str, object]:
 def _of_fix(top: Path, base: str, fix: str, tests: Sequence[str]) -> tuple[dict[str, str], str]:
     """The tests as the fix leaves them, and the rest of the fix."""
     _, changes = split(_git(top, "diff", *_PLAIN_DIFF, base, fix))
+    for given in tests:
+        if not any(_is_below(each.path, [given]) for each in changes):
+            changed = [_shown(each.path) for each in changes if is_test(each.path)]
+            raise UsageError(
+                f"{fix[:10]} changes nothing at {given}",
+                remedy=f"of tests it changes {', '.join(changed[:MAX_SHOWN]) or 'none'}: give "
+                "--tests relative to the repository, or the fix with --gold",
+            )
     brought = [each for each in changes if _is_below(each.path, tests) or is_test(each.path)]
     gold = [each for each in changes if each not in brought]
     if not brought:
@@ -253,7 +265,16 @@ def _is_deleted(change: FileChange) -> bool:
 
 def _commit(top: Path, ref: str) -> str:
     named = f"{ref}^{{commit}}"
-    return _git(top, "rev-parse", "--verify", "--end-of-options", named).decode().strip()
+    try:
+        return _git(top, "rev-parse", "--verify", "--end-of-options", named).decode().strip()
+    except UsageError as error:
+        of = ref.removesuffix("^")
+        what = f"{of} has no commit before it" if of != ref else f"there is no commit {ref}"
+        raise UsageError(
+            f"{what} in {top} ({error.message.partition('fatal: ')[2] or error.message})",
+            remedy="see `git log`; the first commit has no parent: give --base, or the fix with "
+            "--gold",
+        ) from None
 
 
 def _git(repository: Path, *arguments: str) -> bytes:

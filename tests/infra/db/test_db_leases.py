@@ -13,8 +13,7 @@ from sqlalchemy import insert, update
 from cli.operations.machine.embedded_stack import StackInfo
 from infra.db import leases
 from infra.db.database import Database
-from infra.db.leases import LeaseHeld, LeaseLost, ProcessLease
-from infra.db.store import sweep_turn
+from infra.db.leases import LeaseHeld, LeaseLost, ProcessLease, sweep_turn
 from infra.db.tables.lease_rows import LeaseRow
 from mainspring.errors import DatabaseError
 from tests.waiting import until

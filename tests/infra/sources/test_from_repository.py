@@ -120,13 +120,22 @@ async def test_a_failing_test_of_the_working_tree_and_a_patch(
     assert await verdicts(task, tmp_path) == [Verdict.RESOLVED, Verdict.NOT_RESOLVED]
 
 
+def first(repository: Path) -> str:
+    return git(repository, "rev-list", "--max-parents=0", "HEAD").strip()
+
+
 def test_what_makes_no_task_says_why(repository: Path, tmp_path: Path) -> None:
     out = ("--out", str(tmp_path / "own.jsonl"))
     tests = ("--tests", "tests", *COMMAND)
     for arguments, reason in [
         ((*tests, *out), "needs its fix"),
-        ((*tests, "--fix", "nope", *out), "git rev-parse"),
-        ((*tests, "--fix", "HEAD", "--base", "HEAD", *out), "changes no tests"),
+        ((*tests, "--fix", "nope", *out), "there is no commit nope in"),
+        ((*tests, "--fix", "", "--base", "nope", *out), "needs its fix"),
+        ((*tests, "--fix", "HEAD", "--base", "nope", *out), "there is no commit nope in"),
+        ((*tests, "--fix", first(repository), *out), "has no commit before it"),
+        ((*tests, "--fix", "HEAD", "--base", "HEAD", *out), "changes nothing at tests"),
+        ((*tests, "--tests", "nothing", "--fix", "HEAD", *out), "changes nothing at nothing"),
+        (("--tests", "test", *COMMAND, "--fix", "HEAD", *out), "changes tests/test_calc.py"),
         ((*tests, "--fix", "HEAD", "--workdir", "/usr/x", *out), "is taken"),
         ((*tests, "--fix", "HEAD", "--out", "x.txt"), "not a file of rows"),
     ]:
