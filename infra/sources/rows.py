@@ -63,7 +63,9 @@ def kind_of(row: Row) -> RowKind:
         return RowKind.SWE_REBENCH
     if {"FAIL_TO_PASS", "base_commit"} & filled:
         return RowKind.CLASSIC
-    if {"docker_image", "expected_output_json"} & filled:
+    # An image alone is a field of many kinds.
+    is_r2e = {"docker_image", "test_command"} <= filled or {"repo_name", "commit_hash"} & filled
+    if "expected_output_json" in filled or ("docker_image" in filled and is_r2e):
         return RowKind.R2E
     if "test_command" in filled:
         return RowKind.OWN

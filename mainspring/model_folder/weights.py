@@ -22,6 +22,8 @@ SINGLE = "model.safetensors"
 _OTHERS = ("pytorch_model*.bin", "*.gguf", "*.pt", "*.pth")
 """Weights in formats that are not read."""
 _FREQUENCIES = re.compile(r"rotary_emb\.inv_freq")
+LFS_POINTER = b"version https://git-lfs"
+"""Beginning of the file that git keeps in the place of a large one."""
 AGAIN = "copy, download or export the directory again, whole"
 _DTYPE_BYTES = {
     "F64": 8,
@@ -116,14 +118,19 @@ def _read_shards(directory: Path, placed: dict[str, str]) -> dict[str, Weight]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
+    _refuse_pointer(index)
     try:
-        placed = json.loads(index.read_text())["weight_map"]
+        told = json.loads(index.read_text())
+        placed = told.get("weight_map") if isinstance(told, dict) else None
+        if not isinstance(placed, dict):
+            raise ModelError(f"weights {index}: it has no table `weight_map`", remedy=AGAIN)
         return {str(name): str(shard) for name, shard in placed.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise ModelError(f"weights {index}: cannot be read: {error!r}", remedy=AGAIN) from None
 
 
 def _read_file(file: Path) -> Iterator[tuple[str, Weight]]:
+    _refuse_pointer(file)
     try:
         size = file.stat().st_size
         with file.open("rb") as opened:
@@ -147,6 +154,20 @@ def _read_file(file: Path) -> Iterator[tuple[str, Weight]]:
     if end != size:
         raise _cut(file, end, size)
     yield from weights.items()
+
+
+def _refuse_pointer(file: Path) -> None:
+    """Raises ModelError for what git clones in the place of a large file."""
+    try:
+        with file.open("rb") as opened:
+            is_pointer = opened.read(len(LFS_POINTER)) == LFS_POINTER
+    except OSError:
+        return  # the reader tells
+    if is_pointer:
+        raise ModelError(
+            f"weights {file}: it is a pointer of git LFS, not the weights",
+            remedy=f"run `git lfs pull` in {file.parent}, or download the model with `hf download`",
+        )
 
 
 def _weight(file: Path, begin: int, entry: dict[str, Any]) -> Weight:

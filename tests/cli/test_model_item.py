@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cli.operations.checks.checklist import of_the_tasks
 from cli.operations.checks.checklist_item import State
 from cli.operations.checks.memory_item import memory_item
 from cli.operations.checks.model_item import as_before, model_item
@@ -142,3 +143,35 @@ def test_a_broken_copy_that_a_campaign_began_with_is_told_as_that(tmp_path: Path
     found = as_before(model_item(config), config, tmp_path / "home")
     assert found.state is State.MISSING and str(first) in found.found
     assert "the copy that campaign c began with" in found.found and "another name" in found.fix
+
+
+async def test_a_split_that_bundled_tasks_do_not_have_is_found_before_anything_starts() -> None:
+    raw: dict[str, Any] = {"name": "c", "policy": {"model": "bundled"}}
+    raw["trainer"] = {"warm_start": {}}
+    for evaluation, tasks, missing in (
+        ({}, {}, []),
+        ({"splits": ["nosplit"]}, {}, ["split nosplit"]),
+        ({"splits": ["heldout"]}, {"num_heldout": 0}, ["split heldout"]),
+    ):
+        config = CampaignConfig.model_validate(raw | {"evaluation": evaluation, "tasks": tasks})
+        items = await of_the_tasks(config, None)
+        assert [each.what for each in items if each.state is State.MISSING] == missing
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("model.safetensors", "version https://git-lfs.github.com/spec/v1\noid x\n", "git LFS"),
+        ("model.safetensors.index.json", "version https://git-lfs.github.com/x\n", "git LFS"),
+        ("model.safetensors.index.json", "{}", "no table `weight_map`"),
+        ("model.safetensors.index.json", "[]", "no table `weight_map`"),
+        ("model.safetensors.index.json", '{"weight_map": []}', "no table `weight_map`"),
+    ],
+)
+def test_weights_that_are_none_are_told_as_what_they_are(
+    tmp_path: Path, name: str, content: str, says: str
+) -> None:
+    model = save_tiny_model(tmp_path / "model")
+    (model / name).write_text(content)
+    found = model_item(campaign(model))
+    assert found.state is State.MISSING and says in found.found and str(model) in found.found

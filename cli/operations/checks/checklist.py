@@ -183,6 +183,11 @@ async def of_the_tasks(config: CampaignConfig, db: Database | None) -> list[Item
     which asks for another agent. Without `db` (Postgres is down) only what can be known."""
     items = _context_items(config)
     if config.tasks.source == BUNDLED:
+        for split in config.splits:
+            if not config.split_size(split):
+                found = "no tasks; bundled ones have train, heldout and heldout_templates"
+                fix = f"correct evaluation.splits in the file, or its tasks.num_{split}"
+                return [*items, Item(f"split {split}", State.MISSING, found, fix)]
         return [*items, Item("tasks", State.OK, f"bundled, made from seed {config.seed}")]
     if db is None:
         what = f"tasks of {config.tasks.source}"

@@ -92,6 +92,17 @@ BAD = [
     (own_row() | {"base_patch": MOTO["patch"]}, RowProblem.WRONG_TYPE, "are for images"),
     (own_row() | {"image": "x", "hidden_files": ["../a"]}, RowProblem.WRONG_TYPE, "../a"),
     ({"a": 1}, RowProblem.UNKNOWN_KIND, "a"),
+    # An image is no mark of R2E's rows: its own fields are.
+    (
+        {"task_id": "t", "docker_image": "i", "instruction": "x"},
+        RowProblem.UNKNOWN_KIND,
+        "docker_image",
+    ),
+    (
+        {"id": "t", "docker_image": "i", "problem_statement": "x"},
+        RowProblem.UNKNOWN_KIND,
+        "docker_image",
+    ),
     (["no", "object"], RowProblem.NOT_JSON, "object"),
 ]
 
