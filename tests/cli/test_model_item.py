@@ -151,7 +151,11 @@ async def test_a_split_that_bundled_tasks_do_not_have_is_found_before_anything_s
     for evaluation, tasks, missing in (
         ({}, {}, []),
         ({"splits": ["nosplit"]}, {}, ["split nosplit"]),
-        ({"splits": ["heldout"]}, {"num_heldout": 0}, ["split heldout"]),
+        (
+            {"splits": ["heldout_templates"]},
+            {"num_heldout_templates": 0},
+            ["split heldout_templates"],
+        ),
     ):
         config = CampaignConfig.model_validate(raw | {"evaluation": evaluation, "tasks": tasks})
         items = await of_the_tasks(config, None)
