@@ -3,7 +3,8 @@
 structlog and the standard library, and with it Temporal's loggers for activities and workflows and
 the core of its SDK, end in the same line: UTC time, level, event, then fields, among them campaign,
 rollout and turn of the activity that runs (see `infra.temporal.log`). Text on a terminal, JSON
-lines elsewhere. Called once, when a worker or a command that logs starts.
+lines elsewhere. A command in the foreground tells people in sentences of its own: of its log they
+see errors alone, as text. Called once, when a worker or a command that logs starts.
 """
 
 import logging
@@ -24,9 +25,12 @@ QUIET = (
 _FIRST = ("timestamp", "level", "event")
 
 
-def set_up(wanted: LogFormat = LogFormat.AUTO) -> None:
-    """Calling it again changes the format and nothing else."""
-    as_json = wanted is LogFormat.JSON or (wanted is LogFormat.AUTO and not sys.stderr.isatty())
+def set_up(wanted: LogFormat = LogFormat.AUTO, *, for_a_person: bool = False) -> None:
+    """Calling it again changes the format and nothing else. `for_a_person`: of a command in the
+    foreground, unless JSON was asked for."""
+    is_elsewhere = not for_a_person and not sys.stderr.isatty()
+    as_json = wanted is LogFormat.JSON or (wanted is LogFormat.AUTO and is_elsewhere)
+    level = logging.ERROR if for_a_person and not as_json else logging.INFO
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -34,7 +38,7 @@ def set_up(wanted: LogFormat = LogFormat.AUTO) -> None:
     ]
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.stdlib.LoggerFactory(),
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -49,9 +53,13 @@ def set_up(wanted: LogFormat = LogFormat.AUTO) -> None:
     )
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(logging.INFO)
+    root.setLevel(level)
     for name in QUIET:
-        logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger(name).setLevel(max(level, logging.WARNING))
+    # It tells with a traceback that a connection was open when the command was interrupted.
+    logging.getLogger("sqlalchemy.pool").setLevel(
+        logging.CRITICAL if level is logging.ERROR else logging.NOTSET
+    )
 
 
 def _renderers(as_json: bool) -> list[Processor]:

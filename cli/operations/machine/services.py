@@ -40,7 +40,7 @@ async def with_services(
 
 async def _with_services(home: Path | None, call: Callable[[Services], Awaitable[T]]) -> T:
     settings = load_settings(home)
-    set_up(settings.log_format)
+    set_up(settings.log_format, for_a_person=True)
     async with open_database(settings) as db:
         client = await connect(settings, db)
         settings = settings.in_namespace(client.namespace)

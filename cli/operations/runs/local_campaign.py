@@ -169,7 +169,7 @@ async def _train(
             up(configured.home), lambda: load_settings(home), telling.say, what=starting
         )
         settings = load_settings(info.home)
-        set_up(settings.log_format)
+        set_up(settings.log_format, for_a_person=True)
         async with open_database(settings) as db:
             settings = await settled(settings, db)
             config = await _with_ports(db, config, as_stored)

@@ -178,7 +178,7 @@ async def conductor(
         starting = "starting Postgres and Temporal takes long"
         await spoken(up(configured.home), lambda: load_settings(home), say, what=starting)
     settings = load_settings(home)
-    set_up(settings.log_format)
+    set_up(settings.log_format, for_a_person=True)
     async with open_database(settings) as db:
         client = await spoken(connect(settings, db), lambda: settings, say)
         settings = settings.in_namespace(client.namespace)
