@@ -110,9 +110,11 @@ def read_object(given: object, where: str) -> ImportedChat | ImportedTokens:
     except RecursionError:
         raise UsageError(f"{where}: it is nested too deeply", remedy=_SHAPES) from None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
+        first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))
         said = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "too_short":
+            said = f"must have at least {first.get('ctx', {})['min_length']} entries"
         raise UsageError(f"{where}: {field}: {said}", remedy=_SHAPES) from None
     except ValueError as error:
         raise UsageError(f"{where}: {error}", remedy=_SHAPES) from None

@@ -69,7 +69,7 @@ def test_a_chat_and_tokens_are_read() -> None:
         ("{", "not JSON"),
         ("[1]", "it is no JSON object"),
         ('{"text": "a"}', "neither messages nor token_ids"),
-        ('{"messages": []}', "messages: List should have at least 2"),
+        ('{"messages": []}', "messages: must have at least 2 entries"),
         ('{"messages": [{"role": "user"}, {"role": "user"}]}', "messages.0.content: no text"),
         (chat("user", "user"), "roles are user, user, expected user and assistant in turn"),
         (chat("user", "assistant", "user"), "roles are user, assistant, user"),

@@ -38,9 +38,9 @@ async def stored(db: Database, name: str, kind: type[RunT]) -> RunT:
     command of another kind."""
     record = await campaign_named(db, name)
     if not isinstance(record.config, kind):
-        noun = "a training campaign" if record.kind is CampaignKind.TRAIN else f"a {record.kind}"
+        nouns = {CampaignKind.TRAIN: "a training campaign", CampaignKind.EVAL: "an evaluation"}
         raise UsageError(
-            f"{record.id} is stored as {noun} run",
+            f"{record.id} is stored as {nouns.get(record.kind, f'a {record.kind} run')}",
             remedy=f"resume it with `{resuming(record.kind, record.id)}`, or give another --name",
         )
     return record.config

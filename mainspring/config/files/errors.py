@@ -96,12 +96,16 @@ def _said(error: Any, model: type[BaseModel]) -> str:
         return f"must be {context['expected']}, not {shown(given)}"
     if kind in ("too_short", "string_too_short"):
         return f"must have at least {context['min_length']} {_unit(kind, context['min_length'])}"
+    if kind in ("too_long", "string_too_long"):
+        most = context["max_length"]
+        found = f", not {shown(given)}" if kind == "too_long" else ""
+        return f"must have at most {most} {_unit(kind, most)}{found}"
     message = error["msg"].removeprefix("Value error, ")
     return "; ".join(line.strip() for line in message.splitlines())
 
 
 def _unit(kind: str, number: int) -> str:
-    noun = "character" if kind == "string_too_short" else "entry"
+    noun = "character" if kind.startswith("string_") else "entry"
     return noun if number == 1 else {"entry": "entries"}.get(noun, f"{noun}s")
 
 

@@ -11,9 +11,11 @@ from mainspring.algorithms.choice import advantages_of
 from mainspring.algorithms.gap import GapBounds, GapConfig
 from mainspring.config.any_run import training
 from mainspring.config.campaign import CampaignConfig
+from mainspring.config.files.errors import explain
 from mainspring.config.files.reading import check_evaluation, load_campaign, load_sft, read_toml
 from mainspring.config.files.stored import read_stored
 from mainspring.config.training.algorithm import Std
+from mainspring.config.training.optimizer import OptimizerConfig
 from mainspring.config.training.parallel import Device
 from mainspring.errors import ConfigError
 from mainspring.status import CampaignKind
@@ -276,3 +278,10 @@ def test_text_that_nothing_can_hold_is_refused_by_its_field(
 def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text('name = "x"\n', encoding="utf-8-sig")
     assert read_toml(tmp_path / "c.toml") == {"name": "x"}
+
+
+def test_a_list_that_is_too_long_is_told_in_plain_words() -> None:
+    with pytest.raises(ValidationError) as refused:
+        OptimizerConfig.model_validate({"betas": [0.9, 0.99, 0.999]})
+    [line] = explain(refused.value, OptimizerConfig)
+    assert line.startswith("betas: must have at most 2 entries, not [0.9")
