@@ -82,7 +82,7 @@ def _broken(config: dict[str, Any]) -> Iterator[FolderRefusal]:
     """Refusals of a family, whose fields have the right kinds."""
 
     def broken(message: str) -> FolderRefusal:
-        return FolderRefusal(FolderUse.READ, f"{CONFIG} has {message}", RESTORE)
+        return FolderRefusal(FolderUse.READ, f"{CONFIG}: {message}", RESTORE)
 
     if config["model_type"] in EXPERTS:
         names = [name for name in ("num_experts", "num_local_experts") if name in config]

@@ -24,6 +24,7 @@ from cli.operations.machine.embedded_stack import StackInfo, temporary
 from cli.operations.machine.supervisor import Supervisor, starting
 from cli.operations.runs import campaign_launch as launch
 from cli.operations.runs.local_campaign import until_left
+from cli.operations.runs.seen_waits import look
 from infra.db.database import Database
 from infra.db.runs import campaigns
 from infra.db.tables.models import CampaignRow
@@ -37,7 +38,7 @@ from mainspring.errors import Interrupted, MainspringError
 from mainspring.ids import CampaignId, campaign_workflow
 from mainspring.protocol.run import RunState
 from mainspring.status import CampaignStatus
-from mainspring.words.waits import Wait
+from mainspring.words.waits import Wait, waits
 from tests.waiting import until
 
 SOURCE = "no-worker"
@@ -375,3 +376,15 @@ def _processes_of(idle: StackInfo, service: str) -> list[psutil.Process]:
         if each.name() == service and folder in " ".join(each.cmdline())
     ]
     return [*found, *(child for each in found for child in each.children(recursive=True))]
+
+
+async def test_a_run_that_has_just_ended_waits_for_nothing(idle: StackInfo, db: Database) -> None:
+    """Its row was read before it ended, its workflow is looked at afterwards."""
+    client, campaign = await started(idle, db, "just-ended")
+    before = await campaigns.get(db, campaign)
+    await client.get_workflow_handle(campaign_workflow(campaign)).terminate()
+    assert [each.what for each in waits(await look(db, client, before, idle.home))] == [
+        "its workflow is not running"
+    ]
+    await campaigns.set_status(db, campaign, CampaignStatus.FINISHED)
+    assert waits(await look(db, client, before, idle.home)) == []

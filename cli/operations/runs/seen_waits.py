@@ -25,6 +25,7 @@ from infra.db.database import Database
 from infra.db.nodes import nodes
 from infra.db.programs import sessions
 from infra.db.reading import rollout_search
+from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
 from infra.db.training import trainers
 from infra.policy.engines.paused import paused_engines
@@ -69,6 +70,10 @@ async def look(
     own, *others = await asyncio.gather(
         _describe(client, campaign_workflow(record.id)), *(_describe(client, id) for id in oldest)
     )
+    # Its last act is to write its end: one that ended since the row was read is not lost.
+    status = record.status if own else (await campaigns.get(db, record.id)).status
+    if status in ENDED:
+        return Scene(record.id, record.kind, status, at, is_running=False)
     described = [each for each in (own, *others) if each is not None]
     pending = tuple(_pending(of, each, at) for of, raw in described for each in _activities(raw))
     stuck = tuple(found for of, raw in described if (found := _stuck(of, raw)) is not None)

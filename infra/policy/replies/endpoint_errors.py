@@ -42,11 +42,17 @@ class FirstPromptTooLong(PolicyRefused):
     """It takes not even the first prompt of a rollout: nothing was played that could be graded."""
 
 
+NOT_TAKEN = (
+    "where its words are about the context: lower policy.max_new_tokens; where they are about "
+    "tokens a minute: raise the account's limit"
+)
+
+
 class PromptNotTaken(ContextFull):
     """It tells that the prompt is too long, or leaves no room for `max_tokens`."""
 
     def __init__(self, message: str, said: str) -> None:
-        super().__init__(message, remedy="is policy.max_new_tokens below the model's context?")
+        super().__init__(message, remedy=NOT_TAKEN)
         self.said = said
 
 
