@@ -193,7 +193,6 @@ async def test_a_task_goes_to_the_node_that_has_its_image_while_it_has_room(
 ) -> None:
     # On a machine that stalls the node may take the task later than the usual 3 seconds.
     monkeypatch.setattr(activity_calls, "PREFER_TIMEOUT", timedelta(seconds=60))
-    monkeypatch.setattr(activity_calls, "HEARTBEAT_TIMEOUT", timedelta(seconds=60))
     await until(new_beat_with_room(cluster, A, await record(cluster, A)))
     first, first_ended = await play(cluster, 1, IMAGE)
     await until(lambda: any(node.admission.num_open for node in cluster.nodes.values()))

@@ -179,7 +179,7 @@ async def test_a_terminated_group_is_closed_and_its_campaign_goes_on(cluster, sw
         groups_per_step=1,
         max_staleness=0,
         eval_every_steps=1,
-        eval_splits=["heldout"],
+        eval_splits=[],  # its state tells that nothing is left to measure
         eval_greedy=False,
         eval_concurrency=1,
     )
