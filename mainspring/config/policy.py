@@ -20,8 +20,9 @@ def url_fault(url: str) -> str:
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname
-    except ValueError as error:  # of a port or of an IPv6 address, each in Python's words
-        return str(error).lower()
+    except ValueError as error:
+        is_port = "port" in str(error).lower()
+        return "its port is no number up to 65535" if is_port else "its IPv6 address is not valid"
     if parts.scheme not in ("http", "https"):
         return "it must begin with http:// or https://"
     if not host:

@@ -186,7 +186,7 @@ async def of_the_tasks(config: CampaignConfig, db: Database | None) -> list[Item
         for split in config.splits:
             if not config.split_size(split):
                 found = "no tasks; bundled ones have train, heldout and heldout_templates"
-                fix = f"correct evaluation.splits in the file, or its tasks.num_{split}"
+                fix = "correct evaluation.splits in the file, or the number of its tasks"
                 return [*items, Item(f"split {split}", State.MISSING, found, fix)]
         return [*items, Item("tasks", State.OK, f"bundled, made from seed {config.seed}")]
     if db is None:
