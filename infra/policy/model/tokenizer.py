@@ -18,6 +18,7 @@ from typing import Any
 from infra.policy.model.model_files import check_tokenizer_files, read_tokenizer_class
 from infra.policy.model.template_date import directives, with_fixed_date
 from mainspring.errors import ModelError
+from mainspring.words.causes import shortened
 
 REPLY = "reply-0f8c1d"
 """Stands for the assistant's reply when the template is rendered; occurs in no real prompt."""
@@ -58,8 +59,10 @@ class ChatTokenizer:
             load = _tokenizer_class(directory).from_pretrained
             self._tokenizer: Any = load(directory, local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
+            told = shortened(" ".join(str(error).split()), 200)
             raise ModelError(
-                f"model directory {directory}: the tokenizer cannot be loaded: {error}"
+                f"model directory {directory}: the tokenizer cannot be loaded: {told}",
+                remedy="put tokenizer.json beside the weights: tokenizer.save_pretrained(directory)",
             ) from error
         if not self._tokenizer.chat_template:
             raise ModelError(
