@@ -62,7 +62,8 @@ class ChatTokenizer:
             told = shortened(" ".join(str(error).split()), 200)
             raise ModelError(
                 f"model directory {directory}: the tokenizer cannot be loaded: {told}",
-                remedy="put tokenizer.json beside the weights: tokenizer.save_pretrained(directory)",
+                remedy="put tokenizer.json beside the weights: "
+                "tokenizer.save_pretrained(directory)",
             ) from error
         if not self._tokenizer.chat_template:
             raise ModelError(
