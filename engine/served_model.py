@@ -124,7 +124,10 @@ class ServedModel:
         except ModelError:
             raise
         except Exception as error:  # of the model's own code, which may raise anything
-            raise self._cannot_run(first_line(error)) from error
+            told = first_line(error)
+            if isinstance(error, TypeError):
+                told = f"its code does not call attention as this engine gives it ({told})"
+            raise self._cannot_run(told) from error
         if problem is not None:
             raise self._cannot_run(problem)
 

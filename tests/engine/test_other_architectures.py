@@ -92,7 +92,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "gpt_oss": (BASE | FOUR_EXPERTS, "layer_types with 'sliding_attention'"),
     "diffllama": (BASE, "its layer 0 computes attention 2 times"),
     "doge": (BASE, "its attention has a mask of its own"),
-    "nemotron": (BASE, "cannot run on the CPU engine: "),
+    "nemotron": (BASE, "does not call attention as this engine gives it"),
     "recurrent_gemma": (BASE | {"lru_width": 32}, "cannot run on the CPU engine: "),
     "falcon": (
         OLD | {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
