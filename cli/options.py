@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from cli.terminal_text import echo
+from mainspring.artifacts.retention import Checkpoints
 
 T = TypeVar("T")
 LONG = "this takes long; Postgres and Temporal answer"
@@ -25,6 +26,13 @@ DryRun = Annotated[
 ]
 CampaignName = Annotated[str, typer.Argument(help="Name of the campaign.")]
 RunName = Annotated[str, typer.Argument(help="Name of the campaign or other run.")]
+CopiedCheckpoints = Annotated[
+    Checkpoints,
+    typer.Option(
+        "--checkpoints",
+        help="Policy versions to copy: none, what resuming needs, or all on disk.",
+    ),
+]
 Failed = Annotated[
     bool, typer.Option("--failed", help="Only rollouts that were graded and not resolved.")
 ]

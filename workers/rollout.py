@@ -22,7 +22,7 @@ from activities.training.sft import SftActivities
 from infra.db.cache import FactCache
 from infra.db.connect import PoolRole, open_database
 from infra.db.database import Database
-from infra.db.leases import place
+from infra.db.leases import pid_space
 from infra.db.rollouts.orphans import playing_rollouts
 from infra.db.runs import campaigns
 from infra.log_setup import set_up
@@ -140,7 +140,7 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
 
 def _name() -> str:
     """Shared by the rollout workers of one place, which see whether the others live."""
-    return f"rollouts-{hashlib.sha256(place().encode()).hexdigest()[:6]}"
+    return f"rollouts-{hashlib.sha256(pid_space().encode()).hexdigest()[:6]}"
 
 
 async def _end_left(client: Client, db: Database) -> None:

@@ -6,19 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.campaign.delete import megabytes
-from cli.options import Home, Json, RunName, hint, with_database
+from cli.options import CopiedCheckpoints, Home, Json, RunName, hint, with_database
 from cli.terminal_text import echo
 from mainspring.artifacts.retention import Checkpoints
+from mainspring.words.figures import file_size
 
 
 def archive(
     name: RunName,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="New folder to write.")],
-    checkpoints: Annotated[
-        Checkpoints,
-        typer.Option(help="Policy versions to copy: none, what resuming needs, or all on disk."),
-    ] = Checkpoints.NONE,
+    checkpoints: CopiedCheckpoints = Checkpoints.NONE,
     home: Home = None,
     as_json: Json = False,
 ) -> None:
@@ -44,7 +41,7 @@ def archive(
     manifest = done.manifest
     echo(
         f"archived {manifest.campaign} to {folder}: {manifest.num_rollouts} rollouts, "
-        f"{megabytes(done.num_bytes)}"
+        f"{file_size(done.num_bytes)}"
     )
     copied = [str(each.version) for each in manifest.versions if each.is_copied]
     if copied:

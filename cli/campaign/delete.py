@@ -8,6 +8,7 @@ import typer
 
 from cli.options import Home, Json, RunName, tell, with_services
 from cli.terminal_text import echo
+from mainspring.words.figures import file_size
 
 
 def delete(
@@ -37,7 +38,7 @@ def delete(
                 "good",
                 remedy="add --yes; `mainspring campaign archive` keeps a copy",
             )
-        what = f"{doomed.num_rollouts} rollouts, {megabytes(doomed.num_bytes)} of files"
+        what = f"{doomed.num_rollouts} rollouts, {file_size(doomed.num_bytes)} of files"
         typer.confirm(f"Delete {doomed.campaign} ({doomed.status}; {what})?", abort=True, err=True)
 
     async def go(services: Any) -> Any:
@@ -51,15 +52,10 @@ def delete(
         echo(json.dumps(done.as_dict()))
         return
     echo(
-        f"deleted {done.campaign}: {done.num_rollouts} rollouts, {megabytes(done.num_bytes)} of "
+        f"deleted {done.campaign}: {done.num_rollouts} rollouts, {file_size(done.num_bytes)} of "
         "files" + ("" if done.num_workflows is None else f", {done.num_workflows} workflows")
     )
     for sentence in done.kept:
         echo(sentence)
     if done.num_workflows is None:
         echo("its workflows stay in Temporal until the namespace's retention removes them")
-
-
-def megabytes(num: int) -> str:
-    """A size for people."""
-    return f"{num / 1e9:.1f} GB" if num >= 1e9 else f"{num / 1e6:.1f} MB"

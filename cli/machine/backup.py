@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from cli.options import Home, Json, hint, run_spoken
+from cli.options import CopiedCheckpoints, Home, Json, hint, run_spoken
 from cli.terminal_text import echo
 from mainspring.artifacts.retention import Checkpoints
+from mainspring.words.figures import file_size
 
 app = typer.Typer()
 
@@ -16,10 +17,7 @@ app = typer.Typer()
 @app.command()
 def backup(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="New folder to write.")],
-    checkpoints: Annotated[
-        Checkpoints,
-        typer.Option(help="Policy versions to copy: none, what resuming needs, or all on disk."),
-    ] = Checkpoints.NEWEST,
+    checkpoints: CopiedCheckpoints = Checkpoints.NEWEST,
     home: Home = None,
     as_json: Json = False,
 ) -> None:
@@ -36,7 +34,7 @@ def backup(
     if as_json:
         echo(json.dumps(done.as_dict()))
         return
-    echo(f"backed up {configured_settings(home).home} to {folder}: {done.num_bytes / 1e6:.1f} MB")
+    echo(f"backed up {configured_settings(home).home} to {folder}: {file_size(done.num_bytes)}")
     for name, versions in done.manifest.versions.items():
         echo(f"{name}: files of versions {', '.join(map(str, versions))}")
     hint(f"`mainspring restore {folder} --home NEW` makes a home of it")

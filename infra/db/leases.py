@@ -22,10 +22,11 @@ from pathlib import Path
 
 import psutil
 import structlog
-from sqlalchemy import Double, cast, delete, func, or_, select, update
+from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from infra.db.database import Database
+from infra.db.tables.columns import seconds
 from infra.db.tables.lease_rows import LeaseRow
 from infra.db.tables.models import StoreRow
 from mainspring.errors import DatabaseError, ServiceError
@@ -191,11 +192,8 @@ async def _is_due(db: Database, every: timedelta) -> bool:
 
 async def holders(db: Database, names: Sequence[str]) -> dict[str, Holder]:
     """Holders of those leases that have one, by name. Raises DatabaseError."""
-    seconds = [
-        cast(func.extract("epoch", func.clock_timestamp() - since), Double)
-        for since in (LeaseRow.since, LeaseRow.seen_at)
-    ]
-    asked = select(LeaseRow.name, LeaseRow.owner, LeaseRow.process, *seconds)
+    ages = [seconds(func.clock_timestamp() - at) for at in (LeaseRow.since, LeaseRow.seen_at)]
+    asked = select(LeaseRow.name, LeaseRow.owner, LeaseRow.process, *ages)
     async with db.statement() as connection:
         rows = await connection.execute(asked.where(LeaseRow.name.in_(names)))
         return {row[0]: Holder(*row[1:]) for row in rows}
@@ -236,13 +234,13 @@ async def _renew(db: Database, name: str, token: str) -> bool:
 def this_process() -> str:
     """Names this process beyond doubt, on whatever host and in whatever container it runs."""
     started = psutil.Process().create_time()
-    return f"{place()}/{os.getpid()}/{started:.2f}"
+    return f"{pid_space()}/{os.getpid()}/{started:.2f}"
 
 
 def has_ended(process: str) -> bool:
     """Whether a process of this pid namespace ended; False for others, which cannot be seen."""
     where, pid, started = process.rsplit("/", 2)
-    if where != place():
+    if where != pid_space():
         return False
     try:
         found = psutil.Process(int(pid))
@@ -252,7 +250,7 @@ def has_ended(process: str) -> bool:
         return True
 
 
-def place() -> str:
+def pid_space() -> str:
     """Names where this process sees others: the host's boot, and the pid namespace in it."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{os.readlink('/proc/self/ns/pid')}"

@@ -38,6 +38,11 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
+def file_size(num_bytes: int) -> str:
+    """1.2 MB; 3.4 GB."""
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"
+
+
 def clock_told(off_s: float) -> str:
     """How far a machine's clock is from the database's, in words; empty: near enough."""
     if abs(off_s) <= CLOCK_OFF_S:

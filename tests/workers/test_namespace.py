@@ -18,7 +18,7 @@ from cli.operations.machine.embedded_stack import StackInfo
 from infra.db import store
 from infra.db.database import Database
 from infra.temporal.connection import OWNER_KEY, ForeignNamespace, OtherNamespace, connect
-from mainspring.config.settings import Settings
+from mainspring.config.settings import Settings, load_settings
 from migrations import upgrade
 from tests.polling import pollers, rollout_worker
 from tests.waiting import until
@@ -110,6 +110,8 @@ async def test_moved_work_is_followed_by_running_workers_and_nobody_elses_is_tak
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before, after = await register(), await register()
+    async with Database.open(stack.database_url) as taken:  # by the store that is to be refused
+        await connect(load_settings(stack.home), taken)
     await connect(Settings(temporal_address=stack.temporal_address).in_namespace(before), fresh)
     addresses = {"DATABASE_URL": fresh_database, "TEMPORAL_ADDRESS": stack.temporal_address}
     for name, value in addresses.items():

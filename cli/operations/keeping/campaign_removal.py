@@ -16,12 +16,12 @@ from typing import Any
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from cli.operations.machine.fleet_extensions import pollers
 from cli.operations.machine.supervisor import Supervisor
-from cli.operations.runs.campaign_launch import describe
+from cli.operations.runs.campaign_launch import describe, describe_running
 from infra.db.database import Database
 from infra.db.naming import campaign_named
 from infra.db.runs import campaign_rows, campaigns, removal
@@ -131,8 +131,8 @@ def _is_running(home: Path, record: CampaignRecord) -> UsageError:
 
 
 async def _runs(client: Client, campaign: CampaignId) -> bool:
-    described = await describe(client.get_workflow_handle(campaign_workflow(campaign)))
-    return described is not None and described.status is WorkflowExecutionStatus.RUNNING
+    handle = client.get_workflow_handle(campaign_workflow(campaign))
+    return await describe_running(handle) is not None
 
 
 async def _until_ended(

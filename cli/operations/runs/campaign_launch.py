@@ -325,18 +325,24 @@ async def _until_cancelled(
 
 async def runs(client: Client, campaign: CampaignId) -> bool:
     """Whether its workflow runs, and is not being cancelled."""
-    handle = client.get_workflow_handle(campaign_workflow(campaign))
-    described = await describe(handle)
-    if described is None or described.status is not WorkflowExecutionStatus.RUNNING:
-        return False
-    return not described.raw_description.workflow_extended_info.cancel_requested
+    running = await describe_running(client.get_workflow_handle(campaign_workflow(campaign)))
+    return running is not None and not _is_cancelled(running)
 
 
 async def is_being_cancelled(handle: WorkflowHandle) -> bool:
+    running = await describe_running(handle)
+    return running is not None and _is_cancelled(running)
+
+
+def _is_cancelled(running: WorkflowExecutionDescription) -> bool:
+    return running.raw_description.workflow_extended_info.cancel_requested
+
+
+async def describe_running(handle: WorkflowHandle) -> WorkflowExecutionDescription | None:
+    """None when the workflow does not run, or Temporal does not know it."""
     described = await describe(handle)
-    if described is None or described.status is not WorkflowExecutionStatus.RUNNING:
-        return False
-    return described.raw_description.workflow_extended_info.cancel_requested
+    is_running = described and described.status is WorkflowExecutionStatus.RUNNING
+    return described if is_running else None
 
 
 async def describe(handle: WorkflowHandle) -> WorkflowExecutionDescription | None:

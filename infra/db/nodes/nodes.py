@@ -13,6 +13,7 @@ from sqlalchemy import Double, any_, case, cast, delete, exists, func, literal, 
 from sqlalchemy.dialects.postgresql import insert
 
 from infra.db.database import Database
+from infra.db.tables.columns import seconds
 from infra.db.tables.models import NodeRow, SandboxRow
 from mainspring.errors import UsageError
 from mainspring.ids import NodeId
@@ -128,7 +129,7 @@ async def list_nodes(db: Database) -> list[NodeRecord]:
             select(
                 NodeRow.draining,
                 NodeRow.seen_at,
-                cast(func.extract("epoch", func.now() - NodeRow.seen_at), Double),
+                seconds(func.now() - NodeRow.seen_at),
                 num_leased,
                 num_open,
                 NodeRow.stopped_at.is_not(None),
@@ -141,7 +142,7 @@ async def list_nodes(db: Database) -> list[NodeRecord]:
                 NodeRow.disk_free_mb,
                 NodeRow.memory_free_mb,
                 NodeRow.version,
-                cast(func.extract("epoch", NodeRow.seen_at - NodeRow.started_at), Double),
+                seconds(NodeRow.seen_at - NodeRow.started_at),
                 NodeRow.clock,
             ).order_by(NodeRow.id)
         )

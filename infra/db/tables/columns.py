@@ -12,7 +12,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import CheckConstraint, ColumnElement, Integer, LargeBinary, Text, func
+from sqlalchemy import (
+    CheckConstraint,
+    ColumnElement,
+    Double,
+    Integer,
+    LargeBinary,
+    Text,
+    cast,
+    func,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import InstrumentedAttribute, MappedColumn, mapped_column
@@ -22,6 +31,11 @@ from mainspring.programs.reply import Reply
 from mainspring.trajectories.turns import VersionSpan
 
 _VALUE_BYTES = 4
+
+
+def seconds(interval: ColumnElement[Any]) -> ColumnElement[float]:
+    """A difference of two times, in seconds."""
+    return cast(func.extract("epoch", interval), Double)
 
 
 class PackedInts(TypeDecorator[tuple[int, ...]]):

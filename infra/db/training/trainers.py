@@ -9,11 +9,12 @@ the middle of one.
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy import Double, cast, func, or_, select, update
+from sqlalchemy import func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from infra.db.database import Database
+from infra.db.tables.columns import seconds
 from infra.db.tables.lease_rows import TrainerLeaseRow
 from mainspring.ids import CampaignId
 from mainspring.protocol.timeouts import LEASE_SILENT_S
@@ -40,10 +41,7 @@ _COLUMNS = (
     TrainerLeaseRow.process,
     TrainerLeaseRow.released,
     TrainerLeaseRow.since,
-    *(
-        cast(func.extract("epoch", func.now() - time), Double)
-        for time in (TrainerLeaseRow.since, TrainerLeaseRow.seen_at)
-    ),
+    *(seconds(func.now() - time) for time in (TrainerLeaseRow.since, TrainerLeaseRow.seen_at)),
 )
 
 
