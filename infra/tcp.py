@@ -1,10 +1,11 @@
 """TCP: a socket that listens for one server of this process, and connections that outlive silence.
 
-Imported by engines, gateways and edges.
+Imported by engines, gateways, edges and connections to the store.
 """
 
 import asyncio
 import socket
+from dataclasses import dataclass
 
 from mainspring.errors import ServiceError
 
@@ -33,17 +34,29 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def keep_alive(transport: asyncio.BaseTransport) -> None:
+@dataclass(frozen=True, slots=True)
+class KeepAlive:
+    """The kernel's questions to a peer that is silent."""
+
+    idle_s: int = IDLE_S
+    interval_s: int = BETWEEN_S
+    count: int = NUM_ASKED
+    user_timeout_ms: int = (IDLE_S + NUM_ASKED * BETWEEN_S) * 1000
+    """Sent bytes may stay without an answer for so long; 0: as the kernel has it."""
+    on: bool = True
+
+
+def keep_alive(transport: asyncio.BaseTransport, wanted: KeepAlive = KeepAlive()) -> None:
     """A host that loses its power sends no word: the kernel notices it."""
     connection = transport.get_extra_info("socket")
     if connection is None or connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(wanted.on))
     for name, value in (
-        ("TCP_KEEPIDLE", IDLE_S),
-        ("TCP_KEEPINTVL", BETWEEN_S),
-        ("TCP_KEEPCNT", NUM_ASKED),
-        ("TCP_USER_TIMEOUT", (IDLE_S + NUM_ASKED * BETWEEN_S) * 1000),
+        ("TCP_KEEPIDLE", wanted.idle_s),
+        ("TCP_KEEPINTVL", wanted.interval_s),
+        ("TCP_KEEPCNT", wanted.count),
+        ("TCP_USER_TIMEOUT", wanted.user_timeout_ms),
     ):
-        if hasattr(socket, name):  # macOS lacks some
+        if wanted.on and hasattr(socket, name):  # macOS lacks some
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

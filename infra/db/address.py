@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import unquote, urlencode
 
+from infra.tcp import KeepAlive
 from mainspring.errors import ConfigError
 from mainspring.protocol.timeouts import (
     PROBE_EVERY_S,
@@ -91,15 +92,12 @@ _SYSTEM_CAS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class KeepAlive:
-    """TCP's own questions to a silent peer; all zero: none."""
-
-    idle_s: int = int(PROBE_IDLE_S)
-    interval_s: int = int(PROBE_EVERY_S)
-    count: int = PROBES_LOST
-    user_timeout_ms: int = int(SILENT_PEER_S * 1000)
-    on: bool = True
+USUAL_KEEP_ALIVE = KeepAlive(
+    idle_s=int(PROBE_IDLE_S),
+    interval_s=int(PROBE_EVERY_S),
+    count=PROBES_LOST,
+    user_timeout_ms=int(SILENT_PEER_S * 1000),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +255,7 @@ def _hosts(written: str, hosts: str, ports: str) -> tuple[tuple[str, int], ...]:
 
 def _keep_alive(given: dict[str, str]) -> KeepAlive:
     _check_value(given, "keepalives")
-    usual = KeepAlive()
+    usual = USUAL_KEEP_ALIVE
     return KeepAlive(
         on=given.pop("keepalives", "1") == "1",
         idle_s=_number(given, "keepalives_idle", usual.idle_s) or usual.idle_s,

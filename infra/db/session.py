@@ -6,12 +6,12 @@ both are set once; through a pooler, which gives each transaction any session, t
 message that begins it.
 """
 
-import socket
 from typing import Any
 
 import asyncpg
 
-from infra.db.address import KeepAlive, ServerAddress
+from infra.db.address import ServerAddress
+from infra.tcp import KeepAlive, keep_alive
 from mainspring.protocol.timeouts import (
     FROZEN_TRANSACTION_S,
     PROBE_EVERY_S,
@@ -46,12 +46,11 @@ class ServerSession(asyncpg.Connection):
             query += _SET_LOCAL
         return await super().execute(query, *args, timeout=timeout)
 
-    async def set_up(self, keep_alive: KeepAlive, label: str) -> None:
+    async def set_up(self, wanted_alive: KeepAlive, label: str) -> None:
         """Find out whether a pooler stands between, and set what outlasts a transaction if none.
         `label`: what the server lists the connection as; empty: as the address has it."""
         link: Any = self
-        sock = link._transport.get_extra_info("socket")  # asyncpg has no public way to it
-        _keep_alive(sock, keep_alive)
+        keep_alive(link._transport, wanted_alive)  # asyncpg has no public way to it
         # A pooler makes up the process id that it tells: cancelling goes through it. One message
         # asks and sets. A simple query: it needs no statement, which a pooler may lose.
         wanted = {**OF_A_TRANSACTION, **OF_A_CONNECTION}
@@ -115,18 +114,3 @@ def is_pooled(driver_connection: Any) -> bool:
     """Whether a connection of the pool goes through a pooler."""
     # asyncpg takes every connection for an instance of every subclass.
     return getattr(driver_connection, "pooled", False)
-
-
-def _keep_alive(sock: socket.socket, wanted: KeepAlive) -> None:
-    if sock.family == socket.AF_UNIX:
-        return
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(wanted.on))
-    for option, value in (
-        ("TCP_KEEPIDLE", wanted.idle_s),
-        ("TCP_KEEPINTVL", wanted.interval_s),
-        ("TCP_KEEPCNT", wanted.count),
-        ("TCP_USER_TIMEOUT", wanted.user_timeout_ms),
-    ):
-        # A Mac lacks some.
-        if wanted.on and hasattr(socket, option):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

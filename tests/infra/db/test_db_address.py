@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.db.address import KeepAlive, place, read_address
+from infra.db.address import place, read_address
+from infra.tcp import KeepAlive
 from mainspring.errors import ConfigError
 
 AT = "postgresql://me:pw@h:6432/d"
