@@ -54,8 +54,11 @@ _MEANINGS = (
     ),
 )
 """Text of the SDK, its meaning, and the remedy; the first that fits."""
-_CUT = "error after connection.*(?:transport error|stream closed|peer closed)"
-"""The server took the connection and ended it at the first call."""
+_CUT = (
+    "error after connection.*(?:transport error|stream closed|peer closed)|operation was canceled"
+)
+"""The server took the connection and ended it at the first call; in the second words where the end
+comes before the call was sent."""
 
 
 def transport(settings: Settings) -> dict[str, Any]:

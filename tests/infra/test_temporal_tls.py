@@ -13,7 +13,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from cli.operations.machine.embedded_stack import StackInfo, status
 from infra.stack.temporal_server import SEARCH_ATTRIBUTES, register_search_attributes
 from infra.temporal.connection import check_owner, connect
-from infra.temporal.transport import transport
+from infra.temporal.transport import transport, unanswered
 from mainspring.config.settings import Settings
 from mainspring.errors import ConfigError, TemporalError
 from tests.certificates import Authority
@@ -81,6 +81,17 @@ async def test_client_certificates_by_the_sdk_s_variables(
                   authority.certificate("old", expired=True)):  # fmt: skip
         given(monkeypatch, TLS_CLIENT_CERT_PATH=wrong.cert, TLS_CLIENT_KEY_PATH=wrong.key)
         assert "client certificate" in (await refusal(mutual)).message
+
+
+def test_a_connection_that_ends_before_the_call_was_sent_is_told_as_one_that_ends_at_it(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It depends on the moment at which a server's refusal of a certificate arrives."""
+    ended = RuntimeError('status: Cancelled, message: "operation was canceled"')
+    settings = Settings(temporal_address="there:7233")
+    assert "as one does that speaks TLS" in unanswered(settings, ended).message
+    given(monkeypatch, TLS_SERVER_CA_CERT_PATH=authority.file)
+    assert "another client certificate" in unanswered(settings, ended).message
 
 
 async def test_a_profile_of_the_configuration_file(
