@@ -34,7 +34,8 @@ from mainspring.status import CampaignKind
 from mainspring.words.waits import Wait, waits
 from tests.waiting import until
 
-NAMED_WITHIN_S = 60.0
+NAMED_WITHIN_S = 120.0
+"""A reply's lost worker is missed after its heartbeat timeout, 50 s, and waited for 15 s more."""
 NODE = "named-waits"
 
 

@@ -54,10 +54,13 @@ class ScriptedEngine:
 
     def __init__(self, tokenizer: ChatTokenizer) -> None:
         self._tokenizer = tokenizer
+        self._rollouts: set[str] = set()
         self.forget()
 
     def forget(self) -> None:
-        """As new: between tests."""
+        """As new: between tests. Rollouts that asked before do not count: a cancelled one may still
+        be ending."""
+        self._earlier = frozenset(self._rollouts)
         self.say: Callable[[str, int], str] = lambda prompt, turn: "done"
         self.asked: list[tuple[int, ...]] = []
         """Prompts, each once: those of replies that were given."""
@@ -80,6 +83,9 @@ class ScriptedEngine:
     ) -> Completion:
         prompt = self._tokenizer.decode(input_ids)
         turn = prompt.count("assistant\n") - 1
+        if sticky in self._earlier:
+            return self.completion("done", params, versions)
+        self._rollouts.add(sticky)
         if self.hold is not None:
             await self.hold(turn)
         if self.faults:

@@ -38,9 +38,7 @@ async def programs(
 
 @pytest.fixture
 def cluster(programs: ProgramCluster) -> ProgramCluster:
-    programs.engine.asked.clear()
-    programs.engine.hold = None
-    programs.engine.faults.clear()
+    programs.engine.forget()
     return programs
 
 

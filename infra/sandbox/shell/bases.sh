@@ -72,7 +72,8 @@ copy_repository() {
   for key in core.autocrlf core.eol; do
     value=$(image_git config "$key") && base_git config "$key" "$value"
   done
-  cp "$git_dir/index" "$repo/index" || return 0 # nothing is committed or added yet
+  # With its time, as a patch copies ours.
+  cp -p "$git_dir/index" "$repo/index" || return 0 # nothing is committed or added yet
   cp "$git_dir"/sharedindex.* "$repo/"
   local text path
   text=$'\n'$(base_git ls-files -v) || { rm -f "$repo/index"; return 0; }

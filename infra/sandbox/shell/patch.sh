@@ -44,7 +44,8 @@ left_out() { # max_bytes
 # Shows the patch of one base.
 show_changes() {
   local changed=() removed=() inside=() taken=() attributes='' size
-  cp -- "$repo/index" "$index" || rm -f -- "$index"
+  # With its time: git looks into files that are as new as the index, and may compare whole seconds.
+  cp -p -- "$repo/index" "$index" || rm -f -- "$index"
   rm -f -- "$index.lock" "$repo/info/attributes"
   cd -- "$tree" || return
   list_tracked

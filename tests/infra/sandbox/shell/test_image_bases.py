@@ -1,5 +1,8 @@
 """What the patch of an image's working tree holds, odd as the image's repository may be."""
 
+import asyncio
+import time
+
 import pytest
 
 COMMIT = "git add -A && git -c user.name=a -c user.email=a@b commit -qm c"
@@ -124,3 +127,33 @@ async def test_a_deleted_repository_is_refused_and_not_guessed(repository):
     repository.do(f"{FIX}; rm -rf .git")
     with pytest.raises(AssertionError):
         await repository.patch()
+
+
+async def change_within_a_second(repository, between=None) -> None:
+    """new.py is committed and changed, of one size and inode, in one second, git's unit of time."""
+    await asyncio.sleep(1 - time.time() % 1)
+    path = repository.workdir / "new.py"
+    path.write_text("value = 1\n")
+    began = path.stat()
+    repository.do(COMMIT)
+    if between is not None:
+        await between()
+    path.write_text("value = 2\n")
+    if int(began.st_mtime) != int(path.stat().st_mtime):
+        pytest.skip("this machine is too slow to change a file twice within a second")
+    await asyncio.sleep(1)
+
+
+async def test_a_change_of_equal_size_within_the_second_of_the_boot_is_in_the_patch(repository):
+    await change_within_a_second(repository, repository.boot)
+    patch, left = await repository.patch()
+    assert b"-value = 1\n+value = 2\n" in patch and left == ""
+
+
+async def test_a_change_of_equal_size_within_the_second_of_the_commit_is_in_the_base(repository):
+    await change_within_a_second(repository)
+    await repository.boot()
+    assert await repository.patch() == (b"", "")
+    repository.do("echo more >> new.py")
+    patch, _ = await repository.patch()
+    assert b" value = 2\n+more\n" in patch
