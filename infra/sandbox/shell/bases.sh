@@ -9,19 +9,31 @@ below='' # from the top of the task's repository to WORKDIR, with a slash at its
 declare -A left=() num_left=() # by reason: names of what is not in a patch, and how many
 readonly MAX_BASES=100
 
-# Set by the caller: repo, tree, index.
-base_git() (
-  unset "${!GIT_@}"
-  export GIT_DIR=$repo GIT_WORK_TREE=$tree HOME=/dev/null XDG_CONFIG_HOME=/dev/null
-  export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 GIT_ATTR_NOSYSTEM=1
-  export GIT_LITERAL_PATHSPECS=1 GIT_OPTIONAL_LOCKS=0 GIT_NO_REPLACE_OBJECTS=1
-  [[ ! $index ]] || export GIT_INDEX_FILE=$index
-  exec git -c core.excludesFile=/dev/null -c core.attributesFile=/dev/null -c core.fsmonitor=false \
+# Set by the caller: repo, tree, index; and no variables for git, which starts without a shell of its
+# own: a patch takes some calls, of a millisecond each.
+base_git() {
+  GIT_DIR=$repo GIT_WORK_TREE=$tree GIT_INDEX_FILE=${index:-$repo/index} HOME=/dev/null \
+    XDG_CONFIG_HOME=/dev/null GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 \
+    GIT_ATTR_NOSYSTEM=1 GIT_LITERAL_PATHSPECS=1 GIT_OPTIONAL_LOCKS=0 GIT_NO_REPLACE_OBJECTS=1 \
+    git -c core.excludesFile=/dev/null -c core.attributesFile=/dev/null -c core.fsmonitor=false \
     -c core.untrackedCache=false -c gc.auto=0 "$@"
-)
+}
 
 # The image's own git in the current directory.
 image_git() ( unset "${!GIT_@}"; exec git -c safe.directory='*' -c core.fsmonitor=false "$@" )
+
+# The image's variables for git are its commands' alone.
+without_variables() { # function
+  local name saved=()
+  for name in "${!GIT_@}"; do
+    saved+=("$name=${!name}")
+    unset "$name"
+  done
+  "$1"
+  local status=$?
+  for name in "${saved[@]}"; do export "${name?}"; done
+  return "$status"
+}
 
 # What an image's working tree holds now is the base, in its repository's words where it has one.
 adopt_repository() {

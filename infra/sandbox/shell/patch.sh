@@ -16,8 +16,9 @@ patch() { # cpu_s max_bytes_of_a_file max_bytes
     exec </dev/null {drained_fd}>&-
     eval "$LIMITS"
     ulimit -t "$1"
+    unset "${!GIT_@}"
     : >"$RUN/left_out"
-    chmod u+rwx -- "$WORKDIR"
+    [[ -r $WORKDIR && -w $WORKDIR && -x $WORKDIR ]] || chmod u+rwx -- "$WORKDIR"
     cd -- "$WORKDIR" || exit
     # The agent may have taken its own right to read.
     find . -path ./.git -prune -o \
@@ -30,26 +31,28 @@ patch() { # cpu_s max_bytes_of_a_file max_bytes
       show_changes || { local status=$?; ((i)) || exit "$status"; leave 'git cannot compare it' ''; }
     done
     ((room < $3)) || look_elsewhere
-    tell_left_out >"$RUN/left_out"
+    ((${#left[@]} == 0)) || tell_left_out >"$RUN/left_out"
   )
   reply $?
 }
 
 # What the last patch does not have.
 left_out() { # max_bytes
-  head -c "$1" "$RUN/left_out"
+  [[ ! -s $RUN/left_out ]] || head -c "$1" "$RUN/left_out"
   reply 0
 }
 
 # Shows the patch of one base.
 show_changes() {
-  local changed=() removed=() inside=() taken=() attributes='' size
+  local changed=() removed=() inside=() taken=() attributes='' size text
   # With its time: git looks into files that are as new as the index, and may compare whole seconds.
   cp -p -- "$repo/index" "$index" || rm -f -- "$index"
-  rm -f -- "$index.lock" "$repo/info/attributes"
+  [[ ! -e $index.lock && ! -e $repo/info/attributes ]] ||
+    rm -f -- "$index.lock" "$repo/info/attributes"
   cd -- "$tree" || return
   list_tracked
   list_new
+  ((${#changed[@]} + ${#removed[@]} + ${#taken[@]})) || return 0
   [[ ! $attributes ]] || keep_attributes
   ((${#removed[@]} == 0)) ||
     printf '%s\0' "${removed[@]}" | base_git update-index --force-remove -z --stdin
@@ -59,6 +62,13 @@ show_changes() {
   if ! show_diff >"$RUN/patch"; then
     : >"$RUN/patch"
     show_diff # perhaps there is no room for a file of it
+    return
+  fi
+  # bash itself shows a short one, which saves starting programs; binary files are text in it.
+  if ! IFS= read -r -d '' -n 65536 text <"$RUN/patch" && ((${#text} <= room)); then
+    room=$((room - ${#text}))
+    printf %s "$text"
+    : >"$RUN/patch"
     return
   fi
   size=$(stat -c %s "$RUN/patch")
@@ -277,11 +287,26 @@ was_there() { # path, with a slash at the end of a folder's
   return 1
 }
 
+# Shows numbers of `paths`: the smallest first, unless all fit.
+in_order() {
+  local i total=0 fit=1
+  for i in "${!paths[@]}"; do
+    total=$((total + sizes[i] * 4 / 3 + 400))
+    ((sizes[i] <= max_file)) || fit=0
+  done
+  if ((fit && total <= space && ${#paths[@]} <= max_new)); then
+    ((${#paths[@]} == 0)) || printf '%s\n' "${!paths[@]}"
+  else
+    for i in "${!paths[@]}"; do printf '%s\t%s\n' "${sizes[i]}" "$i"; done |
+      sort -n | while read -r _ i; do echo "$i"; done
+  fi
+}
+
 choose() {
   local sizes i path group bytes files shown space=$room ignored_kb=0 num_ignored=0
   declare -A group_bytes=() group_files=() chosen=()
   measure "${paths[@]}"
-  while IFS=$'\t' read -r _ i; do
+  while read -r i; do
     path=${paths[i]} group=${groups[i]} bytes=$((sizes[i] * 4 / 3 + 400)) # binary parts are base85
     if [[ ! -L $path && ! -r $path ]]; then
       leave 'cannot be read' "$path"
@@ -297,7 +322,8 @@ choose() {
       space=$((space - bytes)) max_new=$((max_new - 1))
       taken+=("$path")
     fi
-  done < <(for i in "${!paths[@]}"; do printf '%s\t%s\n' "${sizes[i]}" "$i"; done | sort -n)
+  done < <(in_order)
+  ((${#group_bytes[@]})) || return 0
   while IFS= read -r -d '' group; do
     bytes=${group%%/*} group=${group#*/} files=${group_files[$group]} shown=$group
     ((files == 1)) || shown+=" ($files files, $((bytes * 3 / 4 >> 10)) KiB)"

@@ -24,6 +24,7 @@ restored='' # digest of the snapshot this sandbox began with
 trap : HUP INT QUIT TERM ALRM USR1 USR2 PIPE
 exec {drained_fd}<> <(:)
 orders='' watch='' # to and from who runs the commands, once there is one
+prepared='' num_prepared=0 # the file that keeps the next command's output
 
 serve() {
   local call
@@ -67,15 +68,22 @@ make_pipe() { # sets `from` and `into`
   exec {from}<"/dev/fd/$both" {into}>"/dev/fd/$both" {both}>&-
 }
 
-# Two processes serve all turns, so that a turn starts none but its command. Not before the first
-# call after `boot`: by then the host has put limits on this shell and all it starts.
+# Two processes serve all turns, so that a turn starts none but its command; what reads its output was
+# started after the answer before. Not before the first call after `boot`: by then the host has put
+# limits on this shell and all it starts.
 get_ready() {
-  [[ ! $watch ]] || return 0
   local from into
-  make_pipe
-  exec {watch}< <(attend <&"$from")
-  exec {from}<&-
-  orders=$into
+  if [[ ! $watch ]]; then
+    make_pipe
+    exec {watch}< <(attend <&"$from")
+    exec {from}<&-
+    orders=$into
+  fi
+  [[ ! $prepared ]] || return 0
+  # Of its own: a reader that is not needed tells its end all the same.
+  prepared=$RUN/$((++num_prepared))
+  printf '%s\0' "$prepared" >&"$orders"
+  read -r -u "$watch" # else the turn finds that nothing answers
 }
 
 # What a command left behind may have hold of it, or is not to: the next turn gets another.
@@ -84,13 +92,13 @@ stand_down() {
   exec {orders}>&-
   read -r -t 1 -u "$watch" # its end
   exec {watch}<&-
-  watch=''
+  watch='' prepared=''
 }
 
-# Runs the commands it is told, and says of each: a line once it is sure to begin, its process
-# group, its status. A pipe and not the file itself is a command's stdout, because opening
-# /dev/stderr anew would truncate a file; each opens the pipe for itself, so that it ends with the
-# command and what that left behind.
+# Runs the commands it is told, and says of each: a line once its output has a reader, another when it
+# is sure to begin, its process group, its status. A pipe and not the file itself is a command's stdout,
+# because opening /dev/stderr anew would truncate a file; each opens the pipe for itself, so that it
+# ends with the command and what that left behind.
 attend() {
   local spool cpu_s command nothing begin sink ready output
   exec {into}>&- {from}<&- {nothing}</dev/null
@@ -104,9 +112,10 @@ attend() {
   set -m # a command gets a process group of its own
   eval "$LIMITS"
   eval "$VARIABLES"
-  while read -r -d '' spool && read -r -d '' cpu_s && IFS= read -r -d '' command; do
+  while read -r -d '' spool; do
     exec {sink}>"/dev/fd/$output"
     echo "$spool" >&"$begin" && read -r -u "$ready" && echo || return
+    read -r -d '' cpu_s && IFS= read -r -d '' command && echo || return
     {
       ulimit -t "$cpu_s"
       cd -- "$WORKDIR" || cd /
@@ -133,7 +142,12 @@ collect() {
     cat <&"$output" >"$spool" &
     echo "$spool $!" >&"$drained_fd"
     echo >&"$into"
-    wait $! || cat <&"$output"
+    wait $!
+    case $? in
+      0) ;;
+      1) cat <&"$output" ;; # the file is full
+      *) cat <&"$output" >>"$spool" || cat <&"$output" ;; # a command has killed it
+    esac
     echo "$spool" >&"$drained_fd"
   done
 }
@@ -168,16 +182,16 @@ turn() { # turn_id timeout_s cpu_s command
     return
   fi
   : >"$spool"
-  spool="$RUN/${#ended[@]}"
   local microseconds began group='' stopped=0 status='' timed_out=0 drained=''
   clock
   began=$microseconds
   for _ in 1 2; do
     get_ready
-    printf '%s\0' "$spool" "$3" "$4" >&"$orders"
+    printf '%s\0' "$3" "$4" >&"$orders"
     read -r -u "$watch" && break
     stand_down # it was killed before, by what an earlier command left behind
   done
+  spool=$prepared prepared=''
   read -r -u "$watch" group
   ((!stopped)) || kill -9 -- "-$group"
   read -r -t "$2" -u "$watch" status
@@ -256,7 +270,7 @@ end_others() {
   stand_down
   [[ $$ == 1 ]] || return
   kill -KILL -1
-  for pause in 0.005 0.005 0.01 0.03 0.1 0.2 0.3 0.4; do
+  for pause in 0.0005 0.001 0.002 0.005 0.01 0.03 0.1 0.2 0.3 0.4; do
     others_run || return
     read -r -t "$pause" -u "$drained_fd" _
   done
@@ -394,7 +408,7 @@ boot() {
     base_repos=("$RUN/base") base_trees=("$WORKDIR") base_commits=(HEAD)
     cp -a "$PREPARED/." "$WORKDIR" 2>&1 && wait $!
     reply $?
-  elif adopt_repository; then
+  elif without_variables adopt_repository; then
     align_numbers
     reply 0
   else
