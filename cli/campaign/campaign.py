@@ -63,6 +63,7 @@ def show(name: RunName, home: Home = None, as_json: Json = False) -> None:
         document = {
             **summary(seen.data, seen.report),
             "waits": [wait.as_dict() for wait in seen.waits],
+            "clocks": seen.clocks,
             "metrics": list(metrics.lines(seen.data)),
         }
         typer.echo(json.dumps(document))

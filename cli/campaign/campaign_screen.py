@@ -62,6 +62,8 @@ def print_one(seen: Any) -> None:
         say(f"doing      {each}")
     for wait in seen.waits:
         say(f"blocked    {wait.line(data.made_at)}", "yellow")
+    for whose, told in seen.clocks.items():
+        say(f"clock      {whose}: {told}", "yellow")
     say("")
     if data.supervised is not None:
         return _print_supervised(console, say, seen)

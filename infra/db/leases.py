@@ -18,7 +18,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
 import psutil
 import structlog
@@ -29,6 +28,7 @@ from infra.db.database import Database
 from infra.db.tables.columns import seconds
 from infra.db.tables.lease_rows import LeaseRow
 from infra.db.tables.models import StoreRow
+from infra.process_start import boot_id, is_same, start_of
 from mainspring.errors import DatabaseError, ServiceError
 from mainspring.ids import CampaignId
 from mainspring.protocol.timeouts import LEASE_RENEW_S, LEASE_SILENT_S
@@ -233,24 +233,22 @@ async def _renew(db: Database, name: str, token: str) -> bool:
 
 def this_process() -> str:
     """Names this process beyond doubt, on whatever host and in whatever container it runs."""
-    started = psutil.Process().create_time()
-    return f"{pid_space()}/{os.getpid()}/{started:.2f}"
+    return f"{pid_space()}/{os.getpid()}/{start_of(os.getpid())}"
 
 
 def has_ended(process: str) -> bool:
     """Whether a process of this pid namespace ended; False for others, which cannot be seen."""
-    where, pid, started = process.rsplit("/", 2)
+    where, pid, start = process.rsplit("/", 2)
     if where != pid_space():
         return False
     try:
         found = psutil.Process(int(pid))
         alive = found.is_running() and found.status() != psutil.STATUS_ZOMBIE
-        return not alive or f"{found.create_time():.2f}" != started
+        return not alive or not is_same(found.pid, start)
     except psutil.NoSuchProcess:
         return True
 
 
 def pid_space() -> str:
     """Names where this process sees others: the host's boot, and the pid namespace in it."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
+    return f"{boot_id()}/{os.readlink('/proc/self/ns/pid')}"

@@ -9,6 +9,8 @@ library are not reached. Imported by the backends.
 import functools
 import importlib.util
 import math
+import subprocess
+import sys
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -33,16 +35,37 @@ def variables(clock: datetime, now: datetime) -> Mapping[str, str]:
 @functools.cache
 def library() -> Path:
     """Path of this node's libfaketime. Raises BackendUnavailable."""
-    found = sorted(Path("/").glob(_INSTALLED))
-    if found:
-        return found[0]
+    found = sorted(Path("/").glob(_INSTALLED))[:1]
     package = importlib.util.find_spec("libfaketime")
     if package is not None and package.origin is not None:
-        vendored = sorted(Path(package.origin).parent.rglob("libfaketime.so.1"))
-        if vendored:
-            return vendored[0]
+        found += sorted(Path(package.origin).parent.rglob("libfaketime.so.1"))[:1]
+    for each in found:
+        if _lets_sleep(each):
+            return each
+    if found:
+        raise BackendUnavailable(
+            "a task wants a clock of its own, and under this node's libfaketime "
+            f"({found[0]}) programs cannot sleep",
+            remedy="`pip install libfaketime` on every sandbox node: 0.9.10, which Debian has, "
+            "fails Python's `time.sleep`",
+        )
     raise BackendUnavailable(
         "a task wants a clock of its own, and this node has no libfaketime",
         remedy="install the system's package `faketime`, or `pip install libfaketime`, on every "
         "sandbox node",
     )
+
+
+def _lets_sleep(library: Path) -> bool:
+    """Whether a program can wait for a moment of a clock that only measures: Python does so since
+    3.11, and libfaketime 0.9.10 refuses it."""
+    program = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(0.001)"]
+    shifted = variables(datetime(2024, 5, 1), datetime(2024, 5, 2))
+    tried = subprocess.run(
+        program,
+        env={**shifted, "LD_PRELOAD": str(library)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    return tried.returncode == 0

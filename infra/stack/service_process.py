@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from infra.process_start import is_same, start_of
 from infra.stack.home import write_private
 from infra.stack.ports import LOOPBACK
 from mainspring.errors import ServiceError
@@ -29,8 +30,6 @@ KILL_TIMEOUT_S = 10.0
 """Only a process stuck in the kernel outlives SIGKILL for longer."""
 POLL_S = 0.05
 LOG_LINES = 12
-START_TOLERANCE_S = 1.0
-"""psutil derives start times from the boot time, which wanders by a fraction of a second."""
 _STARTED = "--- started "
 
 
@@ -94,8 +93,8 @@ class Daemon:
                 )
             except OSError as error:
                 raise ServiceError(f"{self.name}: {command[0]} cannot be run: {error}") from None
-        started = psutil.Process(process.pid).create_time()
-        write_private(self.pid_file, json.dumps({"pid": process.pid, "started": started}))
+        record = {"pid": process.pid, "started": start_of(process.pid)}
+        write_private(self.pid_file, json.dumps(record))
         return process.pid
 
     def pid(self) -> int | None:
@@ -103,7 +102,7 @@ class Daemon:
         try:
             known = json.loads(self.pid_file.read_text())
             process = psutil.Process(known["pid"])
-            same = abs(process.create_time() - known["started"]) < START_TOLERANCE_S
+            same = is_same(process.pid, known["started"])
             running = process.status() != psutil.STATUS_ZOMBIE
         except (FileNotFoundError, ValueError, KeyError, psutil.NoSuchProcess):
             return None

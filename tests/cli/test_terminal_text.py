@@ -152,6 +152,7 @@ def _campaign(_: Path) -> None:
             data=data,
             doing=(HOSTILE,),
             waits=(Wait(HOSTILE, HOSTILE, failure=HOSTILE),),
+            clocks={HOSTILE: HOSTILE},
             report=None,
             temporal_link="",
         )

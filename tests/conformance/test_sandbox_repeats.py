@@ -60,6 +60,8 @@ async def test_a_task_has_its_own_date(backend):
         program = "python3 -c 'import datetime; print(datetime.date.today())'"
         if b"python3" in await output(sandbox, "type -P python3 || true"):
             assert await output(sandbox, program) == b"2024-05-01\n"
+            slept = "python3 -c 'import time; time.sleep(0.01); print(\"slept\")'"
+            assert await output(sandbox, slept) == b"slept\n"
         # What only measures is the node's: a timeout ends after its time.
         assert (await sandbox.run("slow", "timeout 0.2 sleep 5", 10)).returncode == 124
         assert await sandbox.diff() == b""

@@ -25,8 +25,7 @@ from cli.operations.machine.gpus_here import gpus_here
 from cli.operations.machine.local_engines import EngineKind, Hardware
 from infra.bundles.store import BundleMissing, mounts_for
 from infra.db.database import Database
-from infra.db.nodes import nodes
-from infra.db.store import clock_off_s
+from infra.db.nodes.clocks import clocks
 from infra.db.tasks import tasks, verifications
 from infra.policy.engines.engine_check import check_engine
 from infra.sandbox.protocol import BackendUnavailable
@@ -46,7 +45,7 @@ from mainspring.ids import (
     waiting_trainer_queue,
 )
 from mainspring.programs.profiles.choice import check_context, context_warning
-from mainspring.status import NodeStatus, PolicyApi, Unverified, Verification
+from mainspring.status import PolicyApi, Unverified, Verification
 from mainspring.tasks.sandbox_choice import backend_name
 from mainspring.words.figures import clock_told
 
@@ -148,15 +147,10 @@ async def of_the_fleet(
 
 async def _clock_items(db: Database) -> list[Item]:
     """Machines whose clocks are off: no decision is made by them, people read them in logs."""
-    clocks = {"this machine": await clock_off_s(db)} | {
-        f"node {each.said.id}": each.clock_off_s
-        for each in await nodes.list_nodes(db)
-        if each.status in (NodeStatus.UP, NodeStatus.DRAINING)
-    }
     fix = "synchronise its clock (chrony, systemd-timesyncd)"
     return [
         Item(f"clock of {whose}", State.WARNING, told, fix)
-        for whose, off_s in clocks.items()
+        for whose, off_s in (await clocks(db)).items()
         if (told := clock_told(off_s))
     ]
 

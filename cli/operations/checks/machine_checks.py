@@ -12,8 +12,8 @@ from temporalio.service import RPCError
 from cli.own_packages import overwritten
 from infra.db.connect import Connections, connections, open_database
 from infra.db.database import Database
-from infra.db.nodes.nodes import list_nodes
-from infra.db.store import StoreId, clock_off_s, identity
+from infra.db.nodes.clocks import THIS_MACHINE, clocks
+from infra.db.store import StoreId, identity
 from infra.sandbox.backends import available_backends
 from infra.sandbox.bubblewrap import cgroup, command
 from infra.sandbox.bubblewrap.backend import BwrapBackend
@@ -22,7 +22,6 @@ from infra.temporal.connection import check_owner, connect, settled
 from infra.verdicts import swebench
 from mainspring.config.settings import Settings, load_settings
 from mainspring.errors import MainspringError
-from mainspring.status import NodeStatus
 from mainspring.words.figures import clock_told
 from workers.polling import ALLOWED_POLLS, BUSY_NODE_POLLS, IDLE_NODE_POLLS
 
@@ -107,21 +106,15 @@ async def _services(settings: Settings) -> list[Finding]:
             store = await identity(db)
             found = f"{db.name} at the right migration, store {store[:8]}"
             database = Finding("database", True, found)
-            services = [
-                database,
-                await _temporal(settings, db, store),
-                clock_finding("this machine", await clock_off_s(db)),
-            ]
-            # A node that was lost polls no more than one that stopped.
-            gone = (NodeStatus.STOPPED, NodeStatus.LOST)
-            living = [node for node in await list_nodes(db) if node.status not in gone]
+            services = [database, await _temporal(settings, db, store)]
+            off_s = await clocks(db)
             services += [
-                clock_finding(f"node {node.said.id}", node.clock_off_s)
-                for node in living
-                if clock_told(node.clock_off_s)
+                clock_finding(whose, seconds)
+                for whose, seconds in off_s.items()
+                if whose == THIS_MACHINE or clock_told(seconds)
             ]
-            if living:
-                services.append(polls_finding(len(living)))
+            if num_nodes := len(off_s) - 1:
+                services.append(polls_finding(num_nodes))
             if not db.is_pooled:  # a pooler's clients are its own to count
                 services.append(connections_finding(await connections(db)))
             return services

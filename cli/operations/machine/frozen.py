@@ -44,18 +44,17 @@ class FrozenWatch:
     """Looks every LOOK_S at the same kind of processes."""
 
     def __init__(self) -> None:
-        self._num_looks: dict[tuple[int, float], int] = {}
-        """By pid and start: looks in a row at which it stood still."""
+        self._num_looks: dict[psutil.Process, int] = {}
+        """Looks in a row at which it stood still."""
 
     def end_frozen(self, watched: Iterable[KeptProcess]) -> list[FrozenProcess]:
         """Look once; end with SIGKILL those that have stood still for FROZEN_S."""
-        seen: dict[tuple[int, float], int] = {}
+        seen: dict[psutil.Process, int] = {}
         ended: list[FrozenProcess] = []
         for each in watched:
             for process in _standing(each):
-                key = (process.pid, process.create_time())
-                seen[key] = self._num_looks.get(key, 0) + 1
-                if seen[key] * LOOK_S > FROZEN_S:
+                seen[process] = self._num_looks.get(process, 0) + 1
+                if seen[process] * LOOK_S > FROZEN_S:
                     os.kill(process.pid, signal.SIGKILL)
                     ended.append(FrozenProcess(each.name, process.pid))
         self._num_looks = seen

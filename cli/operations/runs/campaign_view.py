@@ -13,12 +13,14 @@ from cli.operations.runs.seen_waits import look
 from infra.db.connect import with_recorded_namespace
 from infra.db.database import Database
 from infra.db.naming import campaign_named
+from infra.db.nodes.clocks import clocks
 from infra.db.runs import campaigns
 from infra.db.runs.campaigns import CampaignRecord
 from infra.temporal.connection import connect, settled
 from mainspring.artifacts import layout
 from mainspring.config.settings import USUAL_NAMESPACE, Settings
 from mainspring.errors import TemporalError
+from mainspring.words.figures import clock_told
 from mainspring.words.waits import ENDED, Wait, doing, waits
 from reports.collect import collect
 from reports.data import ReportData
@@ -33,6 +35,8 @@ class CampaignView:
     waits: tuple[Wait, ...]
     report: Path | None
     """The written report's page."""
+    clocks: dict[str, str]
+    """By machine, while the campaign runs: how far its clock is off, where it is."""
     temporal_link: str
     """Page of Temporal's UI that lists workflows; empty: there is none."""
 
@@ -55,8 +59,14 @@ async def read(db: Database, settings: Settings, name: str) -> CampaignView:
         doing=under_way,
         waits=blocked,
         report=page if page.exists() else None,
+        clocks={} if record.status in ENDED else await _clocks_off(db),
         temporal_link=links.temporal_link,
     )
+
+
+async def _clocks_off(db: Database) -> dict[str, str]:
+    told = {whose: clock_told(off_s) for whose, off_s in (await clocks(db)).items()}
+    return {whose: words for whose, words in told.items() if words}
 
 
 async def _moves(

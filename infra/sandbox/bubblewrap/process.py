@@ -21,6 +21,7 @@ from typing import Self
 
 import psutil
 
+from infra.process_start import is_same, start_of
 from infra.sandbox.bubblewrap.command import Bind, BwrapDescriptors, command_line, filter_fds
 from infra.sandbox.bubblewrap.owner import Owner
 from infra.sandbox.protocol import SandboxLost
@@ -28,8 +29,6 @@ from infra.sandbox.shell.channel import CHANNEL_BYTES, Shell
 
 SPAWN_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
-CLOCK_SLACK_S = 2.0
-"""Processes' start times are told against a boot time that the clock's corrections move."""
 _PIPES = ("input", "output")
 
 
@@ -42,12 +41,13 @@ class FirstProcess:
     """Process 1 of the sandbox as the host sees it: the kernel ends all others with it."""
 
     pid: int
-    created: float
+    created: str | float
+    """Its start; a number in the record of an older version."""
 
     @classmethod
     def of(cls, pid: int) -> Self:
         try:
-            return cls(pid, psutil.Process(pid).create_time())
+            return cls(pid, start_of(pid))
         except psutil.NoSuchProcess as error:
             raise NoProcess(str(error)) from None
 
@@ -84,7 +84,11 @@ class FirstProcess:
         except ProcessLookupError:
             raise NoProcess(f"process {self.pid} has ended") from None
         try:
-            if abs(FirstProcess.of(self.pid).created - self.created) > CLOCK_SLACK_S:
+            try:
+                same = is_same(self.pid, self.created)
+            except psutil.NoSuchProcess as error:
+                raise NoProcess(str(error)) from None
+            if not same:
                 raise NoProcess(f"process {self.pid} is another one now")
             yield fd
         finally:
