@@ -57,6 +57,8 @@ MAX_WORKFLOW_TASKS = 100
 CACHED_WORKFLOWS = 2000
 STICKY_TIMEOUT = timedelta(seconds=STICKY_TIMEOUT_S)
 TITLE = "a rollout worker"
+HISTORIES_READ = "histories of rollouts were read"
+"""The last line of a worker's log: how many it knew, and how many it read whole from the store."""
 
 log = structlog.get_logger()
 
@@ -78,6 +80,8 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
         bookkeeping = RolloutActivities(db, known)
         standing = CampaignActivities(db, known)
         offering = SessionActivities(db, known)
+        replies = ReplyActivities(db, known, served)
+        answers = AnswerActivities(db, known, served)
         worker = Worker(
             client,
             task_queue=ROLLOUT_QUEUE,
@@ -92,8 +96,8 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
             workflow_runner=workflow_runner(),
             interceptors=[Faults()],
             activities=[
-                ReplyActivities(db, known, served).generate,
-                AnswerActivities(db, known, served).answer_call,
+                replies.generate,
+                answers.answer_call,
                 PublishingActivities(db, served).publish_policy,
                 bookkeeping.begin_rollout,
                 bookkeeping.new_epoch,
@@ -136,6 +140,12 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
             freeing.cancel()
             ending.cancel()
             await served.close()
+            reads = (replies.calls.reads, answers.calls.reads)
+            log.info(
+                HISTORIES_READ,
+                known=sum(each.num_known for each in reads),
+                whole=sum(each.num_whole for each in reads),
+            )
 
 
 def _name() -> str:

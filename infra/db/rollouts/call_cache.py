@@ -102,12 +102,27 @@ class SettledRequests:
         self.num_bytes += ROW_BYTES if stored is None else _num_bytes(stored.call)
 
 
+@dataclass(slots=True)
+class HistoryReads:
+    """Reads of histories that have calls: the first read of a rollout is none."""
+
+    num_known: int = 0
+    """Those that found the history here, and asked the store for what came after it."""
+    num_whole: int = 0
+    """Those that read all of it from the store."""
+
+    def count(self, *, is_known: bool) -> None:
+        self.num_known += is_known
+        self.num_whole += not is_known
+
+
 class _Sized(Protocol):
     num_bytes: int
 
 
 class CallCache:
     def __init__(self, db: Database, max_bytes: int = MAX_BYTES) -> None:
+        self.reads = HistoryReads()
         self._db = db
         self._max_bytes = max_bytes
         self._known: OrderedDict[tuple[RolloutId, int], tuple[_Sized, int]] = OrderedDict()
@@ -121,10 +136,13 @@ class CallCache:
             newest = known.calls[-1]
             calls, executions = await turns.history(self._db, rollout, epoch, newest.number)
             if calls and calls[0] == newest:
+                self.reads.count(is_known=True)
                 whole = _added(_before(known, newest.number), calls, executions)
                 self.keep(rollout, epoch, whole)
                 return whole
         calls, executions = await turns.history(self._db, rollout, epoch)
+        if calls:
+            self.reads.count(is_known=False)
         whole = _added(PlayedCalls(), calls, executions)
         self.keep(rollout, epoch, whole)
         return whole
@@ -147,9 +165,12 @@ class CallCache:
             known = SettledRequests()
         newest = max(known.calls, default=None)
         found = await self._settled(rollout, epoch, known, newest)
-        if newest is not None and found.pop(newest, _NOT_FOUND) != known.calls[newest]:
+        is_known = newest is not None and found.pop(newest, _NOT_FOUND) == known.calls[newest]
+        if newest is not None and not is_known:
             known = SettledRequests()
             found = await self._settled(rollout, epoch, known, None)
+        if is_known or found:
+            self.reads.count(is_known=is_known)
         # Two attempts may read at once: what both found is added once.
         for number, stored in found.items():
             if number not in known.calls:
