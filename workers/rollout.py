@@ -55,6 +55,10 @@ MAX_ACTIVITIES = 1000
 """Replies in flight; they only wait. The SDK's default of 100 would be the real bound."""
 MAX_WORKFLOW_TASKS = 100
 CACHED_WORKFLOWS = 2000
+OWN_REPLIES = 64
+"""Replies asked for by one task of a workflow that this worker takes itself, as it knows the
+rollout (Temporal's eager execution): all that a program may have under way. What is tried again
+goes to any worker."""
 STICKY_TIMEOUT = timedelta(seconds=STICKY_TIMEOUT_S)
 TITLE = "a rollout worker"
 HISTORIES_READ = "histories of rollouts were read"
@@ -119,6 +123,7 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
             max_concurrent_activities=MAX_ACTIVITIES,
             max_concurrent_workflow_tasks=MAX_WORKFLOW_TASKS,
             max_cached_workflows=CACHED_WORKFLOWS,
+            max_eager_activity_reservations_per_workflow_task=OWN_REPLIES,
             sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
             graceful_shutdown_timeout=GRACE,
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
