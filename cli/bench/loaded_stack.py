@@ -72,7 +72,7 @@ class LoadedStack:
     ids: list[RolloutId] = field(default_factory=list)
     """Every rollout that was started."""
     reads: HistoryReads | None = None
-    """Of the rollout workers, once they have ended."""
+    """Reads by the rollout workers, once these have ended."""
     _num_groups: int = 0
 
     async def start(self, num_rollouts: int) -> None:
