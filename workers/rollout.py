@@ -55,8 +55,14 @@ MAX_ACTIVITIES = 1000
 """Replies in flight; they only wait. The SDK's default of 100 would be the real bound."""
 MAX_WORKFLOW_TASKS = 100
 CACHED_WORKFLOWS = 2000
+OWN_REPLIES = 64
+"""Replies asked for by one task of a workflow that this worker takes itself, as it knows the
+rollout (Temporal's eager execution): all that a program may have under way. What is tried again
+goes to any worker."""
 STICKY_TIMEOUT = timedelta(seconds=STICKY_TIMEOUT_S)
 TITLE = "a rollout worker"
+HISTORIES_READ = "histories of rollouts were read"
+"""The last line of a worker's log: how many it knew, and how many it read whole from the store."""
 
 log = structlog.get_logger()
 
@@ -78,6 +84,8 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
         bookkeeping = RolloutActivities(db, known)
         standing = CampaignActivities(db, known)
         offering = SessionActivities(db, known)
+        replies = ReplyActivities(db, known, served)
+        answers = AnswerActivities(db, known, served)
         worker = Worker(
             client,
             task_queue=ROLLOUT_QUEUE,
@@ -92,8 +100,8 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
             workflow_runner=workflow_runner(),
             interceptors=[Faults()],
             activities=[
-                ReplyActivities(db, known, served).generate,
-                AnswerActivities(db, known, served).answer_call,
+                replies.generate,
+                answers.answer_call,
                 PublishingActivities(db, served).publish_policy,
                 bookkeeping.begin_rollout,
                 bookkeeping.new_epoch,
@@ -115,6 +123,7 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
             max_concurrent_activities=MAX_ACTIVITIES,
             max_concurrent_workflow_tasks=MAX_WORKFLOW_TASKS,
             max_cached_workflows=CACHED_WORKFLOWS,
+            max_eager_activity_reservations_per_workflow_task=OWN_REPLIES,
             sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
             graceful_shutdown_timeout=GRACE,
             max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
@@ -136,6 +145,12 @@ async def _run(settings: Settings, serve: Serve | None) -> None:
             freeing.cancel()
             ending.cancel()
             await served.close()
+            reads = (replies.calls.reads, answers.calls.reads)
+            log.info(
+                HISTORIES_READ,
+                known=sum(each.num_known for each in reads),
+                whole=sum(each.num_whole for each in reads),
+            )
 
 
 def _name() -> str:

@@ -32,7 +32,7 @@ class AnswerActivities:
         self._known = known
         self._served = served
         self._asking = Asking(db, known, served)
-        self._calls = CallCache(db)
+        self.calls = CallCache(db)
 
     @implements(ANSWER_CALL)
     async def answer_call(self, ask: AnswerInput) -> AnswerResult:
@@ -54,7 +54,7 @@ class AnswerActivities:
                     key=key,
                     name=f"call {ask.number + 1}",
                     request=request,
-                    stored=await self._calls.settled(ask.rollout, ask.epoch),
+                    stored=await self.calls.settled(ask.rollout, ask.epoch),
                     min_version=ask.min_policy_version,
                     put=put,
                     count_sent=partial(model_requests.count_sent, self._db, *key),

@@ -134,6 +134,18 @@ def scale(
         int, typer.Option("--turns", min=1, max=500, help="Number of turns of each rollout.")
     ] = 10,
     turns_per_activity: Together = 5,
+    num_tokens: Annotated[
+        int,
+        typer.Option(
+            "--tokens",
+            min=0,
+            max=1_000_000,
+            help="Number of tokens of each rollout at its end (0: 80 a turn).",
+        ),
+    ] = 0,
+    num_workers: Annotated[
+        int, typer.Option("--workers", min=1, max=20, help="Number of rollout workers.")
+    ] = 1,
     reply_s: Annotated[
         float,
         typer.Option(
@@ -173,7 +185,7 @@ def scale(
             f"--turns-per-activity {turns_per_activity} is above --turns {num_turns}",
             remedy="an activity plays turns of one rollout: give it as many at most",
         )
-    load = Load(num_turns, turns_per_activity, limit_s, reply_s)
+    load = Load(num_turns, turns_per_activity, limit_s, reply_s, num_workers, num_tokens)
     figures: dict[str, dict[str, Any]] = {}
     try:
         if soak_s is None:

@@ -61,6 +61,7 @@ async def measure(
             async with loaded_stack(number, load) as stack:
                 figures[str(number)] = row = await _burst(stack, number, load, tell)
                 require_expected(row, await stack.faults())
+            row |= _reads(stack)
         if row["num_ended"] < number:
             raise WorkFailed(
                 f"{number} rollouts did not finish within {load.limit_s:.0f} s: {row['num_ended']} "
@@ -113,6 +114,8 @@ async def _burst(
         "num_turns": load.num_turns,
         "turns_per_activity": load.turns_per_activity,
         "reply_s": load.reply_s,
+        "num_workers": load.num_workers,
+        "num_tokens": load.num_tokens,
         "num_ended": ends.num_ended,
         "unexpected_ends": ends.num_ended - ends.num_as_expected,
         "most_in_flight": await stack.most_in_flight(),
@@ -128,6 +131,14 @@ async def _burst(
         "bytes_per_rollout_of": {name: size // number for name, size in grown.items()},
         **(await _histories(stack, load.num_turns) if is_finished else {}),
     }
+
+
+def _reads(stack: LoadedStack) -> Figures:
+    """How often the rollout workers knew the history of a reply."""
+    assert stack.reads is not None, "the workers have ended"
+    number = stack.reads.num_known + stack.reads.num_whole
+    rate = round(stack.reads.num_known / number, 4) if number else None
+    return {"num_histories_read": number, "histories_known": rate}
 
 
 async def _overheads(stack: LoadedStack, load: Load) -> Figures:

@@ -57,6 +57,12 @@ def print_scale(figures: Mapping[str, Mapping[str, Any]]) -> None:
         )
     for table in (speed, cost, memory, stored):
         console.print(table)
+    for number, row in figures.items():
+        if (known := row.get("histories_known")) is not None:
+            console.print(
+                f"{number} rollouts: rollout workers knew {known:.1%} of the "
+                f"{row['num_histories_read']} histories that replies continued"
+            )
 
 
 def print_soak(figures: Mapping[str, Mapping[str, Any]]) -> None:

@@ -7,10 +7,10 @@ embedded stack. Imported by the bench of scale.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -22,6 +22,7 @@ MIB = 1 << 20
 POSTGRES = "postgres"
 TEMPORAL = "temporal"
 LOG_LINES = 12
+N = TypeVar("N", int, float)
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 
 
@@ -31,39 +32,43 @@ class Footprint:
 
     home: Path
     workers: Mapping[str, int]
-    """Process ids by name."""
+    """Process ids by name: a role, and for all but its first process "-" and a number. The
+    processes of a role are counted together."""
     _postgres_peak_mib: float = field(default=0.0, init=False)
 
     def memory_mib(self) -> dict[str, float]:
         """Now."""
-        now = {name: each.memory_info().rss / MIB for name, each in self._single().items()}
+        now = self._sums(lambda each: each.memory_info().rss / MIB)
         now[POSTGRES] = self._postgres_mib()
         self._postgres_peak_mib = max(self._postgres_peak_mib, now[POSTGRES])
         return now
 
     def peak_mib(self) -> dict[str, float]:
         """Since each process began; Postgres': of all calls of `memory_mib`."""
-        peaks = {name: _peak_mib(each) for name, each in self._single().items()}
-        return {**peaks, POSTGRES: self._postgres_peak_mib}
+        return {**self._sums(_peak_mib), POSTGRES: self._postgres_peak_mib}
 
     def cpu_s(self) -> dict[str, float]:
         """Since each process began, ended children included."""
-        used = {name: _cpu_s(each) for name, each in self._single().items()}
-        return {**used, POSTGRES: sum(map(_cpu_s, self._postgres()))}
+        return {**self._sums(_cpu_s), POSTGRES: sum(map(_cpu_s, self._postgres()))}
 
     def open_files(self) -> dict[str, int]:
         """Descriptors; Postgres': its processes, as those of another user's cannot be listed."""
-        counts = {name: each.num_fds() for name, each in self._single().items()}
+        counts = self._sums(lambda each: each.num_fds())
         return {**counts, POSTGRES: len(self._postgres())}
 
     def temporal_bytes(self) -> int:
         """Size of its database and the log before it."""
         return sum(file.stat().st_size for file in self.home.glob("temporal.db*"))
 
-    def _single(self) -> dict[str, psutil.Process]:
-        """Those that are one process each. Raises WorkFailed when one has ended."""
+    def _sums(self, figure: Callable[[psutil.Process], N]) -> dict[str, N]:
+        """All but Postgres, by role. Raises WorkFailed when one has ended."""
         pids = {**self.workers, TEMPORAL: Temporal(self.home).daemon.pid()}
-        return {name: self._running(name, pid) for name, pid in pids.items()}
+        found: dict[str, N] = {}
+        for name, pid in pids.items():
+            of_one = figure(self._running(name, pid))
+            role = name.partition("-")[0]
+            found[role] = found[role] + of_one if role in found else of_one
+        return found
 
     def _postgres(self) -> list[psutil.Process]:
         first = self._running(POSTGRES, Postgres(self.home).daemon.pid())

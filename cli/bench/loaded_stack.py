@@ -1,4 +1,4 @@
-"""An embedded stack of its own with one real rollout worker and one real node, and their load.
+"""An embedded stack of its own with real rollout workers and one real node, and their load.
 
 Invariants: the workers are processes of their own, as users have them, and only the policy and the
 sandbox do nothing; a worker that ends is not started again, as its memory is what is measured;
@@ -6,7 +6,8 @@ nothing of it is left, however the block ends. Imported by the benches of scale 
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from cli.operations.machine.process_ends import ProcessEnd
 from infra.db.connect import PoolRole, open_database
 from infra.db.database import Database
 from infra.db.reading import volume
+from infra.db.rollouts.call_cache import HistoryReads
 from infra.db.runs import campaigns
 from infra.db.tasks import tasks
 from infra.temporal.connection import connect
@@ -31,6 +33,7 @@ from mainspring.ids import ROLLOUT_QUEUE, CampaignId, RolloutId, rollout_workflo
 from mainspring.protocol.names import WORKFLOW_TASK_TIMEOUT, Workflow
 from mainspring.protocol.rollout import RolloutInput
 from mainspring.status import StopReason, Verdict
+from workers.rollout import HISTORIES_READ
 
 ROLLOUT_WORKER = "rollout_worker"
 NODE = "node"
@@ -53,6 +56,10 @@ class Load:
     limit_s: float
     reply_s: float = 0.0
     """Seconds that a reply takes; without it, many of a burst end before others begin."""
+    num_workers: int = 1
+    """Rollout workers."""
+    num_tokens: int = 0
+    """Tokens of a rollout at its end; 0: 80 a turn."""
 
 
 @dataclass(slots=True)
@@ -64,6 +71,8 @@ class LoadedStack:
     load: Load
     ids: list[RolloutId] = field(default_factory=list)
     """Every rollout that was started."""
+    reads: HistoryReads | None = None
+    """Reads by the rollout workers, once these have ended."""
     _num_groups: int = 0
 
     async def start(self, num_rollouts: int) -> None:
@@ -135,29 +144,45 @@ async def loaded_stack(capacity: int, load: Load) -> AsyncIterator[LoadedStack]:
     """Up, with its workers warm. Raises MainspringErrors."""
     async with temporary("mainspring-bench-") as stack:
         settings = load_settings(stack.home)
-        members = _members(stack.home, capacity, load.reply_s)
+        members = _members(stack.home, capacity, load)
         fleet = Fleet(members, stack.home / "logs", _refuse_restart)
         async with open_database(settings, PoolRole.ROLLOUT) as db, fleet:
             client = await connect(settings, db)
             await tasks.put_tasks(db, [TASK])
             for name, num_turns in ((WARM_UP, 1), (CAMPAIGN, load.num_turns)):
-                config = no_op_config(name, num_turns, load.turns_per_activity)
+                config = no_op_config(name, num_turns, load.turns_per_activity, load.num_tokens)
                 await campaigns.create(db, config)
             pids = await _pids(fleet)
             loaded = LoadedStack(db, client, fleet, Footprint(stack.home, pids), load)
             await loaded.warm_up()
             yield loaded
+        loaded.reads = _reads(fleet.log(name) for name in pids if name.startswith(ROLLOUT_WORKER))
 
 
-def _members(home: Path, capacity: int, reply_s: float) -> list[Member]:
+def _members(home: Path, capacity: int, load: Load) -> list[Member]:
     def member(name: str, *arguments: str) -> Member:
         module = "cli.bench.fakes.scale_worker"
         return Member(name, list(arguments), environment=dict(ONE_THREAD), module=module)
 
+    turn_tokens = load.num_tokens // load.num_turns
+    common = (str(home), str(load.reply_s), str(turn_tokens))
+    rollouts = [f"{ROLLOUT_WORKER}-{number}" for number in range(2, load.num_workers + 1)]
     return [
-        member(ROLLOUT_WORKER, "rollout", str(home), str(reply_s)),
-        member(NODE, "sandbox", str(home), str(reply_s), str(capacity)),
+        *(member(name, "rollout", *common) for name in (ROLLOUT_WORKER, *rollouts)),
+        member(NODE, "sandbox", *common, str(capacity)),
     ]
+
+
+def _reads(logs: Iterable[Path]) -> HistoryReads:
+    """As each worker told it when it ended."""
+    found = HistoryReads()
+    for log in logs:
+        for line in log.read_text().splitlines():
+            if HISTORIES_READ in line:
+                told = json.loads(line)
+                found.num_known += told["known"]
+                found.num_whole += told["whole"]
+    return found
 
 
 async def _pids(fleet: Fleet) -> dict[str, int]:

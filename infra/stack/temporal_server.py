@@ -158,6 +158,8 @@ class Temporal:
             *("--dynamic-config-value", "matching.numTaskqueueWritePartitions=1"),
             # Without it a campaign waits until all that another one has queued is served.
             *("--dynamic-config-value", "matching.enableFairness=true"),
+            # A rollout's next reply is for the worker that plays it, which knows what came before.
+            *("--dynamic-config-value", "system.enableActivityEagerExecution=true"),
             # By default a queue looks for new tasks 20 times a second: every activity on another
             # worker's queue, and every workflow task, would wait for up to 50 ms.
             *("--dynamic-config-value", f"history.transferProcessorMaxPollRPS={POLLS_PER_S}"),

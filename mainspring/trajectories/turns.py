@@ -40,11 +40,12 @@ class Call:
     """The call whose tokens it extends; None: it begins a branch of its own."""
     prompt_start: int
     """Position in its branch's sequence where `prompt_ids` begins: the end of its parent."""
-    prompt_ids: tuple[int, ...]
-    """Tokens new since its parent: [T_new]. All token fields are empty for a reply in text."""
-    completion_ids: tuple[int, ...]
+    prompt_ids: Sequence[int]
+    """Tokens new since its parent: [T_new]. All token fields are empty for a reply in text, and
+    tuples but where many calls are kept: there they are arrays."""
+    completion_ids: Sequence[int]
     """Sampled tokens, the stop token included: [T_out]."""
-    logprobs: tuple[float, ...]
+    logprobs: Sequence[float]
     """Log-probability of each sampled token as served: [T_out]."""
     spans: tuple[VersionSpan, ...]
     """Policy versions over the completion, contiguous from 0 to T_out."""

@@ -178,7 +178,7 @@ def test_the_composed_server_is_set_like_the_embedded_one(tmp_path: Path) -> Non
     embedded = dict(
         word.split("=")
         for word in Temporal(tmp_path)._command(1, 2)
-        if word.startswith("matching.")
+        if word.startswith(("matching.", "system."))
     )
     composed = yaml.safe_load((ROOT / "infra/deploy/temporal.yaml").read_text())
     for key, value in embedded.items():

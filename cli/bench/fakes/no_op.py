@@ -24,23 +24,25 @@ from mainspring.trajectories.turns import VersionSpan
 
 REPLY_TOKENS = 40
 PROMPT_TOKENS = 200
+FIRST_ID = 1000
+"""Python keeps numbers below 257 for good, which would make tokens look cheap."""
 
 
 class NoPolicy:
     """A policy that answers after `reply_s`, always with a command that is worth nothing."""
 
-    def __init__(self, reply_s: float = 0.0) -> None:
+    def __init__(self, reply_s: float, num_tokens: int) -> None:
         self._reply_s = reply_s
+        self._num_tokens = num_tokens
 
     async def generate(
         self, input_ids: list[int], params: SamplingParams, **_: object
     ) -> Completion:
         if self._reply_s:
             await asyncio.sleep(self._reply_s)
-        ids = tuple(range(REPLY_TOKENS))
-        return Completion(
-            ids, (-0.1,) * REPLY_TOKENS, (VersionSpan(0, 0, REPLY_TOKENS),), "stop", 0
-        )
+        length = self._num_tokens
+        ids = tuple(_ids(length))
+        return Completion(ids, (-0.1,) * length, (VersionSpan(0, 0, length),), "stop", 0)
 
     async def publish(self, engine: str, weights: Path, label: WeightLabel) -> None:
         return None
@@ -53,22 +55,37 @@ class NoPolicy:
 
 
 class NoTokenizer:
-    stop_token_ids = (REPLY_TOKENS - 1,)
+    def __init__(self, num_first: int, num_next: int, num_reply: int) -> None:
+        self.stop_token_ids = (_ids(num_reply)[-1],)
+        self._num_first = num_first
+        self._num_next = num_next
 
     def first_ids(self, messages: object, tools: object) -> Sequence[int]:
-        return range(PROMPT_TOKENS)
+        return _ids(self._num_first)
 
     def next_ids(self, messages: object, *, closed: bool) -> Sequence[int]:
-        return range(REPLY_TOKENS)
+        return _ids(self._num_next)
 
     def decode(self, ids: Sequence[int], *, apart: bool = True) -> str:
         return "THOUGHT: nothing.\n\n```bash\ntrue\n```"
 
 
-async def serve_nothing(db: Database, campaign: CampaignId, reply_s: float = 0.0) -> CampaignPolicy:
-    """Implements `Serve`: replies come from NoPolicy, through the real token policy."""
+def _ids(number: int) -> range:
+    return range(FIRST_ID, FIRST_ID + number)
+
+
+async def serve_nothing(
+    db: Database, campaign: CampaignId, reply_s: float = 0.0, turn_tokens: int = 0
+) -> CampaignPolicy:
+    """Implements `Serve`: replies come from NoPolicy, through the real token policy. `turn_tokens`:
+    of prompt and reply of each turn; 0: a few."""
     config = (await campaigns.get(db, campaign)).config
-    return in_tokens(db, campaign, config, NoPolicy(reply_s), NoTokenizer())
+    first, following, reply = PROMPT_TOKENS, REPLY_TOKENS, REPLY_TOKENS
+    if turn_tokens:
+        reply = max(1, turn_tokens // 4)
+        first = following = max(1, turn_tokens - reply)
+    tokenizer = NoTokenizer(first, following, reply)
+    return in_tokens(db, campaign, config, NoPolicy(reply_s, reply), tokenizer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from mainspring.ids import CampaignId, GroupId, RolloutId, TaskId, group_id, rol
 from mainspring.status import GroupKind
 from mainspring.tasks.swe_task import SweTask
 
+MAX_CONTEXT = 32_768
 TASK = SweTask(
     id=TaskId("bench"),
     source="bench",
@@ -27,13 +28,15 @@ TASK = SweTask(
 )
 
 
-def no_op_config(name: str, num_turns: int, turns_per_activity: int) -> CampaignConfig:
-    """A campaign whose step limit is the bench's number of turns."""
+def no_op_config(
+    name: str, num_turns: int, turns_per_activity: int, num_tokens: int = 0
+) -> CampaignConfig:
+    """A campaign whose step limit is the bench's number of turns, with room for `num_tokens`."""
     return CampaignConfig(
         name=name,
         agent=AgentConfig(step_limit=num_turns),
         rollout=RolloutConfig(turns_per_activity=turns_per_activity),
-        policy=PolicyConfig(model="none"),
+        policy=PolicyConfig(model="none", max_context=MAX_CONTEXT + num_tokens),
     )
 
 

@@ -1,8 +1,8 @@
 """A worker process as users have it, but for a policy and a sandbox that do nothing.
 
-`python -m cli.bench.fakes.scale_worker rollout HOME REPLY_S` or `... sandbox HOME REPLY_S
-CAPACITY`: the code is that of `mainspring worker ...`, with the no-op parts handed over. Started by
-the bench of scale.
+`python -m cli.bench.fakes.scale_worker rollout HOME REPLY_S TURN_TOKENS` or `... sandbox HOME
+REPLY_S TURN_TOKENS CAPACITY`: the code is that of `mainspring worker ...`, with the no-op parts
+handed over. Started by the bench of scale.
 """
 
 import sys
@@ -15,8 +15,8 @@ from mainspring.tasks.sandbox_choice import BWRAP
 from workers import rollout, sandbox
 
 
-def main(role: str, home: str, reply_s: str, capacity: str = "1") -> None:
-    serve = partial(serve_nothing, reply_s=float(reply_s))
+def main(role: str, home: str, reply_s: str, turn_tokens: str, capacity: str = "1") -> None:
+    serve = partial(serve_nothing, reply_s=float(reply_s), turn_tokens=int(turn_tokens))
     if role == "rollout":
         rollout.main(Path(home), serve=serve)
     else:

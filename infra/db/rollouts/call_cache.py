@@ -3,13 +3,15 @@ new: an agent's calls with what their commands did, a program's with its request
 
 Invariants: the store is the truth. What stands there is never changed, so what is known of earlier
 calls stays right; every read asks for the newest that is known here, and when the store has another
-one there, everything is read again. What is read belongs to its caller. Bounded by memory: the
-epoch used longest ago leaves first, and is read again when it is needed. Imported by the activities
-of replies and by the gateway.
+one there, everything is read again. What is read belongs to its caller, but for its tokens: these
+are arrays, which nothing writes to. Bounded by memory: the epoch used longest ago leaves first, and
+is read again when it is needed. Imported by the activities of replies and by the gateway.
 """
 
+from array import array
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from sys import getsizeof
 from typing import Protocol
 
 from sqlalchemy import ARRAY, Integer, and_, any_, bindparam, not_, select
@@ -23,14 +25,17 @@ from mainspring.agents.record import Record
 from mainspring.ids import RolloutId
 from mainspring.programs.matching import StoredCall
 from mainspring.programs.record import RequestState
+from mainspring.programs.request import Role
 from mainspring.trajectories.turns import Call, Execution
 
 MAX_BYTES = 256 << 20
-"""Most in one process: some hundreds of long rollouts, each a megabyte of tokens in Python."""
-TOKEN_BYTES = 36
-"""A number and its place in a tuple."""
-ROW_BYTES = 500
-"""A call or an execution without tokens, text and output."""
+"""Most in one process: a thousand rollouts of 40,000 tokens."""
+CALL_BYTES = 350
+"""A call without tokens and text."""
+EXECUTION_BYTES = 180
+"""An execution without command and output."""
+MESSAGE_BYTES = 720
+"""A message of a request without its text, and its digests."""
 _ROW = ModelRequestRow
 _NOT_FOUND = object()
 _SETTLED = (
@@ -70,17 +75,19 @@ class PlayedCalls:
         return Record(self.calls, self.executions)
 
     def add_call(self, call: Call) -> None:
-        self.calls.append(call)
-        self.num_bytes += _num_bytes(call)
+        self.calls.append(kept := packed(call))
+        self.num_bytes += _num_bytes(kept)
 
     def add_execution(self, execution: Execution) -> None:
         self.executions.append(execution)
-        self.num_bytes += ROW_BYTES + len(execution.output) + len(execution.command)
+        self.num_bytes += EXECUTION_BYTES + _sizes(execution.output, execution.command)
 
     def add_asked(self, asked: NextRequest) -> None:
         first = 0 if self.asked is None else len(self.asked.request.messages)
         new = asked.request.messages[first:]
-        self.num_bytes += sum(ROW_BYTES + len(message.text) for message in new)
+        # A reply's text is that of its call.
+        texts = [message.text for message in new if message.role is not Role.ASSISTANT]
+        self.num_bytes += MESSAGE_BYTES * len(new) + _sizes(*texts)
         self.asked = asked
 
 
@@ -93,13 +100,29 @@ class SettledRequests:
     """By number; None: refused."""
     first_open: int = 0
     """All requests of lower numbers are settled."""
-    num_bytes: int = ROW_BYTES
+    num_bytes: int = CALL_BYTES
 
     def add(self, number: int, stored: StoredCall | None) -> None:
         self.calls[number] = stored
         while self.first_open in self.calls:
             self.first_open += 1
-        self.num_bytes += ROW_BYTES if stored is None else _num_bytes(stored.call)
+        self.num_bytes += CALL_BYTES
+        if stored is not None:
+            self.num_bytes += _num_bytes(stored.call) + _sizes(stored.history)
+
+
+@dataclass(slots=True)
+class HistoryReads:
+    """Reads of histories that have calls: the first read of a rollout is none."""
+
+    num_known: int = 0
+    """Those that found the history here, and asked the store for what came after it."""
+    num_whole: int = 0
+    """Those that read all of it from the store."""
+
+    def count(self, *, is_known: bool) -> None:
+        self.num_known += is_known
+        self.num_whole += not is_known
 
 
 class _Sized(Protocol):
@@ -108,6 +131,7 @@ class _Sized(Protocol):
 
 class CallCache:
     def __init__(self, db: Database, max_bytes: int = MAX_BYTES) -> None:
+        self.reads = HistoryReads()
         self._db = db
         self._max_bytes = max_bytes
         self._known: OrderedDict[tuple[RolloutId, int], tuple[_Sized, int]] = OrderedDict()
@@ -120,11 +144,15 @@ class CallCache:
         if isinstance(known, PlayedCalls) and known.calls:
             newest = known.calls[-1]
             calls, executions = await turns.history(self._db, rollout, epoch, newest.number)
-            if calls and calls[0] == newest:
+            if calls and packed(calls[0]) == newest:
+                self.reads.count(is_known=True)
+                calls[0] = newest  # the object that the request asked last may hold as well
                 whole = _added(_before(known, newest.number), calls, executions)
                 self.keep(rollout, epoch, whole)
                 return whole
         calls, executions = await turns.history(self._db, rollout, epoch)
+        if calls:
+            self.reads.count(is_known=False)
         whole = _added(PlayedCalls(), calls, executions)
         self.keep(rollout, epoch, whole)
         return whole
@@ -147,9 +175,12 @@ class CallCache:
             known = SettledRequests()
         newest = max(known.calls, default=None)
         found = await self._settled(rollout, epoch, known, newest)
-        if newest is not None and found.pop(newest, _NOT_FOUND) != known.calls[newest]:
+        is_known = newest is not None and found.pop(newest, _NOT_FOUND) == known.calls[newest]
+        if newest is not None and not is_known:
             known = SettledRequests()
             found = await self._settled(rollout, epoch, known, None)
+        if is_known or found:
+            self.reads.count(is_known=is_known)
         # Two attempts may read at once: what both found is added once.
         for number, stored in found.items():
             if number not in known.calls:
@@ -171,7 +202,7 @@ class CallCache:
         async with self._db.statement() as connection:
             rows = (await connection.execute(_SETTLED, which)).all()
         return {
-            number: None if history is None else StoredCall(Call(*call), history)
+            number: None if history is None else StoredCall(packed(Call(*call)), history)
             for number, history, *call in rows
         }
 
@@ -184,9 +215,29 @@ class CallCache:
             self._num_bytes -= counted
 
 
+def packed(call: Call) -> Call:
+    """The same call as it is kept: 4 bytes for each token and log-probability, as the store has
+    them. A number of Python and its place in a tuple take nine times as much."""
+    if isinstance(call.prompt_ids, array):
+        return call
+    return replace(
+        call,
+        prompt_ids=array("i", call.prompt_ids),
+        completion_ids=array("i", call.completion_ids),
+        logprobs=array("f", call.logprobs),
+    )
+
+
 def _num_bytes(call: Call) -> int:
-    num_tokens = len(call.prompt_ids) + 2 * len(call.completion_ids)
-    return ROW_BYTES + TOKEN_BYTES * num_tokens + len(call.text)
+    num = CALL_BYTES + _sizes(call.prompt_ids, call.completion_ids, call.logprobs, call.text)
+    if call.parts is not None:
+        asked = [part for each in call.parts.tool_calls for part in (each.name, each.arguments)]
+        num += MESSAGE_BYTES + _sizes(call.parts.text, call.parts.reasoning, *asked)
+    return num
+
+
+def _sizes(*values: object) -> int:
+    return sum(map(getsizeof, values))
 
 
 def _before(known: PlayedCalls, number: int) -> PlayedCalls:
