@@ -37,7 +37,7 @@ exec "$RUN/shell" --noprofile --norc 2>/dev/null
 that no command learns the nonce, answers in its place or takes its calls. Else it runs as is."""
 _READ = b"""LC_ALL=C; IFS= read -r -N %d PROGRAM; eval "$PROGRAM"; unset PROGRAM
 """
-"""bash reads a program that comes by a pipe byte by byte, one system call for each: here all at once."""
+"""bash reads a program from a pipe byte by byte, a system call for each: here all at once."""
 
 
 class ShellGone(Exception):
