@@ -30,7 +30,7 @@ def library(folder: Path) -> Path:
 
 
 def with_clocks(members: Sequence[Member], hours: Mapping[str, int], library: Path) -> list[Member]:
-    """The same members, those that are named with a clock that is off by so many hours."""
+    """The same members; each one that `hours` names has a clock that is off by that many hours."""
     found = {member.name for member in members}
     assert found >= set(hours), f"no member {set(hours) - found} among {found}"
     return [
