@@ -18,6 +18,7 @@ from activities.playing import PlayingActivities
 from activities.sandbox import SandboxActivities
 from infra.db.cache import FactCache
 from infra.db.rollouts import rollouts, turns
+from infra.db.rollouts.call_cache import packed
 from infra.sandbox.protocol import BackendUnavailable
 from mainspring.ids import RolloutId, SandboxId
 from mainspring.protocol.rollout import OpenInput, PlayInput
@@ -273,7 +274,7 @@ async def test_two_attempts_at_once_play_the_turns_once(cluster) -> None:
         assert ran[NUM_MARKS].output.decode().split() == [f"turn{n}" for n in range(NUM_MARKS)]
         # What is known of the rollout is what stands.
         past = await cluster.replies.calls.played(ask.rollout, 0)
-        assert (past.calls, past.executions) == (calls, ran)
+        assert (past.calls, past.executions) == ([packed(call) for call in calls], ran)
 
 
 async def test_a_worker_that_is_drained_ends_the_activity_at_the_next_step(cluster) -> None:
