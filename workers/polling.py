@@ -24,6 +24,7 @@ from temporalio.worker import (
 from infra.temporal.faults import Faults
 from mainspring.protocol.timeouts import HEARTBEAT_THROTTLE_S
 from workers.service_link import ServiceLink, ServicesMoved, start_anew
+from workers.watchdog import tell_watchdog
 
 GRACE = timedelta(seconds=10)
 NUM_POLLERS = 16
@@ -90,7 +91,7 @@ async def poll_until_stopped(
     """
     stop = stop or stop_signal()
     tasks = [asyncio.create_task(worker.run()) for worker in workers]
-    side = [asyncio.ensure_future(start()) for start in (link.run_forever, *beside)]
+    side = [asyncio.ensure_future(start()) for start in (link.run_forever, tell_watchdog, *beside)]
     stopped = asyncio.create_task(stop.wait())
     try:
         done, _ = await asyncio.wait([*tasks, *side, stopped], return_when=asyncio.FIRST_COMPLETED)
