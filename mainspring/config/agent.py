@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from mainspring.config.files.presets import Preset
-from mainspring.config.section import MANY, MANY_TOKENS, YEAR_S, Section, Within
+from mainspring.config.section import MANY, MANY_TOKENS, YEAR_S, Section, Switch, Within
 from mainspring.programs.record import BranchKind
 
 
@@ -32,7 +32,7 @@ class AgentConfig(Section):
     function of your own; or "harbor", an agent class of that package; or "remote": agents that run
     elsewhere take its rollouts at a gateway. A task that asks for an agent (`agent_name`) is played
     by that one; a run whose kind is a program refuses it."""
-    override: bool = False
+    override: Switch = False
     """Play every task with `kind`, also those that ask for another agent (`agent_name`)."""
     version: str | None = None
     """Version of the client's bundle; None: the one that `mainspring agents add` installs. This

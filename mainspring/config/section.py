@@ -1,16 +1,19 @@
 """The base of every section of a campaign file: unknown keys are refused, nothing changes later.
 
-Invariants: a number is finite, and is no `true`; each has bounds at both ends, its own (`ge`, `gt`,
-`le`, `lt` of pydantic's Field) or those of `Within`. Bounds of Field hold whatever is read. Those
-of `Within` came later: they hold what is given now, and spare what an earlier version stored.
+Invariants: a number is finite, and neither `true` nor text; `true` and `false` are no numbers or
+text; each number has bounds at both ends, its own (`ge`, `gt`, `le`, `lt` of pydantic's Field) or
+those of `Within`. Bounds of Field hold whatever is read. What came later (those of `Within`, and
+that text is neither number nor `true`) holds what is given now, and spares what an earlier version
+stored.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     GetCoreSchemaHandler,
     ValidationInfo,
@@ -39,8 +42,8 @@ LARGE = 1e6
 @dataclass(frozen=True, slots=True)
 class Within:
     """Bounds of a number, or of each number in a list or table; stands in the field's Annotated.
-    Python would take `true` for 1: that is refused. Bounds given here spare stored
-    configurations."""
+    Python would take `true` for 1, and pydantic "4" for 4: that is refused. Bounds given here, and
+    the refusal of text, spare stored configurations."""
 
     le: float | None = None
     lt: float | None = None
@@ -57,6 +60,8 @@ class Within:
         if any(isinstance(each, bool) for each in _leaves(given)):
             raise PydanticCustomError("true_for_number", "must be a number, not true or false")
         found = check(given)
+        if info.context != STORED and any(isinstance(each, str) for each in _leaves(given)):
+            raise PydanticCustomError("text_for_number", "must be a number, without quotes")
         for number in () if info.context == STORED else _numbers(found):
             if self.ge is not None and number < self.ge:
                 raise PydanticKnownError("greater_than_equal", {"ge": self.ge})
@@ -65,6 +70,16 @@ class Within:
             if self.lt is not None and number >= self.lt:
                 raise PydanticKnownError("less_than", {"lt": self.lt})
         return found
+
+
+def _true_or_false(given: Any, info: ValidationInfo) -> Any:
+    if isinstance(given, bool) or info.context == STORED:
+        return given
+    raise PydanticCustomError("bool_type", "must be true or false")
+
+
+Switch = Annotated[bool, BeforeValidator(_true_or_false)]
+"""`true` or `false`: pydantic would read them in "yes" and in 1."""
 
 
 def bundled_is_no_folder(option: str) -> UsageError:

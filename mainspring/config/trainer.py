@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationInfo, model_validator
 
 from mainspring.algorithms.gap import GapConfig
-from mainspring.config.section import LARGE, MANY, MANY_TOKENS, YEAR_S, Within
+from mainspring.config.section import LARGE, MANY, MANY_TOKENS, YEAR_S, Switch, Within
 from mainspring.config.training.algorithm import AlgorithmConfig
 from mainspring.config.training.method_defaults import LORA_LR, filled
 from mainspring.config.training.optimizer import OptimizerConfig, WarmStartConfig
@@ -49,7 +49,7 @@ class TrainerConfig(AlgorithmConfig, ParallelConfig):
     checkpoint_every: Annotated[int, Within(le=MANY)] = Field(default=1, ge=1)
     """Number of steps from one checkpoint (weights and optimizer) to the next. Versions between
     them have weights alone; after a crash their steps are trained again from the stored batches."""
-    checkpoint_in_background: bool = False
+    checkpoint_in_background: Switch = False
     """Whether steps continue while a checkpoint is written (engine "mcore"): a version is published
     with its weights alone, and training can resume from it once its checkpoint is on disk. That of
     the last step is waited for."""

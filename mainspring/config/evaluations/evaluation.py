@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from mainspring.config.run import RunConfig
-from mainspring.config.section import CONCURRENCY, MANY, Section, Within
+from mainspring.config.section import CONCURRENCY, MANY, Section, Switch, Within
 from mainspring.config.task_slice import TaskSlice
 from mainspring.config.trainer import TrainerConfig
 from mainspring.status import CampaignKind
@@ -19,7 +19,7 @@ class EvalSchedule(Section):
     """Number of steps between two evaluations; also before the first step and after the last."""
     splits: tuple[str, ...] = ("heldout",)
     """Splits for the first and the last evaluation; in between only the first one, sampled."""
-    greedy: bool = True
+    greedy: Switch = True
     """Whether the first and the last evaluation also run the first split at temperature 0."""
     greedy_tasks: Annotated[int | None, Within(le=MANY)] = Field(default=None, ge=1)
     """Number of tasks, from the start of the split, in a greedy evaluation. Unset: all."""

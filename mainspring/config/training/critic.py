@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from mainspring.config.section import LARGE, MANY, Section, Within
+from mainspring.config.section import LARGE, MANY, Section, Switch, Within
 
 
 class CriticConfig(Section):
@@ -30,7 +30,7 @@ class CriticConfig(Section):
     the value of the next action token."""
     value_clip: Annotated[float, Within(le=LARGE)] = Field(default=0.5, gt=0)
     """How far a value may move from the one before the step, until its loss has no gradient."""
-    whiten: bool = True
+    whiten: Switch = True
     """Whether advantages are scaled to mean 0 and variance 1 over the batch's action tokens."""
     warmup_steps: Annotated[int, Within(le=MANY)] = Field(default=0, ge=0)
     """Number of first steps that train the critic alone: they make versions with the policy's

@@ -11,7 +11,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from mainspring.algorithms.gap import Dtype
-from mainspring.config.section import MANY_TOKENS, YEAR_S, Section, Within
+from mainspring.config.section import MANY_TOKENS, YEAR_S, Section, Switch, Within
 from mainspring.config.training.lora import LoraConfig
 from mainspring.config.training.optimizer import OptimizerConfig, OptimizerName
 
@@ -54,12 +54,12 @@ class ParallelConfig(Section):
     """Number of ranks that share the experts of a layer; needs the engine "mcore"."""
     data_parallel: Annotated[int, Within(le=65_536)] = Field(default=1, ge=1)
     """Number of copies of the model that share a batch."""
-    sequence_parallel: bool = False
+    sequence_parallel: Switch = False
     """Whether tensor-parallel ranks also share the tokens between layers, which saves memory; needs
     the engine "mcore"."""
     recompute: Recompute = Recompute.NONE
     """Activations computed again in the backward pass to save memory; needs the engine "mcore"."""
-    optimizer_offload: bool = False
+    optimizer_offload: Switch = False
     """Whether the optimizer's state is kept in the host's memory; needs the engine "mcore" and
     GPUs."""
     micro_batch_tokens: Annotated[int, Within(le=MANY_TOKENS)] = Field(default=8192, ge=64)

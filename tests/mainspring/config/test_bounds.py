@@ -143,6 +143,27 @@ def test_around_its_bounds(number: Number) -> None:
         assert bool(number.refused(-0.0)) == bool(number.refused(0.0))
 
 
+@each_number
+def test_text_is_no_number_and_is_spared_where_it_was_stored(number: Number) -> None:
+    """It would be read as one: a quoted number in TOML is a mistake."""
+    least, most = number.bound("ge", "gt"), number.bound("le", "lt")
+    assert least is not None and most is not None
+    text = str(int(least) + 1 if least + 1 < most else (least + most) / 2)
+    assert number.refused(text) == "text_for_number"
+    assert number.refused(text, STORED) is None
+
+
+@pytest.mark.parametrize("given", ["true", "yes", "1", 1, 0, 1.0])
+def test_a_switch_is_true_or_false(given: object) -> None:
+    for file in FILES:
+        for model in models(file):
+            for name, field in model.model_fields.items():
+                if parts(field.annotation) <= {bool, bool | None, type(None)}:
+                    switch = Number(model, name)
+                    assert switch.refused(given) == "bool_type", switch
+                    assert switch.refused(given, STORED) is None, switch
+
+
 def test_betas_that_torch_refuses() -> None:
     for betas in ([1.0, 2.0], [-1, 0.9], [0.9, 1.0], [0.9, True]):
         raw = {"name": "x", "trainer": {"warm_start": {}, "optimizer": {"betas": betas}}}
