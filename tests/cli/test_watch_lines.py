@@ -1,5 +1,6 @@
 """Plain lines of a run in progress: one on each change, none that repeats the last one at once."""
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -37,3 +38,20 @@ def test_a_line_is_not_repeated_when_only_what_it_does_not_show_changed(
     assert after(20, running, shown(2)) == 1
     assert after(50, running, shown(2)) == 0
     assert after(20, running, shown(2)) == 1  # alive
+
+
+def test_what_is_retried_is_told_once_and_not_with_each_attempt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It waits, runs and waits again, in less than the time between two plain lines."""
+    now = [1000.0]
+    monkeypatch.setattr(watch.time, "monotonic", lambda: now[0])
+    lines = RunWatch(cast(Any, None), cast(Any, None), cast(Any, "c"), "")
+    printed = []
+    for second in range(60):
+        now[0] += 1
+        retried = ["retrying model's reply: the endpoint refused"] * (second % 4 != 0)
+        seen = replace(shown(0, *retried), line=f"{retried} (attempt {second})")
+        lines._print_line(CampaignStatus.RUNNING, seen)
+        printed += [second] * len(capsys.readouterr().out.splitlines())
+    assert printed == [0, 1, 17, 33, 49]

@@ -110,7 +110,8 @@ class RunWatch:
         self._task = self._bar.add_task("", total=None)
         self._live = Live(console=self._console, refresh_per_second=4, transient=False)
         self._said_at = 0.0
-        self._said = ""
+        self._keys_at: dict[str, float] = {}
+        """States of the last UNCHANGED_EVERY_S, each with the time when it was last seen."""
         self._line = ""
         self._looked_at = -LOOK_EVERY_S
         self._moves = Moves()
@@ -251,17 +252,21 @@ class RunWatch:
 
     def _print_line(self, status: CampaignStatus, shown: "Shown") -> None:
         """Print on change, or every PLAIN_EVERY_S, an equal line every UNCHANGED_EVERY_S. Finished
-        rollouts of a run are no change."""
-        quiet_s = time.monotonic() - self._said_at
+        rollouts of a run are no change, nor is what comes again within UNCHANGED_EVERY_S: what is
+        retried waits, runs and waits."""
+        now = time.monotonic()
+        quiet_s = now - self._said_at
         waits_for = shown.waits[0].what if shown.waits else ""
         key = f"{status}{shown.num_done if shown.unit == 'steps' else ''}{waits_for}"
-        if key == self._said and quiet_s <= PLAIN_EVERY_S:
+        recent = {k: at for k, at in self._keys_at.items() if now - at < UNCHANGED_EVERY_S}
+        self._keys_at = recent | {key: now}
+        if key in recent and quiet_s <= PLAIN_EVERY_S:
             return
         far = f"{shown.unit.removesuffix('s')} {shown.num_done}/{shown.total}"
         line = f"{status}: {far}, {shown.line}"
         if line == self._line and quiet_s <= UNCHANGED_EVERY_S:
             return
-        self._said, self._said_at, self._line = key, time.monotonic(), line
+        self._said_at, self._line = now, line
         self._console.print(line, soft_wrap=True)
 
 
