@@ -165,11 +165,19 @@ def scale(
             help="Seconds to keep the first number of rollouts in flight, to see what grows.",
         ),
     ] = None,
+    is_sandboxed: Annotated[
+        bool,
+        typer.Option(
+            "--sandboxes",
+            help="Run commands in bubblewrap sandboxes, and grade patches in others.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure speed, memory and bytes with many rollouts at once, on this machine.
 
-    The workflow, the workers, Temporal and Postgres are real; model and sandbox do nothing.
+    The workflow, the workers, Temporal and Postgres are real; the model does nothing, and without
+    --sandboxes the sandbox neither.
     Each number of rollouts has services and workers of its own, which are removed. Exits 4 if
     rollouts did not end as expected or in time.
     """
@@ -185,7 +193,9 @@ def scale(
             f"--turns-per-activity {turns_per_activity} is above --turns {num_turns}",
             remedy="an activity plays turns of one rollout: give it as many at most",
         )
-    load = Load(num_turns, turns_per_activity, limit_s, reply_s, num_workers, num_tokens)
+    load = Load(
+        num_turns, turns_per_activity, limit_s, reply_s, num_workers, num_tokens, is_sandboxed
+    )
     figures: dict[str, dict[str, Any]] = {}
     try:
         if soak_s is None:

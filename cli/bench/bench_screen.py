@@ -86,6 +86,11 @@ def print_soak(figures: Mapping[str, Mapping[str, Any]]) -> None:
             table.add_section()
             table.add_row("MiB/hour", "", *map(_figure, _of(found)))
         console.print(table)
+        first, last = row["samples"][0]["left_of"], row["samples"][-1]["left_of"]
+        for name, number_left in last.items():
+            console.print(
+                f"{name.replace('_', ' ')}: {first[name]} at first, {number_left} at last"
+            )
         console.print(
             f"{row['num_ended']} rollouts ended, {row['unexpected_ends']} otherwise than expected",
         )

@@ -1,8 +1,9 @@
 """`mainspring bench scale --soak-s`: the same load for a long time, to see what grows.
 
 Rollouts are kept in flight at one number: for each that ends, one is started. Samples of memory,
-open files, speed and bytes are taken on a clock. Invariant: the slope of memory is a line through
-the second half of the samples, as caches fill in the first; fewer than MIN_SAMPLES have no slope.
+open files, folders, control groups, speed and bytes are taken on a clock. Invariant: a slope is a
+line through the second half of the samples, as caches fill in the first; fewer than MIN_SAMPLES
+have no slope.
 """
 
 import asyncio
@@ -31,8 +32,8 @@ async def measure_soak(
     figures: dict[str, Figures],
     sample_every_s: float = SAMPLE_EVERY_S,
 ) -> None:
-    """Fill `figures` with `samples`, `memory_slope_mib_per_hour_of` and what ended. Raises
-    WorkFailed when rollouts ended otherwise than expected, or none does any more."""
+    """Fill `figures` with `samples`, their slopes and what ended. Raises WorkFailed when rollouts
+    ended otherwise than expected, or none does any more."""
     with counting(f"{number} rollouts at once, seconds") as tell:
         async with loaded_stack(number, load) as stack:
             row: Figures = {
@@ -74,21 +75,21 @@ async def measure_soak(
                     break
                 await asyncio.sleep(LOOK_S)
             row["turns_per_s"] = round(await stack.num_calls() / elapsed_s, 2)
-            row["memory_slope_mib_per_hour_of"] = slopes(row["samples"])
+            row["memory_slope_mib_per_hour_of"] = slopes(row["samples"], "memory_mib_of")
+            row["open_files_slope_per_hour_of"] = slopes(row["samples"], "open_files_of")
+            row["left_slope_per_hour_of"] = slopes(row["samples"], "left_of")
             require_expected(row, await stack.faults())
 
 
-def slopes(samples: Sequence[dict[str, Any]]) -> dict[str, float | None]:
-    """MiB an hour by process, least squares over the second half."""
+def slopes(samples: Sequence[dict[str, Any]], figure: str) -> dict[str, float | None]:
+    """Growth of a figure in an hour, by its names: least squares over the second half."""
     half = samples[len(samples) // 2 :]
     hours = [each["at_s"] / S_PER_HOUR for each in half]
     return {
-        name: round(
-            float(np.polyfit(hours, [each["memory_mib_of"][name] for each in half], 1)[0]), 1
-        )
+        name: round(float(np.polyfit(hours, [each[figure][name] for each in half], 1)[0]), 1)
         if len(half) >= MIN_SAMPLES
         else None
-        for name in samples[0]["memory_mib_of"]
+        for name in samples[0][figure]
     }
 
 
@@ -99,6 +100,7 @@ async def _sample(stack: LoadedStack, at_s: float, turns_per_s: float) -> dict[s
         "turns_per_s": round(turns_per_s, 2),
         "memory_mib_of": {name: round(mib, 1) for name, mib in footprint.memory_mib().items()},
         "open_files_of": footprint.open_files(),
+        "left_of": footprint.left(),
         "bytes_of": {
             "temporal": footprint.temporal_bytes(),
             "postgres": await stack.database_bytes(),

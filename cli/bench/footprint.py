@@ -1,4 +1,5 @@
-"""Use of one machine by its processes: memory, processor time, open files, bytes on disk.
+"""Use of one machine by its processes: memory, processor time, open files, folders, control groups
+and bytes on disk.
 
 Owns how each is measured. Memory is resident memory. A process of ours or Temporal's is read with
 its peak as the kernel keeps it, so that no peak falls between two looks; Postgres' processes share
@@ -7,6 +8,7 @@ embedded stack. Imported by the bench of scale.
 """
 
 import re
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any, TypeVar
 
 import psutil
 
+from infra.sandbox.bubblewrap import cgroup
 from infra.stack.postgres_server import Postgres
 from infra.stack.temporal_server import Temporal
 from mainspring.errors import WorkFailed
@@ -22,6 +25,8 @@ MIB = 1 << 20
 POSTGRES = "postgres"
 TEMPORAL = "temporal"
 LOG_LINES = 12
+FOLDERS = (".", "sandboxes", "functions", "logs", "reports")
+"""Of a home; what is in these is counted."""
 N = TypeVar("N", int, float)
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
 
@@ -55,6 +60,18 @@ class Footprint:
         """Descriptors; Postgres': its processes, as those of another user's cannot be listed."""
         counts = self._sums(lambda each: each.num_fds())
         return {**counts, POSTGRES: len(self._postgres())}
+
+    def left(self) -> dict[str, int]:
+        """What sandboxes, functions and programs have now: folders below the home, temporary
+        entries of the machine, control groups, and processes of all."""
+        temporary = {Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")}
+        groups = (each.directory.glob(f"{cgroup.PREFIX}*") for each in cgroup.available().places)
+        return {
+            "folders": sum(1 for at in FOLDERS for _ in (self.home / at).glob("*")),
+            "temporary": sum(1 for at in temporary if at.is_dir() for _ in at.iterdir()),
+            "control_groups": sum(1 for group in groups for _ in group),
+            "processes": len(psutil.pids()),
+        }
 
     def temporal_bytes(self) -> int:
         """Size of its database and the log before it."""

@@ -1,8 +1,9 @@
 """An embedded stack of its own with real rollout workers and one real node, and their load.
 
-Invariants: the workers are processes of their own, as users have them, and only the policy and the
-sandbox do nothing; a worker that ends is not started again, as its memory is what is measured;
-nothing of it is left, however the block ends. Imported by the benches of scale and of soak.
+Invariants: the workers are processes of their own, as users have them, and only the policy and,
+unless a load wants real ones, the sandbox do nothing; a worker that ends is not started again, as
+its memory is what is measured; nothing of it is left, however the block ends. Imported by the
+benches of scale and of soak.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from typing import NoReturn
 
 from temporalio.client import Client
 
-from cli.bench.fakes.no_op_campaign import TASK, no_op_config, put_rollouts
+from cli.bench.fakes.no_op_campaign import COMMAND, TASK, no_op_config, put_rollouts
 from cli.bench.footprint import Footprint
 from cli.operations.machine.embedded_stack import temporary
 from cli.operations.machine.fleet import ONE_THREAD, Fleet, Member
@@ -60,6 +61,13 @@ class Load:
     """Rollout workers."""
     num_tokens: int = 0
     """Tokens of a rollout at its end; 0: 80 a turn."""
+    is_sandboxed: bool = False
+    """Commands run in real sandboxes, and patches are graded there."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of each rollout."""
+        return Verdict.RESOLVED if self.is_sandboxed else Verdict.NO_PATCH
 
 
 @dataclass(slots=True)
@@ -84,7 +92,7 @@ class LoadedStack:
         self.fleet.check()
         async with self.db.transaction() as connection:
             return await volume.ends(
-                connection, campaign, StopReason.STEP_LIMIT, Verdict.NO_PATCH, self.load.num_turns
+                connection, campaign, StopReason.STEP_LIMIT, self.load.verdict, self.load.num_turns
             )
 
     async def num_calls(self) -> int:
@@ -165,7 +173,8 @@ def _members(home: Path, capacity: int, load: Load) -> list[Member]:
         return Member(name, list(arguments), environment=dict(ONE_THREAD), module=module)
 
     turn_tokens = load.num_tokens // load.num_turns
-    common = (str(home), str(load.reply_s), str(turn_tokens))
+    command = COMMAND if load.is_sandboxed else ""
+    common = (str(home), str(load.reply_s), str(turn_tokens), command)
     rollouts = [f"{ROLLOUT_WORKER}-{number}" for number in range(2, load.num_workers + 1)]
     return [
         *(member(name, "rollout", *common) for name in (ROLLOUT_WORKER, *rollouts)),

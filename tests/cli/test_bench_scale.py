@@ -114,15 +114,17 @@ def test_more_turns_an_activity_than_a_rollout_has() -> None:
 
 
 @pytest.mark.long
-async def test_a_soak_keeps_rollouts_in_flight(scratch: Path) -> None:
+@pytest.mark.parametrize("is_sandboxed", [False, True])
+async def test_a_soak_keeps_rollouts_in_flight(scratch: Path, is_sandboxed: bool) -> None:
     figures: dict[str, Figures] = {}
-    load = Load(num_turns=4, turns_per_activity=2, limit_s=30)
+    load = Load(num_turns=4, turns_per_activity=2, limit_s=30, is_sandboxed=is_sandboxed)
     await measure_soak(3, 8, load, counting, figures, sample_every_s=1)
     row = figures["3"]
     assert row["num_ended"] > 3 and row["unexpected_ends"] == 0
     assert len(row["samples"]) >= 6
     for sample in row["samples"]:
         assert set(sample["memory_mib_of"]) == set(sample["open_files_of"]) == PROCESSES
+        assert sample["left_of"]["folders"] > 0 and sample["left_of"]["processes"] > 4
     assert set(row["memory_slope_mib_per_hour_of"]) == PROCESSES
     assert not list(scratch.iterdir())
 
@@ -133,5 +135,6 @@ def test_slope_of_what_grows_after_it_has_filled() -> None:
         {"at_s": 60.0 * at, "memory_mib_of": {"node": mib, "temporal": 7.0}}
         for at, mib in enumerate(grows)
     ]
-    assert slopes(samples) == {"node": pytest.approx(60.0), "temporal": pytest.approx(0.0)}
-    assert slopes(samples[:3]) == {"node": None, "temporal": None}
+    found = slopes(samples, "memory_mib_of")
+    assert found == {"node": pytest.approx(60.0), "temporal": pytest.approx(0.0)}
+    assert slopes(samples[:3], "memory_mib_of") == {"node": None, "temporal": None}

@@ -55,7 +55,8 @@ class NoPolicy:
 
 
 class NoTokenizer:
-    def __init__(self, num_first: int, num_next: int, num_reply: int) -> None:
+    def __init__(self, num_first: int, num_next: int, num_reply: int, command: str) -> None:
+        self._command = command
         self.stop_token_ids = (_ids(num_reply)[-1],)
         self._num_first = num_first
         self._num_next = num_next
@@ -67,7 +68,7 @@ class NoTokenizer:
         return _ids(self._num_next)
 
     def decode(self, ids: Sequence[int], *, apart: bool = True) -> str:
-        return "THOUGHT: nothing.\n\n```bash\ntrue\n```"
+        return f"THOUGHT: nothing.\n\n```bash\n{self._command}\n```"
 
 
 def _ids(number: int) -> range:
@@ -75,16 +76,20 @@ def _ids(number: int) -> range:
 
 
 async def serve_nothing(
-    db: Database, campaign: CampaignId, reply_s: float = 0.0, turn_tokens: int = 0
+    db: Database,
+    campaign: CampaignId,
+    reply_s: float = 0.0,
+    turn_tokens: int = 0,
+    command: str = "true",
 ) -> CampaignPolicy:
     """Implements `Serve`: replies come from NoPolicy, through the real token policy. `turn_tokens`:
-    of prompt and reply of each turn; 0: a few."""
+    of prompt and reply of each turn; 0: a few. `command`: what each reply runs."""
     config = (await campaigns.get(db, campaign)).config
     first, following, reply = PROMPT_TOKENS, REPLY_TOKENS, REPLY_TOKENS
     if turn_tokens:
         reply = max(1, turn_tokens // 4)
         first = following = max(1, turn_tokens - reply)
-    tokenizer = NoTokenizer(first, following, reply)
+    tokenizer = NoTokenizer(first, following, reply, command)
     return in_tokens(db, campaign, config, NoPolicy(reply_s, reply), tokenizer)
 
 

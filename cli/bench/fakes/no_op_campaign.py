@@ -1,8 +1,8 @@
 """The task, the campaign and the rollouts that a bench with no-op parts plays.
 
-Invariant: each rollout takes exactly `num_turns` turns, leaves no patch and is never resolved, so
-that a bench can tell whether its rollouts ended as expected. Imported by the benches of turns and
-of scale.
+Invariant: each rollout takes exactly `num_turns` turns, and leaves no patch unless it runs COMMAND
+in a real sandbox, so that a bench can tell whether its rollouts ended as expected. Imported by the
+benches of turns and of scale.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,8 @@ from mainspring.status import GroupKind
 from mainspring.tasks.swe_task import SweTask
 
 MAX_CONTEXT = 32_768
+COMMAND = "echo 'x = 1' >> a.py; seq 500"
+"""In real sandboxes each turn changes a file, and prints what a small test prints."""
 TASK = SweTask(
     id=TaskId("bench"),
     source="bench",

@@ -1,8 +1,9 @@
 """A worker process as users have it, but for a policy and a sandbox that do nothing.
 
-`python -m cli.bench.fakes.scale_worker rollout HOME REPLY_S TURN_TOKENS` or `... sandbox HOME
-REPLY_S TURN_TOKENS CAPACITY`: the code is that of `mainspring worker ...`, with the no-op parts
-handed over. Started by the bench of scale.
+`python -m cli.bench.fakes.scale_worker rollout HOME REPLY_S TURN_TOKENS COMMAND` or `... sandbox
+HOME REPLY_S TURN_TOKENS COMMAND CAPACITY`: the code is that of `mainspring worker ...`, with the
+no-op parts handed over. A COMMAND that is not empty runs in real sandboxes. Started by the bench of
+scale.
 """
 
 import sys
@@ -15,8 +16,15 @@ from mainspring.tasks.sandbox_choice import BWRAP
 from workers import rollout, sandbox
 
 
-def main(role: str, home: str, reply_s: str, turn_tokens: str, capacity: str = "1") -> None:
-    serve = partial(serve_nothing, reply_s=float(reply_s), turn_tokens=int(turn_tokens))
+def main(
+    role: str, home: str, reply_s: str, turn_tokens: str, command: str, capacity: str = "1"
+) -> None:
+    serve = partial(
+        serve_nothing,
+        reply_s=float(reply_s),
+        turn_tokens=int(turn_tokens),
+        command=command or "true",
+    )
     if role == "rollout":
         rollout.main(Path(home), serve=serve)
     else:
@@ -24,8 +32,8 @@ def main(role: str, home: str, reply_s: str, turn_tokens: str, capacity: str = "
             Path(home),
             int(capacity),
             num_warm=0,
-            leave_sandboxes=True,  # nothing is in them, and their stack is removed
-            backends=Backends({BWRAP: NoBackend()}),
+            leave_sandboxes=not command,  # nothing is in them, and their stack is removed
+            backends=None if command else Backends({BWRAP: NoBackend()}),
             serve=serve,
         )
 
