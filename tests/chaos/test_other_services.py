@@ -3,8 +3,8 @@ and Temporal that asks for a client's certificate. A SIGKILL of each node and ro
 nothing.
 """
 
-import asyncio
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,23 +12,17 @@ import pytest
 from sqlalchemy import text
 
 from cli.operations.machine.embedded_stack import StackInfo
-from cli.operations.machine.fleet import Fleet, Member
-from cli.operations.runs import campaign_launch as launch
-from cli.operations.runs.local_campaign import members
+from cli.operations.machine.fleet import Member
 from infra.db.connect import open_database
-from infra.db.runs import campaigns
-from infra.db.training import policies
 from infra.temporal.connection import connect
 from mainspring.config.settings import Settings, load_settings
-from mainspring.status import CampaignStatus
 from tests.certificates import Authority
-from tests.chaos.test_campaign_survives import (
+from tests.chaos.small_run import (
     NUM_STEPS,
     TIMEOUT_S,
     check_everything_happened_once,
-    kill,
-    rollouts_are_running,
     small_campaign,
+    small_run,
 )
 from tests.infra.db.other_servers import (
     needs_pgbouncer,
@@ -37,7 +31,6 @@ from tests.infra.db.other_servers import (
     speaking_tls,
 )
 from tests.tls_front import speaking_grpc_over_tls
-from tests.waiting import until
 
 SECOND = ("rollout", "sandbox")
 
@@ -89,29 +82,18 @@ async def _run(settings: Settings, folder: Path) -> None:
         assert db.is_pooled
         client = await connect(settings, db)
         config = small_campaign().model_copy(update={"name": "elsewhere"})
-        campaign = await launch.create(db, config)
-        handle = await launch.start(client, db, campaign)
-        config = (await campaigns.get(db, campaign)).config
-        restarted: list[str] = []
-        fleet_members = members(settings, config)
-        fleet_members += [_second(m, folder) for m in fleet_members if m.name in SECOND]
-        async with Fleet(fleet_members, folder, lambda end: restarted.append(end.name)) as fleet:
 
-            async def steps_done(number: int) -> bool:
-                fleet.check()
-                record = await campaigns.get(db, campaign)
-                assert record.status is not CampaignStatus.FAILED, record.error
-                newest = await policies.latest_policy(db, campaign)
-                return newest is not None and newest.version >= number
+        def doubled(processes: Sequence[Member]) -> list[Member]:
+            return [*processes, *(_second(m, folder) for m in processes if m.name in SECOND)]
 
+        async with small_run(db, client, settings, config, folder, doubled) as run:
             for number in range(1, NUM_STEPS):
-                await until(lambda step=number: steps_done(step), TIMEOUT_S)
-                await until(lambda: rollouts_are_running(db, campaign), TIMEOUT_S)
+                await run.step_done(number)
+                await run.rollouts_running()
                 for name in SECOND:
-                    kill(fleet, name if number == 1 else f"{name}-2")
-            await asyncio.wait_for(handle.result(), TIMEOUT_S)
-        assert set(restarted) >= {"rollout", "rollout-2", "sandbox", "sandbox-2"}
-        await check_everything_happened_once(db, campaign)
+                    run.kill(name if number == 1 else f"{name}-2")
+        assert set(run.restarted) >= {"rollout", "rollout-2", "sandbox", "sandbox-2"}
+        await check_everything_happened_once(db, run.campaign)
         async with db.statement() as connection:
             shown = await connection.scalar(text("SHOW synchronous_commit"))
         assert shown == "on"

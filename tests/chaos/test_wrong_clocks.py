@@ -8,6 +8,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +16,24 @@ import pytest
 from sqlalchemy import select
 
 from cli.operations.machine.embedded_stack import StackInfo
-from cli.operations.machine.fleet import Fleet
-from cli.operations.runs import campaign_launch as launch
-from cli.operations.runs.local_campaign import members
+from cli.operations.machine.fleet import Member
 from infra.db.connect import open_database
 from infra.db.database import Database
 from infra.db.reading import fingerprints
 from infra.db.runs import campaigns
 from infra.db.tables.models import RolloutRow
-from infra.db.training import policies, steps
 from infra.sandbox.bubblewrap.backend import BwrapBackend
 from infra.temporal.connection import connect
 from mainspring.algorithms.schedule import Schedule
 from mainspring.artifacts.reproducibility import CampaignFingerprint
 from mainspring.config.settings import Settings, load_settings
 from mainspring.ids import CampaignId
-from mainspring.status import CampaignStatus
 from tests.chaos import wrong_clocks
-from tests.chaos.test_campaign_survives import (
+from tests.chaos.small_run import (
     TIMEOUT_S,
     check_everything_happened_once,
-    kill,
-    rollouts_are_running,
     small_campaign,
+    small_run,
 )
 from tests.waiting import until
 
@@ -71,39 +67,27 @@ async def _played(
     changed = {"name": name, "schedule": Schedule.REPRODUCIBLE}
     config = small_campaign().model_copy(update=changed)
     client = await connect(settings, db)
-    campaign = await launch.create(db, config)
-    handle = await launch.start(client, db, campaign)
-    processes = wrong_clocks.with_clocks(members(settings, config), hours, library)
-    restarted: list[str] = []
-    async with Fleet(processes, folder, lambda end: restarted.append(end.name)) as fleet:
 
-        async def steps_done(number: int) -> bool:
-            fleet.check()
-            record = await campaigns.get(db, campaign)
-            assert record.status is not CampaignStatus.FAILED, record.error
-            newest = await policies.latest_policy(db, campaign)
-            return newest is not None and newest.version >= number
+    def skewed(processes: Sequence[Member]) -> list[Member]:
+        return wrong_clocks.with_clocks(processes, hours, library)
 
-        async def step_is_planned(number: int) -> bool:
-            return await steps.get_step(db, campaign, number) is not None
-
-        await until(lambda: steps_done(0), TIMEOUT_S)
-        await until(lambda: rollouts_are_running(db, campaign), TIMEOUT_S)
-        await _every_screen_names_the_node(settings, campaign, hours["sandbox"])
-        kill(fleet, "sandbox")
-        await until(lambda: step_is_planned(1), TIMEOUT_S)
-        kill(fleet, "trainer")
-        await until(lambda: steps_done(1), TIMEOUT_S)
-        await until(lambda: rollouts_are_running(db, campaign), TIMEOUT_S)
-        kill(fleet, "rollout")
-        await until(lambda: steps_done(2), TIMEOUT_S)
-        kill(fleet, "engine")
-        await asyncio.wait_for(handle.result(), TIMEOUT_S)
-    assert set(restarted) == {"sandbox", "trainer", "rollout", "engine"}
-    await check_everything_happened_once(db, campaign)
-    assert await _masked(db, campaign) == []
+    async with small_run(db, client, settings, config, folder, skewed) as run:
+        await run.step_done(0)
+        await run.rollouts_running()
+        await _every_screen_names_the_node(settings, run.campaign, hours["sandbox"])
+        run.kill("sandbox")
+        await run.step_planned(1)
+        run.kill("trainer")
+        await run.step_done(1)
+        await run.rollouts_running()
+        run.kill("rollout")
+        await run.step_done(2)
+        run.kill("engine")
+    assert set(run.restarted) == {"sandbox", "trainer", "rollout", "engine"}
+    await check_everything_happened_once(db, run.campaign)
+    assert await _masked(db, run.campaign) == []
     assert await BwrapBackend(settings.home / "sandboxes").list_open() == []
-    return await fingerprints.read(db, await campaigns.get(db, campaign), with_calls=True)
+    return await fingerprints.read(db, await campaigns.get(db, run.campaign), with_calls=True)
 
 
 async def _masked(db: Database, campaign: CampaignId) -> list[tuple[str, str | None]]:
