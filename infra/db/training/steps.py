@@ -132,8 +132,10 @@ async def commit_step(
                 raise StepOutOfOrder(
                     f"campaign {campaign}: step {step} was trained on groups that were dropped"
                 )
-            made = {"path": policy_path, "checkpoint": checkpoint}
-            await _commit(connection, campaign, step, metrics, made | recorded(stamp, fingerprint))
+            values = {"path": policy_path, "checkpoint": checkpoint}
+            await _commit(
+                connection, campaign, step, metrics, values | recorded(stamp, fingerprint)
+            )
         return await _one(connection, _of(campaign).where(StepRow.step == step))
 
 
