@@ -47,12 +47,12 @@ class Backends(Mapping[str, Found]):
 
     def __init__(
         self,
-        found: Mapping[str, Found],
+        backends: Mapping[str, Found],
         state_dir: Path | None = None,
         mirrors: Sequence[str] = (),
     ) -> None:
         """Without `state_dir`, where a backend keeps its sandboxes, no other one can be had."""
-        self._found = dict(found)
+        self._found = dict(backends)
         self._state_dir = state_dir
         self._mirrors = mirrors
         self._one_asks = asyncio.Lock()
@@ -72,9 +72,9 @@ class Backends(Mapping[str, Found]):
 
     def working(self) -> dict[str, SandboxBackend]:
         return {
-            name: each
-            for name, each in self._found.items()
-            if not isinstance(each, BackendUnavailable)
+            name: backend
+            for name, backend in self._found.items()
+            if not isinstance(backend, BackendUnavailable)
         }
 
     async def find(self, name: str) -> Found:
@@ -94,16 +94,16 @@ class Backends(Mapping[str, Found]):
 
         Raises BackendUnavailable."""
         name = backend_name(configured, image)
-        found = await self.find(name)
-        if not isinstance(found, BackendUnavailable):
-            return found
+        backend = await self.find(name)
+        if not isinstance(backend, BackendUnavailable):
+            return backend
         if configured is not None:
             asker = f"sandbox.backend {configured!r} cannot run here"
         elif image is not None:
             asker = f"image {image} needs Docker"
         else:
             asker = "a task without an image needs bubblewrap"
-        raise BackendUnavailable(f"{asker}: {found.message}", remedy=found.remedy)
+        raise BackendUnavailable(f"{asker}: {backend.message}", remedy=backend.remedy)
 
 
 async def available_backends(
@@ -113,8 +113,8 @@ async def available_backends(
     `mirrors` first."""
     backends = Backends({}, state_dir, mirrors)
     places = [BackendPlace(name, _state_dir_of(name, state_dir), mirrors) for name in names]
-    found = await asyncio.gather(*map(_probe, places))
-    return backends.with_backends(dict(zip((place.name for place in places), found, strict=True)))
+    probed = await asyncio.gather(*map(_probe, places))
+    return backends.with_backends(dict(zip((place.name for place in places), probed, strict=True)))
 
 
 def _state_dir_of(name: str, state_dir: Path) -> Path:

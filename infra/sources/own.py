@@ -20,11 +20,11 @@ are."""
 class OwnSource:
     """Implements `protocol.TaskSource`."""
 
-    def __init__(self, named: str, options: ImportOptions) -> None:
+    def __init__(self, name: str, options: ImportOptions) -> None:
         """Raises ConfigError when no source can be imported and made of it."""
-        self._named = named
-        SOURCES.check(named)
-        self._source = SOURCES.make(named, options)
+        self._named = name
+        SOURCES.check(name)
+        self._source = SOURCES.make(name, options)
 
     def rows(self) -> Iterator[SourceRow]:
         try:

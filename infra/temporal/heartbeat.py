@@ -23,8 +23,8 @@ class Beat:
         self.note = note
         """Shown in Temporal's UI."""
         details = activity.info().heartbeat_details
-        told = details[1] if len(details) > 1 else None
-        self._told: dict[str, object] = dict(told) if isinstance(told, dict) else {}
+        last_values = details[1] if len(details) > 1 else None
+        self._told: dict[str, object] = dict(last_values) if isinstance(last_values, dict) else {}
         self._asks_since: float | None = None
 
     def show(self, note: str) -> None:
@@ -65,8 +65,8 @@ class Beat:
 
     def send(self) -> None:
         if self._asks_since is not None:
-            asked = {ASKED_S: time.monotonic() - self._asks_since}
-            activity.heartbeat(self.note, self._told, asked)
+            asking_time = {ASKED_S: time.monotonic() - self._asks_since}
+            activity.heartbeat(self.note, self._told, asking_time)
         elif self._told:
             activity.heartbeat(self.note, self._told)
         else:

@@ -91,7 +91,7 @@ class Guard:
         if not text.isascii():
             text = text.encode(errors="replace").decode()  # halves of characters have no tokens
         if self._special.whole.pattern:
-            text = self._special.whole.sub(lambda found: self._mark_for(found[0]), text)
+            text = self._special.whole.sub(lambda match: self._mark_for(match[0]), text)
         # Templates trim: what is at the edge of a text is what is not space there.
         inner = text.strip()
         if not inner:
