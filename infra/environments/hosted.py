@@ -38,17 +38,17 @@ class Environments:
     def __init__(self, backends: Backends) -> None:
         self.backends = backends
         self.swe = SweEnvironment(backends)
-        self._made: dict[tuple[str, bool], Hosted] = {(OF_KINDS[SWE], False): self.swe}
+        self._environments: dict[tuple[str, bool], Hosted] = {(OF_KINDS[SWE], False): self.swe}
         """By name, and whether a function is the world."""
 
     def of(self, config: RunConfig, task: AnyTask) -> Hosted:
         """Raises ConfigError."""
         name = environment_of(config, task.kind)
         key = name, is_world(config, task.kind)
-        if key not in self._made:
+        if key not in self._environments:
             check_environments(config)
-            self._made[key] = self._make(*key)
-        return self._made[key]
+            self._environments[key] = self._make(*key)
+        return self._environments[key]
 
     def _make(self, name: str, of_function: bool) -> Hosted:
         if name == OF_FUNCTIONS:

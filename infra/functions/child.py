@@ -42,7 +42,7 @@ class NodeChannel:
         self._lines = connection.makefile("rb")
         self._one_writes = threading.Lock()
         self._numbers = itertools.count()
-        self._asked: dict[int, concurrent.futures.Future[dict[str, Any]]] = {}
+        self._replies: dict[int, concurrent.futures.Future[dict[str, Any]]] = {}
 
     def first(self) -> Start:
         return Start.model_validate_json(self._lines.readline())
@@ -53,7 +53,7 @@ class NodeChannel:
 
     def ask(self, fields: dict[str, Any]) -> "concurrent.futures.Future[dict[str, Any]]":
         number = next(self._numbers)
-        answer = self._asked[number] = concurrent.futures.Future()
+        answer = self._replies[number] = concurrent.futures.Future()
         # No cancel reaches it then: the answer comes, whether or not it is still awaited.
         answer.set_running_or_notify_cancel()
         self.tell({**fields, "run": number})
@@ -63,7 +63,7 @@ class NodeChannel:
         """In a thread. The end of the socket is the end of the node."""
         for raw in self._lines:
             answer = json.loads(raw)
-            self._asked.pop(answer.pop("ran")).set_result(answer)
+            self._replies.pop(answer.pop("ran")).set_result(answer)
         os._exit(1)
 
 

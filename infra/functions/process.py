@@ -81,7 +81,7 @@ class FunctionProcess:
         self._commands: set[asyncio.Task[None]] = set()
         self._broken: asyncio.Future[FunctionEnd] = asyncio.get_running_loop().create_future()
         """Fails with what a command failed with."""
-        self._kept = bytearray()
+        self._output = bytearray()
         self._memory_kills = memory_kills()
         self._draining = asyncio.create_task(self._drain())
 
@@ -102,7 +102,7 @@ class FunctionProcess:
     async def output(self) -> str:
         """The end of what it printed, once it was killed or has ended."""
         await asyncio.wait((self._draining,), timeout=REST_S)
-        return self._kept.decode(errors="replace")
+        return self._output.decode(errors="replace")
 
     async def close(self) -> None:
         """End it, with all that it started. Closing twice is fine."""
@@ -165,8 +165,8 @@ class FunctionProcess:
     async def _drain(self) -> None:
         assert self._process.stdout is not None
         while piece := await self._process.stdout.read(OUTPUT_BYTES):
-            self._kept += piece
-            del self._kept[:-OUTPUT_BYTES]
+            self._output += piece
+            del self._output[:-OUTPUT_BYTES]
 
 
 @asynccontextmanager

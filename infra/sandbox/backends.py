@@ -52,42 +52,42 @@ class Backends(Mapping[str, Found]):
         mirrors: Sequence[str] = (),
     ) -> None:
         """Without `state_dir`, where a backend keeps its sandboxes, no other one can be had."""
-        self._found = dict(backends)
+        self._backends = dict(backends)
         self._state_dir = state_dir
         self._mirrors = mirrors
         self._one_asks = asyncio.Lock()
 
     def __getitem__(self, name: str) -> Found:
-        return self._found[name]
+        return self._backends[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(tuple(self._found))
+        return iter(tuple(self._backends))
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._backends)
 
     def with_backends(self, others: Mapping[str, Found]) -> Self:
         """The same with some in the place of others."""
-        return type(self)({**self._found, **others}, self._state_dir, self._mirrors)
+        return type(self)({**self._backends, **others}, self._state_dir, self._mirrors)
 
     def working(self) -> dict[str, SandboxBackend]:
         return {
             name: backend
-            for name, backend in self._found.items()
+            for name, backend in self._backends.items()
             if not isinstance(backend, BackendUnavailable)
         }
 
     async def find(self, name: str) -> Found:
         """The backend of this name; one that is not known yet is imported and probed."""
-        if name in self._found:
-            return self._found[name]
+        if name in self._backends:
+            return self._backends[name]
         async with self._one_asks:
-            if name not in self._found:
+            if name not in self._backends:
                 if self._state_dir is None:
                     return BackendUnavailable(f"this node has no sandbox backend {name!r}")
                 place = BackendPlace(name, _state_dir_of(name, self._state_dir), self._mirrors)
-                self._found[name] = await _probe(place)
-            return self._found[name]
+                self._backends[name] = await _probe(place)
+            return self._backends[name]
 
     async def choose(self, configured: str | None, image: str | None) -> SandboxBackend:
         """The backend for a task with this image in a campaign with this `sandbox.backend`.

@@ -142,7 +142,7 @@ def _of_unknown(error: Exception, kind: FaultKind) -> str:
 
 @asynccontextmanager
 async def naming(
-    facts: FactCache, node: NodeId, rollout: RolloutId, sandbox: SandboxId
+    cache: FactCache, node: NodeId, rollout: RolloutId, sandbox: SandboxId
 ) -> AsyncIterator[None]:
     """Add to every error about the sandbox which it was, on which node, for which task."""
     try:
@@ -150,7 +150,7 @@ async def naming(
     except CampaignFull:
         raise
     except (SandboxError, SandboxDiverged) as error:
-        task = (await facts.rollout(rollout)).task.id
+        task = (await cache.rollout(rollout)).task.id
         names = (f"task {task}", f"sandbox {sandbox}", f"node {node}")
         where = ", ".join(name for name in names if name not in error.message)
         message = f"{where}: {error.message}" if where else error.message

@@ -134,13 +134,13 @@ class CallCache:
         self.reads = HistoryReads()
         self._db = db
         self._max_bytes = max_bytes
-        self._known: OrderedDict[tuple[RolloutId, int], tuple[_Sized, int]] = OrderedDict()
+        self._cached: OrderedDict[tuple[RolloutId, int], tuple[_Sized, int]] = OrderedDict()
         """With the bytes that were counted for it."""
         self._num_bytes = 0
 
     async def played(self, rollout: RolloutId, epoch: int) -> PlayedCalls:
         """All that is stored of an agent's epoch."""
-        cached, _ = self._known.get((rollout, epoch), (None, 0))
+        cached, _ = self._cached.get((rollout, epoch), (None, 0))
         if isinstance(cached, PlayedCalls) and cached.calls:
             newest = cached.calls[-1]
             calls, executions = await turns.history(self._db, rollout, epoch, newest.number)
@@ -165,12 +165,12 @@ class CallCache:
 
     def forget(self, rollout: RolloutId, epoch: int) -> None:
         """An epoch whose last turn is played: should it be read again, the store has it."""
-        _, counted = self._known.pop((rollout, epoch), (None, 0))
+        _, counted = self._cached.pop((rollout, epoch), (None, 0))
         self._num_bytes -= counted
 
     async def settled(self, rollout: RolloutId, epoch: int) -> list[StoredCall]:
         """All stored replies of a program's epoch by number."""
-        cached, _ = self._known.get((rollout, epoch), (None, 0))
+        cached, _ = self._cached.get((rollout, epoch), (None, 0))
         if not isinstance(cached, SettledRequests):
             cached = SettledRequests()
         newest = max(cached.calls, default=None)
@@ -208,10 +208,10 @@ class CallCache:
 
     def _keep(self, rollout: RolloutId, epoch: int, epoch_calls: _Sized) -> None:
         self.forget(rollout, epoch)
-        self._known[rollout, epoch] = epoch_calls, epoch_calls.num_bytes
+        self._cached[rollout, epoch] = epoch_calls, epoch_calls.num_bytes
         self._num_bytes += epoch_calls.num_bytes
         while self._num_bytes > self._max_bytes:
-            _, (_, counted) = self._known.popitem(last=False)
+            _, (_, counted) = self._cached.popitem(last=False)
             self._num_bytes -= counted
 
 

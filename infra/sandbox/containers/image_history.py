@@ -77,7 +77,7 @@ class Seals:
 
     def __init__(self, client: docker.DockerClient) -> None:
         self._client = client
-        self._known: dict[tuple[str, str], str] = {}
+        self._sealed_names: dict[tuple[str, str], str] = {}
         self._running: dict[tuple[str, str], asyncio.Task[str]] = {}
         self._at_once = asyncio.Semaphore(SEALS_AT_ONCE)
 
@@ -87,8 +87,8 @@ class Seals:
         does."""
         order = _SealOrder(image, workdir, alteration)
         key = order.key()
-        if key in self._known:
-            return self._known[key]
+        if key in self._sealed_names:
+            return self._sealed_names[key]
         task = self._running.get(key)
         if task is None:
             task = asyncio.create_task(self._seal(order), name=f"seal {image}")
@@ -98,12 +98,12 @@ class Seals:
 
     def forget(self) -> None:
         """Ask Docker again: something that was here has been removed."""
-        self._known.clear()
+        self._sealed_names.clear()
 
     def _ended(self, key: tuple[str, str], task: asyncio.Task[str]) -> None:
         del self._running[key]
         if not task.cancelled() and task.exception() is None:
-            self._known[key] = task.result()
+            self._sealed_names[key] = task.result()
 
     async def _seal(self, order: _SealOrder) -> str:
         try:
