@@ -75,13 +75,15 @@ class PartialReplies:
         while self._due:
             # What was written meanwhile has nothing left: it was released during its write.
             due, self._due = [reply for reply in self._due if reply.waiting], {}
-            written = [(reply.waiting, len(reply.waiting)) for reply in due]
-            kept = [Kept(*each.key, each.sampling, join_parts(each.waiting)) for each in due]
+            lengths = [(reply.waiting, len(reply.waiting)) for reply in due]
+            beginnings = [
+                Kept(*reply.key, reply.sampling, join_parts(reply.waiting)) for reply in due
+            ]
             began = time.monotonic()
             try:
-                if kept:
-                    await partial_calls.put(self._db, kept)
-                for waiting, num_written in written:
+                if beginnings:
+                    await partial_calls.put(self._db, beginnings)
+                for waiting, num_written in lengths:
                     del waiting[:num_written]
             except DatabaseError as error:
                 _log.warning("parts of replies not stored", num_replies=len(due), error=str(error))
