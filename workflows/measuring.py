@@ -41,8 +41,8 @@ def evaluations_due(plan: CampaignPlan, version: int) -> list[tuple[str, bool]]:
     """Split and whether greedy: the first and the last version on every split and way of sampling,
     one in between on the first split only."""
     if version not in (0, plan.num_steps):
-        due = version % plan.eval_every_steps == 0
-        return [(split, False) for split in plan.eval_splits[:1] if due]
+        is_due = version % plan.eval_every_steps == 0
+        return [(split, False) for split in plan.eval_splits[:1] if is_due]
     greedy = [(split, True) for split in plan.eval_splits[:1] if plan.eval_greedy]
     return [*((split, False) for split in plan.eval_splits), *greedy]
 
@@ -65,7 +65,7 @@ async def measure(state: CampaignState, seen: Survey, waits: Waits) -> None:
     ]
     if missing:
         with waits.on(f"evaluating policy version {version}", queue=ROLLOUT_QUEUE):
-            await asyncio.gather(*(_evaluate(state, *each) for each in missing))
+            await asyncio.gather(*(_evaluate(state, *evaluation) for evaluation in missing))
     if due and version in (0, plan.num_steps) and not seen.is_checked:
         queue = trainer_queue(state.campaign)
         group = eval_group_id(state.campaign, plan.eval_splits[0], _way(False), version)
