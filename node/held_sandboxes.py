@@ -33,12 +33,12 @@ class HeldSandboxes:
     def __init__(
         self,
         db: Database,
-        known: FactCache,
+        cache: FactCache,
         node: NodeId,
         environments: Environments,
     ) -> None:
         self._db = db
-        self._known = known
+        self._cache = cache
         self._node = node
         self._environments = environments
         self._held: dict[SandboxId, HostedWorld] = {}
@@ -78,7 +78,7 @@ class HeldSandboxes:
         self, note: str, rollout: RolloutId, sandbox: SandboxId
     ) -> AsyncIterator[Beat]:
         """Heartbeats while an activity works on the sandbox; what goes wrong names it."""
-        async with heartbeating(note) as beat, naming(self._known, self._node, rollout, sandbox):
+        async with heartbeating(note) as beat, naming(self._cache, self._node, rollout, sandbox):
             yield beat
 
     async def open(self, sandbox: SandboxId, rollout: RolloutId, epoch: int) -> None:
@@ -183,7 +183,7 @@ class HeldSandboxes:
         lease: Callable[[str], Awaitable[None]],
     ) -> tuple[Hosted, Any, Place]:
         """Its environment, its task and its place. Raises ConfigError."""
-        facts = await self._known.rollout(rollout)
+        facts = await self._cache.rollout(rollout)
         labels = {
             "campaign": facts.campaign,
             "rollout": rollout,
