@@ -149,14 +149,14 @@ class Follower:
         """Send all that the tracker lacks. Raises TrackerDown and DatabaseError."""
         record = await campaigns.get(self._db, self._campaign)
         ids = await point_ids(self._db, self._campaign)
-        sent = await self._call(self._open) if self._sent is None else self._sent
-        self._sent = sent
-        lacking = [point_id for point_id in ids if point_id not in sent]
+        sent_ids = await self._call(self._open) if self._sent is None else self._sent
+        self._sent = sent_ids
+        lacking = [point_id for point_id in ids if point_id not in sent_ids]
         for start in range(0, len(lacking), BATCH):
             batch = lacking[start : start + BATCH]
             new_points = await points(self._db, self._campaign, batch)
             await self._call(lambda tracker, now=new_points: tracker.send(now))
-            sent.update(point.id for point in new_points)
+            sent_ids.update(point.id for point in new_points)
         is_over = record.status in campaigns.ENDS
         if is_over and record.status is not self._ended:
             status = record.status

@@ -57,16 +57,16 @@ def evaluation_groups(campaign: CampaignId, plan: CampaignPlan, version: int) ->
 
 async def measure(state: CampaignState, seen: Survey, waits: Waits) -> None:
     version, plan = state.published_version, state.plan
-    due = evaluations_due(plan, version)
+    evaluations = evaluations_due(plan, version)
     missing = [
         (split, greedy)
-        for split, greedy in due
+        for split, greedy in evaluations
         if eval_group_id(state.campaign, split, _way(greedy), version) not in seen.evaluated
     ]
     if missing:
         with waits.on(f"evaluating policy version {version}", queue=ROLLOUT_QUEUE):
             await asyncio.gather(*(_evaluate(state, *evaluation) for evaluation in missing))
-    if due and version in (0, plan.num_steps) and not seen.is_checked:
+    if evaluations and version in (0, plan.num_steps) and not seen.is_checked:
         queue = trainer_queue(state.campaign)
         group = eval_group_id(state.campaign, plan.eval_splits[0], _way(False), version)
         what = "checking served against recomputed log-probs"

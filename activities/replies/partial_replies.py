@@ -74,10 +74,10 @@ class PartialReplies:
     async def _write(self) -> None:
         while self._due:
             # What was written meanwhile has nothing left: it was released during its write.
-            due, self._due = [reply for reply in self._due if reply.waiting], {}
-            lengths = [(reply.waiting, len(reply.waiting)) for reply in due]
+            replies, self._due = [reply for reply in self._due if reply.waiting], {}
+            lengths = [(reply.waiting, len(reply.waiting)) for reply in replies]
             beginnings = [
-                Kept(*reply.key, reply.sampling, join_parts(reply.waiting)) for reply in due
+                Kept(*reply.key, reply.sampling, join_parts(reply.waiting)) for reply in replies
             ]
             began = time.monotonic()
             try:
@@ -86,6 +86,8 @@ class PartialReplies:
                 for waiting, num_written in lengths:
                     del waiting[:num_written]
             except DatabaseError as error:
-                _log.warning("parts of replies not stored", num_replies=len(due), error=str(error))
+                _log.warning(
+                    "parts of replies not stored", num_replies=len(replies), error=str(error)
+                )
             took_s = time.monotonic() - began
             await asyncio.sleep(max(WAIT_S, took_s * (1 / MAX_SHARE - 1)))

@@ -79,7 +79,7 @@ class ReplyActivities:
                 f"rollout {ask.rollout}: turn {ask.turn + 1} comes next, and the store has "
                 f"{len(past.calls)} turns: it was restored from an older backup"
             )
-        turn_request = next_request(agent, facts.task, past.record, past.asked)
+        turn_request = next_request(agent, facts.task, past.record, past.last_request)
         past.add_asked(turn_request)
         offers_tools = bool(turn_request.request.tools)
 

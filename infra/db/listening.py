@@ -101,8 +101,8 @@ async def prove_notices(url: str, db: Database) -> bool:
         connection = await open_session(address)
         try:
             await connection.add_listener(channel, lambda *_: arrival.set())
-            async with db.transaction() as other:
-                await other.execute(select(func.pg_notify(channel, "")))
+            async with db.transaction() as sender:
+                await sender.execute(select(func.pg_notify(channel, "")))
             async with asyncio.timeout(PROOF_S):
                 await arrival.wait()
         except TimeoutError:

@@ -93,10 +93,10 @@ async def begin_with(
 
 async def holder(db: Database, key: str) -> KeyHolder | None:
     """The life that the key opens; None for a key that is unknown or of a life that is over."""
-    other = aliased(ProgramLifeRow)
+    lives = aliased(ProgramLifeRow)
     later = (
-        select(func.max(other.life))
-        .where(other.rollout_id == RolloutRow.id, other.epoch == RolloutRow.epoch)
+        select(func.max(lives.life))
+        .where(lives.rollout_id == RolloutRow.id, lives.epoch == RolloutRow.epoch)
         .correlate(RolloutRow)
     )
     statement = (

@@ -106,7 +106,7 @@ async def _write(
     connection: AsyncConnection, session: SessionRecord, values: dict[str, Any]
 ) -> None:
     """Write the end into the rollout, while it lives in the session's epoch. Raises Fenced."""
-    written = await connection.scalar(
+    updated = await connection.scalar(
         update(RolloutRow)
         .where(
             RolloutRow.id == session.rollout,
@@ -116,7 +116,7 @@ async def _write(
         .values(values or {"epoch": RolloutRow.epoch})
         .returning(RolloutRow.id)
     )
-    if written is None:
+    if updated is None:
         await refuse_older(connection, session.rollout, session.epoch)
         refuse_finished(session.rollout)
 

@@ -65,7 +65,7 @@ class PlayedCalls:
 
     calls: list[Call] = field(default_factory=list)
     executions: list[Execution] = field(default_factory=list)
-    asked: NextRequest | None = None
+    last_request: NextRequest | None = None
     """The request asked last, after some of these calls."""
     num_bytes: int = 0
     """About what it takes in memory."""
@@ -83,12 +83,12 @@ class PlayedCalls:
         self.num_bytes += EXECUTION_BYTES + _sizes(execution.output, execution.command)
 
     def add_asked(self, next_request: NextRequest) -> None:
-        first = 0 if self.asked is None else len(self.asked.request.messages)
+        first = 0 if self.last_request is None else len(self.last_request.request.messages)
         new = next_request.request.messages[first:]
         # A reply's text is that of its call.
         texts = [message.text for message in new if message.role is not Role.ASSISTANT]
         self.num_bytes += MESSAGE_BYTES * len(new) + _sizes(*texts)
-        self.asked = next_request
+        self.last_request = next_request
 
 
 @dataclass(slots=True)
@@ -160,7 +160,9 @@ class CallCache:
     def keep(self, rollout: RolloutId, epoch: int, played: PlayedCalls) -> None:
         """Keep what the caller has read, with what it stored since then."""
         # A copy: two attempts of an activity may add to what they read.
-        own = PlayedCalls([*played.calls], [*played.executions], played.asked, played.num_bytes)
+        own = PlayedCalls(
+            [*played.calls], [*played.executions], played.last_request, played.num_bytes
+        )
         self._keep(rollout, epoch, own)
 
     def forget(self, rollout: RolloutId, epoch: int) -> None:
@@ -255,7 +257,7 @@ def _before(played: PlayedCalls, number: int) -> PlayedCalls:
         end -= 1
         last.add_execution(executions[end])
     return PlayedCalls(
-        played.calls[:-1], executions[:end], played.asked, played.num_bytes - last.num_bytes
+        played.calls[:-1], executions[:end], played.last_request, played.num_bytes - last.num_bytes
     )
 
 

@@ -102,8 +102,8 @@ async def put_call(db: Database, rollout: RolloutId, epoch: int, call: Call) -> 
     """Store a reply; the one that stands: this one, or what an earlier attempt stored. Raises
     Fenced."""
     async with db.statement() as connection:
-        written = await write_call(connection, rollout, epoch, call)
-        return written or await standing_call(connection, rollout, epoch, call.number)
+        new_call = await write_call(connection, rollout, epoch, call)
+        return new_call or await standing_call(connection, rollout, epoch, call.number)
 
 
 async def write_call(

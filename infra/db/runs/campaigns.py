@@ -187,13 +187,13 @@ async def set_status(
         case((CampaignRow.status == status, CampaignRow.finished_at)), func.now()
     )
     async with db.transaction() as connection:
-        written = await connection.scalar(
+        new_status = await connection.scalar(
             update(CampaignRow)
             .where(CampaignRow.id == campaign, CampaignRow.status != CampaignStatus.FINISHED)
             .values(status=status, error=error, finished_at=ended_at if status in ENDS else None)
             .returning(CampaignRow.status)
         )
-    return written or (await get(db, campaign)).status
+    return new_status or (await get(db, campaign)).status
 
 
 async def resume(

@@ -77,13 +77,13 @@ async def put_checkpoint(
     """Record that training can resume from `version` now. Raises UnknownId, TrainerFenced."""
     async with db.transaction() as connection:
         await refuse_fenced(connection, campaign, trainer_epoch)
-        written = await connection.scalar(
+        updated = await connection.scalar(
             update(PolicyVersionRow)
             .where(PolicyVersionRow.campaign_id == campaign, PolicyVersionRow.version == version)
             .values(checkpoint=checkpoint)
             .returning(PolicyVersionRow.version)
         )
-    if written is None:
+    if updated is None:
         raise unknown("policy version", f"{version} of campaign {campaign}")
 
 
@@ -142,7 +142,7 @@ async def put_gap(
     """Record a measurement of served against recomputed log-probs; of several, the largest gap and
     the largest sample stand. None for a measurement on no token. Raises UnknownId."""
     async with db.transaction() as connection:
-        written = await connection.scalar(
+        updated = await connection.scalar(
             update(PolicyVersionRow)
             .where(PolicyVersionRow.campaign_id == campaign, PolicyVersionRow.version == version)
             .values(
@@ -153,7 +153,7 @@ async def put_gap(
             )
             .returning(PolicyVersionRow.version)
         )
-    if written is None:
+    if updated is None:
         raise unknown("policy version", f"{version} of campaign {campaign}")
 
 

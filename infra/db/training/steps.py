@@ -197,14 +197,14 @@ async def _commit(
 async def _admitted_first(
     connection: AsyncConnection, campaign: CampaignId, num_groups: int
 ) -> list[GroupId]:
-    taken = select(StepGroupRow.group_id).where(StepGroupRow.campaign_id == campaign)
+    drawn_groups = select(StepGroupRow.group_id).where(StepGroupRow.campaign_id == campaign)
     ids = await connection.scalars(
         select(GroupRow.id)
         .where(
             GroupRow.campaign_id == campaign,
             GroupRow.kind == GroupKind.TRAIN,
             GroupRow.status == GroupStatus.READY,
-            GroupRow.id.not_in(taken),
+            GroupRow.id.not_in(drawn_groups),
         )
         .order_by(GroupRow.index)
         .limit(num_groups)

@@ -174,11 +174,11 @@ class EngineUpdate:
             checksum = answer.get("per_engine_checksum")
             if not isinstance(checksum, str):
                 continue
-            other = first_engines.setdefault((self._num_ranks[engine], checksum), engine)
+            first_engine = first_engines.setdefault((self._num_ranks[engine], checksum), engine)
             unlike = [
                 first
                 for (count, other_checksum), first in first_engines.items()
-                if count == self._num_ranks[other] and other_checksum != checksum
+                if count == self._num_ranks[first_engine] and other_checksum != checksum
             ]
             if unlike:
                 raise WeightsDiffer(

@@ -114,8 +114,8 @@ class Guard:
         return f"{self._mark}{len(self._marked) - 1}x"
 
 
-def _longest(known: set[str], pieces: Any) -> int:
-    return next((len(piece) for piece in pieces if piece in known), 0)
+def _longest(affixes: set[str], pieces: Any) -> int:
+    return next((len(piece) for piece in pieces if piece in affixes), 0)
 
 
 def _holds(value: Any, mark: str) -> bool:
